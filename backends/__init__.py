@@ -1,0 +1,1 @@
+"""Turn a request into timed tokens: the built-in engine, the simulator, the null backend."""

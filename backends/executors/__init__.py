@@ -1,0 +1,1 @@
+"""What carries out a batch for real."""

@@ -1,0 +1,1 @@
+"""What runs next on a replica, one policy a file."""

@@ -1,0 +1,1 @@
+"""Runs, records, metrics, SLOs and the command line: everything that is arithmetic on what happened."""

@@ -1,0 +1,327 @@
+"""The contract between workloads, backends, metrics and reports. Everybody may import this page.
+
+Seconds and tokens everywhere. Times of one run share one origin: the start of the run is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+
+Status = Literal["ok", "rejected", "timeout", "cancelled", "error", "truncated", "dropped"]
+"""How a request ended. Everything but `ok` misses its SLO and stays in the table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of a serving system; it never changes.
+
+    `prefix_ids` names the leading blocks of the prompt, `prefix_block_tokens` tokens each (the last may be
+    shorter): equal id = equal content. Tokens beyond the named blocks belong to this request alone.
+    """
+
+    id: int
+    scheduled_s: float
+    prompt_tokens: int
+    output_tokens: int
+    prefix_ids: tuple[int, ...] = ()
+    prefix_block_tokens: int = 512
+    session: int | None = None
+    turn: int = 0
+    tag: str | None = None
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """`tokens` output tokens of a request arrived at `at_s` (one chunk may carry several)."""
+
+    request_id: int
+    at_s: float
+    tokens: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The last event of every request: how it ended, and what the backend knows about it."""
+
+    request_id: int
+    at_s: float
+    status: Status
+    error: str | None = None
+    sent_s: float | None = None
+    prompt_tokens_server: int | None = None
+    cached_tokens: int | None = None
+    replica: int | None = None
+    preemptions: int | None = None
+    prefill_start_s: float | None = None
+    prefill_end_s: float | None = None
+    handoff_start_s: float | None = None
+    handoff_end_s: float | None = None
+    decode_start_s: float | None = None
+
+
+@dataclass(slots=True)
+class RequestRecord:
+    """What happened to one request, whatever happened; metrics see nothing else.
+
+    `token_s` (n,) are the stamps of the token events; `token_n` (n,) how many tokens each carried, None when
+    every event carried one. `output_tokens` is what was produced, `output_tokens_asked` what was wanted.
+    """
+
+    request_id: int
+    scheduled_s: float
+    sent_s: float | None
+    token_s: Sequence[float]
+    token_n: Sequence[int] | None
+    prompt_tokens: int
+    output_tokens: int
+    output_tokens_asked: int
+    status: Status
+    error: str | None = None
+    session: int | None = None
+    turn: int = 0
+    tag: str | None = None
+    prompt_tokens_server: int | None = None
+    cached_tokens: int | None = None
+    replica: int | None = None
+    preemptions: int | None = None
+    prefill_start_s: float | None = None
+    prefill_end_s: float | None = None
+    handoff_start_s: float | None = None
+    handoff_end_s: float | None = None
+    decode_start_s: float | None = None
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
+
+
+class Workload(Protocol):
+    """A stream of requests, ordered by `scheduled_s`, plus what each answer brings about."""
+
+    def start(self, rng: np.random.Generator) -> Iterator[Request]:
+        """The requests that do not wait for an answer. The stream may be endless: the caller cuts it."""
+        ...
+
+    def follow_ups(self, record: RequestRecord) -> Iterable[Request]:
+        """The requests that this answer brings about (next turn of a session); none for an open loop."""
+        ...
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts for the report: preparation and tokenizer of the lengths, source, trace hash."""
+        ...
+
+
+class Arrivals(Protocol):
+    """When requests arrive."""
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Long-run mean rate in requests per second."""
+        ...
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Endless arrival times in seconds from 0, never falling."""
+        ...
+
+
+class Lengths(Protocol):
+    """How long prompts and answers are."""
+
+    @property
+    def mean_tokens(self) -> tuple[float, float]:
+        """Mean prompt and output tokens of the sampler."""
+        ...
+
+    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        """Endless (prompt_tokens, output_tokens), both at least 1."""
+        ...
+
+
+class Content(Protocol):
+    """What is inside a prompt."""
+
+    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
+        """Exactly `request.prompt_tokens` token ids, (T,) int64 in [0, vocab_size); equal prefix ids, equal tokens."""
+        ...
+
+
+Prompts = Callable[[Request, int], "np.ndarray"]
+"""(request, vocab_size) -> token ids of its prompt, (T,) int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One executor call: a row of the `steps` table.
+
+    Tokens and sequences are those of this step; `context_tokens` counts the KV entries that its decodes read;
+    `waiting`, `running` and `free_blocks` are taken when the batch was formed.
+    """
+
+    replica: int
+    start_s: float
+    end_s: float
+    prefill_tokens: int
+    decode_seqs: int
+    context_tokens: int
+    waiting: int
+    running: int
+    free_blocks: int
+
+
+class Backend(Protocol):
+    """A serving system under the wall clock."""
+
+    async def open(self, prompts: Prompts) -> None:
+        """Get ready to serve. Raises BackendError when it cannot."""
+        ...
+
+    def start_clock(self, epoch_s: float) -> None:
+        """The run starts: all stamps are `time.monotonic() - epoch_s` from now on."""
+        ...
+
+    def submit(self, request: Request) -> AsyncIterator[TokenEvent | Ended]:
+        """Send now. Yields token events, then exactly one `Ended`. Closing the iterator cancels the request."""
+        ...
+
+    def steps(self) -> Sequence[Step]:
+        """Step rows since the last call; empty where the backend cannot see its steps."""
+        ...
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts for run.json: model, memory, policy, gpus."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. Safe to call twice, and after a failed `open`."""
+        ...
+
+
+FollowUps = Callable[[RequestRecord], Iterable[Request]]
+
+
+@runtime_checkable
+class Simulator(Protocol):
+    """A serving system under a virtual clock."""
+
+    def simulate(self, requests: Iterable[Request], follow_ups: FollowUps | None = None) -> Iterator[RequestRecord]:
+        """One record per request, in the order in which they end. `requests` are ordered by `scheduled_s`."""
+        ...
+
+    def steps_table(self) -> pa.Table:
+        """The `steps` rows since the last call (harness.records.STEPS)."""
+        ...
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts for run.json: model, hardware, latency model, memory, policy, gpus."""
+        ...
+
+
+class LatencyModel(Protocol):
+    """How long a step takes. A decode reads its `context_tokens` cached tokens and adds one per sequence."""
+
+    def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
+        ...
+
+    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
+        """Equal to `step_s((), decode_seqs, context_tokens)`, bit for bit."""
+        ...
+
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds; element i equals `decode_s(decode_seqs, context_tokens[i])`, bit for bit."""
+        ...
+
+
+@dataclass(slots=True)
+class Piece:
+    """What an executor must run for one sequence in one step.
+
+    `token_ids` (n,) are fed at positions `position`..`position+n-1`; their KV goes to the pages `blocks` (block i
+    holds positions i*block_size..). `sample` asks for the next token after the last one; `temperature` 0 is
+    greedy, else the token is drawn with a generator seeded by (`seed`, its position).
+    """
+
+    request_id: int
+    token_ids: Sequence[int]
+    position: int
+    blocks: Sequence[int]
+    sample: bool
+    temperature: float = 0.0
+    seed: int = 0
+
+
+class Executor(Protocol):
+    """Carries out a batch on a real model, over paged KV memory."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are in [0, vocab_size)."""
+        ...
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sequence (prompt + output) that the model takes."""
+        ...
+
+    def allocate(self, num_blocks: int, block_size: int) -> None:
+        """Make the KV memory: `num_blocks` pages of `block_size` tokens. Called once, before the first step."""
+        ...
+
+    def execute(self, pieces: Sequence[Piece]) -> list[int | None]:
+        """Run one step; per piece the sampled token, None where `sample` is False."""
+        ...
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts for run.json: model, parameters, dtype, KV bytes per token."""
+        ...
+
+
+class Metric(Protocol):
+    """One quantity of the `requests` table."""
+
+    name: str
+    unit: str
+    better: Literal["higher", "lower"]
+    assume: Literal["exact", "nothing"]
+
+    def of(self, table: pa.Table) -> np.ndarray:
+        """Float64 values: (requests,) with NaN where undefined, or pooled (events,) if the metric says `pooled`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One limit of an SLO: `metric <= limit`, for one class of traffic (`tag`) or all.
+
+    With `percentile` (0..100) it binds that percentile of the run instead of every request.
+    """
+
+    metric: str
+    limit: float
+    tag: str | None = None
+    percentile: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Bounds that a request must all meet, and the share of requests that must meet them (`goal`)."""
+
+    bounds: tuple[Bound, ...] = ()
+    goal: float = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Warning:  # noqa: A001  the word users see; `warnings` of the standard library is not shadowed
+    """Something a reader of the result must know, with a remedy."""
+
+    code: str
+    message: str
+    remedy: str = ""
+    facts: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,51 @@
+"""Every error that a user can meet, and the exit code that goes with it.
+
+    BenchError                 exit 3   something the user can act on went wrong
+    ├── UsageError             exit 2   the command line, a spec, a configuration or an input file is wrong
+    ├── BackendError           exit 3   the system under test, or the model it needs, failed
+    └── NotValid               exit 4   the run (or a pair of runs) proves nothing, and the reason
+
+A message is one sentence: what was given, what is allowed, the nearest known name, what to do next.
+A request that fails is not an error: it is a row with a status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class BenchError(Exception):
+    """Something the user can act on; the message is one sentence."""
+
+    exit_code = 3
+
+
+class UsageError(BenchError):
+    """The command line, a spec, a configuration or an input file is wrong."""
+
+    exit_code = 2
+
+
+class BackendError(BenchError):
+    """The system under test, or the model it needs, failed as a whole."""
+
+    exit_code = 3
+
+
+class NotValid(BenchError):
+    """A run proves nothing, or two runs cannot be compared."""
+
+    exit_code = 4
+
+
+def no_such(what: str, given: str, known: Iterable[str], hint: str = "") -> UsageError:
+    """The error for an unknown name: the nearest known name, then all known names.
+
+    >>> str(no_such("arrivals", "gama", ["gamma", "poisson"]))
+    "No arrivals named 'gama'. Did you mean 'gamma'? Known: gamma, poisson."
+    """
+    names = sorted(known)
+    near = get_close_matches(given.lower(), names, n=1, cutoff=0.5)
+    guess = f" Did you mean '{near[0]}'?" if near else ""
+    return UsageError(f"No {what} named '{given}'.{guess} Known: {', '.join(names)}.{' ' + hint if hint else ''}")

@@ -1,0 +1,1 @@
+"""Quantities of the requests table, one file each."""

@@ -1,0 +1,93 @@
+"""Finds plug-ins by name: one file is one plug-in, found because it is there.
+
+`arrivals/weibull.py` is `weibull`, because it holds the class whose lower-cased name is the file name without
+underscores. A file that starts with `_` is not a member. Other packages register an entry point in the group
+`bench.<kind>`. Listing imports nothing: names come from the folder, the one-line help from the file's docstring.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from harness.errors import UsageError, no_such
+from harness.spec import Spec, build, parse
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "arrivals": "workloads.arrivals",
+        "lengths": "workloads.lengths",
+        "content": "workloads.content",
+        "readers": "workloads.readers",
+        "backends": "backends",
+        "policies": "backends.serving.policies",
+        "routers": "backends.serving.routers",
+        "kv": "backends.serving.kv",
+        "latency": "backends.latency",
+        "executors": "backends.executors",
+        "metrics": "harness.metrics",
+        "reports": "reports",
+    }
+)
+_WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",
+                          "readers": "trace reader", "routers": "router", "executors": "executor", "reports": "report",
+                          "kv": "KV memory mode"})  # fmt: skip
+
+
+def folder(package: str) -> Path:
+    """The directory of a package, found without importing it (nor its parents' contents)."""
+    top, *rest = package.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or not spec.submodule_search_locations:
+        raise UsageError(f"Package '{top}' is not installed; install the project with 'pip install .'.")
+    return Path(spec.submodule_search_locations[0]).joinpath(*rest)
+
+
+def names(kind: str) -> list[str]:
+    """Sorted names of all plug-ins of a kind, with dashes, entry points included."""
+    files = folder(KINDS[kind]).glob("*.py")
+    own = {f.stem.replace("_", "-") for f in files if not f.stem.startswith("_")}
+    return sorted(own | set(_entry_points(kind)))
+
+
+def summary(kind: str, name: str) -> str:
+    """First sentence of a plug-in's docstring, read from its file without importing it."""
+    path = folder(KINDS[kind]) / f"{name.replace('-', '_')}.py"
+    if not path.exists():
+        return "(from another package)"
+    doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return doc.split("\n\n")[0].replace("\n", " ")
+
+
+def find(kind: str, name: str) -> type[Any]:
+    """The class of a plug-in. Raises UsageError with the nearest known name."""
+    stem = name.replace("-", "_").lower()
+    if (folder(KINDS[kind]) / f"{stem}.py").exists() and not stem.startswith("_"):
+        module = importlib.import_module(f"{KINDS[kind]}.{stem}")
+        wanted = stem.replace("_", "")
+        for attribute in vars(module).values():
+            if isinstance(attribute, type) and attribute.__name__.lower() == wanted:
+                return attribute
+        raise TypeError(f"{module.__name__} holds no class named {wanted} (in any case)")
+    points = _entry_points(kind)
+    if name in points:
+        loaded: type[Any] = points[name].load()
+        return loaded
+    raise no_such(_WORD.get(kind, kind), name, names(kind))
+
+
+def make(kind: str, spec: str | Spec, **given: object) -> Any:
+    """Build a plug-in from a spec; `given` are defaults for its fields that the spec overrides."""
+    parsed = parse(spec) if isinstance(spec, str) else spec
+    return build(find(kind, parsed.name), parsed, **given)
+
+
+def _entry_points(kind: str) -> dict[str, Any]:
+    from importlib.metadata import entry_points  # heavy: only where names are listed or one is unknown
+
+    return {p.name: p for p in entry_points(group=f"bench.{kind}")}

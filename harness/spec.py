@@ -1,0 +1,195 @@
+"""Specs: the one grammar of every option, `name:key=value,key=value`, and how it becomes an object.
+
+    gamma:cv=2,rate=4          keyword arguments; a key may leave out its unit (`rate` for `rate_rps`)
+    paged:16                   a value without a key fills the first field
+    sim:policy=sarathi:budget=512   a value may itself be a spec with one argument
+
+Field types are those of the dataclass: int, float, bool, str, each optionally None. A field whose name ends
+in `_s` takes durations (`250ms`, `60s`, `5min`, `1h`), one in `_bytes` sizes (`80GiB`, `24GB`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+from harness.errors import UsageError
+
+T = TypeVar("T")
+
+UNITS = ("_s", "_tokens", "_rps", "_bytes", "_flops")
+_SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+          "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}  # fmt: skip
+_QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A parsed spec: `name`, keyword arguments, and at most one argument without a key."""
+
+    name: str
+    args: dict[str, str]
+    first: str | None = None
+
+    def __str__(self) -> str:
+        values = ([self.first] if self.first is not None else []) + [f"{k}={v}" for k, v in self.args.items()]
+        return f"{self.name}:{','.join(values)}" if values else self.name
+
+
+def parse(text: str) -> Spec:
+    """Split `name:key=value,...`. Raises UsageError for an empty name, an empty or repeated key."""
+    name, colon, rest = text.strip().partition(":")
+    name = name.strip()
+    if not name:
+        raise UsageError(f"'{text}': a spec is name:key=value,key=value; the name is missing.")
+    first: str | None = None
+    args: dict[str, str] = {}
+    if colon and not rest.strip():
+        raise UsageError(f"'{text}': nothing follows the colon; write '{name}' or '{name}:key=value'.")
+    for i, part in enumerate(rest.split(",") if colon else []):
+        key, equals, value = part.partition("=")
+        key, value = key.strip(), value.strip()
+        nested = ":" in key  # `policy:...` never is a key; a bare value such as a URL or a nested spec may hold '='
+        if (not equals or nested) and i == 0:
+            first = part.strip()
+            if not first:
+                raise UsageError(f"'{text}': an argument is empty; a spec is name:key=value,key=value.")
+        elif not equals or not key:
+            raise UsageError(f"'{text}': '{part.strip()}' is not key=value.")
+        elif key in args:
+            raise UsageError(f"'{text}': {key} is given twice.")
+        else:
+            args[key] = value
+    return Spec(name, args, first)
+
+
+def seconds(text: str, what: str = "duration") -> float:
+    """Seconds of '250ms', '60s', '5min', '1h' or a plain number; raises UsageError otherwise."""
+    return _quantity(text, _SECONDS, f"{what} must be a duration such as 0.25, 250ms, 60s or 5min, got '{text}'.")
+
+
+def size_bytes(text: str, what: str = "size") -> float:
+    """Bytes of '80GiB', '24GB' or a plain number; raises UsageError otherwise."""
+    return _quantity(text, _BYTES, f"{what} must be a size such as 24GB or 80GiB, got '{text}'.")
+
+
+def _quantity(text: str, units: dict[str, float], message: str) -> float:
+    match = _QUANTITY.fullmatch(text.strip())
+    if not match or match.group(2) not in units:
+        raise UsageError(message)
+    value = float(match.group(1)) * units[match.group(2)]
+    if not math.isfinite(value):
+        raise UsageError(message)
+    return value
+
+
+def build(cls: type[T], spec: Spec, **given: object) -> T:
+    """An object of dataclass `cls` from a spec; `given` are values that the spec does not override.
+
+    Raises UsageError for unknown keys, wrong types, missing values, and whatever the class itself refuses
+    with ValueError.
+    """
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}  # type: ignore[arg-type]  # cls is a dataclass
+    hints = typing.get_type_hints(cls)
+    values: dict[str, object] = {k: v for k, v in given.items() if k in fields}
+    if spec.first is not None:
+        if not fields:
+            raise UsageError(f"'{spec}': {spec.name} takes no arguments.")
+        name = next(iter(fields))
+        values[name] = convert(spec.first, hints[name], name, str(spec))
+    for key, text in spec.args.items():
+        name = _field(key, fields, spec)
+        if spec.first is not None and name == next(iter(fields)):
+            raise UsageError(f"'{spec}': {name} is given twice.")
+        values[name] = convert(text, hints[name], name, str(spec))
+    missing = [n for n, f in fields.items() if n not in values and _required(f)]
+    if missing:
+        raise UsageError(f"'{spec}': {missing[0]} must be given, e.g. '{spec.name}:{missing[0]}=...'.")
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise UsageError(f"'{spec}': {error}") from None
+
+
+def _required(f: dataclasses.Field[Any]) -> bool:
+    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+
+
+def _field(key: str, fields: typing.Mapping[str, object], spec: Spec) -> str:
+    name = key.replace("-", "_")
+    if name in fields:
+        return name
+    short = [f for f in fields if any(f == name + unit for unit in UNITS)]
+    if len(short) == 1:
+        return short[0]
+    if not fields:
+        raise UsageError(f"'{spec}': {spec.name} takes no arguments.")
+    near = get_close_matches(name, fields, n=1, cutoff=0.5)
+    guess = f" Did you mean '{near[0]}'?" if near else ""
+    raise UsageError(f"'{spec}': {spec.name} has no argument '{key}'.{guess} Known: {', '.join(sorted(fields))}.")
+
+
+def convert(text: str, hint: Any, name: str, where: str) -> object:
+    """`text` as the annotated type of field `name`; raises UsageError naming the field and the spec `where`."""
+    options = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    if type(None) in options and text.lower() in ("none", ""):
+        return None
+    kind = next(o for o in options if o is not type(None))
+    if typing.get_origin(kind) is typing.Literal:
+        allowed = [str(a) for a in typing.get_args(kind)]
+        if text not in allowed:
+            near = get_close_matches(text, allowed, n=1, cutoff=0.5)
+            guess = f" Did you mean '{near[0]}'?" if near else ""
+            raise UsageError(f"'{where}': {name} must be one of {', '.join(allowed)}, got '{text}'.{guess}")
+        return text
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() in ("true", "yes", "on", "1"):
+            return True
+        if text.lower() in ("false", "no", "off", "0"):
+            return False
+        raise UsageError(f"'{where}': {name} must be true or false, got '{text}'.")
+    if kind is float and name.endswith("_s"):
+        return seconds(text, f"'{where}': {name}")
+    if kind in (int, float) and name.endswith("_bytes"):
+        return kind(size_bytes(text, f"'{where}': {name}"))
+    if kind is int:
+        return _int(text, name, where)
+    if kind is float:
+        return _float(text, name, where)
+    raise TypeError(f"{name}: fields of type {hint} cannot be written in a spec")
+
+
+def _int(text: str, name: str, where: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"'{where}': {name} must be int, got '{text}'.") from None
+
+
+def _float(text: str, name: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise UsageError(f"'{where}': {name} must be float, got '{text}'.") from None
+    if not math.isfinite(value):
+        raise UsageError(f"'{where}': {name} must be a finite number, got '{text}'.")
+    return value
+
+
+def text_of(obj: object, name: str) -> str:
+    """The shortest spec that builds `obj` again: fields that differ from their defaults."""
+    parts = []
+    for f in dataclasses.fields(obj):  # type: ignore[arg-type]  # obj is a dataclass instance
+        value = getattr(obj, f.name)
+        if f.init and (_required(f) or value != (f.default if f.default is not dataclasses.MISSING else f.default_factory())):  # type: ignore[misc]  # one of the two is set
+            parts.append(f"{f.name}={value!r}" if isinstance(value, float) else f"{f.name}={value}")
+    return f"{name}:{','.join(parts)}" if parts else name

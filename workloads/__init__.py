@@ -1,0 +1,1 @@
+"""Streams of requests: arrivals, lengths, content, trace readers and presets."""

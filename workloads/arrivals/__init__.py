@@ -1,0 +1,1 @@
+"""When requests arrive, one process a file."""
