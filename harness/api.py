@@ -318,7 +318,7 @@ class Slo:
 
 
 @dataclass(frozen=True, slots=True)
-class Warning:  # noqa: A001  the word users see; `warnings` of the standard library is not shadowed
+class Caution:
     """Something a reader of the result must know, with a remedy."""
 
     code: str
