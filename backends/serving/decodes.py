@@ -1,0 +1,158 @@
+"""Decodes: the sequences of a replica that advance by one token together, kept so that a step costs O(1).
+
+All members take part in every decode step, so one counter (`tick`) moves them all: what a sequence has computed
+and emitted, when it ends and when it crosses a block boundary follow from the tick at which it joined. A leap of k
+steps is `tick += k`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence as ListOf
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from backends.serving.sequence import Phase
+
+if TYPE_CHECKING:
+    from backends.serving.sequence import Sequence
+
+TRIM = 1 << 16  # ticks no member has lived through are forgotten in pieces of this many
+
+
+class Decodes:
+    """The decoding sequences of one replica, in the order in which they joined."""
+
+    __slots__ = ("_end_s", "_ends", "_fresh", "_members", "_past", "_size", "context", "ghost_context", "ghosts", "phases", "tick")
+
+    def __init__(self, block_size: int | None) -> None:
+        """`block_size` None: memory was reserved at admission, so decoding takes no blocks."""
+        self._size = block_size or 1
+        # members that need a block at tick t: phases[t % size]
+        self.phases = array("q", [0] * self._size) if block_size else None
+        self._members: dict[Sequence, None] = {}
+        self._ends: list[tuple[int, int, Sequence]] = []  # heap of (tick of the last token, order, sequence)
+        self._end_s: array[float] = array("d")  # end of tick number _past + i
+        self._past = 0
+        self._fresh: list[Sequence] = []  # joined since the last tick began
+        self.tick = 0
+        self.context = 0  # KV entries that the next step reads: sum of `computed` of the members
+        self.ghosts = 0  # finished rows that a padded batch still carries
+        self.ghost_context = 0
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._members)
+
+    def last(self) -> Sequence:
+        """The member that joined last."""
+        return next(reversed(self._members))
+
+    def join(self, seq: Sequence) -> None:
+        """A sequence whose prompt is computed starts to decode at the next tick."""
+        assert seq.group is None and seq.need() == 1
+        tick = self.tick
+        computed = seq._computed
+        seq.group = self
+        seq.joined_tick = tick
+        seq.phase = Phase.DECODE
+        self._members[seq] = None
+        self._fresh.append(seq)
+        self.context += computed
+        if self.phases is not None:
+            self.phases[(tick - computed) % self._size] += 1
+        heappush(self._ends, (tick + seq._output - seq._emitted, seq.order, seq))
+
+    def leave(self, seq: Sequence) -> None:
+        """A member stops decoding (it ended or lost its memory); its stamps and counts become its own."""
+        del self._members[seq]
+        joined, tick = seq.joined_tick, self.tick
+        ran = tick - joined
+        if ran:
+            seq._stamps.append(self._end_s[joined - self._past : tick - self._past])
+        if self.phases is not None:
+            self.phases[(joined - seq._computed) % self._size] -= 1
+            seq.blocks = -(-(seq._computed + ran) // self._size)
+        seq._computed += ran
+        seq._emitted += ran
+        seq.group = None
+        self.context -= seq._computed
+
+    def begin(self, now_s: float) -> None:
+        """A step with all members starts."""
+        for seq in self._fresh:
+            if seq.decode_start_s is None:
+                seq.decode_start_s = now_s
+        self._fresh.clear()
+
+    def blocks_needed(self) -> int:
+        """Blocks that the next tick takes."""
+        return 0 if self.phases is None else self.phases[self.tick % self._size]
+
+    def advance(self, end_s: ListOf[float]) -> int:
+        """All members produced a token at each of `end_s`. Returns the blocks that the ticks after the first took."""
+        count = len(end_s)
+        phases, size, first = self.phases, self._size, self.tick
+        taken = 0
+        if count > 1 and phases is not None:
+            cycles, rest = divmod(count - 1, size)
+            taken = cycles * len(self._members)
+            for tick in range(first + 1, first + 1 + rest):
+                taken += phases[tick % size]
+        self._end_s.extend(end_s)
+        self.tick = first + count
+        self.context += count * len(self._members)
+        self.ghost_context += count * self.ghosts
+        return taken
+
+    def steps_until_end(self) -> int:
+        """Ticks until the first member ends (at least 1)."""
+        ends = self._ends
+        while True:
+            tick, _, seq = ends[0]
+            if seq.group is self and tick == seq.joined_tick + seq._output - seq._emitted:
+                return tick - self.tick
+            heappop(ends)  # it was preempted meanwhile
+
+    def steps_within(self, steps: int, free: int) -> int:
+        """How many of the next `steps` ticks fit, the first being paid for and `free` blocks left for the others."""
+        phases, size, members = self.phases, self._size, len(self._members)
+        if phases is None or members * -(-(steps - 1) // size) <= free:
+            return steps
+        cycles = free // members
+        fit, free = 1 + cycles * size, free - cycles * members
+        while fit < steps and phases[(self.tick + fit) % size] <= free:
+            free -= phases[(self.tick + fit) % size]
+            fit += 1
+        return min(fit, steps)
+
+    def ended(self) -> list[Sequence]:
+        """Members whose last token came out at the tick just passed; they have left the group."""
+        ends, tick = self._ends, self.tick
+        done = []
+        while ends and ends[0][0] <= tick:
+            end, _, seq = heappop(ends)
+            if seq.group is self and end == seq.joined_tick + seq._output - seq._emitted:
+                self.leave(seq)
+                done.append(seq)
+        if tick - self._past > 2 * TRIM:
+            self._trim()
+        return done
+
+    def _trim(self) -> None:
+        oldest = min((seq.joined_tick for seq in self._members), default=self.tick)
+        if oldest - self._past > TRIM:
+            del self._end_s[: oldest - self._past]
+            self._past = oldest
+
+    def check(self) -> None:
+        """Integrity of the derived sums."""
+        assert self.context == sum(seq.computed for seq in self._members)
+        assert all(seq.group is self and seq.computed == seq.prompt + seq.emitted - 1 for seq in self._members)
+        if self.phases is not None:
+            assert sum(self.phases) == len(self._members)
+
+    def __repr__(self) -> str:
+        return f"<Decodes {len(self._members)} at tick {self.tick}, {self.context} tokens of context>"

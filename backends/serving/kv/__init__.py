@@ -1,0 +1,1 @@
+"""How KV memory is given out, one mode a file."""

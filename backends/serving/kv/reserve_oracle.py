@@ -1,0 +1,40 @@
+"""Memory for exactly the prompt and the output, reserved at admission (an oracle).
+
+Source: Yu et al., Orca, OSDI 2022, as compared in Kwon et al., vLLM, SOSP 2023 (Orca (Oracle)).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveOracle:
+    """Reserves what will be used; it must know the output, so results with it are oracle results."""
+
+    block_tokens: int = 16
+    blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.block_tokens < 1:
+            raise ValueError(f"block_tokens must be at least 1, got {self.block_tokens}")
+        if self.blocks is not None and self.blocks < 1:
+            raise ValueError(f"blocks must be at least 1, got {self.blocks}")
+
+    @property
+    def watermark(self) -> float:
+        """0: what is reserved cannot run short."""
+        return 0.0
+
+    @property
+    def reserves(self) -> bool:
+        """True: all memory at admission."""
+        return True
+
+    def reserved_tokens(self, prompt: int, output: int) -> int:
+        """Prompt plus output."""
+        return prompt + output
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself
+        """None: only the size of the memory limits a request."""
+        return None

@@ -1,0 +1,71 @@
+"""What a policy, a router and a KV memory mode must offer; each is one file in the folder of its kind.
+
+These protocols speak of replicas and batches, which only this package knows; those without such words are in
+`harness.api`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListOf
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
+    from harness.api import Request
+
+
+class Policy(Protocol):
+    """What runs next on a replica."""
+
+    @property
+    def pads(self) -> bool:
+        """Whether finished rows stay in the batch, at its cost, until its last row ends."""
+        ...
+
+    def refusal(self, prompt: int, output: int) -> str | None:
+        """Why a request of these lengths can never run under this policy, or None."""
+        ...
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """Fill the batch through `replica.decode`, `replica.admit` and `replica.run`; leave it empty to idle.
+
+        Sets `batch.repeats` when it would form the same decode-only batch again until a sequence ends, a request
+        arrives or blocks run short. Knows no clock and no randomness.
+        """
+        ...
+
+
+class Memory(Protocol):
+    """How KV memory is given out."""
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block."""
+        ...
+
+    @property
+    def watermark(self) -> float:
+        """Share of all blocks that admission leaves free."""
+        ...
+
+    @property
+    def reserves(self) -> bool:
+        """True: a sequence gets all its memory at admission. False: on demand."""
+        ...
+
+    def reserved_tokens(self, prompt: int, output: int) -> int:
+        """Tokens reserved at admission (only asked if `reserves`)."""
+        ...
+
+    def refusal(self, prompt: int, output: int) -> str | None:
+        """Why a request of these lengths never fits this mode, or None."""
+        ...
+
+
+class Router(Protocol):
+    """Which replica gets a request."""
+
+    def route(self, request: Request, replicas: ListOf[Replica]) -> int:
+        """Index into `replicas`."""
+        ...

@@ -1,0 +1,43 @@
+"""Orca: iteration-level batching. The batch is formed anew every step; whole prompts join running decodes.
+
+Source: Yu et al., Orca, OSDI 2022 (selection FCFS, at most `max_batch` sequences); memory mode of the paper:
+reserve_max.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.serving.policies._parts import at_least
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Orca:
+    """At most `max_batch` sequences at a time."""
+
+    max_batch: int = 16
+
+    def __post_init__(self) -> None:
+        at_least("max_batch", self.max_batch, 1)
+
+    @property
+    def pads(self) -> bool:
+        """False: a finished row leaves at once."""
+        return False
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
+        """None: memory is the only limit."""
+        return None
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """All decodes, then whole prompts in order of arrival."""
+        if replica.decoding:
+            replica.decode(batch)
+        while replica.waiting and not batch.preempted and replica.running < self.max_batch and replica.admissible():
+            replica.admit(batch, replica.waiting[0].need())
+        batch.repeats = not batch.preempted

@@ -1,0 +1,48 @@
+"""Static (request-level) batching: take up to `batch` requests, run them to their end, admit nobody meanwhile.
+
+Source: FasterTransformer style, as drawn in Yu et al., Orca, OSDI 2022. With `pad` short prompts are padded to the
+longest of the batch and finished rows stay, at their cost, until the last one ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.serving.policies._parts import at_least
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Batches of at most `batch` requests."""
+
+    batch: int = 16
+    pad: bool = True
+
+    def __post_init__(self) -> None:
+        at_least("batch", self.batch, 1)
+
+    @property
+    def pads(self) -> bool:
+        """Whether finished rows stay."""
+        return self.pad
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
+        """None: memory is the only limit."""
+        return None
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """Decode while anything runs; else the next requests in order of arrival."""
+        if replica.decoding:
+            replica.decode(batch)
+            batch.repeats = not batch.preempted
+            return
+        while replica.waiting and replica.running < self.batch and replica.admissible():
+            replica.admit(batch, replica.waiting[0].need())
+        if self.pad and batch.prefills:
+            longest = max(tokens for _, tokens in batch.prefills)
+            batch.loads = [(longest, 0)] * len(batch.loads)

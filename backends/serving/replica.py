@@ -1,0 +1,265 @@
+"""A replica: one copy of the model with its memory, its queue and its policy.
+
+A driver calls, in this order at one instant: `commit` of what ended, `add` for what arrived, `schedule` when the
+executor is free. Everything a replica decides follows from these calls (the journal), so the same calls give the
+same batches under any clock.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Sequence as ListOf
+from typing import TYPE_CHECKING
+
+from backends.serving.batch import Batch
+from backends.serving.blocks import Blocks
+from backends.serving.decodes import Decodes
+from backends.serving.sequence import Phase, Sequence
+
+if TYPE_CHECKING:
+    from backends.serving.journal import Journal
+    from backends.serving.plugins import Memory, Policy
+    from harness.api import Request
+
+
+class Replica:
+    """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
+
+    __slots__ = ("_arrived", "_now_s", "_reserves", "_watermark", "blocks", "decoding", "in_flight", "index", "journal",
+                 "memory", "policy", "prefilling", "waiting")  # fmt: skip
+
+    def __init__(self, policy: Policy, memory: Memory, num_blocks: int, index: int = 0, journal: Journal | None = None) -> None:
+        self.policy = policy
+        self.memory = memory
+        self.index = index
+        self.journal = journal
+        self.blocks = Blocks(num_blocks, memory.block_tokens)
+        self.waiting: deque[Sequence] = deque()
+        self.prefilling: dict[Sequence, None] = {}  # admitted, prompt not yet computed, in order of admission
+        self.decoding = Decodes(None if memory.reserves else memory.block_tokens)
+        self.in_flight: Batch | None = None
+        self._reserves = memory.reserves
+        self._watermark = int(memory.watermark * num_blocks)
+        self._arrived = 0
+        self._now_s = 0.0
+
+    # ---- calls of the driver ------------------------------------------------------------------------------
+
+    def add(self, request: Request, now_s: float) -> str | None:
+        """Queue a request. Returns why not, when it can never be served here."""
+        if self.journal is not None:
+            self.journal.add(request.id, now_s)
+        refusal = self._refusal(request)
+        if refusal is None:
+            self.waiting.append(Sequence(request, self._arrived, now_s))
+            self._arrived += 1
+        return refusal
+
+    def schedule(self, now_s: float) -> Batch | None:
+        """The next batch, or None when nothing can run (or a batch is still in flight)."""
+        if self.in_flight is not None:
+            return None
+        if self.journal is not None:
+            self.journal.schedule(now_s)
+        self._now_s = now_s
+        batch = Batch()
+        self.policy.fill(self, batch)
+        decoding = self.decoding
+        if batch.decode_seqs:
+            decoding.begin(now_s)
+            batch.context_tokens = decoding.context + decoding.ghost_context
+            if batch.repeats and not batch.prefills:
+                batch.steps = decoding.steps_within(decoding.steps_until_end(), self.blocks.free)
+        elif not batch.prefills:
+            return None
+        batch.start_s = now_s
+        batch.waiting = len(self.waiting)
+        batch.running = len(self.prefilling) + len(decoding)
+        batch.free_blocks = self.blocks.free
+        self.in_flight = batch
+        if self.journal is not None:
+            self.journal.batch(batch, decoding)
+        return batch
+
+    def commit(self, batch: Batch, end_s: ListOf[float]) -> list[Sequence]:
+        """The batch ran `len(end_s)` times (1 to `batch.steps`), ending at these seconds. Returns what is done."""
+        assert batch is self.in_flight and 1 <= len(end_s) <= batch.steps
+        if self.journal is not None:
+            self.journal.commit(end_s)
+        self.in_flight = None
+        done: list[Sequence] = []
+        if batch.decode_seqs:
+            taken = self.decoding.advance(end_s)
+            if taken:
+                self.blocks.take(taken)
+            done = self.decoding.ended()
+        if batch.prefills:
+            done += self._commit_prefills(batch, end_s[-1])
+        for seq in done:
+            self._release(seq)
+            seq.phase = Phase.DONE
+        if done and self.policy.pads:
+            self._haunt(done)
+        if len(done) > 1:
+            done.sort(key=_order)
+        return done
+
+    def cancel(self, request_id: int, now_s: float) -> Sequence | None:
+        """Drop a request that is waiting or running, between two batches; None if it is not here (any more)."""
+        assert self.in_flight is None
+        if self.journal is not None:
+            self.journal.cancel(request_id, now_s)
+        seq = next((s for s in (*self.decoding, *self.prefilling, *self.waiting) if s.request.id == request_id), None)
+        if seq is None:
+            return None
+        if seq.group is not None:
+            self.decoding.leave(seq)
+        elif seq.phase is Phase.PREFILL:
+            del self.prefilling[seq]
+        else:
+            self.waiting.remove(seq)
+        self._release(seq)
+        seq.phase = Phase.DONE
+        return seq
+
+    # ---- what a policy may do while it fills a batch -------------------------------------------------------
+
+    @property
+    def running(self) -> int:
+        """Sequences that hold memory: in prefill or decoding."""
+        return len(self.prefilling) + len(self.decoding)
+
+    def admissible(self) -> bool:
+        """Whether memory admits the head of the queue: its whole prompt (or reservation) above the watermark."""
+        want = self._blocks_at_admission(self.waiting[0])
+        free = self.blocks.free
+        if free - want >= self._watermark:
+            return True
+        return want <= free and not self.prefilling and not self.decoding._members
+
+    def admit(self, batch: Batch, tokens: int) -> Sequence:
+        """Move the head of the queue to prefill and run its first `tokens` tokens. `admissible` said yes."""
+        seq = self.waiting.popleft()
+        want = self._blocks_at_admission(seq)
+        self.blocks.take(want)
+        seq.blocks = want
+        seq.phase = Phase.PREFILL
+        self.prefilling[seq] = None
+        batch.admitted.append(seq)
+        if seq.prefill_start_s is None:
+            seq.prefill_start_s = self._now_s
+        self.run(batch, seq, tokens)
+        return seq
+
+    def run(self, batch: Batch, seq: Sequence, tokens: int) -> None:
+        """Put the next `tokens` tokens of an admitted prompt into the batch."""
+        batch.prefills.append((seq, tokens))
+        batch.loads.append((tokens, seq._computed))
+
+    def decode(self, batch: Batch) -> None:
+        """Put one token of every decoding sequence into the batch.
+
+        Where memory is short the youngest running sequences give way (recompute) until the others fit.
+        """
+        decoding, blocks = self.decoding, self.blocks
+        needed = decoding.blocks_needed()
+        while needed > blocks.free:
+            self.preempt(batch)
+            needed = decoding.blocks_needed()
+        if decoding._members:
+            if needed:
+                blocks.take(needed)
+            batch.decode_seqs = len(decoding) + decoding.ghosts
+
+    def preempt(self, batch: Batch) -> None:
+        """Take memory from the youngest running sequence; it goes to the front of the queue and is recomputed."""
+        if self.prefilling:
+            seq = next(reversed(self.prefilling))
+            del self.prefilling[seq]
+        else:
+            seq = self.decoding.last()
+            self.decoding.leave(seq)
+        self._release(seq)
+        seq._computed = 0
+        seq.phase = Phase.WAITING
+        seq.preemptions += 1
+        self.waiting.appendleft(seq)
+        batch.preempted.append(seq)
+
+    # ---- for drivers that run a real model ------------------------------------------------------------------
+
+    def table(self, seq: Sequence) -> list[int]:
+        """Ids of the blocks of a running sequence, enough for the step in flight."""
+        if seq.group is not None and not self._reserves:
+            return self.blocks.name(seq.table, self.blocks.blocks_for(seq.computed + 1))
+        return self.blocks.name(seq.table, seq.blocks)
+
+    def check(self) -> None:
+        """Integrity: every block belongs to somebody or is free, and nobody is in two places."""
+        self.blocks.check()
+        self.decoding.check()
+        size = self.blocks.size
+        held = sum(s.blocks for s in self.prefilling)
+        if self._reserves or self.in_flight is None:
+            held += sum(s.blocks if self._reserves else -(-s.computed // size) for s in self.decoding)
+            assert held + self.blocks.free == self.blocks.total, (held, self.blocks)
+        assert all(s.phase is Phase.WAITING and s.blocks == 0 for s in self.waiting)
+        assert all(s.phase is Phase.PREFILL and s.need() > 0 for s in self.prefilling)
+
+    def __repr__(self) -> str:
+        return f"<Replica {len(self.waiting)} waiting, {self.running} running, {self.blocks!r}>"
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _refusal(self, request: Request) -> str | None:
+        prompt, output = request.prompt_tokens, request.output_tokens
+        if prompt < 1 or output < 1:
+            return f"prompt and output must be at least 1 token, asked {prompt} and {output}"
+        reason = self.memory.refusal(prompt, output) or self.policy.refusal(prompt, output)
+        if reason is not None:
+            return reason
+        most = self.memory.reserved_tokens(prompt, output) if self._reserves else prompt + output - 1
+        if self.blocks.blocks_for(most) > self.blocks.total:
+            room = self.blocks.total * self.blocks.size
+            return f"needs KV memory for {most} tokens, the replica has {room}"
+        return None
+
+    def _blocks_at_admission(self, seq: Sequence) -> int:
+        if self._reserves:
+            return self.blocks.blocks_for(self.memory.reserved_tokens(seq.prompt, seq._output))
+        return -(-(seq.prompt + seq._emitted) // self.blocks.size)
+
+    def _commit_prefills(self, batch: Batch, now_s: float) -> list[Sequence]:
+        done = []
+        for seq, tokens in batch.prefills:
+            seq._computed += tokens
+            if seq._computed < seq.prompt + seq._emitted:
+                continue
+            del self.prefilling[seq]
+            seq._emitted += 1
+            seq._stamps.append(array("d", (now_s,)))
+            if seq.prefill_end_s is None:
+                seq.prefill_end_s = now_s
+            if seq._emitted == seq._output:
+                done.append(seq)
+            else:
+                self.decoding.join(seq)
+        return done
+
+    def _release(self, seq: Sequence) -> None:
+        self.blocks.give(seq.blocks, seq.table)
+        seq.blocks = 0
+
+    def _haunt(self, done: list[Sequence]) -> None:
+        """Finished rows stay in a padded batch, at its cost, until its last row ends."""
+        decoding = self.decoding
+        if not decoding._members and not self.prefilling:
+            decoding.ghosts = decoding.ghost_context = 0
+        else:
+            decoding.ghosts += len(done)
+            decoding.ghost_context += sum(seq._computed for seq in done)
+
+
+def _order(seq: Sequence) -> int:
+    return seq.order

@@ -1,0 +1,20 @@
+"""Least requests: the replica with the fewest waiting and running requests; the first of equals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backends.serving.replica import Replica
+    from harness.api import Request
+
+
+@dataclass(frozen=True, slots=True)
+class LeastRequests:
+    """Knows the number of requests at each replica, as a gateway does that counts what it sent."""
+
+    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+        """Index of the least busy replica."""
+        return min(range(len(replicas)), key=lambda i: len(replicas[i].waiting) + replicas[i].running)
