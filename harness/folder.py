@@ -1,0 +1,218 @@
+"""A run is a folder: rows are flushed while it goes on, so that a killed run still has all it had written.
+
+While a run goes on, rows stand in Arrow streams (`requests.arrows`, `steps.arrows`); when it ends they become
+Parquet files, and the streams go away. Other files are written aside and moved in one step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import UsageError
+from harness.records import REQUESTS, STEPS, VERSION, steps_table, to_table
+from harness.schedule import Schedule
+from harness.storage import Stream, batches, write_json, write_parquet
+
+if TYPE_CHECKING:
+    from harness.api import RequestRecord, Step
+
+_REPORTS = tuple(f"report.{end}" for end in ("html", "md", "txt", "json", "xml"))
+_OURS = ("run.json", "schedule.parquet", "requests.parquet", "steps.parquet", "journal.parquet",
+         "requests.arrows", "steps.arrows", *_REPORTS)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A run read back. `complete` is False for a run that was killed or is still going on."""
+
+    path: Path
+    info: dict[str, Any]
+    requests: pa.Table
+    steps: pa.Table | None
+    schedule: pa.Table | None
+    complete: bool
+
+
+class RunFolder:
+    """The writing side of a run folder; one writer at a time."""
+
+    def __init__(
+        self, path: Path, info: dict[str, Any], streams: dict[str, Stream], flush_every: int
+    ) -> None:
+        self.path = path
+        self.info = info
+        self._streams = streams
+        self._flush_every = flush_every
+        self._waiting: list[RequestRecord] = []
+
+    @classmethod
+    def create(
+        cls, path: str | os.PathLike[str], info: Mapping[str, Any], *, flush_every: int = 1000
+    ) -> RunFolder:
+        """Start a run folder: `run.json` says "running", and rows reach the disk every `flush_every` of them.
+
+        An earlier run in the folder is replaced. Raises UsageError, having touched nothing, for a folder that
+        holds anything else, or that another process is writing.
+        """
+        path = Path(path)
+        _check_usable(path)
+        _make(path)
+        requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock: from here the folder is ours
+        started = {"schema": VERSION, **info, "state": "running"}
+        write_json(path / "run.json", started)
+        requests.start()
+        for file in path.iterdir():
+            if file.name not in ("run.json", "requests.arrows"):
+                file.unlink()
+        return cls(path, started, {"requests": requests}, flush_every)
+
+    def add_records(self, records: Iterable[RequestRecord]) -> None:
+        """Take the records of requests that have ended; they reach the disk in batches, or with `flush`."""
+        self._waiting.extend(records)
+        if len(self._waiting) >= self._flush_every:
+            self._write_waiting()
+
+    def add_steps(self, steps: pa.Table | Sequence[Step]) -> None:
+        """Take step rows; they are on disk when this returns."""
+        table = steps if isinstance(steps, pa.Table) else steps_table(steps)
+        if table.num_rows:
+            self._stream("steps", STEPS).write(table)
+
+    def save_schedule(self, schedule: Schedule) -> None:
+        """Store what is to be sent."""
+        schedule.save(self.path / "schedule.parquet")
+
+    def save_journal(self, journal: pa.Table) -> None:
+        """Store the ordered calls into the serving core."""
+        write_parquet(self.path / "journal.parquet", journal.schema, iter(journal.to_batches()))
+
+    def flush(self) -> None:
+        """Bring every row taken so far to the disk: a kill after this loses none of them."""
+        if self._waiting:
+            self._write_waiting()
+
+    def update(self, info: Mapping[str, Any]) -> None:
+        """Replace some top-level keys of `run.json`."""
+        self.info = {**self.info, **info}
+        write_json(self.path / "run.json", self.info)
+
+    def finish(self, info: Mapping[str, Any] | None = None) -> None:
+        """Turn the streams into Parquet files and say in `run.json` how the run ended.
+
+        The state becomes "finished" unless `info` names one ("interrupted"). Memory stays bounded.
+        """
+        self.flush()
+        if "steps" in self._streams:
+            self._streams["steps"].convert(self.path / "steps.parquet")
+        self._streams["requests"].convert(self.path / "requests.parquet")
+        self.update({"state": "finished", **(info or {})})
+        self.close(remove=True)
+
+    def close(self, *, remove: bool = False) -> None:
+        """Let go of the files; what was flushed stays readable. Safe to call twice."""
+        for stream in self._streams.values():
+            stream.close(remove=remove)
+
+    def _write_waiting(self) -> None:
+        rows, self._waiting = self._waiting, []
+        self._streams["requests"].write(to_table(rows))
+
+    def _stream(self, name: str, schema: pa.Schema) -> Stream:
+        if name not in self._streams:
+            self._streams[name] = Stream(self.path / f"{name}.arrows", schema)
+            self._streams[name].start()
+        return self._streams[name]
+
+    def __repr__(self) -> str:
+        return f"<RunFolder {self.path} {self.info['state']}, {len(self._waiting)} records not yet on disk>"
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder, finished, interrupted, going on or killed; a batch cut short by a kill is left out.
+
+    Raises UsageError for a folder that holds no run, or one that this version cannot read.
+    """
+    path = Path(path)
+    path = path.parent if path.name == "run.json" else path
+    info = _read_info(path)
+    running = info.get("state") == "running"
+    requests = _read_table(path, "requests", REQUESTS, stream_first=running)
+    schedule = path / "schedule.parquet"
+    return Run(
+        path=path,
+        info=info,
+        requests=REQUESTS.empty_table() if requests is None else requests,
+        steps=_read_table(path, "steps", STEPS, stream_first=running),
+        schedule=Schedule.load(schedule).table if schedule.exists() else None,
+        complete=info.get("state") == "finished" and requests is not None,
+    )
+
+
+def _read_info(path: Path) -> dict[str, Any]:
+    file = path / "run.json"
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        what = (
+            "has no run.json" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
+        )
+        raise UsageError(
+            f"No run in '{path}': it {what}; name the folder that 'bench run --out' wrote."
+        ) from None
+    except (ValueError, OSError) as error:
+        raise UsageError(f"No run in '{path}': its run.json cannot be read ({error}).") from None
+    if not isinstance(info, dict) or not isinstance(info.get("schema"), int):
+        raise UsageError(f"No run in '{path}': its run.json was not written by bench (it names no schema).")
+    if info["schema"] > VERSION:
+        raise UsageError(
+            f"'{path}' has schema {info['schema']}, this bench reads up to {VERSION}; use a newer bench."
+        )
+    return info
+
+
+def _read_table(path: Path, name: str, schema: pa.Schema, *, stream_first: bool) -> pa.Table | None:
+    stream, parquet = path / f"{name}.arrows", path / f"{name}.parquet"
+    for file in (stream, parquet) if stream_first else (parquet, stream):
+        if file == stream and file.exists():
+            return pa.Table.from_batches(batches(file), schema)
+        if file == parquet and file.exists():
+            return _read_parquet(file, schema)
+    return None
+
+
+def _read_parquet(file: Path, schema: pa.Schema) -> pa.Table:
+    try:
+        table = pq.read_table(file, memory_map=True)
+        return table.select(schema.names).cast(schema)
+    except (pa.ArrowInvalid, KeyError, OSError) as error:
+        raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0]}") from None
+
+
+def _check_usable(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"'{path}' is a file; --out names a folder.")
+    found = {p.name.removesuffix(".part") for p in path.iterdir()} if path.is_dir() else set()
+    if found <= {"requests.arrows", "run.json"} and not (path / "run.json").exists():
+        return  # empty, or killed while the first run.json was being written
+    foreign = sorted(found.difference(_OURS))
+    if foreign:
+        raise UsageError(f"'{path}' holds '{foreign[0]}', which is no part of a run; name an empty folder.")
+    try:
+        _read_info(path)
+    except UsageError:
+        raise UsageError(f"'{path}' holds something that is no run; name an empty folder.") from None
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be made: {error.strerror}.") from None

@@ -1,0 +1,177 @@
+"""Tables of a run: a row per request (`requests`), per executor call (`steps`), per request due (`schedule`).
+
+The schemas are stable: version and units stand in the metadata, so that a Parquet file explains itself.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from harness.api import RequestRecord, Step
+
+VERSION = 1
+"""Version of all three schemas; a reader refuses a higher one."""
+
+_UNITS = {"_s": "s", "_tokens": "tokens", "_n": "tokens"}
+
+
+def _field(name: str, kind: pa.DataType, *, nullable: bool = False, unit: str | None = None) -> pa.Field:
+    unit = unit or next((u for end, u in _UNITS.items() if name.endswith(end)), None)
+    return pa.field(name, kind, nullable=nullable, metadata={"unit": unit} if unit else None)
+
+
+def _schema(table: str, fields: Sequence[pa.Field]) -> pa.Schema:
+    return pa.schema(fields, metadata={"bench.table": table, "bench.schema_version": str(VERSION)})
+
+
+_STAMPS = ("prefill_start_s", "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s")
+
+REQUESTS: pa.Schema = _schema(
+    "requests",
+    [
+        _field("request_id", pa.int64()),
+        _field("session", pa.int64(), nullable=True),
+        _field("turn", pa.int32()),
+        _field("tag", pa.string(), nullable=True),
+        _field("scheduled_s", pa.float64()),
+        _field("sent_s", pa.float64(), nullable=True),
+        _field("token_s", pa.list_(pa.field("item", pa.float64(), nullable=False))),
+        _field("token_n", pa.list_(pa.field("item", pa.int32(), nullable=False))),
+        _field("prompt_tokens", pa.int64()),
+        _field("prompt_tokens_server", pa.int64(), nullable=True, unit="tokens"),
+        _field("cached_tokens", pa.int64(), nullable=True),
+        _field("output_tokens", pa.int64()),
+        _field("output_tokens_asked", pa.int64(), unit="tokens"),
+        _field("status", pa.string()),
+        _field("error", pa.string(), nullable=True),
+        _field("replica", pa.int32(), nullable=True),
+        _field("preemptions", pa.int32(), nullable=True),
+        *(_field(name, pa.float64(), nullable=True) for name in _STAMPS),
+        _field("slo_ttft_s", pa.float64(), nullable=True),
+        _field("slo_tpot_s", pa.float64(), nullable=True),
+    ],
+)
+"""What happened, one row per request, whatever happened."""
+
+STEPS: pa.Schema = _schema(
+    "steps",
+    [
+        _field("replica", pa.int32()),
+        _field("start_s", pa.float64()),
+        _field("end_s", pa.float64()),
+        _field("prefill_tokens", pa.int64()),
+        _field("decode_seqs", pa.int64(), unit="sequences"),
+        _field("context_tokens", pa.int64()),
+        _field("waiting", pa.int64(), unit="sequences"),
+        _field("running", pa.int64(), unit="sequences"),
+        _field("free_blocks", pa.int64(), unit="blocks"),
+    ],
+)
+"""One row per executor call."""
+
+SCHEDULE: pa.Schema = _schema(
+    "schedule",
+    [
+        _field("id", pa.int64()),
+        _field("scheduled_s", pa.float64()),
+        _field("prompt_tokens", pa.int64()),
+        _field("output_tokens", pa.int64()),
+        _field("prefix_ids", pa.list_(pa.field("item", pa.int64(), nullable=False))),
+        _field("prefix_block_tokens", pa.int64()),
+        _field("session", pa.int64(), nullable=True),
+        _field("turn", pa.int32()),
+        _field("tag", pa.string(), nullable=True),
+        _field("slo_ttft_s", pa.float64(), nullable=True),
+        _field("slo_tpot_s", pa.float64(), nullable=True),
+        _field("priority", pa.int32()),
+    ],
+)
+"""What is to be sent: the fields of `harness.api.Request`, in its order."""
+
+
+def to_table(records: Sequence[RequestRecord]) -> pa.Table:
+    """The `requests` table of some records, in their order. `token_n` None becomes ones."""
+    special: dict[str, Callable[[Sequence[Any], Sequence[Any]], pa.Array]] = {
+        "token_s": lambda token_s, _: ragged(token_s, "d", REQUESTS.field("token_s").type),
+        "token_n": lambda token_s, token_n: _token_n(token_s, token_n),
+    }
+    columns = dict(zip(REQUESTS.names, _columns(records, REQUESTS.names), strict=True))
+    token_s, token_n = columns["token_s"], columns["token_n"]
+    arrays = [
+        special[f.name](token_s, token_n) if f.name in special else column(columns[f.name], f.type)
+        for f in REQUESTS
+    ]
+    return pa.Table.from_arrays(arrays, schema=REQUESTS)
+
+
+def steps_table(steps: Sequence[Step]) -> pa.Table:
+    """The `steps` table of some steps, in their order."""
+    values = _columns(steps, STEPS.names)
+    return pa.Table.from_arrays([column(v, f.type) for v, f in zip(values, STEPS, strict=True)], schema=STEPS)
+
+
+def scheduled_table(requests: Sequence[Any]) -> pa.Table:
+    """The `schedule` table of some `harness.api.Request`s, in their order."""
+    values = dict(zip(SCHEDULE.names, _columns(requests, SCHEDULE.names), strict=True))
+    arrays = [
+        ragged(values[f.name], "q", f.type) if f.name == "prefix_ids" else column(values[f.name], f.type)
+        for f in SCHEDULE
+    ]
+    return pa.Table.from_arrays(arrays, schema=SCHEDULE)
+
+
+def _columns(rows: Sequence[Any], names: Sequence[str]) -> list[tuple[Any, ...]]:
+    if not rows:
+        return [()] * len(names)
+    return list(zip(*map(attrgetter(*names), rows), strict=True))
+
+
+def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """An Arrow array of Python values, None as null; a column of nothing but None costs nothing."""
+    if values and values[0] is None and values.count(None) == len(values):
+        return pa.nulls(len(values), kind)
+    return pa.array(values, kind)
+
+
+def ragged(lists: Sequence[Any], typecode: str, kind: pa.DataType) -> pa.Array:
+    """An Arrow list array of `array(typecode)`s, sequences or arrays, without a look at each item."""
+    offsets = _offsets(np.fromiter(map(len, lists), np.int64, len(lists)))
+    buffers = [x if type(x) is array and x.typecode == typecode else _buffer(x, typecode) for x in lists]
+    values = np.frombuffer(b"".join(buffers), np.dtype(typecode))
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), type=kind)
+
+
+def _buffer(values: Any, typecode: str) -> Any:
+    if len(values) == 0:
+        return b""
+    return np.ascontiguousarray(values, np.dtype(typecode)).data.cast("B")
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise ValueError("too many tokens for one table; convert the records in batches")
+    return offsets
+
+
+def _token_n(token_s: Sequence[Any], token_n: Sequence[Any]) -> pa.Array:
+    """Tokens per event, (events,) in lists; rows that are None get a one per event."""
+    offsets = _offsets(np.fromiter(map(len, token_s), np.int64, len(token_s)))
+    values = np.ones(offsets[-1], np.int32)  # (events,)
+    for i, counts in enumerate(token_n):
+        if counts is not None:
+            if len(counts) != offsets[i + 1] - offsets[i]:
+                raise ValueError(
+                    f"row {i}: {len(counts)} token counts for {offsets[i + 1] - offsets[i]} stamps"
+                )
+            values[offsets[i] : offsets[i + 1]] = counts
+    kind = REQUESTS.field("token_n").type
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), type=kind)

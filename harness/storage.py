@@ -1,0 +1,102 @@
+"""Files of a run that survive a kill: streams that grow, tables and texts that are replaced in one step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import UsageError
+
+ROW_GROUP_BYTES = 64 << 20
+"""Rows gather to this size before they become a Parquet row group; it bounds the memory of `convert`."""
+
+
+class Stream:
+    """An Arrow stream file that grows; the open file holds the lock that keeps a second writer out."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path = path
+        self.schema = schema
+        self._file: IO[bytes] = path.open("ab")  # not "wb": another writer's rows must survive this line
+        try:
+            _lock(self._file)
+        except OSError:
+            self._file.close()
+            raise UsageError(f"'{path.parent}' is being written by another run; name another.") from None
+        self._writer: Any = None
+
+    def start(self) -> None:
+        """Drop what the file held and write the schema."""
+        self._file.truncate(0)
+        self._writer = pa.ipc.new_stream(self._file, self.schema)
+        self._file.flush()
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; they are with the operating system when this returns, so a kill cannot take them."""
+        self._writer.write_table(table if table.schema == self.schema else table.cast(self.schema))
+        self._file.flush()
+
+    def convert(self, target: Path) -> None:
+        """Write all rows so far to a Parquet file."""
+        write_parquet(target, self.schema, batches(self.path))
+
+    def close(self, *, remove: bool) -> None:
+        """Close the file, and take it away where its rows stand elsewhere."""
+        if self._file.closed:
+            return
+        if remove:
+            self.path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The whole batches of a stream; a last one cut short by a kill is not whole."""
+    with contextlib.suppress(pa.ArrowInvalid, OSError), pa.OSFile(str(path)) as source:
+        yield from pa.ipc.open_stream(source)
+
+
+def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
+    """Write a Parquet file batch by batch, and put it in its place when it is whole."""
+    part = path.with_name(path.name + ".part")
+    words = [
+        f.name for f in schema if pa.types.is_string(f.type)
+    ]  # stamps hardly repeat: no dictionary for them
+    with pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=words) as writer:
+        for group in _groups(rows):
+            writer.write_table(pa.Table.from_batches(group, schema))
+    part.replace(path)
+
+
+def _groups(rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    group: list[pa.RecordBatch] = []
+    size = 0
+    for batch in rows:
+        group.append(batch)
+        size += batch.nbytes
+        if size >= ROW_GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def write_json(path: Path, info: Mapping[str, Any]) -> None:
+    """Write JSON that every reader takes (no NaN), and put it in its place when it is whole."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(json.dumps(info, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    part.replace(path)
+
+
+def _lock(file: IO[bytes]) -> None:
+    """Lock an open file for this process; the lock ends with the process, however it ends."""
+    try:
+        import fcntl  # POSIX only
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
