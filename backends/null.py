@@ -1,0 +1,83 @@
+"""Answers at once, or at stated times, and computes nothing: what is left is the cost of the harness itself.
+
+`null:ttft=50ms,tpot=10ms` sends the first token 50 ms after the request and one more every 10 ms;
+`fail_share=0.1` lets every tenth request fail; `crash_after=100` stops the whole backend at request 100.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from harness.api import Ended, Prompts, Request, Step, TokenEvent
+from harness.errors import BackendError
+
+GOLDEN = 0.6180339887498949
+"""Multiples of the golden ratio fill [0, 1) evenly (Weyl's sequence), so a share needs no random numbers."""
+
+
+@dataclass(slots=True)
+class Null:
+    """A backend without a model: first token after `ttft_s`, then one token each `tpot_s` (seconds)."""
+
+    ttft_s: float = 0.0
+    tpot_s: float = 0.0
+    fail_share: float = 0.0
+    crash_after: int | None = None
+    _epoch_s: float = field(default=0.0, init=False, repr=False)
+    _submitted: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.ttft_s < 0 or self.tpot_s < 0:
+            raise ValueError(f"ttft_s and tpot_s must not be negative, got {self.ttft_s} and {self.tpot_s}.")
+        if not 0 <= self.fail_share <= 1:
+            raise ValueError(f"fail_share must be between 0 and 1, got {self.fail_share}.")
+
+    async def open(self, prompts: Prompts) -> None:
+        """Nothing to get ready."""
+
+    def start_clock(self, epoch_s: float) -> None:
+        """Stamps count from `epoch_s` of the monotonic clock."""
+        self._epoch_s = epoch_s
+
+    async def submit(self, request: Request) -> AsyncIterator[TokenEvent | Ended]:
+        """The asked number of tokens, none before its time, each stamped when it leaves."""
+        sent_s = self._now_s()
+        self._submitted += 1
+        if self.crash_after is not None and self._submitted >= self.crash_after:
+            raise BackendError(f"The null backend stopped at request {request.id}, as 'crash_after' asks.")
+        if self._fails(request):
+            yield Ended(request.id, sent_s, "error", error="failed on purpose (fail_share)")
+            return
+        for i in range(request.output_tokens):
+            left_s = sent_s + self.ttft_s + i * self.tpot_s - self._now_s()
+            if left_s > 0:
+                await asyncio.sleep(left_s)
+            yield TokenEvent(request.id, self._now_s())
+        yield Ended(request.id, self._now_s(), "ok", prompt_tokens_server=request.prompt_tokens)
+
+    def steps(self) -> Sequence[Step]:
+        """None: nothing is batched."""
+        return ()
+
+    def describe(self) -> Mapping[str, object]:
+        """The times it was asked to keep."""
+        return {
+            "name": "null",
+            "model": None,
+            "gpus": 0,
+            "ttft_s": self.ttft_s,
+            "tpot_s": self.tpot_s,
+            "fail_share": self.fail_share,
+        }
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _fails(self, request: Request) -> bool:
+        return (request.id * GOLDEN) % 1.0 < self.fail_share
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._epoch_s

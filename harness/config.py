@@ -1,0 +1,286 @@
+"""What a run is told: the options of `bench run` as plain data, from the command line, TOML or a run.json.
+
+    --config FILE      keys are option names without the dashes: rate = 4, fail-under = 0.9
+    --config run.json  (or its folder) repeats that run
+The command line wins over the file. Parts of a backend (`--policy`, `--model`, ...) fill fields of its spec.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from harness.errors import UsageError
+from harness.spec import parse, seconds
+
+PARTS = ("model", "hardware", "latency", "policy", "router", "kv", "replicas", "tp")
+"""Options that fill the field of the same name of the backend."""
+TRACE_ONLY = ("reader", "start", "stop", "limit")
+WORKLOAD_ONLY = ("rate", "arrivals", "lengths")
+SCHEDULE = ("workload", "trace", *TRACE_ONLY, *WORKLOAD_ONLY, "content", "requests", "duration", "seed")
+"""Options that decide what is sent and when."""
+DEFAULT_WORKLOAD = "chatbot"
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """Everything that repeats a run; fields are the options of `bench run`, durations in seconds.
+
+    `goal` is the share of requests that must keep the SLO; below `fail_under` the exit code is 1. Requests
+    that are unanswered `drain` seconds after the last departure are given up.
+    """
+
+    workload: str | None = None
+    trace: str | None = None
+    reader: str | None = None
+    start: float | None = None
+    stop: float | None = None
+    limit: int | None = None
+    rate: float | None = None
+    arrivals: str | None = None
+    lengths: str | None = None
+    content: str | None = None
+    requests: int | None = None
+    duration: float | None = None
+    seed: int = 0
+    backend: str = "engine"
+    model: str | None = None
+    hardware: str | None = None
+    latency: str | None = None
+    policy: str | None = None
+    router: str | None = None
+    kv: str | None = None
+    replicas: int | None = None
+    tp: int | None = None
+    slo: str | None = None
+    goal: float = 0.9
+    fail_under: float | None = None
+    drain: float = 60.0
+
+    def parts(self) -> dict[str, object]:
+        """The parts of the backend that were given one by one."""
+        return {name: value for name in PARTS if (value := getattr(self, name)) is not None}
+
+    def options(self) -> dict[str, object]:
+        """Option name -> value, for run.json: every option that is set."""
+        values = {f.name.replace("_", "-"): getattr(self, f.name) for f in fields(self)}
+        return {name: value for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Options with the place they come from, for messages: `--rate`, or `rate in bench.toml`."""
+
+    values: Mapping[str, object]
+    file: str | None = None
+
+    def name(self, option: str) -> str:
+        """How a message calls an option."""
+        return f"--{option}" if self.file is None else f"{option} in '{self.file}'"
+
+
+def run_spec(command_line: Given, file: Given | None = None) -> RunSpec:
+    """The spec of a run from the options given; the command line wins over the file.
+
+    Raises UsageError for unknown options, values of a wrong type or out of range, and options that do not go
+    together.
+    """
+    values: dict[str, object] = {}
+    for given in (file, command_line):
+        if given is not None:
+            _overlay(values, {option: _value(option, text, given) for option, text in given.values.items()})
+    spec = RunSpec(**{name.replace("-", "_"): value for name, value in values.items()})  # type: ignore[arg-type]  # _value made them
+    _check_together(spec)
+    if spec.trace is None and spec.workload is None:
+        values["workload"] = DEFAULT_WORKLOAD
+        return RunSpec(**{name.replace("-", "_"): value for name, value in values.items()})  # type: ignore[arg-type]  # as above
+    return spec
+
+
+def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
+    """Put `more` over `values`: a new workload drops an old trace, a new backend the parts of the old one."""
+    if more.get("workload") is not None and more.get("trace") is None:
+        for option in ("trace", *TRACE_ONLY):
+            values.pop(option, None)
+    if more.get("trace") is not None and more.get("workload") is None:
+        for option in ("workload", *WORKLOAD_ONLY):
+            values.pop(option, None)
+    old = values.get("backend")
+    if "backend" in more and isinstance(old, str) and parse(old).name != parse(str(more["backend"])).name:
+        for option in PARTS:
+            values.pop(option, None)
+    elif "backend" in more:
+        for option in parse(str(more["backend"])).args:
+            values.pop(option, None)
+    elif isinstance(old, str):
+        values["backend"] = _without(old, [part for part in PARTS if part in more])
+    values.update(more)
+
+
+def _without(backend: str, parts: list[str]) -> str:
+    spec = parse(backend)
+    for part in parts:
+        spec.args.pop(part, None)
+    return str(spec)
+
+
+def _check_together(spec: RunSpec) -> None:
+    if spec.trace is not None and spec.workload is not None:
+        raise UsageError("--workload and --trace exclude each other; give one of them.")
+    if spec.trace is None:
+        for option in TRACE_ONLY:
+            if getattr(spec, option) is not None:
+                raise UsageError(f"--{option} chooses rows of a trace; give --trace FILE too.")
+    else:
+        for option in WORKLOAD_ONLY:
+            if getattr(spec, option) is not None:
+                raise UsageError(
+                    f"--{option} does not go with --trace, which brings its own; use --workload."
+                )
+    if spec.start is not None and spec.stop is not None and spec.stop <= spec.start:
+        raise UsageError(f"--stop must lie after --start, got {spec.stop:g} s and {spec.start:g} s.")
+    args = parse(spec.backend).args
+    for part in spec.parts():
+        if part in args:
+            raise UsageError(f"{part} is given twice: in --backend '{spec.backend}' and by --{part}.")
+
+
+def _value(option: str, value: object, given: Given) -> object:
+    check = CHECKS.get(option)
+    if check is None:
+        near = get_close_matches(option.replace("_", "-"), CHECKS, n=1, cutoff=0.5)
+        guess = f" Did you mean '{near[0]}'?" if near else ""
+        raise UsageError(f"No option '{given.name(option)}'.{guess} Known: {', '.join(sorted(CHECKS))}.")
+    return check(value, given.name(option))
+
+
+def _text(value: object, name: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{name} must be a text that is not empty, got {value!r}.")
+    return value.strip()
+
+
+def _number(value: object, name: str, wanted: str) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # answered below
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{name} must be {wanted}, got '{value}'.")
+    return number
+
+
+def _rate(value: object, name: str) -> float:
+    number = _number(value, name, "a number of requests per second above 0")
+    if number <= 0:
+        raise UsageError(f"{name} must be a number of requests per second above 0, got '{value}'.")
+    return number
+
+
+def _whole(least: int) -> Callable[[object, str], int]:
+    def check(value: object, name: str) -> int:
+        number = _number(value, name, f"a whole number from {least} on")
+        if number != int(number) or number < least:
+            raise UsageError(f"{name} must be a whole number from {least} on, got '{value}'.")
+        return int(number)
+
+    return check
+
+
+def _share(value: object, name: str) -> float:
+    wanted = "a share above 0 and up to 1, such as 0.9 or 90%"
+    if isinstance(value, str) and value.strip().endswith("%"):
+        number = _number(value.strip()[:-1], name, wanted) / 100
+    else:
+        number = _number(value, name, wanted)
+    if not 0 < number <= 1:
+        raise UsageError(f"{name} must be {wanted}, got '{value}'.")
+    return number
+
+
+def _seconds(*, zero: bool) -> Callable[[object, str], float]:
+    def check(value: object, name: str) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float | str):
+            raise UsageError(f"{name} must be a duration such as 250ms, 60s or 5min, got '{value}'.")
+        number = seconds(str(value), name)
+        if number < 0 or (number == 0 and not zero):
+            raise UsageError(f"{name} must be {'at least' if zero else 'longer than'} 0 s, got '{value}'.")
+        return number
+
+    return check
+
+
+CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
+    {
+        **dict.fromkeys(("workload", "trace", "reader", "arrivals", "lengths", "content", "slo"), _text),
+        **dict.fromkeys(("backend", "model", "hardware", "latency", "policy", "router", "kv"), _text),
+        "start": _seconds(zero=True),
+        "stop": _seconds(zero=False),
+        "duration": _seconds(zero=False),
+        "drain": _seconds(zero=True),
+        "rate": _rate,
+        "limit": _whole(1),
+        "requests": _whole(1),
+        "replicas": _whole(1),
+        "tp": _whole(1),
+        "seed": _whole(0),
+        "goal": _share,
+        "fail-under": _share,
+    }
+)
+"""Every option of a run, and what turns its value into the one that is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """A configuration read from disk; `schedule_sha256` when it is the run.json of an earlier run."""
+
+    given: Given
+    schedule_sha256: str | None = None
+
+
+def read(path: str) -> ConfigFile:
+    """Options of a TOML file, or of a run.json (or the folder of a run). Raises UsageError."""
+    file = Path(path)
+    if file.is_dir():
+        file = file / "run.json"
+    try:
+        text = file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(f"No configuration '{path}'; 'bench init' writes one.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"'{path}' cannot be read as text ({error}).") from None
+    if file.suffix == ".json":
+        return _from_run(text, str(path))
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"'{path}' is not TOML: {error}.") from None
+    return ConfigFile(Given(_flat(values, str(path)), str(path)))
+
+
+def _flat(values: dict[str, Any], path: str) -> dict[str, object]:
+    tables = [key for key, value in values.items() if isinstance(value, dict | list)]
+    if tables:
+        raise UsageError(f"{tables[0]} in '{path}' must be one value; options are written as name = value.")
+    return {key.replace("_", "-"): value for key, value in values.items()}
+
+
+def _from_run(text: str, path: str) -> ConfigFile:
+    try:
+        info = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"'{path}' is not JSON: {error}.") from None
+    spec = info.get("spec") if isinstance(info, dict) else None
+    if not isinstance(spec, dict):
+        raise UsageError(f"'{path}' was not written by 'bench run': it has no 'spec'.")
+    schedule = info.get("schedule")
+    sha256 = schedule.get("sha256") if isinstance(schedule, dict) else None
+    return ConfigFile(Given(_flat(spec, path), path), sha256)

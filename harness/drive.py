@@ -1,0 +1,124 @@
+"""What both clocks have in common when a run is driven, and the driver of the virtual one."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from harness.errors import BackendError
+
+if TYPE_CHECKING:
+    from harness.api import FollowUps, Request, RequestRecord, Simulator
+    from harness.progress import Live
+    from harness.recorder import Rows
+
+SWITCH_S = 0.0005
+"""How long another thread may hold the interpreter that the sending loop wants (default of Python: 5 ms)."""
+BATCH_RECORDS = 4096
+
+End = Literal["finished", "interrupted", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `not_sent` were scheduled and never left; `cut` were sent and not waited for."""
+
+    ended: End
+    sent: int
+    not_sent: int
+    cut: int
+    error: str | None = None
+
+
+@contextmanager
+def quiet_process() -> Iterator[None]:
+    """No garbage collection and short turns of other threads, so that neither makes a request late."""
+    turn_s = sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(turn_s)
+        gc.enable()
+        gc.unfreeze()
+
+
+def until(follow_ups: FollowUps | None, end_s: float | None) -> FollowUps | None:
+    """`follow_ups` without those scheduled at or after `end_s`, the end of the sending window."""
+    if follow_ups is None or end_s is None:
+        return follow_ups
+    return lambda record: [r for r in follow_ups(record) if r.scheduled_s < end_s]
+
+
+def drive_virtual(
+    simulator: Simulator,
+    schedule: Iterable[Request],
+    follow_ups: FollowUps | None,
+    rows: Rows,
+    live: Live,
+    stop: Stop,
+) -> Outcome:
+    """Run a simulator to its end, or until `stop` is set, writing rows in batches.
+
+    Raises BackendError when the simulator fails; the rows before that stay.
+    """
+    counted = _Counted(schedule)
+    batch: list[RequestRecord] = []
+    error: str | None = None
+    ended: End = "finished"
+    try:
+        for record in simulator.simulate(counted, follow_ups):
+            batch.append(record)
+            if len(batch) >= BATCH_RECORDS:
+                _write(rows, live, batch)
+                batch = []
+            if stop.asked:
+                ended = "interrupted"
+                break
+    except KeyboardInterrupt:
+        ended = "stopped"
+    except BackendError as failure:
+        ended, error = "failed", str(failure)
+    _write(rows, live, batch)
+    rows.add_steps(simulator.steps_table())
+    rows.flush()
+    return Outcome(ended, counted.count, counted.remaining(), max(0, counted.count - live.finished), error)
+
+
+@dataclass(slots=True)
+class Stop:
+    """A flag that a signal handler sets and a loop reads."""
+
+    asked: bool = False
+
+
+class _Counted:
+    """An iterable that counts what was taken from it."""
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self._rest = iter(requests)
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Request]:
+        for request in self._rest:
+            self.count += 1
+            yield request
+
+    def remaining(self) -> int:
+        """How many were never taken."""
+        return sum(1 for _ in self._rest)
+
+
+def _write(rows: Rows, live: Live, batch: list[RequestRecord]) -> None:
+    if batch:
+        rows.add_records(batch)
+        live.finished += len(batch)
+        live.sent = live.finished
+        live.seen(batch)

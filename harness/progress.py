@@ -1,0 +1,180 @@
+"""What a running benchmark shows: counters that the driver moves, drawn at most 4 times a second."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from harness.api import RequestRecord, Slo
+
+DRAW_HZ = 4
+PLAIN_S = 10.0
+RECENT_S = 10.0
+LATE_SAMPLES = 2000
+
+
+@dataclass(slots=True)
+class Live:
+    """Counters of a run under way. The driver moves them; whoever draws only reads."""
+
+    total: int = 0
+    span_s: float | None = None
+    slo: Slo = field(default_factory=Slo)
+    sent: int = 0
+    finished: int = 0
+    failed: int = 0
+    scored: int = 0
+    met: int = 0
+    epoch_s: float | None = None
+    _late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATE_SAMPLES))
+    _recent: deque[tuple[float, float, float]] = field(default_factory=deque)
+    _said: deque[str] = field(default_factory=deque)
+
+    def start(self, epoch_s: float) -> None:
+        """The clock of the run starts at `epoch_s` of the monotonic clock."""
+        self.epoch_s = epoch_s
+
+    def departed(self, late_s: float) -> None:
+        """A request left `late_s` after its time."""
+        self._late_s.append(late_s)
+
+    def say(self, line: str) -> None:
+        """Have a line printed as soon as the display can."""
+        self._said.append(line)
+
+    def said(self) -> list[str]:
+        """Lines to print since the last call."""
+        return [self._said.popleft() for _ in range(len(self._said))]
+
+    def seen(self, records: Sequence[RequestRecord]) -> None:
+        """Score finished requests. Called away from the sending loop."""
+        from harness.records import to_table  # heavy: pyarrow
+        from harness.slo import score
+
+        self.met += int(score(to_table(records), self.slo).met.sum())
+        self.scored += len(records)
+        self.failed += sum(r.status != "ok" for r in records)
+        now_s = time.monotonic()
+        self._recent.extend((now_s, *_latencies(r)) for r in records if len(r.token_s))
+
+    def elapsed_s(self) -> float:
+        """Seconds since the clock of the run started; 0 before."""
+        return 0.0 if self.epoch_s is None else max(0.0, time.monotonic() - self.epoch_s)
+
+    def recent(self) -> tuple[list[float], list[float]]:
+        """TTFT and TPOT in seconds of what finished in the last 10 s."""
+        oldest_s = time.monotonic() - RECENT_S
+        while self._recent and self._recent[0][0] < oldest_s:
+            self._recent.popleft()
+        rows = list(self._recent)
+        return [r[1] for r in rows], [r[2] for r in rows if r[2] == r[2]]
+
+    def late_s(self) -> list[float]:
+        """Lateness of the last departures in seconds."""
+        return list(self._late_s)
+
+
+def _latencies(record: RequestRecord) -> tuple[float, float]:
+    """TTFT and TPOT (NaN for one token) for the display; results come from harness.metrics."""
+    first_s, last_s = record.token_s[0], record.token_s[-1]
+    more = record.output_tokens - 1
+    return first_s - record.scheduled_s, (last_s - first_s) / more if more > 0 else float("nan")
+
+
+def line(live: Live) -> str:
+    """The state of a run in one plain line."""
+    parts = [f"{live.elapsed_s():.0f} s", f"sent {live.sent}/{live.total}"]
+    parts += [f"in flight {live.sent - live.finished}", f"finished {live.finished}", f"failed {live.failed}"]
+    if live.scored:
+        parts.append(f"within the SLO {live.met / live.scored:.1%}")
+    return ", ".join(parts)
+
+
+def cells(live: Live) -> list[tuple[str, str]]:
+    """Label and value of everything that the display shows."""
+    elapsed_s, remaining = live.elapsed_s(), ""
+    if live.span_s is not None and live.span_s > elapsed_s:
+        remaining = f", sending for {live.span_s - elapsed_s:.0f} s more"
+    ttft_s, tpot_s = live.recent()
+    asked = f"{live.total / live.span_s:.2f}" if live.span_s else "-"
+    rate = f"{live.sent / elapsed_s:.2f}" if elapsed_s > 0 else "-"
+    counts = f"{live.sent} of {live.total} sent, {live.sent - live.finished} in flight, "
+    counts += f"{live.finished} finished, {live.failed} failed"
+    return [
+        ("elapsed", f"{elapsed_s:.0f} s{remaining}"),
+        ("requests", counts),
+        ("rate", f"{rate} of {asked} req/s"),
+        ("within SLO", f"{live.met / live.scored:.1%} (goal {live.slo.goal:.0%})" if live.scored else "-"),
+        ("last 10 s", f"TTFT {_two(ttft_s, 's')}; TPOT {_two(tpot_s, 's')}"),
+        ("lateness", f"p99 {_quantile(live.late_s(), 0.99) * 1e3:.1f} ms" if live.late_s() else "-"),
+    ]
+
+
+def _two(values: list[float], unit: str) -> str:
+    if not values:
+        return "-"
+    return f"p50 {_quantile(values, 0.5):.3f}, p99 {_quantile(values, 0.99):.3f} {unit}"
+
+
+def _quantile(values: list[float], q: float) -> float:
+    from harness.summary import quantile  # heavy: numpy
+
+    return float(quantile(values, q))
+
+
+@contextmanager
+def shown(live: Live, *, quiet: bool, stream: TextIO | None = None) -> Iterator[None]:
+    """Show `live` while the body runs: a live panel on a terminal, a line every 10 s otherwise."""
+    out = stream if stream is not None else sys.stderr
+    done = threading.Event()
+    draw = _silent if quiet else _panel if out.isatty() else _lines
+    thread = threading.Thread(target=draw, args=(live, out, done), name="bench-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _silent(live: Live, _: TextIO, done: threading.Event) -> None:
+    done.wait()
+    live.said()
+
+
+def _lines(live: Live, out: TextIO, done: threading.Event) -> None:
+    shown_s = time.monotonic()
+    while True:
+        over = done.wait(1 / DRAW_HZ)
+        for text in live.said():
+            print(text, file=out, flush=True)
+        if over:
+            return
+        if time.monotonic() - shown_s >= PLAIN_S:
+            shown_s = time.monotonic()
+            print(line(live), file=out, flush=True)
+
+
+def _panel(live: Live, out: TextIO, done: threading.Event) -> None:
+    from rich.console import Console
+    from rich.live import Live as Display
+    from rich.table import Table
+
+    def table() -> Table:
+        grid = Table.grid(padding=(0, 2))
+        for label, value in cells(live):
+            grid.add_row(f"[dim]{label}[/dim]", value)
+        return grid
+
+    console = Console(file=out)
+    with Display(table(), console=console, auto_refresh=False, transient=True) as display:
+        while not done.wait(1 / DRAW_HZ):
+            for text in live.said():
+                console.print(text, markup=False)
+            display.update(table(), refresh=True)
