@@ -1,0 +1,224 @@
+"""Models and GPUs that the simulator knows, and the arithmetic of their memory.
+
+The numbers live in `models.toml` and `hardware.toml`, each with its source. Closed forms: KV bytes per token,
+parameters, weight bytes of one GPU, and how many KV blocks are left beside the weights.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from harness.errors import UsageError, no_such
+
+_FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """One GPU: total memory as torch reports it, dense peaks of the tensor cores, links (both directions).
+
+    A peak or an NVLink rate is None where the GPU has none. `sources` tells where each number comes from.
+    """
+
+    name: str
+    title: str
+    memory_bytes: int
+    bandwidth_bytes_per_s: float
+    bf16_flops: float
+    fp16_flops: float
+    pcie_bytes_per_s: float
+    sources: Mapping[str, str]
+    fp8_flops: float | None = None
+    nvlink_bytes_per_s: float | None = None
+
+    def peak_flops(self, dtype_bytes: int) -> float:
+        """FLOP/s for operands of `dtype_bytes` (2: bf16, 1: fp8). Raises UsageError if the GPU has none."""
+        peak = {1: self.fp8_flops, 2: self.bf16_flops}.get(dtype_bytes)
+        if peak is None:
+            what = "fp8" if dtype_bytes == 1 else f"{dtype_bytes}-byte"
+            raise UsageError(f"{self.name} has no {what} tensor cores; use dtype_bytes=2.")
+        return peak
+
+    @property
+    def link_bytes_per_s(self) -> float:
+        """Bytes per second in one direction between two GPUs of a node: NVLink, else PCIe."""
+        return (self.nvlink_bytes_per_s or self.pcie_bytes_per_s) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The shape of one decoder-only transformer; `family` tells which vectors go with its matrices."""
+
+    name: str
+    source: str
+    family: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ffn: int
+    vocab: int
+    positions: int
+    max_tokens: int
+    gated: bool
+    tied: bool
+
+    @property
+    def kv_width(self) -> int:
+        """Elements of keys (or of values) stored per token and layer."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def layer_matrix(self) -> int:
+        """Parameters of the matrices of one layer: queries and output, keys and values, feed-forward."""
+        attention = 2 * self.hidden * self.heads * self.head_dim + 2 * self.hidden * self.kv_width
+        return attention + (3 if self.gated else 2) * self.hidden * self.ffn
+
+    @property
+    def layer_vector(self) -> int:
+        """Parameters of the norms and biases of one layer."""
+        qkv = self.heads * self.head_dim + 2 * self.kv_width
+        biases = {"opt": qkv + self.hidden + self.ffn + self.hidden, "qwen2": qkv, "llama": 0}[self.family]
+        return biases + 2 * self.norm_vector
+
+    @property
+    def norm_vector(self) -> int:
+        """Parameters of one norm: scale and shift in OPT, scale alone elsewhere."""
+        return (2 if self.family == "opt" else 1) * self.hidden
+
+    @property
+    def embedding(self) -> int:
+        """Parameters of the token embedding; the output head has as many, unless it is tied."""
+        return self.vocab * self.hidden
+
+
+@cache
+def _table(file: str) -> Mapping[str, Mapping[str, Any]]:
+    return MappingProxyType(tomllib.loads((_FOLDER / file).read_text(encoding="utf-8")))
+
+
+def models() -> list[str]:
+    """Sorted names of all models."""
+    return sorted(_table("models.toml"))
+
+
+def gpus() -> list[str]:
+    """Sorted names of all GPUs."""
+    return sorted(_table("hardware.toml"))
+
+
+@cache
+def model(name: str) -> Model:
+    """The model of that name, in any case. Raises UsageError with the nearest known name."""
+    found = _table("models.toml").get(name.lower())
+    if found is None:
+        raise no_such("model", name, models())
+    return Model(name=name.lower(), **found)
+
+
+@cache
+def hardware(name: str) -> Hardware:
+    """The GPU of that name, in any case. Raises UsageError with the nearest known name."""
+    found = _table("hardware.toml").get(name.lower())
+    if found is None:
+        raise no_such("hardware", name, gpus())
+    numbers = {key: entry["value"] for key, entry in found.items() if key != "title"}
+    sources = {key: entry["source"] for key, entry in found.items() if key != "title"}
+    return Hardware(name=name.lower(), title=found["title"], sources=MappingProxyType(sources), **numbers)
+
+
+def check_parallel(m: Model, tp: int, pp: int) -> None:
+    """Raise UsageError unless `tp` divides the heads and `pp` the layers."""
+    if tp < 1 or m.heads % tp:
+        raise UsageError(f"tp={tp} does not divide the {m.heads} attention heads of {m.name}.")
+    if pp < 1 or m.layers % pp:
+        raise UsageError(f"pp={pp} does not divide the {m.layers} layers of {m.name}.")
+
+
+def kv_bytes_per_token(m: Model, dtype_bytes: int = 2) -> int:
+    """Bytes of KV that one token takes over all layers: 2 * layers * kv_heads * head_dim * dtype_bytes."""
+    return 2 * m.layers * m.kv_width * dtype_bytes
+
+
+def parameters(m: Model) -> int:
+    """Number of parameters, exact."""
+    head = 0 if m.tied else m.embedding
+    ends = m.embedding + m.positions * m.hidden + head + m.norm_vector
+    return ends + m.layers * (m.layer_matrix + m.layer_vector)
+
+
+def weight_bytes(m: Model, tp: int = 1, pp: int = 1, dtype_bytes: int = 2) -> int:
+    """Bytes of weights on the fullest GPU of a `tp` x `pp` group; exact for the whole model with tp = pp = 1.
+
+    Matrices are divided by `tp` (a KV head never is), vectors and position embeddings are repeated; layers
+    are divided by `pp`, and the first stage holds the embedding, the last one the head and the final norm.
+    """
+    check_parallel(m, tp, pp)
+    kv_matrix = 2 * m.hidden * m.kv_width
+    layer = -(-(m.layer_matrix - kv_matrix) // tp) + -(-kv_matrix // min(tp, m.kv_heads)) + m.layer_vector
+    head = -(-m.embedding // tp)
+    first, last = head + m.positions * m.hidden, m.norm_vector + head
+    ends = max(first, last) if pp > 1 else first + last - (head if m.tied else 0)
+    return (m.layers // pp * layer + ends) * dtype_bytes
+
+
+def block_bytes(m: Model, tp: int = 1, pp: int = 1, block_tokens: int = 16, dtype_bytes: int = 2) -> int:
+    """Bytes of one block of `block_tokens` tokens on each GPU; KV heads are repeated when tp exceeds them."""
+    heads = -(-m.kv_heads // tp)
+    return block_tokens * 2 * (m.layers // pp) * heads * m.head_dim * dtype_bytes
+
+
+def kv_capacity_blocks(
+    m: Model | str,
+    gpu: Hardware | str,
+    tp: int = 1,
+    pp: int = 1,
+    utilisation: float = 0.9,
+    block_tokens: int = 16,
+    reserve: float = 0.01,
+    dtype_bytes: int = 2,
+) -> int:
+    """KV blocks that fit beside the weights, per replica.
+
+    A share `utilisation` of the memory is ours, of which the share `reserve` (of the total) is kept for
+    activations; weights and KV take `dtype_bytes` each. Raises UsageError when not a single block fits.
+    """
+    m = model(m) if isinstance(m, str) else m
+    gpu = hardware(gpu) if isinstance(gpu, str) else gpu
+    weights = weight_bytes(m, tp, pp, dtype_bytes)
+    left = gpu.memory_bytes * utilisation - gpu.memory_bytes * reserve - weights
+    blocks = math.floor(left / block_bytes(m, tp, pp, block_tokens, dtype_bytes))
+    if blocks < 1:
+        share = utilisation - reserve
+        raise UsageError(
+            f"{m.name} needs {weights / 1e9:.1f} GB of weights per GPU with tp={tp}, pp={pp}, and {gpu.name} "
+            f"offers {gpu.memory_bytes * share / 1e9:.1f} GB; {_larger(m, gpu, tp, pp, share, dtype_bytes)}."
+        )
+    return blocks
+
+
+def _larger(m: Model, gpu: Hardware, tp: int, pp: int, share: float, dtype_bytes: int) -> str:
+    for more in range(tp + 1, m.heads + 1):
+        if m.heads % more == 0 and weight_bytes(m, more, pp, dtype_bytes) < gpu.memory_bytes * share:
+            return f"use tp={more} or more"
+    return "use more pipeline stages or a larger GPU"
+
+
+def simdistserve_tokens(m: Model, gpu: Hardware, tp: int = 1, pp: int = 1) -> int:
+    """KV capacity in tokens as DistServe's simulator has it (LLMServe/DistServe `max_num_tokens.csv`).
+
+    Utilisation 0.95, reserve 1 %, blocks of 16; its weights are vocab * h + 2048 * h, undivided, and
+    (12 * h^2 / tp + 5 * h) per layer of the stage, all in fp16. Zero where the weights do not fit.
+    """
+    h, layers = m.hidden, m.layers / pp
+    weights = 2 * (m.vocab * h + 2048 * h + 12 * layers * h * h / tp + 5 * layers * h)
+    block = 16 * 2 * layers * (h / tp) * 2
+    return max(0, math.floor((gpu.memory_bytes * 0.95 - gpu.memory_bytes * 0.01 - weights) / block)) * 16

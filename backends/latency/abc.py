@@ -1,0 +1,124 @@
+"""Abc: three constants per phase, as DistServe fitted them for OPT-13B and OPT-66B on an A100-80G.
+
+Source: Zhong et al., DistServe, OSDI 2024, appendix A; the constants are those of its simulator (`abc.toml`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Literal
+
+from harness.errors import UsageError, no_such
+
+if TYPE_CHECKING:
+    import numpy as np
+
+LARGE_BATCH = 95
+"""Decodes of this many sequences and more have constants of their own (LLMServe/DistServe, profile_data)."""
+
+SIMDISTSERVE: Mapping[str, float | bool] = MappingProxyType(
+    {"stage_s": 1e-3, "call_s": 2e-3, "call_token_s": 1e-7, "count_new": True}
+)
+"""What DistServe's simulator adds to its fits (LLMServe/DistServe @82831f1, simdistserve/base/worker.py and
+estimators/time_estimator.py): 1 ms per pipeline stage on prefill, 2 ms and 0.1 us per context token on each
+step for calling its workers; the token that a decode makes counts as context."""
+
+_Constants = tuple[float, float, float]
+
+
+@cache
+def _fits() -> Mapping[str, dict[str, dict[str, dict[str, dict[str, list[float]]]]]]:
+    return MappingProxyType(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
+
+
+@dataclass(frozen=True, slots=True)
+class Abc:
+    """Seconds of a step from DistServe's constants: `engine` vllm or distserve, for one model and tp.
+
+    Prefill takes a + b * tokens + c * sum of (p+n)^2 - p^2 over pieces of n tokens after p stored ones, so
+    that cutting a prompt costs one a per further step and nothing else. Decode takes a + b * context +
+    c * sequences, with other constants from 95 sequences on; there the published fits may fall a little. A
+    mixed step takes the larger a once, and the further terms of both. With `pp` stages the time is that of
+    one stage: a batch leaves after pp of them.
+
+    `fitted` takes the plain fits instead of those of DistServe's main branch (prefill 1.1 or 1.4 times,
+    decode 1.0 or 1.2 times as long). stage_s, call_s, call_token_s and count_new add the overheads of
+    DistServe's simulator (`SIMDISTSERVE` holds its values).
+    """
+
+    engine: Literal["vllm", "distserve"] = "vllm"
+    model: str = "opt-13b"
+    tp: int = 1
+    pp: int = 1
+    hardware: str = "a100-80g"
+    fitted: bool = False
+    stage_s: float = 0.0
+    call_s: float = 0.0
+    call_token_s: float = 0.0
+    count_new: bool = False
+    _prefill: _Constants = field(init=False, repr=False, compare=False)
+    _small: _Constants = field(init=False, repr=False, compare=False)
+    _large: _Constants = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.pp < 1:
+            raise ValueError("pp must be at least 1")
+        fit = self._fit()
+        a, b, c = self._per_stage(fit["prefill"])
+        object.__setattr__(self, "_prefill", (a + self.stage_s * self.pp + self.call_s, b, max(0.0, c)))
+        object.__setattr__(self, "_small", self._decode(fit["decode_small"]))
+        object.__setattr__(self, "_large", self._decode(fit["decode_large"]))
+
+    def _fit(self) -> dict[str, list[float]]:
+        engines = _fits()["fitted" if self.fitted else "main"]
+        models = engines.get(self.engine)
+        if models is None:
+            raise no_such("engine of abc constants", self.engine, engines)
+        fit = models.get(self.model.lower(), {}).get(f"tp{self.tp}")
+        if fit is None or self.hardware.lower() != "a100-80g":
+            known = "; ".join(f"{m} with tp {', '.join(tp[2:] for tp in tps)}" for m, tps in models.items())
+            asked = f"{self.engine}, {self.model}, tp={self.tp} on {self.hardware}"
+            raise UsageError(
+                f"No abc constants for {asked}. Known: {' and '.join(engines)} on a100-80g, {known}; "
+                "for other models or GPUs use the latency model 'roofline'."
+            )
+        return fit
+
+    def _per_stage(self, constants_ms: list[float]) -> _Constants:
+        a, b, c = (x / 1000 / self.pp for x in constants_ms)
+        return a, b, c
+
+    def _decode(self, constants_ms: list[float]) -> _Constants:
+        a, b, c = self._per_stage(constants_ms)
+        return a + self.call_s, b + self.call_token_s, c + (b if self.count_new else 0.0)
+
+    def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
+        if not prefills:
+            return self.decode_s(decode_seqs, context_tokens)
+        base_s, token_s, squared_s = self._prefill
+        time_s = 0.0
+        if decode_seqs:
+            a, b, c = self._small if decode_seqs < LARGE_BATCH else self._large
+            base_s = max(base_s, a)
+            time_s = c * decode_seqs + b * context_tokens
+        tokens = sum(n for n, _ in prefills)
+        squares = sum(n * (n + 2 * p) for n, p in prefills)
+        stored = sum(n + p for n, p in prefills)
+        return base_s + token_s * tokens + squared_s * squares + self.call_token_s * stored + time_s
+
+    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of a step of decodes alone."""
+        a, b, c = self._small if decode_seqs < LARGE_BATCH else self._large
+        return (a + c * decode_seqs) + b * context_tokens
+
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds of decode steps with these (k,) cached tokens."""
+        a, b, c = self._small if decode_seqs < LARGE_BATCH else self._large
+        times: np.ndarray = (a + c * decode_seqs) + b * context_tokens
+        return times

@@ -1,0 +1,55 @@
+"""Linear: a fixed time per step plus a time per token, per decode and per cached token.
+
+Every step takes 10 ms unless told otherwise: the constants that are not given are 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Linear:
+    """Seconds of a step: base + decode_seq * sequences + context_token * cached tokens that decodes read.
+
+    Each piece of n prompt tokens after p stored ones adds prefill_token * n + prefill_token_squared *
+    ((p+n)^2 - p^2).
+
+    A prompt costs the same in one piece or in many, but for the base of each step.
+    """  # fmt: skip
+
+    base_s: float = 0.01
+    prefill_token_s: float = 0.0
+    decode_seq_s: float = 0.0
+    context_token_s: float = 0.0
+    prefill_token_squared_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if getattr(self, field.name) < 0:
+                raise ValueError(f"{field.name} must not be negative")
+
+    def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
+        time_s = self.decode_s(decode_seqs, context_tokens)
+        if prefills:
+            tokens = sum(n for n, _ in prefills)
+            squares = sum(n * (n + 2 * p) for n, p in prefills)
+            time_s += self.prefill_token_s * tokens + self.prefill_token_squared_s * squares
+        return time_s
+
+    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of a step of decodes alone."""
+        return self.base_s + self.decode_seq_s * decode_seqs + self.context_token_s * context_tokens
+
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds of decode steps with these (k,) cached tokens."""
+        times: np.ndarray = (
+            self.base_s + self.decode_seq_s * decode_seqs + self.context_token_s * context_tokens
+        )
+        return times
