@@ -1,0 +1,116 @@
+"""Helpers of the metrics: columns as numpy arrays, arithmetic on lists of stamps without a Python loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Better = Literal["higher", "lower"]
+Assume = Literal["exact", "nothing"]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+BLOCK = 1 << 18
+"""Stamps that `row_quantile` sorts at one time: a block stays in the processor's cache."""
+
+
+class Lists(NamedTuple):
+    """A list column: row i holds `values[offsets[i]:offsets[i + 1]]`."""
+
+    offsets: Ints  # (requests + 1,) int64
+    values: Floats  # (events,)
+
+
+def lists(table: pa.Table, name: str) -> Lists:
+    """The list column `name`, without a copy where it is one chunk."""
+    column = table[name].combine_chunks()
+    offsets = column.offsets.to_numpy().astype(np.int64)
+    if not len(offsets):
+        return Lists(np.zeros(1, np.int64), column.values.to_numpy()[:0])
+    return Lists(offsets - offsets[0], column.values.to_numpy()[offsets[0] : offsets[-1]])
+
+
+def number(table: pa.Table, name: str) -> Floats:
+    """A column as (requests,) float64, NaN for null."""
+    return np.asarray(table[name].to_numpy(), np.float64)
+
+
+def ratio(above: Floats, below: Floats) -> Floats:
+    """above / below, NaN where `below` is not positive."""
+    found = np.full(len(above), np.nan)
+    np.divide(above, below, out=found, where=below > 0)
+    return found
+
+
+def first(rows: Lists) -> Floats:
+    """First item of each row, (requests,) float64, NaN for an empty row."""
+    return _pick(rows, rows.offsets[:-1])
+
+
+def last(rows: Lists) -> Floats:
+    """Last item of each row, (requests,) float64, NaN for an empty row."""
+    return _pick(rows, rows.offsets[1:] - 1)
+
+
+def _pick(rows: Lists, index: Ints) -> Floats:
+    found = np.full(len(index), np.nan)
+    filled = np.diff(rows.offsets) > 0
+    found[filled] = rows.values[index[filled]]
+    return found
+
+
+def gap_lists(rows: Lists) -> Lists:
+    """Differences of neighbours as lists that are one shorter (an empty row stays empty)."""
+    filled = np.diff(rows.offsets) > 0
+    inside = np.ones(len(rows.values), bool)  # (events,) has a neighbour after it, in the same row
+    inside[(rows.offsets[1:] - 1)[filled]] = False
+    steps = np.empty(len(rows.values))
+    np.subtract(rows.values[1:], rows.values[:-1], out=steps[:-1])
+    offsets = rows.offsets.copy()
+    offsets[1:] -= np.cumsum(filled)
+    return Lists(offsets, steps[inside])
+
+
+def row_max(rows: Lists) -> Floats:
+    """Largest item of each row, (requests,), NaN for an empty row."""
+    found = np.full(len(rows.offsets) - 1, np.nan)
+    filled = np.diff(rows.offsets) > 0
+    if filled.any():
+        found[filled] = np.maximum.reduceat(rows.values, rows.offsets[:-1][filled])
+    return found
+
+
+def row_quantile(rows: Lists, q: float) -> Floats:
+    """Quantile `q` of each row, (requests,), NaN for an empty row; equal to numpy.quantile (linear).
+
+    Rows are sorted together with others of about their length, padded with infinity.
+    """
+    lengths = np.diff(rows.offsets)
+    found = np.full(len(lengths), np.nan)
+    order = np.argsort(lengths, kind="stable")
+    order = order[lengths[order] > 0]
+    while len(order):  # longest rows first, so that the first row of a block tells its width
+        width = int(lengths[order[-1]])
+        block, order = order[-max(1, BLOCK // width) :], order[: -max(1, BLOCK // width)]
+        found[block] = _block_quantile(rows, block, width, q)
+    return found
+
+
+def _block_quantile(rows: Lists, block: Ints, width: int, q: float) -> Floats:
+    lengths = rows.offsets[block + 1] - rows.offsets[block]
+    index = rows.offsets[block][:, None] + np.arange(width)  # (block, width)
+    padded = np.take(rows.values, index, mode="clip")
+    padded[np.arange(width) >= lengths[:, None]] = np.inf
+    padded.sort(axis=1)
+    place = (lengths - 1) * q
+    low = np.floor(place).astype(np.int64)
+    row = np.arange(len(block))
+    below, above = padded[row, low], padded[row, np.minimum(low + 1, lengths - 1)]
+    share, step = place - low, above - below
+    found: Floats = np.where(share < 0.5, below + step * share, above - step * (1 - share))
+    return found

@@ -1,0 +1,29 @@
+"""Time per output token after the first (seconds per request).
+
+Source: equal to the TPOT of vLLM, SGLang and inference-perf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from harness.metrics._lists import Assume, Better, Floats, first, last, lists, number, ratio
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Tpot:
+    """(last - first) / (n - 1) for n output tokens; NaN for n < 2, which meets every bound."""
+
+    name: ClassVar[str] = "tpot"
+    unit: ClassVar[str] = "s"
+    better: ClassVar[Better] = "lower"
+    assume: Assume = "nothing"
+
+    def of(self, table: pa.Table) -> Floats:
+        """(requests,) float64 seconds."""
+        stamps = lists(table, "token_s")
+        return ratio(last(stamps) - first(stamps), number(table, "output_tokens") - 1)
