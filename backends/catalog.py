@@ -115,12 +115,20 @@ def gpus() -> list[str]:
     return sorted(_table("hardware.toml"))
 
 
+def _unknown(what: str, name: str, known: list[str]) -> UsageError:
+    """The usual error; but 'a100' means 'a100-80g' although 'a10' is nearer."""
+    longer = [k for k in known if k.startswith(name.lower())] if name else []
+    if len(longer) != 1:
+        return no_such(what, name, known)
+    return UsageError(f"No {what} named '{name}'. Did you mean '{longer[0]}'? Known: {', '.join(known)}.")
+
+
 @cache
 def model(name: str) -> Model:
     """The model of that name, in any case. Raises UsageError with the nearest known name."""
     found = _table("models.toml").get(name.lower())
     if found is None:
-        raise no_such("model", name, models())
+        raise _unknown("model", name, models())
     return Model(name=name.lower(), **found)
 
 
@@ -129,7 +137,7 @@ def hardware(name: str) -> Hardware:
     """The GPU of that name, in any case. Raises UsageError with the nearest known name."""
     found = _table("hardware.toml").get(name.lower())
     if found is None:
-        raise no_such("hardware", name, gpus())
+        raise _unknown("hardware", name, gpus())
     numbers = {key: entry["value"] for key, entry in found.items() if key != "title"}
     sources = {key: entry["source"] for key, entry in found.items() if key != "title"}
     return Hardware(name=name.lower(), title=found["title"], sources=MappingProxyType(sources), **numbers)
@@ -206,7 +214,7 @@ def kv_capacity_blocks(
 
 
 def _larger(m: Model, gpu: Hardware, tp: int, pp: int, share: float, dtype_bytes: int) -> str:
-    for more in range(tp + 1, m.heads + 1):
+    for more in range(tp + 1, 9):
         if m.heads % more == 0 and weight_bytes(m, more, pp, dtype_bytes) < gpu.memory_bytes * share:
             return f"use tp={more} or more"
     return "use more pipeline stages or a larger GPU"

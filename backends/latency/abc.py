@@ -68,6 +68,9 @@ class Abc:
     def __post_init__(self) -> None:
         if self.pp < 1:
             raise ValueError("pp must be at least 1")
+        for name in ("stage_s", "call_s", "call_token_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must not be negative")
         fit = self._fit()
         a, b, c = self._per_stage(fit["prefill"])
         object.__setattr__(self, "_prefill", (a + self.stage_s * self.pp + self.call_s, b, max(0.0, c)))

@@ -1,0 +1,140 @@
+"""What every latency model promises: exact equalities between its three calls, and times that never fall."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.errors import UsageError
+from harness.registry import make
+from harness.spec import parse, text_of
+
+SPECS = [
+    "linear",
+    "linear:base=7ms,prefill_token=90us,decode_seq=13us,context_token=0.3us,prefill_token_squared=3e-9",
+    "abc:vllm",
+    "abc:distserve,tp=4",
+    "abc:vllm,model=opt-66b,tp=2,pp=2,fitted=true",
+    "abc:vllm,stage=1ms,call=2ms,call_token=1e-7,count_new=true",
+    "roofline",
+    "roofline:model=llama3-70b,hardware=h100,tp=8,pp=2,seq=0.1ms",
+    "roofline:model=mistral-7b,hardware=l40s,dtype_bytes=1,overhead=0",
+]
+models = st.sampled_from([make("latency", spec) for spec in SPECS])
+decodes = st.integers(1, 600)
+contexts = st.integers(0, 3_000_000)
+pieces = st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 9000)), min_size=1, max_size=6)
+
+
+@given(models, decodes, contexts)
+def test_decode_is_a_step_without_prompts(model: Any, seqs: int, context: int) -> None:
+    """A leap and a step would disagree in the last bit, and replay would not be exact."""
+    assert model.step_s((), seqs, context) == model.decode_s(seqs, context)
+    assert model.step_s([], seqs, context) == model.decode_s(seqs, context)
+
+
+@given(models, decodes, st.lists(contexts, max_size=40))
+def test_many_decodes_are_single_decodes(model: Any, seqs: int, context: list[int]) -> None:
+    """The vector of a leap must hold what a loop would have computed, bit for bit."""
+    expected = [model.decode_s(seqs, c) for c in context]
+
+    times = model.decode_many_s(seqs, np.array(context, np.int64))
+
+    assert times.dtype == np.float64
+    assert expected == times.tolist()
+
+
+@given(models, decodes, contexts, contexts)
+def test_more_context_is_never_faster(model: Any, seqs: int, context: int, more: int) -> None:
+    """Reading more KV in less time would be a gift."""
+    assert model.decode_s(seqs, context) <= model.decode_s(seqs, context + more)
+
+
+@given(models, decodes, st.integers(0, 200), contexts)
+def test_more_sequences_are_never_faster(model: Any, seqs: int, more: int, context: int) -> None:
+    """A larger batch of the same context must not end earlier (the two sets of `abc` are compared apart)."""
+    if type(model).__name__ == "Abc" and seqs < 95 <= seqs + more:
+        return
+
+    assert model.decode_s(seqs, context) <= model.decode_s(seqs + more, context)
+
+
+@given(models, pieces, st.integers(0, 300), contexts, st.tuples(st.integers(1, 4000), st.integers(0, 4000)))
+def test_more_prompt_is_never_faster(
+    model: Any, prefills: list[tuple[int, int]], seqs: int, context: int, extra: tuple[int, int]
+) -> None:
+    """One more piece of prompt, or one after a longer prefix, must not shorten a step."""
+    context = context if seqs else 0
+    step_s = model.step_s(prefills, seqs, context)
+    longer = [(n, p + 100) for n, p in prefills]
+
+    assert step_s <= model.step_s([*prefills, extra], seqs, context)
+    assert step_s <= model.step_s(longer, seqs, context) * (1 + 1e-12)
+
+
+@given(models, pieces, decodes, contexts)
+def test_prompts_do_not_speed_up_decodes(
+    model: Any, prefills: list[tuple[int, int]], seqs: int, context: int
+) -> None:
+    """A mixed step lasts at least as long as its decodes alone, and as its prompts alone."""
+    mixed_s = model.step_s(prefills, seqs, context) * (1 + 1e-12)
+
+    assert model.decode_s(seqs, context) <= mixed_s
+    assert model.step_s(prefills, 0, 0) <= mixed_s
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_spec_text_builds_the_same_model_again(spec: str) -> None:
+    """A run could not be repeated from its run.json."""
+    model = make("latency", spec)
+
+    assert model == make("latency", text_of(model, parse(spec).name))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("linear:base=-1s", "base_s must not be negative"),
+        ("linear:base=7parsec", "base_s must be a duration"),
+        ("abc:vlm", "Did you mean 'vllm'?"),
+        (
+            "abc:vllm,model=llama2-7b",
+            "No abc constants for vllm, llama2-7b, tp=1 on a100-80g. Known: distserve and vllm",
+        ),
+        ("abc:vllm,tp=8", "opt-13b with tp 1, 2, 4; opt-66b with tp 2, 3, 4, 8"),
+        ("abc:vllm,hardware=h100", "use the latency model 'roofline'"),
+        ("abc:vllm,pp=0", "pp must be at least 1"),
+        ("abc:vllm,call=-2ms", "call_s must not be negative"),
+        ("roofline:model=lama2-7b", "Did you mean 'llama2-7b'?"),
+        ("roofline:hardware=h1000", "Did you mean 'h100'?"),
+        ("roofline:tp=3", "tp=3 does not divide the 32 attention heads"),
+        ("roofline:dtype_bytes=1", "a100-80g has no fp8 tensor cores"),
+        ("roofline:flops_share=1.2", "flops_share must be above 0 and at most 1"),
+        ("roofline:overhead=-1ms", "overhead_s and seq_s must not be negative"),
+    ],
+)
+def test_wrong_specs_are_answered_by_one_sentence(spec: str, message: str) -> None:
+    """A user who mistypes a latency model must learn what exists."""
+    with pytest.raises(UsageError) as error:
+        make("latency", spec)
+
+    assert message in str(error.value)
+
+
+@given(st.integers(1, 5000), st.lists(st.integers(1, 4999), max_size=8), st.integers(0, 3000))
+def test_linear_charges_a_prompt_the_same_in_chunks(prompt: int, cuts: list[int], stored: int) -> None:
+    """Cutting a prompt costs one base per further step and nothing else."""
+    model = make("latency", SPECS[1])
+    edges = sorted({0, prompt, *(c for c in cuts if c < prompt)})
+    chunks = [(b - a, stored + a) for a, b in pairwise(edges)]
+
+    chunked_s = sum(model.step_s([chunk], 0, 0) for chunk in chunks)
+
+    assert chunked_s - (len(chunks) - 1) * model.base_s == pytest.approx(
+        model.step_s([(prompt, stored)], 0, 0), rel=1e-12
+    )

@@ -1,0 +1,117 @@
+"""The roofline by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from backends import catalog
+from backends.latency.roofline import Roofline
+from harness.registry import make
+
+IDEAL = {"memory_share": 1.0, "flops_share": 1.0, "link_share": 1.0, "overhead_s": 0.0}
+
+
+def test_one_matrix_product_by_hand() -> None:
+    """A GEMM takes the longer of its FLOPs over the peak and its bytes over the bandwidth."""
+    model = Roofline("opt-13b", "a100-80g", **IDEAL)  # type: ignore[arg-type]  # all floats
+
+    assert pytest.approx(model.gemm_s(1, 5120, 5120)) == 2 * (1 * 5120 + 5120 * 5120 + 1 * 5120) / 2.039e12
+    assert pytest.approx(model.gemm_s(4096, 5120, 5120)) == 2 * 4096 * 5120 * 5120 / 312e12
+
+
+@pytest.mark.parametrize(
+    ("hardware", "dtype_bytes", "rows", "ridge"), [("h800", 1, 363, 590.7), ("h20", 1, 38, 74.0)]
+)
+def test_fewest_rows_that_are_compute_bound(hardware: str, dtype_bytes: int, rows: int, ridge: float) -> None:
+    """For DeepSeek-V3's experts (7168 x 2048, fp8) an H800 needs 363 rows, an H20 38 (K11, exact mode)."""
+    model = Roofline("llama2-7b", hardware, dtype_bytes=dtype_bytes, **IDEAL)  # type: ignore[arg-type]  # all floats
+    gpu = catalog.hardware(hardware)
+
+    def arithmetic_s(m: int) -> float:
+        return 2 * m * 7168 * 2048 / gpu.peak_flops(dtype_bytes)
+
+    assert ridge == pytest.approx(gpu.peak_flops(dtype_bytes) / gpu.bandwidth_bytes_per_s, abs=0.05)
+    assert model.gemm_s(rows, 7168, 2048) == pytest.approx(arithmetic_s(rows), rel=1e-12)
+    assert model.gemm_s(rows - 1, 7168, 2048) > arithmetic_s(rows - 1)
+
+
+def test_intensity_of_expert_products() -> None:
+    """FLOP per byte of M x 7168 x 2048 in fp8: 504.9, 497.8, 78.0, and 3185.8 in the limit (K11.a)."""
+
+    def intensity(m: int) -> float:
+        n, k = 7168, 2048
+        return 2 * m * n * k / (m * k + n * k + m * n)
+
+    assert [round(intensity(m), 1) for m in (300, 295, 40)] == [504.9, 497.8, 78.0]
+    assert round(intensity(10**12), 1) == 3185.8
+
+
+def test_decoding_one_token_reads_all_weights_and_the_cache_once() -> None:
+    """The smallest decode step is bound by memory: weights, cached tokens and a few activations."""
+    m, gpu = catalog.model("llama2-7b"), catalog.hardware("a100-80g")
+    model = Roofline(**IDEAL)  # type: ignore[arg-type]  # all floats
+    weights = catalog.weight_bytes(m) - 2 * m.embedding  # one row of the input embedding is read, not all
+
+    expected_s = (weights + 1000 * catalog.kv_bytes_per_token(m)) / gpu.bandwidth_bytes_per_s
+
+    assert expected_s == pytest.approx(model.decode_s(1, 1000), rel=1e-2)
+
+
+def test_a_long_prompt_takes_its_arithmetic() -> None:
+    """Prefill of 8192 tokens is bound by FLOPs: 2 per parameter and token, and causal attention."""
+    m, gpu = catalog.model("llama2-7b"), catalog.hardware("a100-80g")
+    model = Roofline(**IDEAL)  # type: ignore[arg-type]  # all floats
+    dense = 2 * 8192 * m.layers * m.layer_matrix
+    attention = 4 * m.layers * m.hidden * 8192 * 8193 / 2
+
+    assert (dense + attention) / gpu.bf16_flops == pytest.approx(model.step_s([(8192, 0)], 0, 0), rel=1e-2)
+
+
+def test_attention_of_chunks_is_the_attention_of_the_whole() -> None:
+    """Cutting a long prompt must not change the arithmetic of its attention."""
+    model = Roofline("llama3-8b", "h100")
+
+    chunked_s = sum(model.attention_s(512, p) for p in range(0, 8192, 512))
+
+    assert model.attention_s(8192, 0) == pytest.approx(chunked_s, rel=1e-9)
+
+
+def test_a_decode_is_a_piece_of_one_token() -> None:
+    """Prefill and decode are one: a piece of one token after p costs what a decode of context p costs."""
+    model = Roofline("llama3-8b", "h100")
+
+    assert model.decode_s(1, 3000) == pytest.approx(model.step_s([(1, 3000)], 0, 0), rel=1e-12)
+
+
+def test_tensor_parallelism_divides_the_work_and_adds_all_reduces() -> None:
+    """Two all-reduces a layer, each sending 2 (tp - 1) / tp of the activations over the link."""
+    one, four = Roofline("llama2-70b", "h100"), Roofline("llama2-70b", "h100", tp=4)
+    sent_bytes = 2 * 3 / 4 * 4096 * 8192 * 2
+
+    assert one.allreduce_s(4096) == 0.0
+    assert sent_bytes / (450e9 * 0.6) == pytest.approx(four.allreduce_s(4096))
+    assert one.layers_s(4096) / 4 + 160 * four.allreduce_s(4096) == pytest.approx(
+        four.layers_s(4096), rel=2e-2
+    )
+
+
+def test_pipeline_stages_divide_the_layers() -> None:
+    """The time of a stage is that of its share of the layers, plus head and host."""
+    one, two = Roofline("llama2-13b", overhead_s=0.0), Roofline("llama2-13b", pp=2, overhead_s=0.0)
+
+    assert one.layers_s(512) / 2 == pytest.approx(two.layers_s(512))
+    assert one.decode_s(8, 4096) / 2 < two.decode_s(8, 4096) < one.decode_s(8, 4096)
+
+
+def test_fp8_halves_memory_traffic() -> None:
+    """Weights and KV of one byte are read in half the time."""
+    two, one = (make("latency", f"roofline:hardware=h100,dtype_bytes={b},overhead=0") for b in (2, 1))
+
+    assert two.decode_s(8, 8000) / 2 == pytest.approx(one.decode_s(8, 8000))
+
+
+def test_host_costs_are_added_once_a_step_and_once_a_sequence() -> None:
+    """The overhead of the host is per step, seq_s per running sequence."""
+    bare, full = make("latency", "roofline:overhead=0"), make("latency", "roofline:overhead=5ms,seq=0.2ms")
+
+    assert pytest.approx(full.decode_s(7, 700) - bare.decode_s(7, 700)) == 5e-3 + 7 * 0.2e-3
