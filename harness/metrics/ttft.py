@@ -1,7 +1,7 @@
 """Time to first token, counted from the scheduled time (seconds per request).
 
-Source: the start of clock of MLPerf's Server scenario (mlcommons/inference, loadgen). Waiting for a late client is
-part of it, as it is for a user.
+Source: the start of clock of MLPerf's Server scenario (mlcommons/inference, loadgen). A late client is part
+of it, as it is for a user.
 """
 
 from __future__ import annotations
