@@ -18,6 +18,7 @@ import numpy as np
 
 from backends._steplog import StepLog
 from backends.catalog import kv_capacity_blocks
+from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
 from backends.serving.journal import Journal
 from backends.serving.replica import Replica
@@ -56,7 +57,7 @@ class Sim:
     leap: bool = True
     journal: bool = False
     cluster: Cluster = field(init=False)
-    _model: LatencyModel = field(init=False)
+    _model: LatencyModel | Recorded = field(init=False)
     _steps: StepLog = field(init=False)
 
     def __post_init__(self) -> None:
@@ -84,6 +85,10 @@ class Sim:
 
     def simulate(self, requests: Iterable[Request], follow_ups: FollowUps | None = None) -> Iterator[RequestRecord]:
         """One record per request, in the order in which they end; `requests` are ordered by `scheduled_s`."""
+        if isinstance(self._model, Recorded):
+            return self._model.retimed(
+                requests, lambda arriving: _simulate(self.cluster, self._model, self._steps, arriving, None, leap=False)
+            )
         return _simulate(self.cluster, self._model, self._steps, iter(requests), follow_ups, leap=self.leap)
 
     def steps_table(self) -> pa.Table:
@@ -107,7 +112,7 @@ class Sim:
 
 def _simulate(
     cluster: Cluster,
-    model: LatencyModel,
+    model: LatencyModel | Recorded,
     steps: StepLog,
     requests: Iterator[Request],
     follow_ups: FollowUps | None,
@@ -126,14 +131,15 @@ def _simulate(
         if ending and ending[0][0] < now_s:
             now_s = ending[0][0]
         if now_s == inf:
+            assert not any(replica.waiting for replica in replicas), "a request can neither run nor be refused"
             return
         touched: list[int] = []
         while ending and ending[0][0] == now_s:
             _, index, ends = heappop(ending)
             touched.append(index)
             replica = replicas[index]
-            assert replica.in_flight is not None
-            for seq in replica.commit(replica.in_flight, ends):
+            assert replica.in_flight is not None or not ends
+            for seq in replica.commit(replica.in_flight, ends) if ends else ():
                 record = _record(seq, index)
                 yield record
                 if follow_ups is not None:
@@ -155,12 +161,19 @@ def _simulate(
                 arrival_s = later[0][0]
         for index in touched if len(touched) == 1 else sorted(set(touched)):
             replica = replicas[index]
+            if isinstance(model, Recorded) and (start_s := model.next_start_s(index)) > now_s:
+                if replica.in_flight is None and start_s < inf:
+                    heappush(ending, (start_s, index, array("d")))  # the recorded executor was not ready yet
+                continue
             batch = replica.schedule(now_s)
             if batch is not None:
                 horizon_s = arrival_s
                 if coupled and ending and ending[0][0] < horizon_s:
                     horizon_s = ending[0][0]
-                ends = _ends(model, batch, now_s, horizon_s if leap else now_s)
+                if isinstance(model, Recorded):
+                    ends = array("d", (model.end_s(index, batch.prefill_tokens, batch.decode_seqs),))
+                else:
+                    ends = _ends(model, batch, now_s, horizon_s if leap else now_s)
                 steps.append(replica, ends)
                 heappush(ending, (ends[-1], index, ends))
 
@@ -201,7 +214,7 @@ def _record(seq: Sequence, replica: int) -> RequestRecord:
     return RequestRecord(
         request.id, scheduled_s, scheduled_s, seq.token_s(), None, seq.prompt, seq.emitted, request.output_tokens, "ok",
         None, request.session, request.turn, request.tag, None, None, replica, seq.preemptions, seq.prefill_start_s,
-        seq.prefill_end_s, None, None, seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s,
+        seq.prefill_end_s, None, None, seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s, seq.arrived_s,
     )  # fmt: skip
 
 

@@ -66,6 +66,7 @@ class Ended:
     handoff_start_s: float | None = None
     handoff_end_s: float | None = None
     decode_start_s: float | None = None
+    arrived_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -73,7 +74,8 @@ class RequestRecord:
     """What happened to one request, whatever happened; metrics see nothing else.
 
     `token_s` (n,) are the stamps of the token events; `token_n` (n,) how many tokens each carried, None when
-    every event carried one. `output_tokens` is what was produced, `output_tokens_asked` what was wanted.
+    every event carried one. `output_tokens` is what was produced, `output_tokens_asked` what was wanted;
+    `arrived_s` is when the scheduler of the system saw the request, where the backend knows it.
     """
 
     request_id: int
@@ -100,6 +102,7 @@ class RequestRecord:
     decode_start_s: float | None = None
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
+    arrived_s: float | None = None
 
 
 class Workload(Protocol):

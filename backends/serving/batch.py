@@ -16,19 +16,17 @@ class Batch:
     out 1 to `steps` of them in one call (a leap).
     """
 
-    __slots__ = ("admitted", "context_tokens", "decode_seqs", "free_blocks", "loads", "padding", "preempted", "prefills",
-                 "repeats", "running", "start_s", "steps", "waiting")  # fmt: skip
+    __slots__ = ("context_tokens", "decode_seqs", "free_blocks", "loads", "preempted", "prefills", "repeats", "running",
+                 "start_s", "steps", "waiting")  # fmt: skip
 
     def __init__(self) -> None:
         self.prefills: list[tuple[Sequence, int]] = []  # (sequence, new tokens)
         self.decode_seqs = 0
         self.repeats = False  # the policy promises to form it again until something ends, arrives or runs short
         self.steps = 1
-        self.admitted: list[Sequence] = []
         self.preempted: list[Sequence] = []
-        self.padding: list[int] = []  # tokens that pad each prompt of `prefills` (static batches only)
         # what the executor is charged for, and the row of the `steps` table; set by the replica
-        self.loads: list[tuple[int, int]] = []  # (new tokens, tokens already stored) per piece
+        self.loads: list[tuple[int, int]] = []  # (new tokens with padding, tokens already stored) per piece
         self.context_tokens = 0
         self.start_s = 0.0
         self.waiting = 0

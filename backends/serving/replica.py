@@ -146,7 +146,6 @@ class Replica:
         seq.blocks = want
         seq.phase = Phase.PREFILL
         self.prefilling[seq] = None
-        batch.admitted.append(seq)
         if seq.prefill_start_s is None:
             seq.prefill_start_s = self._now_s
         self.run(batch, seq, tokens)

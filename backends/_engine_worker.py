@@ -1,0 +1,129 @@
+"""The engine's process: `python -m backends._engine_worker FD` serves one client over an inherited socket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends._engine_core import EngineCore
+from backends._frames import Inbox, frame
+from backends.serving.replica import Replica
+from harness.errors import BenchError
+from harness.registry import make
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.api import Executor, Prompts, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """First message: build the model and get ready."""
+
+    executor: str
+    given: Mapping[str, object]
+    policy: str
+    kv: str
+    kv_blocks: int
+    temperature: float
+    nice: int
+    prompts: Prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The run starts: stamps are `time.monotonic() - epoch_s`."""
+
+    epoch_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """A request arrives."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A request is withdrawn."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Answer to `Open`: facts of the engine, or why it cannot serve."""
+
+    facts: Mapping[str, object]
+    error: BenchError | None = None
+
+
+class Worker:
+    """Reads messages, takes turns, answers."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._inbox = Inbox(sock)
+        self._epoch_s = 0.0
+
+    def serve(self) -> None:
+        """Until the client closes the socket."""
+        first = next(self._inbox.take(wait=True), None)
+        if not isinstance(first, Open):
+            return  # the client left before it asked for anything
+        try:
+            core = self._open(first)
+        except BenchError as error:
+            self._sock.sendall(frame(Ready({}, error)))
+            return
+        idle = True
+        while not self._inbox.closed:
+            arrived: list[Request] = []
+            cancelled: list[int] = []
+            for message in self._inbox.take(wait=idle):
+                if isinstance(message, Clock):
+                    self._epoch_s = message.epoch_s
+                elif isinstance(message, Add):
+                    arrived.append(message.request)
+                elif isinstance(message, Cancel):
+                    cancelled.append(message.request_id)
+            turn = core.turn(arrived, cancelled)
+            idle = turn.step is None
+            if turn.step is not None or turn.ended:
+                self._sock.sendall(frame(turn))
+
+    def _open(self, message: Open) -> EngineCore:
+        os.nice(message.nice)  # the load generator must get a core the moment it wakes up
+        executor: Executor = make("executors", message.executor, **message.given)
+        memory = make("kv", message.kv)
+        blocks = memory.blocks or message.kv_blocks
+        executor.allocate(blocks, memory.block_tokens)
+        replica = Replica(make("policies", message.policy), memory, blocks)
+        facts = dict(executor.describe()) | {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
+        self._sock.sendall(frame(Ready(facts)))
+        return EngineCore(replica, executor, message.prompts, self._now_s, message.temperature)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._epoch_s
+
+
+def main() -> None:
+    """Serve the socket whose descriptor is the first argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client: it drains, then closes the socket
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        Worker(sock).serve()
+
+
+if __name__ == "__main__":
+    from backends._engine_worker import main as serve  # messages must unpickle to the classes of the module's real name
+
+    serve()

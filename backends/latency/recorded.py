@@ -1,0 +1,91 @@
+"""Recorded step times: the simulator runs on the clock of a stored run, such as one of the engine.
+
+Each step starts and ends when it did in that run, and each request arrives when that run's scheduler saw it
+(`arrived_s`). With the same policy and memory the simulator then gives every token time of the run, equal to the last
+bit: its error is its latency model's error and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.api import Request, RequestRecord
+from harness.errors import NotValid, UsageError
+
+
+@dataclass(slots=True)
+class Recorded:
+    """`run` is the folder of a run that has `steps.parquet` and `requests.parquet`.
+
+    Not a LatencyModel: times are looked up by the place of a step, not computed from its load.
+    """
+
+    run: str
+    _rows: dict[int, list[tuple[float, float, int, int]]] = field(
+        init=False
+    )  # replica: (start, end, prefill, decodes)
+    _next: dict[int, int] = field(default_factory=dict, init=False)
+    _arrived: dict[int, tuple[float, float]] = field(init=False)  # request id: (arrived, sent)
+
+    def __post_init__(self) -> None:
+        steps, requests = (self._read(f"{name}.parquet") for name in ("steps", "requests"))
+        self.load(steps, requests)
+
+    def _read(self, name: str) -> pa.Table:
+        path = Path(self.run) / name
+        if not path.is_file():
+            raise UsageError(
+                f"'{path}' does not exist; recorded needs the folder of a finished run of the engine."
+            )
+        return pq.read_table(path)
+
+    def load(self, steps: pa.Table, requests: pa.Table) -> None:
+        """Take the step times and arrival times of these tables."""
+        self._rows = {}
+        columns = (
+            steps[name].to_pylist()
+            for name in ("replica", "start_s", "end_s", "prefill_tokens", "decode_seqs")
+        )
+        for replica, *row in zip(*columns, strict=True):
+            self._rows.setdefault(replica, []).append(tuple(row))
+        columns = (requests[name].to_pylist() for name in ("request_id", "arrived_s", "sent_s"))
+        self._arrived = {
+            i: (arrived, sent) for i, arrived, sent in zip(*columns, strict=True) if arrived is not None
+        }
+        if not self._arrived:
+            raise UsageError(f"'{self.run}' tells no arrived_s: its backend did not see its own scheduler.")
+
+    def retimed(
+        self, requests: Iterable[Request], simulate: Callable[[Iterator[Request]], Iterator[RequestRecord]]
+    ) -> Iterator[RequestRecord]:
+        """Simulate with the arrivals of the run; records keep the schedule and the sending times of the run."""
+        asked = {request.id: request for request in requests if request.id in self._arrived}
+        arriving = [replace(request, scheduled_s=self._arrived[i][0]) for i, request in asked.items()]
+        arriving.sort(key=lambda request: (request.scheduled_s, self._arrived[request.id][1], request.id))
+        for record in simulate(iter(arriving)):
+            record.scheduled_s = asked[record.request_id].scheduled_s
+            record.sent_s = self._arrived[record.request_id][1]
+            yield record
+
+    def next_start_s(self, replica: int) -> float:
+        """When the next recorded step of a replica starts, inf after the last."""
+        rows, place = self._rows.get(replica, []), self._next.get(replica, 0)
+        return rows[place][0] if place < len(rows) else inf
+
+    def end_s(self, replica: int, prefill_tokens: int, decode_seqs: int) -> float:
+        """When that step ended. Raises NotValid if the simulator formed another batch than the run did."""
+        place = self._next.get(replica, 0)
+        start_s, end_s, prefill, decodes = self._rows[replica][place]
+        if (prefill, decodes) != (prefill_tokens, decode_seqs):
+            raise NotValid(
+                f"Step {place} of replica {replica} (at {start_s:.6f} s) ran {prefill} prompt tokens and {decodes} decodes, "
+                f"the simulator would run {prefill_tokens} and {decode_seqs}; give it the policy and memory of the run."
+            )
+        self._next[replica] = place + 1
+        return end_s

@@ -1,0 +1,220 @@
+"""Whatever arrives, under every policy and memory mode: a request ends once, a block is never lost, time only grows."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends.serving.journal import Journal, replay
+from backends.serving.replica import Replica
+from harness.api import Request
+from harness.registry import make, names
+
+POLICIES = ["static:batch=3", "static:batch=3,pad=false", "orca:max_batch=3", "vllm-v0:max_seqs=6",
+            "vllm-v0:max_batched_tokens=120", "sarathi:budget=32,max_seqs=8", "sarathi:budget=7,max_seqs=4"]  # fmt: skip
+MEMORIES = ["paged:block_tokens=4,watermark=0", "paged:block_tokens=4,watermark=0.05", "paged:block_tokens=1,watermark=0",
+            "reserve-max:max_tokens=150,block_tokens=4", "reserve-pow2:block_tokens=4", "reserve-oracle:block_tokens=4"]  # fmt: skip
+
+requests_lists = st.lists(
+    st.tuples(st.integers(0, 40), st.integers(1, 100), st.integers(1, 40)), min_size=1, max_size=25
+).map(lambda rows: [Request(i, at / 8, p, o) for i, (at, p, o) in enumerate(sorted(rows))])
+
+
+class Checked:
+    """A driver that steps by one, checks everything after each call, and counts what ran."""
+
+    def __init__(self, policy: str, memory: str, blocks: int) -> None:
+        self.journal = Journal()
+        self.replica = Replica(make("policies", policy), make("kv", memory), blocks, journal=self.journal)
+        self.refused: list[int] = []
+        self.done: list = []
+        self.ran_tokens = 0
+        self.recomputed = 0
+        self.batches: list = []
+        self.could_decode: list[int] = []
+
+    def run(self, requests: list[Request]) -> None:
+        waiting = sorted(requests, key=lambda r: r.scheduled_s)[::-1]
+        now_s = 0.0
+        replica = self.replica
+        while True:
+            while waiting and waiting[-1].scheduled_s <= now_s:
+                request = waiting.pop()
+                if replica.add(request, now_s) is not None:
+                    self.refused.append(request.id)
+            batch = replica.schedule(now_s)
+            replica.check()
+            if batch is None:
+                assert not replica.waiting and not replica.running, "idle although something could run"
+                if not waiting:
+                    return
+                now_s = waiting[-1].scheduled_s
+                continue
+            self.note(batch)
+            now_s += 0.01 + 0.001 * batch.tokens()
+            self.done += replica.commit(batch, array("d", (now_s,)))
+            replica.check()
+
+    def note(self, batch) -> None:
+        sequences = [seq for seq, _ in batch.items(iter(self.replica.decoding))]
+        assert len(sequences) == len(set(sequences)), "a sequence appears twice in a batch"
+        for seq, n in batch.prefills:
+            assert 0 < n <= seq.need()
+        decodes = len(self.replica.decoding) if batch.decode_seqs else 0
+        self.ran_tokens += sum(n for _, n in batch.prefills) + decodes
+        self.batches.append(batch)
+        self.could_decode.append(len(self.replica.decoding))
+
+
+@pytest.mark.parametrize("memory", MEMORIES)
+@pytest.mark.parametrize("policy", POLICIES)
+@given(requests=requests_lists, blocks=st.integers(1, 60))
+@settings(max_examples=12, deadline=None)
+def test_every_request_ends_once_and_all_memory_comes_back(policy, memory, requests, blocks):
+    """A lost request, a leaked block or a stuck queue would make every number of a run wrong."""
+    size = make("kv", memory).block_tokens
+    driver = Checked(policy, memory, blocks * 8 // size + 1)
+    driver.run(requests)
+
+    assert sorted(r.id for r in requests) == sorted(driver.refused + [seq.request.id for seq in driver.done])
+    assert driver.replica.blocks.free == driver.replica.blocks.total
+    for seq in driver.done:
+        stamps = list(seq.token_s())
+        assert seq.request.output_tokens == seq.emitted == len(stamps)
+        assert stamps == sorted(set(stamps)), "token times must grow"
+        assert seq.arrived_s <= seq.prefill_start_s < seq.prefill_end_s == stamps[0]
+        assert len(stamps) == 1 or stamps[0] <= seq.decode_start_s < stamps[1]
+        assert seq.prompt + seq.request.output_tokens - 1 == seq.computed
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_tokens_that_ran_are_accounted_for(policy, draw):
+    """Scheduled tokens = prompt + output - 1 + what preemption made run again; otherwise work appears from nowhere."""
+    requests = draw(40, rate_rps=20.0)
+    driver = Checked(policy, "paged:block_tokens=4,watermark=0", 70)
+    lost = []
+    preempt = Replica.preempt
+
+    class Counting(Replica):
+        __slots__ = ()
+
+        def preempt(self, batch):
+            before = {s: s.computed for s in (*self.prefilling, *self.decoding)}
+            preempt(self, batch)
+            lost.append(before[batch.preempted[-1]])
+
+    driver.replica.__class__ = Counting
+    driver.run(requests)
+    served = [seq.request for seq in driver.done]
+
+    assert sum(r.prompt_tokens + r.output_tokens - 1 for r in served) + sum(lost) == driver.ran_tokens
+    assert len(lost) == sum(seq.preemptions for seq in driver.done)
+
+
+def test_tight_memory_does_preempt(draw):
+    """The tests above would prove nothing about preemption if it never happened."""
+    driver = Checked("vllm-v0", "paged:block_tokens=4,watermark=0", 70)
+    driver.run(draw(40, rate_rps=20.0))
+
+    assert sum(seq.preemptions for seq in driver.done) > 5
+
+
+@pytest.mark.parametrize("budget", [8, 32, 256])
+def test_sarathi_keeps_its_budget_and_leaves_no_decode_out(budget, draw):
+    """A batch over the budget is a late token for everybody; a decode left out is the stall that Sarathi forbids."""
+    driver = Checked(f"sarathi:budget={budget},max_seqs=8", "paged", 400)
+    driver.run(draw(60, rate_rps=20.0))
+
+    assert all(b.tokens() <= budget for b in driver.batches)
+    assert all(b.decode_seqs == could for b, could in zip(driver.batches, driver.could_decode, strict=True))
+
+
+@pytest.mark.parametrize("memory", ["paged:block_tokens=4,watermark=0", "reserve-oracle:block_tokens=4"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_journal_replays_to_the_same_batches(policy, memory, draw):
+    """If anything but the calls decided, no simulation of a real run could be exact."""
+    requests = draw(40, rate_rps=20.0)
+    driver = Checked(policy, memory, 70)
+    driver.run(requests)
+    again = Journal()
+    replica = Replica(make("policies", policy), make("kv", memory), 70, journal=again)
+    done = replay(driver.journal.calls, {r.id: r for r in requests}, replica)
+
+    assert driver.journal.decisions == again.decisions
+    assert [list(seq.token_s()) for seq in driver.done] == [list(seq.token_s()) for seq in done]
+
+
+def test_waste_per_sequence_is_less_than_a_block(draw):
+    """Paged memory wastes at most size - 1 tokens a sequence, half a block on average (E10)."""
+    size = 16
+    driver = Checked("vllm-v0", f"paged:block_tokens={size},watermark=0", 4000)
+    wastes = []
+    note = driver.note
+
+    def watch(batch):
+        note(batch)
+        for seq in driver.replica.decoding:
+            held = driver.replica.blocks.blocks_for(seq.computed + 1) * size
+            wastes.append(held - seq.computed - 1)
+
+    driver.note = watch
+    driver.run(draw(150, rate_rps=5.0, prompt=(50, 400), output=(40, 200)))
+
+    assert 0 <= min(wastes)
+    assert max(wastes) <= size - 1
+    assert (size - 1) / 2 == pytest.approx(sum(wastes) / len(wastes), rel=0.05)
+
+
+def test_a_cancelled_request_gives_its_memory_back(draw):
+    """Memory of people who hung up must serve the others."""
+    replica = Replica(make("policies", "sarathi:budget=32,max_seqs=8"), make("kv", "paged"), 100)
+    for request in draw(6, prompt=(40, 60), output=(5, 9)):
+        replica.add(request, 0.0)
+    for step in range(3):
+        batch = replica.schedule(float(step))
+        replica.commit(batch, (step + 0.5,))
+    cancelled = [replica.cancel(i, 3.0) for i in range(6)]
+
+    replica.check()
+    assert all(cancelled)
+    assert replica.cancel(0, 3.0) is None
+    assert replica.blocks.free == replica.blocks.total
+    assert replica.schedule(4.0) is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "memory", "prompt", "output", "words"),
+    [
+        ("vllm-v0", "paged", 2000, 10, "needs KV memory for 2009 tokens, the replica has 1600"),
+        ("vllm-v0:max_batched_tokens=100", "paged", 101, 10, "exceeds max_batched_tokens 100"),
+        ("orca", "reserve-max:max_tokens=500", 400, 101, "exceed the reservation of 500"),
+        ("orca", "reserve-max:max_tokens=1601", 4, 1, "needs KV memory for 1601 tokens"),
+        ("sarathi", "paged", 0, 10, "at least 1 token"),
+    ],
+)
+def test_what_can_never_fit_is_refused_when_it_arrives(policy, memory, prompt, output, words):
+    """A request that can never run must not block the queue for ever."""
+    replica = Replica(make("policies", policy), make("kv", memory), 100)
+
+    assert words in replica.add(Request(0, 0.0, prompt, output), 0.0)
+    assert replica.schedule(0.0) is None
+
+
+def test_every_policy_and_memory_mode_is_covered():
+    """A new policy or memory mode must come under these tests."""
+    assert set(names("policies")) - {"distserve-sim"} == {spec.partition(":")[0] for spec in POLICIES}
+    assert set(names("kv")) == {spec.partition(":")[0] for spec in MEMORIES}
+
+
+def test_a_policy_that_asks_for_the_output_length_fails():
+    """An online policy that knows the future would make its results worthless."""
+    from backends.serving.sequence import Oracle, Sequence
+
+    seq = Sequence(Request(0, 0.0, 3, 7), 0, 0.0)
+    with pytest.raises(AttributeError):
+        _ = seq.output_tokens  # type: ignore[attr-defined]
+
+    assert 7 == Oracle.output_tokens(seq)
