@@ -1,0 +1,59 @@
+"""Gamma arrivals: independent gamma gaps, burstier than Poisson for cv > 1 and more regular for cv < 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from workloads._checks import positive
+from workloads.arrivals._renewal import times_from
+
+SMALLEST_CV, LARGEST_CV = 1e-3, 100.0  # outside, the sums of float64 gaps lose the law
+
+
+@dataclass(frozen=True, slots=True)
+class Gamma:
+    """A renewal process of `rate_rps` requests per second whose gaps have coefficient of variation `cv`.
+
+    Gamma shape = 1/cv**2, scale = cv**2/rate_rps seconds; cv = 1 is Poisson. Gaps are neither clipped nor
+    repeated. Source: BurstGPT (KDD 2025, section 3), and the `burstiness` of vLLM's benchmark, which is the
+    shape. It bends the gap law only: counts over long windows stay as even as their mean allows.
+    """
+
+    rate_rps: float = 1.0
+    cv: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(rate_rps=self.rate_rps, cv=self.cv)
+        if not SMALLEST_CV <= self.cv <= LARGEST_CV:
+            raise ValueError(
+                f"cv must be between {SMALLEST_CV:g} and {LARGEST_CV:g}, got {self.cv:g}; "
+                "equal gaps are 'constant'."
+            )
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Mean rate in requests per second."""
+        return self.rate_rps
+
+    @property
+    def shape(self) -> float:
+        """Shape of the gamma law of the gaps."""
+        return 1 / self.cv**2
+
+    @property
+    def scale_s(self) -> float:
+        """Scale of the gamma law of the gaps, seconds."""
+        return self.cv**2 / self.rate_rps
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Endless arrival times in seconds; the first gap comes before the first arrival."""
+        return times_from(lambda n: rng.gamma(self.shape, self.scale_s, n))
+
+    def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
+        """Probability that a gap is at most each of `gaps_s` (N,)."""
+        from scipy.special import gammainc  # heavy: only where a run is judged
+
+        return np.asarray(gammainc(self.shape, np.maximum(gaps_s, 0) / self.scale_s))

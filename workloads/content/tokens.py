@@ -1,0 +1,71 @@
+"""Random token ids: an exact count, equal blocks for equal prefix ids, the same in every process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from harness.api import Request
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the step of SplitMix64
+_WORD = (1 << 64) - 1
+_PREFIX, _OWN = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token ids uniform over the vocabulary, drawn from `seed`.
+
+    Token j of block b of a prefix depends on (seed, b, j) and nothing else; a token of the request's own on
+    (seed, request id, position). So neither order nor process matters, and no generator is built per request.
+    Source: the counter-based generator SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); lengths are in tokens.
+    """
+
+    seed: int = 0
+
+    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
+        """(T,) int64 in [0, vocab_size), T = request.prompt_tokens."""
+        if not 1 <= vocab_size <= 1 << 32:
+            raise ValueError(f"vocab_size must be between 1 and 2**32, got {vocab_size}.")
+        block = request.prefix_block_tokens
+        shared = min(request.prompt_tokens, block * len(request.prefix_ids))
+        counters = np.empty(request.prompt_tokens, dtype=np.uint64)
+        if shared:
+            keys = np.array([_key(self.seed, _PREFIX, b) for b in request.prefix_ids], dtype=np.uint64)
+            within = np.arange(block, dtype=np.uint64) * np.uint64(_GOLDEN)
+            counters[:shared] = np.add.outer(keys, within).ravel()[:shared]
+        own = np.arange(shared, request.prompt_tokens, dtype=np.uint64) * np.uint64(_GOLDEN)
+        counters[shared:] = own + np.uint64(_key(self.seed, _OWN, request.id))
+        return _to_range(_mix(counters), vocab_size)
+
+
+def _key(*parts: int) -> int:
+    """One 64-bit key of several whole numbers of any size or sign."""
+    key = 0
+    for part in parts:
+        while True:
+            key = _mix_int((key + _GOLDEN) ^ (part & _WORD))
+            part >>= 64
+            if part in (0, -1):
+                break
+    return key
+
+
+def _mix_int(z: int) -> int:
+    z &= _WORD
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
+    return z ^ (z >> 31)
+
+
+def _mix(z: np.ndarray) -> np.ndarray:
+    """The output function of SplitMix64 on (T,) counters, wrapping at 2**64."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def _to_range(bits: np.ndarray, size: int) -> np.ndarray:
+    """The upper 32 bits scaled to [0, size)."""
+    return (((bits >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)).astype(np.int64)

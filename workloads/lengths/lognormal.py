@@ -1,0 +1,116 @@
+"""Lognormal lengths: prompt and output drawn independently from lognormal laws given by mean and spread."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from workloads._checks import at_least_one, positive
+
+CHUNK = 4096  # pairs drawn at once, whatever the caller takes
+LARGEST_CV = 10.0
+MIN_KEPT = 0.01  # share of the draws that a bound must leave
+_SUMMED = 1 << 15  # lengths whose probabilities are summed one by one for the mean; an integral takes the rest
+
+
+@dataclass(frozen=True, slots=True)
+class Lognormal:
+    """Prompt and output tokens, each lognormal with the given mean and coefficient of variation (cv).
+
+    sigma**2 = ln(1 + cv**2), median = mean / sqrt(1 + cv**2). Draws are rounded to whole tokens; one that
+    rounds to 0 is drawn again. With `max_total_tokens`, a pair whose prompt + output is above it is drawn again
+    as a pair, which lowers both means. `mean_tokens` is exact and counts both in. Source of the defaults: the
+    lengths of the request set `var` with which public simulators are compared (mean 390 in, 199 out).
+    """
+
+    prompt_mean_tokens: float = 390.0
+    prompt_cv: float = 1.0
+    output_mean_tokens: float = 199.0
+    output_cv: float = 1.0
+    max_total_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least_one(prompt_mean_tokens=self.prompt_mean_tokens, output_mean_tokens=self.output_mean_tokens)
+        positive(prompt_cv=self.prompt_cv, output_cv=self.output_cv)
+        for name, cv in (("prompt_cv", self.prompt_cv), ("output_cv", self.output_cv)):
+            if cv > LARGEST_CV:
+                raise ValueError(f"{name} must be at most {LARGEST_CV:g}, got {cv:g}.")
+        if self.max_total_tokens is None:
+            return
+        if self.max_total_tokens < 2:
+            raise ValueError(f"max_total_tokens must be at least 2, got {self.max_total_tokens}.")
+        if (kept := self._kept(self.max_total_tokens)) < MIN_KEPT:
+            raise ValueError(
+                f"max_total_tokens={self.max_total_tokens} leaves {kept:.2%} of the pairs; "
+                "raise it or lower the means."
+            )
+
+    @property
+    def mean_tokens(self) -> tuple[float, float]:
+        """Exact means of the whole numbers drawn, bound included."""
+        prompt, output = _law(self.prompt_mean_tokens, self.prompt_cv), _law(self.output_mean_tokens, self.output_cv)
+        if self.max_total_tokens is None:
+            return _mean(*prompt), _mean(*output)
+        p, q = _masses(*prompt, self.max_total_tokens), _masses(*output, self.max_total_tokens)
+        return _bounded_mean(p, q), _bounded_mean(q, p)
+
+    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        """Endless (prompt_tokens, output_tokens)."""
+        (prompt_mu, prompt_sigma), (output_mu, output_sigma) = (
+            _law(self.prompt_mean_tokens, self.prompt_cv),
+            _law(self.output_mean_tokens, self.output_cv),
+        )
+        limit = np.inf if self.max_total_tokens is None else self.max_total_tokens
+        while True:
+            prompts = np.floor(rng.lognormal(prompt_mu, prompt_sigma, CHUNK) + 0.5)
+            outputs = np.floor(rng.lognormal(output_mu, output_sigma, CHUNK) + 0.5)
+            good = (prompts >= 1) & (outputs >= 1) & (prompts + outputs <= limit)
+            yield from zip(
+                prompts[good].astype(np.int64).tolist(), outputs[good].astype(np.int64).tolist(), strict=True
+            )
+
+    def _kept(self, limit: int) -> float:
+        p = _masses(*_law(self.prompt_mean_tokens, self.prompt_cv), limit)
+        q = _masses(*_law(self.output_mean_tokens, self.output_cv), limit)
+        return float(p @ np.cumsum(q)[::-1])
+
+
+def _law(mean: float, cv: float) -> tuple[float, float]:
+    """(mu, sigma) of the lognormal with this mean and coefficient of variation."""
+    variance = math.log1p(cv**2)
+    return math.log(mean) - variance / 2, math.sqrt(variance)
+
+
+def _above(mu: float, sigma: float, tokens: np.ndarray) -> np.ndarray:
+    """P(Y > tokens), element by element."""
+    from scipy.special import ndtr
+
+    return np.asarray(ndtr((mu - np.log(tokens)) / sigma))
+
+
+def _mean(mu: float, sigma: float) -> float:
+    """E[round(Y) | round(Y) >= 1]: the sum of P(Y > j + 1/2) over j >= 0, over P(Y > 1/2).
+
+    From _SUMMED on the sum is the integral of P(Y > x), i.e. E[(Y - x)+], by the midpoint rule.
+    """
+    from scipy.special import ndtr
+
+    above = _above(mu, sigma, np.arange(_SUMMED) + 0.5)
+    d = (mu - math.log(_SUMMED)) / sigma
+    rest = math.exp(mu + sigma**2 / 2) * ndtr(d + sigma) - _SUMMED * ndtr(d)
+    return float((above.sum() + rest) / above[0])
+
+
+def _masses(mu: float, sigma: float, limit: int) -> np.ndarray:
+    """(limit - 1,) P(round(Y) = k | round(Y) >= 1) for k = 1..limit-1."""
+    above = _above(mu, sigma, np.arange(limit) + 0.5)
+    return -np.diff(above) / above[0]
+
+
+def _bounded_mean(p: np.ndarray, q: np.ndarray) -> float:
+    """E[X | X + Y <= limit] for independent X ~ p and Y ~ q, both on 1..limit-1."""
+    weights = p * np.cumsum(q)[::-1]  # X = k leaves Y in 1..limit-k
+    return float(weights @ np.arange(1, len(p) + 1) / weights.sum())

@@ -1,0 +1,50 @@
+"""Uniform lengths: every whole number between two bounds is equally likely."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from workloads._checks import at_least_one
+
+CHUNK = 4096  # pairs drawn at once, whatever the caller takes
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Prompt and output tokens drawn independently and uniformly; both bounds can come out.
+
+    Source: the discrete uniform law, mean (min + max) / 2 tokens.
+    """
+
+    prompt_min_tokens: int = 1
+    prompt_max_tokens: int = 1023
+    output_min_tokens: int = 1
+    output_max_tokens: int = 255
+
+    def __post_init__(self) -> None:
+        at_least_one(prompt_min_tokens=self.prompt_min_tokens, output_min_tokens=self.output_min_tokens)
+        for side, low, high in (
+            ("prompt", self.prompt_min_tokens, self.prompt_max_tokens),
+            ("output", self.output_min_tokens, self.output_max_tokens),
+        ):
+            if low > high:
+                raise ValueError(f"{side}_max_tokens must be at least {side}_min_tokens = {low}, got {high}.")
+
+    @property
+    def mean_tokens(self) -> tuple[float, float]:
+        """Mean prompt and output tokens."""
+        return (
+            (self.prompt_min_tokens + self.prompt_max_tokens) / 2,
+            (self.output_min_tokens + self.output_max_tokens) / 2,
+        )
+
+    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        """Endless (prompt_tokens, output_tokens)."""
+        low = np.array([[self.prompt_min_tokens], [self.output_min_tokens]])  # (2, 1)
+        high = np.array([[self.prompt_max_tokens], [self.output_max_tokens]])
+        while True:
+            prompts, outputs = rng.integers(low, high, (2, CHUNK), endpoint=True).tolist()
+            yield from zip(prompts, outputs, strict=True)
