@@ -56,6 +56,7 @@ REQUESTS: pa.Schema = _schema(
         *(_field(name, pa.float64(), nullable=True) for name in _STAMPS),
         _field("slo_ttft_s", pa.float64(), nullable=True),
         _field("slo_tpot_s", pa.float64(), nullable=True),
+        _field("arrived_s", pa.float64(), nullable=True),
     ],
 )
 """What happened, one row per request, whatever happened."""
