@@ -71,9 +71,9 @@ class Score:
 def score(table: pa.Table, slo: Slo) -> Score:
     """Score the requests of a table, failed ones included.
 
-    An undefined value (TPOT of one token) meets its bound, and so does an equal one. A bound for a class takes
-    the place of the bound for all there; a request's own `slo_ttft_s` or `slo_tpot_s` takes the place of both.
-    For a percentile bound a failed request counts as infinitely slow. Without a bound, `met` is: ended well.
+    An undefined value (TPOT of one token) meets its bound, and so does an equal one. A bound for a class
+    takes the place of the bound for all there; a request's own `slo_ttft_s` or `slo_tpot_s` that of both. For
+    a percentile bound a failed request counts as infinitely slow. No bound at all: `met` is `ok`.
     """
     run = _Run(table, slo)
     each = [run.score_each(b) for b in slo.bounds if b.percentile is None] + run.score_own()

@@ -15,8 +15,8 @@ Assume = Literal["exact", "nothing"]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-BLOCK = 1 << 18
-"""Stamps that `row_quantile` sorts at one time: a block stays in the processor's cache."""
+BLOCK = 1 << 16
+"""Stamps that are worked on at one time: half a megabyte stays in the processor's cache."""
 
 
 class Lists(NamedTuple):
@@ -28,7 +28,8 @@ class Lists(NamedTuple):
 
 def lists(table: pa.Table, name: str) -> Lists:
     """The list column `name`, without a copy where it is one chunk."""
-    column = table[name].combine_chunks()
+    chunked = table[name]
+    column = chunked.chunk(0) if chunked.num_chunks == 1 else chunked.combine_chunks()
     offsets = column.offsets.to_numpy().astype(np.int64)
     if not len(offsets):
         return Lists(np.zeros(1, np.int64), column.values.to_numpy()[:0])
@@ -69,11 +70,16 @@ def gap_lists(rows: Lists) -> Lists:
     filled = np.diff(rows.offsets) > 0
     inside = np.ones(len(rows.values), bool)  # (events,) has a neighbour after it, in the same row
     inside[(rows.offsets[1:] - 1)[filled]] = False
-    steps = np.empty(len(rows.values))
-    np.subtract(rows.values[1:], rows.values[:-1], out=steps[:-1])
     offsets = rows.offsets.copy()
     offsets[1:] -= np.cumsum(filled)
-    return Lists(offsets, steps[inside])
+    found = np.empty(offsets[-1])
+    end = 0
+    for at in range(0, len(rows.values) - 1, BLOCK):
+        after = rows.values[at + 1 : at + 1 + BLOCK]
+        steps = (after - rows.values[at : at + len(after)])[inside[at : at + len(after)]]
+        found[end : end + len(steps)] = steps
+        end += len(steps)
+    return Lists(offsets, found)
 
 
 def row_max(rows: Lists) -> Floats:

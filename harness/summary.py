@@ -1,0 +1,123 @@
+"""A run in numbers: counts, percentiles, attainment and rates, as plain data for run.json and reports."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from harness.api import Slo, Status
+from harness.measure import metrics, sample, succeeded
+from harness.metrics._lists import last, lists
+from harness.quantiles import quantile, quantiles
+from harness.slo import BoundScore, Score, score, text
+from harness.vllm import vllm_keys
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["describe", "quantile", "summarize", "window_of"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+PERCENTILES = (50, 90, 99)
+
+
+def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> dict[str, Any]:
+    """The numbers of a run, fit for JSON; None stands where nothing was measured.
+
+    Rates divide by `window_s`, by default `window_of(table)`, and count all requests of the table, whenever
+    they ended. Latencies are those of requests that ended well; attainment counts all requests.
+    """
+    scored = score(table, slo)
+    ok = succeeded(table)
+    window = window_of(table) if window_s is None else window_s
+    measured = {name: describe(sample(m, table, ok)) | {"unit": m.unit} for name, m in metrics().items()}
+    found: dict[str, Any] = {
+        "requests": len(table),
+        "status": _counts(table),
+        "failed": float(1 - ok.mean()) if len(ok) else None,
+        "window_s": window,
+        "throughput_rps": _rate(int(ok.sum()), window),
+        "output_tps": _rate(_tokens(table, ok), window),
+        "goodput_rps": scored.goodput_rps(window),
+        "token_goodput_tps": _rate(_tokens(table, scored.met), window),
+        "preemptions": pc.sum(table["preemptions"]).as_py(),
+        "metrics": measured,
+        **_slo_part(slo, scored),
+        "vllm": vllm_keys(table, slo, ok, measured),
+    }
+    return {key: _clean(value) for key, value in found.items()}
+
+
+def window_of(table: pa.Table) -> float:
+    """Seconds that rates divide by: from the first to the last scheduled time, not to the end of the drain.
+
+    One request, or all due at one instant, leave no such time: then it is the time to the last token. NaN
+    where there is neither.
+    """
+    if not len(table):
+        return math.nan
+    ends = pc.min_max(table["scheduled_s"]).as_py()
+    if ends["max"] > ends["min"]:
+        return float(ends["max"] - ends["min"])
+    last_s = last(lists(table, "token_s"))
+    return float(np.nanmax(last_s) - ends["min"]) if np.isfinite(last_s).any() else math.nan
+
+
+def describe(values: Floats) -> dict[str, Any]:
+    """n, mean, standard deviation, p50, p90, p99 and largest of values without NaN, which it reorders."""
+    n = len(values)
+    mean, std, largest = (values.mean(), values.std(), values.max()) if n else (math.nan,) * 3
+    at = quantiles(values, [p / 100 for p in PERCENTILES])
+    parts = {"n": n, "mean": mean, "std": std, **{f"p{p}": v for p, v in zip(PERCENTILES, at, strict=True)}}
+    return {key: _clean(value) for key, value in (parts | {"max": largest}).items()}
+
+
+def _counts(table: pa.Table) -> dict[str, int]:
+    found = {row["values"]: row["counts"] for row in pc.value_counts(table["status"]).to_pylist()}
+    return {status: found.get(status, 0) for status in get_args(Status)}
+
+
+def _tokens(table: pa.Table, mask: Mask) -> int:
+    return int(table["output_tokens"].to_numpy()[mask].sum())
+
+
+def _rate(count: int, window_s: float) -> float:
+    return count / window_s if window_s > 0 else math.nan
+
+
+def _slo_part(slo: Slo, scored: Score) -> dict[str, Any]:
+    return {
+        "slo": text(slo),
+        "goal": slo.goal,
+        "attainment": scored.attainment,
+        "passed": scored.passed if scored.bounds and len(scored.met) else None,
+        "bounds": [_bound_part(b) for b in scored.bounds],
+        "binding": scored.binding.text if scored.binding else None,
+        "classes": scored.by_class,
+    }
+
+
+def _bound_part(b: BoundScore) -> dict[str, Any]:
+    return {
+        "text": b.text,
+        "metric": b.bound.metric,
+        "limit_s": _clean(b.bound.limit),
+        "tag": b.bound.tag,
+        "percentile": b.bound.percentile,
+        "requests": int(b.applies.sum()),
+        "attainment": _clean(b.attainment),
+        "value_s": _clean(b.value_s),
+        "passed": b.passed if b.applies.any() else None,
+    }
+
+
+def _clean(value: Any) -> Any:
+    """Plain Python numbers, and None for NaN and infinity, which JSON does not know."""
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value
