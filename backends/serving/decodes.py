@@ -8,7 +8,8 @@ steps is `tick += k`.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence as ListOf
+from collections.abc import Iterator
+from collections.abc import Sequence as ListOf
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,19 @@ TRIM = 1 << 16  # ticks no member has lived through are forgotten in pieces of t
 class Decodes:
     """The decoding sequences of one replica, in the order in which they joined."""
 
-    __slots__ = ("_end_s", "_ends", "_fresh", "_members", "_past", "_size", "context", "ghost_context", "ghosts", "phases", "tick")
+    __slots__ = (
+        "_end_s",
+        "_ends",
+        "_fresh",
+        "_members",
+        "_past",
+        "_size",
+        "context",
+        "ghost_context",
+        "ghosts",
+        "phases",
+        "tick",
+    )
 
     def __init__(self, block_size: int | None) -> None:
         """`block_size` None: memory was reserved at admission, so decoding takes no blocks."""
@@ -83,7 +96,7 @@ class Decodes:
     def begin(self, now_s: float) -> None:
         """A step with all members starts."""
         for seq in self._fresh:
-            if seq.decode_start_s is None:
+            if seq.decode_start_s is None and seq.group is self:
                 seq.decode_start_s = now_s
         self._fresh.clear()
 

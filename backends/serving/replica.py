@@ -27,9 +27,11 @@ class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
     __slots__ = ("_arrived", "_now_s", "_reserves", "_watermark", "blocks", "decoding", "in_flight", "index", "journal",
-                 "memory", "policy", "prefilling", "waiting")  # fmt: skip
+                 "memory", "parked", "policy", "prefilling", "waiting")  # fmt: skip
 
-    def __init__(self, policy: Policy, memory: Memory, num_blocks: int, index: int = 0, journal: Journal | None = None) -> None:
+    def __init__(
+        self, policy: Policy, memory: Memory, num_blocks: int, index: int = 0, journal: Journal | None = None
+    ) -> None:
         self.policy = policy
         self.memory = memory
         self.index = index
@@ -38,6 +40,7 @@ class Replica:
         self.waiting: deque[Sequence] = deque()
         self.prefilling: dict[Sequence, None] = {}  # admitted, prompt not yet computed, in order of admission
         self.decoding = Decodes(None if memory.reserves else memory.block_tokens)
+        self.parked: deque[Sequence] = deque()  # hold memory and wait for their turn to decode
         self.in_flight: Batch | None = None
         self._reserves = memory.reserves
         self._watermark = int(memory.watermark * num_blocks)
@@ -75,7 +78,7 @@ class Replica:
             return None
         batch.start_s = now_s
         batch.waiting = len(self.waiting)
-        batch.running = len(self.prefilling) + len(decoding)
+        batch.running = len(self.prefilling) + len(decoding) + len(self.parked)
         batch.free_blocks = self.blocks.free
         self.in_flight = batch
         if self.journal is not None:
@@ -110,7 +113,10 @@ class Replica:
         assert self.in_flight is None
         if self.journal is not None:
             self.journal.cancel(request_id, now_s)
-        seq = next((s for s in (*self.decoding, *self.prefilling, *self.waiting) if s.request.id == request_id), None)
+        seq = next(
+            (s for s in (*self.decoding, *self.parked, *self.prefilling, *self.waiting) if s.request.id == request_id),
+            None,
+        )
         if seq is None:
             return None
         if seq.group is not None:
@@ -118,7 +124,7 @@ class Replica:
         elif seq.phase is Phase.PREFILL:
             del self.prefilling[seq]
         else:
-            self.waiting.remove(seq)
+            (self.parked if seq.phase is Phase.DECODE else self.waiting).remove(seq)
         self._release(seq)
         seq.phase = Phase.DONE
         return seq
@@ -127,8 +133,8 @@ class Replica:
 
     @property
     def running(self) -> int:
-        """Sequences that hold memory: in prefill or decoding."""
-        return len(self.prefilling) + len(self.decoding)
+        """Sequences that hold memory: in prefill, decoding or parked."""
+        return len(self.prefilling) + len(self.decoding) + len(self.parked)
 
     def admissible(self) -> bool:
         """Whether memory admits the head of the queue: its whole prompt (or reservation) above the watermark."""
@@ -171,6 +177,15 @@ class Replica:
                 blocks.take(needed)
             batch.decode_seqs = len(decoding) + decoding.ghosts
 
+    def park(self, seq: Sequence) -> None:
+        """Let a decoding sequence sit out; it keeps its memory and queues behind those that are parked already."""
+        self.decoding.leave(seq)
+        self.parked.append(seq)
+
+    def unpark(self) -> None:
+        """The sequence that was parked first decodes again."""
+        self.decoding.join(self.parked.popleft())
+
     def preempt(self, batch: Batch) -> None:
         """Take memory from the youngest running sequence; it goes to the front of the queue and is recomputed."""
         if self.prefilling:
@@ -199,12 +214,13 @@ class Replica:
         self.blocks.check()
         self.decoding.check()
         size = self.blocks.size
-        held = sum(s.blocks for s in self.prefilling)
+        held = sum(s.blocks for s in (*self.prefilling, *self.parked))
         if self._reserves or self.in_flight is None:
             held += sum(s.blocks if self._reserves else -(-s.computed // size) for s in self.decoding)
             assert held + self.blocks.free == self.blocks.total, (held, self.blocks)
         assert all(s.phase is Phase.WAITING and s.blocks == 0 for s in self.waiting)
         assert all(s.phase is Phase.PREFILL and s.need() > 0 for s in self.prefilling)
+        assert all(s.phase is Phase.DECODE and s.group is None for s in self.parked)
 
     def __repr__(self) -> str:
         return f"<Replica {len(self.waiting)} waiting, {self.running} running, {self.blocks!r}>"
