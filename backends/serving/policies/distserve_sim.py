@@ -1,0 +1,74 @@
+"""The colocated scheduler of DistServe's simulator: prompts first, all that wait in one batch; else all decodes.
+
+Source: LLMServe/DistServe @82831f1, simdistserve/base/worker.py. A prefill batch takes prompts up to the KV capacity
+whatever is stored already; a decode step reads at most `max_decode_tokens`, and sequences then take turns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.serving.policies._parts import at_least
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class DistserveSim:
+    """At most `max_prefill_tokens` prompt tokens a step (OPT-13B on one A100-80G), `max_decode_tokens` of context."""
+
+    max_prefill_tokens: int = 66144
+    max_decode_tokens: int = 50000
+
+    def __post_init__(self) -> None:
+        at_least("max_prefill_tokens", self.max_prefill_tokens, 1)
+        at_least("max_decode_tokens", self.max_decode_tokens, 1)
+
+    @property
+    def pads(self) -> bool:
+        """False: a finished row leaves at once."""
+        return False
+
+    def refusal(self, prompt: int, output: int) -> str | None:
+        """A prompt must fit one prefill step, and its longest decode step one decode step."""
+        if prompt > self.max_prefill_tokens:
+            return f"a prompt of {prompt} tokens exceeds max_prefill_tokens {self.max_prefill_tokens}"
+        if output > 1 and prompt + output - 1 > self.max_decode_tokens:
+            return f"a context of {prompt + output - 1} tokens exceeds max_decode_tokens {self.max_decode_tokens}"
+        return None
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """Prompts if any wait, else the sequences whose turn it is."""
+        left = self.max_prefill_tokens
+        waiting = replica.waiting
+        while waiting and waiting[0].need() <= left and replica.admissible():
+            left -= waiting[0].need()
+            replica.admit(batch, waiting[0].need())
+        if batch.prefills:
+            return
+        whole = self._take_turns(replica)
+        if replica.decoding:
+            replica.decode(batch)
+            batch.repeats = whole and not batch.preempted
+
+    def _take_turns(self, replica: Replica) -> bool:
+        """Park what exceeds the context of one step, in order of last turn; whether none will until one ends."""
+        decoding, parked = replica.decoding, replica.parked
+        if not parked:
+            if not decoding:
+                return True
+            growth = len(decoding) * decoding.steps_until_end()
+            if decoding.context + growth <= self.max_decode_tokens:
+                return True
+            if decoding.context + len(decoding) <= self.max_decode_tokens:
+                return False
+        for seq in list(decoding):
+            replica.park(seq)
+        left = self.max_decode_tokens
+        while parked and parked[0].computed < left:
+            left -= parked[0].computed + 1
+            replica.unpark()
+        return False
