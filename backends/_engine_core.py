@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence as ListOf
+from collections.abc import Callable
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,12 @@ class EngineCore:
     """One replica whose batches a real model carries out."""
 
     def __init__(
-        self, replica: Replica, executor: Executor, prompts: Prompts, clock: Callable[[], float], temperature: float = 0.0
+        self,
+        replica: Replica,
+        executor: Executor,
+        prompts: Prompts,
+        clock: Callable[[], float],
+        temperature: float = 0.0,
     ) -> None:
         self.replica = replica
         self._executor = executor
@@ -85,9 +91,10 @@ class EngineCore:
                 self._token_ids[piece.request_id][seq.prompt + seq.emitted] = token
                 turn.tokens.append(piece.request_id)
         turn.at_s = end_s
+        decodes = len(replica.decoding) if batch.decode_seqs else 0  # a padded row is not executed
         turn.step = Step(
-            replica.index, start_s, end_s, sum(n for _, n in batch.prefills), len(replica.decoding) if batch.decode_seqs else 0,
-            batch.context_tokens, batch.waiting, batch.running, batch.free_blocks,
+            replica.index, start_s, end_s, sum(n for _, n in batch.prefills), decodes, batch.context_tokens,
+            batch.waiting, batch.running, batch.free_blocks,
         )  # fmt: skip
         turn.ended.extend(self._end(seq, end_s, "ok") for seq in replica.commit(batch, (end_s,)))
 
@@ -96,7 +103,7 @@ class EngineCore:
         end = start + tokens
         return Piece(
             request_id,
-            self._token_ids[request_id][start:end],
+            self._token_ids[request_id][start:end].tolist(),
             start,
             self.replica.table(seq),
             sample=end == seq.prompt + seq.emitted,

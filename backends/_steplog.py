@@ -96,5 +96,6 @@ class StepLog:
         base, tick = np.divmod(leap[row], self._size)
         inside = (leap[row] >= 0) & (nth > 0)
         taken = np.where(inside, phases[base * self._size + (tick + nth) % self._size], 0)
-        total = np.cumsum(taken)
-        return total - total[first[row]]  # nothing is taken at a leap's own first step
+        total: np.ndarray = np.cumsum(taken)
+        since: np.ndarray = total - total[first[row]]  # nothing is taken at a leap's own first step
+        return since

@@ -81,7 +81,9 @@ class Engine:
             ready = await asyncio.wait_for(receive(reader), PATIENCE_S)
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
             await self.close()
-            raise BackendError(f"The engine did not start ({type(error).__name__}); 'bench doctor' tries it alone.") from None
+            raise BackendError(
+                f"The engine did not start ({type(error).__name__}); 'bench doctor' tries it alone."
+            ) from None
         assert isinstance(ready, worker.Ready)
         if ready.error is not None:
             await self.close()

@@ -138,8 +138,8 @@ def _simulate(
             _, index, ends = heappop(ending)
             touched.append(index)
             replica = replicas[index]
-            assert replica.in_flight is not None or not ends
-            for seq in replica.commit(replica.in_flight, ends) if ends else ():
+            batch = replica.in_flight
+            for seq in replica.commit(batch, ends) if batch is not None and ends else ():
                 record = _record(seq, index)
                 yield record
                 if follow_ups is not None:
@@ -171,7 +171,7 @@ def _simulate(
                 if coupled and ending and ending[0][0] < horizon_s:
                     horizon_s = ending[0][0]
                 if isinstance(model, Recorded):
-                    ends = array("d", (model.end_s(index, batch.prefill_tokens, batch.decode_seqs),))
+                    ends = array("d", (model.end_s(replica, batch),))
                 else:
                     ends = _ends(model, batch, now_s, horizon_s if leap else now_s)
                 steps.append(replica, ends)

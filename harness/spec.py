@@ -190,6 +190,6 @@ def text_of(obj: object, name: str) -> str:
     parts = []
     for f in dataclasses.fields(obj):  # type: ignore[arg-type]  # obj is a dataclass instance
         value = getattr(obj, f.name)
-        if f.init and (_required(f) or value != (f.default if f.default is not dataclasses.MISSING else f.default_factory())):  # type: ignore[misc]  # one of the two is set
+        if f.init and (f.default is dataclasses.MISSING or value != f.default):
             parts.append(f"{f.name}={value!r}" if isinstance(value, float) else f"{f.name}={value}")
     return f"{name}:{','.join(parts)}" if parts else name

@@ -11,12 +11,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.api import Request, RequestRecord
 from harness.errors import NotValid, UsageError
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
+    from harness.api import Request, RequestRecord
 
 
 @dataclass(slots=True)
@@ -27,9 +32,7 @@ class Recorded:
     """
 
     run: str
-    _rows: dict[int, list[tuple[float, float, int, int]]] = field(
-        init=False
-    )  # replica: (start, end, prefill, decodes)
+    _rows: dict[int, list[tuple[float, float, int, int]]] = field(init=False)  # replica: (start, end, prefill, decodes)
     _next: dict[int, int] = field(default_factory=dict, init=False)
     _arrived: dict[int, tuple[float, float]] = field(init=False)  # request id: (arrived, sent)
 
@@ -40,24 +43,17 @@ class Recorded:
     def _read(self, name: str) -> pa.Table:
         path = Path(self.run) / name
         if not path.is_file():
-            raise UsageError(
-                f"'{path}' does not exist; recorded needs the folder of a finished run of the engine."
-            )
+            raise UsageError(f"'{path}' does not exist; recorded needs the folder of a finished run of the engine.")
         return pq.read_table(path)
 
     def load(self, steps: pa.Table, requests: pa.Table) -> None:
         """Take the step times and arrival times of these tables."""
         self._rows = {}
-        columns = (
-            steps[name].to_pylist()
-            for name in ("replica", "start_s", "end_s", "prefill_tokens", "decode_seqs")
-        )
+        columns = (steps[name].to_pylist() for name in ("replica", "start_s", "end_s", "prefill_tokens", "decode_seqs"))
         for replica, *row in zip(*columns, strict=True):
             self._rows.setdefault(replica, []).append(tuple(row))
         columns = (requests[name].to_pylist() for name in ("request_id", "arrived_s", "sent_s"))
-        self._arrived = {
-            i: (arrived, sent) for i, arrived, sent in zip(*columns, strict=True) if arrived is not None
-        }
+        self._arrived = {i: (arrived, sent) for i, arrived, sent in zip(*columns, strict=True) if arrived is not None}
         if not self._arrived:
             raise UsageError(f"'{self.run}' tells no arrived_s: its backend did not see its own scheduler.")
 
@@ -78,14 +74,15 @@ class Recorded:
         rows, place = self._rows.get(replica, []), self._next.get(replica, 0)
         return rows[place][0] if place < len(rows) else inf
 
-    def end_s(self, replica: int, prefill_tokens: int, decode_seqs: int) -> float:
+    def end_s(self, replica: Replica, batch: Batch) -> float:
         """When that step ended. Raises NotValid if the simulator formed another batch than the run did."""
-        place = self._next.get(replica, 0)
-        start_s, end_s, prefill, decodes = self._rows[replica][place]
-        if (prefill, decodes) != (prefill_tokens, decode_seqs):
+        place = self._next.get(replica.index, 0)
+        start_s, end_s, *ran = self._rows[replica.index][place]
+        formed = [sum(tokens for _, tokens in batch.prefills), len(replica.decoding) if batch.decode_seqs else 0]
+        if ran != formed:
             raise NotValid(
-                f"Step {place} of replica {replica} (at {start_s:.6f} s) ran {prefill} prompt tokens and {decodes} decodes, "
-                f"the simulator would run {prefill_tokens} and {decode_seqs}; give it the policy and memory of the run."
+                f"Step {place} of replica {replica.index} (at {start_s:.6f} s) ran {ran[0]} prompt tokens and {ran[1]} "
+                f"decodes, the simulator would run {formed[0]} and {formed[1]}; give it the run's policy and memory."
             )
-        self._next[replica] = place + 1
+        self._next[replica.index] = place + 1
         return end_s

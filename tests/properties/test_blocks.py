@@ -115,7 +115,7 @@ def test_block_table_of_the_lecture_deck():
         blocks.name(table, held)
         fills.append([(block, min(4, tokens - 4 * i)) for i, block in enumerate(table)])
 
-    assert [[(7, 4), (1, 2)], [(7, 4), (1, 3)], [(7, 4), (1, 4)], [(7, 4), (1, 4), (5, 1)]] == fills
+    assert fills == [[(7, 4), (1, 2)], [(7, 4), (1, 3)], [(7, 4), (1, 4)], [(7, 4), (1, 4), (5, 1)]]
 
 
 def test_two_requests_with_one_prompt_share_its_blocks():
@@ -128,9 +128,9 @@ def test_two_requests_with_one_prompt_share_its_blocks():
         blocks.take(1)
         blocks.name(table, 3)
 
-    assert 4 == blocks.total - blocks.free
+    assert blocks.total - blocks.free == 4
     assert first[:2] == second[:2]
-    assert 6 == blocks.references()
+    assert blocks.references() == 6
 
 
 def test_writing_into_a_shared_block_copies_it():
@@ -141,9 +141,9 @@ def test_writing_into_a_shared_block_copies_it():
     second = blocks.fork(first)
 
     assert (first[0], second[0]) == (second[0], first[0])
-    assert (0, 1) == blocks.writable(second, 0)
-    assert [0] == first
-    assert [1] == second
+    assert blocks.writable(second, 0) == (0, 1)
+    assert first == [0]
+    assert second == [1]
     assert blocks.writable(second, 0) is None
 
 

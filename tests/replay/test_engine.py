@@ -65,7 +65,9 @@ def test_engine_loop_and_simulator_form_the_same_batches(policy, blocks, draw):
     """The simulator must not have a scheduler of its own (E22, S63)."""
     requests = draw(80, rate_rps=6.0, prompt=(1, 150), output=(1, 90))
     decisions, stamps, preempted = run_core(requests, policy, blocks)
-    latency = ",".join(f"{f}={getattr(COST, f)!r}" for f in ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s"))
+    latency = ",".join(
+        f"{f}={getattr(COST, f)!r}" for f in ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s")
+    )
     sim = Sim(policy=policy + (",pad=false" if "static" in policy else ""), kv_blocks=blocks, journal=True, leap=False,
               latency=f"linear:{latency}")  # fmt: skip
     records = {r.request_id: list(r.token_s) for r in sim.simulate(requests)}
@@ -115,7 +117,7 @@ def test_simulator_on_recorded_step_times_gives_the_engines_token_times(policy, 
     requests = draw(40, rate_rps=60.0, prompt=(1, 120), output=(1, 60))
     engine = Engine(policy=policy, kv_blocks=blocks)
     records = asyncio.run(serve(engine, requests))
-    sim = Sim(policy=policy + (",pad=false" if "static" in policy else ""), kv_blocks=blocks)
+    sim = Sim(policy=policy, kv_blocks=blocks)
     sim._model = object.__new__(Recorded)
     sim._model.run = "this run"
     sim._model._next = {}

@@ -46,8 +46,10 @@ def test_leaping_equals_stepping_on_many_replicas(router, draw):
     leaps, steps = tables(requests, **fields), tables(requests, **fields, leap=False)
 
     assert sorted(steps[0]) == sorted(leaps[0])
-    assert steps[1].sort_by([("replica", "ascending"), ("start_s", "ascending")]).equals(
-        leaps[1].sort_by([("replica", "ascending"), ("start_s", "ascending")])
+    assert (
+        steps[1]
+        .sort_by([("replica", "ascending"), ("start_s", "ascending")])
+        .equals(leaps[1].sort_by([("replica", "ascending"), ("start_s", "ascending")]))
     )
 
 
@@ -64,7 +66,7 @@ def test_leaping_equals_stepping_with_follow_up_turns():
         sim = Sim(replicas=3, router="least-requests", kv_blocks=200, leap=leap)
         return sorted((r.request_id, list(r.token_s), r.replica) for r in sim.simulate(first, follow_ups))
 
-    assert 24 == len(run(leap=True))
+    assert len(run(leap=True)) == 24
     assert run(leap=False) == run(leap=True)
 
 

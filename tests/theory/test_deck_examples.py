@@ -25,16 +25,16 @@ def test_static_batching_wastes_six_of_32_slots():
     """Static batching idles 6 of 32 slot-steps while the longest request ends (K01, S01)."""
     first, useful = slots("static:batch=4")
 
-    assert 26 == useful
-    assert [1, 1, 1, 1, 9, 9, 9] == first
+    assert useful == 26
+    assert first == [1, 1, 1, 1, 9, 9, 9]
 
 
 def test_continuous_batching_fills_every_slot():
     """With iteration-level scheduling S5, S6, S7 enter at steps 6, 7, 8 and no slot idles (K02, S01)."""
     first, useful = slots("orca:max_batch=4")
 
-    assert 32 == useful
-    assert [1, 1, 1, 1, 6, 7, 8] == first
+    assert useful == 32
+    assert first == [1, 1, 1, 1, 6, 7, 8]
 
 
 def test_static_occupancy_is_the_closed_form():
@@ -73,7 +73,7 @@ def test_padded_batches_are_charged_for_their_padding():
         for pad in ("true", "false")
     )
 
-    assert (100, 60) == (padded, plain)
+    assert (padded, plain) == (100, 60)
 
 
 def test_orca_forms_the_batches_of_the_deck():

@@ -103,7 +103,10 @@ def test_equal_requests_arriving_together_are_interchangeable():
     """Which of two equal requests is called the first must not change any percentile (E21)."""
     requests = [Request(i, float(i // 4), 100, 20) for i in range(40)]
     swapped = [Request(39 - i, float(i // 4), 100, 20) for i in range(40)]
-    times = [sorted(t - r.scheduled_s for r in Sim(kv_blocks=200).simulate(q) for t in r.token_s) for q in (requests, swapped)]
+    times = [
+        sorted(t - r.scheduled_s for r in Sim(kv_blocks=200).simulate(q) for t in r.token_s)
+        for q in (requests, swapped)
+    ]
 
     assert times[0] == times[1]
 
@@ -123,6 +126,8 @@ def test_the_same_input_gives_the_same_tables(draw):
 def test_with_one_replica_every_router_is_equal(draw):
     """A router cannot do anything with one choice (I8)."""
     requests = draw(100, rate_rps=8.0)
-    runs = [[list(r.token_s) for r in Sim(router=router).simulate(requests)] for router in ("round-robin", "least-requests")]
+    runs = [
+        [list(r.token_s) for r in Sim(router=router).simulate(requests)] for router in ("round-robin", "least-requests")
+    ]
 
     assert runs[0] == runs[1]
