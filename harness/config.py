@@ -157,7 +157,8 @@ def _value(option: str, value: object, given: Given) -> object:
     if check is None:
         near = get_close_matches(option.replace("_", "-"), CHECKS, n=1, cutoff=0.5)
         guess = f" Did you mean '{near[0]}'?" if near else ""
-        raise UsageError(f"No option '{given.name(option)}'.{guess} Known: {', '.join(sorted(CHECKS))}.")
+        where = "" if given.file is None else f" (in '{given.file}')"
+        raise UsageError(f"No option '{option}'{where}.{guess} Known: {', '.join(sorted(CHECKS))}.")
     return check(value, given.name(option))
 
 

@@ -123,9 +123,11 @@ def _two(values: list[float], unit: str) -> str:
 
 
 def _quantile(values: list[float], q: float) -> float:
-    from harness.summary import quantile  # heavy: numpy
+    import numpy as np  # heavy
 
-    return float(quantile(values, q))
+    from harness.quantiles import quantile
+
+    return quantile(np.array(values), q)
 
 
 @contextmanager

@@ -1,0 +1,37 @@
+# bench: targets for people and for CI. Everything runs in .venv, which the first target that needs it makes.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test lint check perf clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "bench needs Python 3.11 or newer; name one: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP) ## run the main job on the built-in engine, about a minute
+	$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1
+
+test: $(STAMP) ## run the tests
+	$(BIN)/python -m pytest --ignore=tests/perf
+
+lint: $(STAMP) ## format, lint, types, import rules
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test ## what CI runs: lint and tests
+
+perf: $(STAMP) ## measure the simulator and the engine on this machine
+	$(BIN)/python -m pytest tests/perf -s
+
+clean: ## remove the environment and caches; runs stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,87 @@
+"""Everything that has a name: plug-ins of all kinds, presets, models and GPUs."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from harness import registry
+
+OPTION: Mapping[str, str] = MappingProxyType(
+    {
+        "presets": "--workload NAME",
+        "backends": "--backend NAME",
+        "models": "--backend sim --model NAME",
+        "hardware": "--backend sim --hardware NAME",
+        "latency": "--backend sim --latency NAME",
+        "policies": "--policy NAME",
+        "routers": "--router NAME",
+        "kv": "--kv NAME",
+        "executors": "what carries out a batch of the engine",
+        "arrivals": "--arrivals NAME",
+        "lengths": "--lengths NAME",
+        "content": "--content NAME",
+        "readers": "--trace FILE --reader NAME",
+        "metrics": "--slo NAME=SECONDS",
+        "reports": "bench report --format NAME",
+    }
+)
+"""Kind -> how its members are used."""
+_FILES = {"models": "models.toml", "hardware": "hardware.toml"}
+
+
+def kinds() -> list[str]:
+    """Kinds of names, in the order in which they are shown."""
+    return list(OPTION)
+
+
+def catalog() -> Any:
+    """The module that knows the presets; harness may not import it statically."""
+    return importlib.import_module("workloads.catalog")
+
+
+def table(kind: str) -> dict[str, Any]:
+    """Entries of `models` or `hardware`, as they stand in their file."""
+    path = registry.folder("backends") / _FILES[kind]
+    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def glossary() -> tuple[dict[str, str], dict[str, str]]:
+    """Terms with their explanations, and other words for them."""
+    data = tomllib.loads(Path(__file__).with_name("glossary.toml").read_text(encoding="utf-8"))
+    return data["terms"], data["aliases"]
+
+
+def names(kind: str) -> list[str]:
+    """Sorted names of a kind."""
+    if kind == "presets":
+        return sorted(catalog().presets())
+    if kind in _FILES:
+        return sorted(table(kind))
+    return registry.names(kind)
+
+
+def rows(kind: str) -> list[tuple[str, str]]:
+    """(name, one line about it) of a kind."""
+    if kind == "presets":
+        return [(name, preset_line(name)) for name in names(kind)]
+    if kind in _FILES:
+        return [
+            (name, str(entry.get("title") or entry.get("source", ""))) for name, entry in table(kind).items()
+        ]
+    return [(name, registry.summary(kind, name)) for name in names(kind)]
+
+
+def preset_line(name: str) -> str:
+    """The first sentence of a preset: its title, or its first comment."""
+    text: str = catalog().preset_text(name)
+    values = tomllib.loads(text)
+    for key in ("title", "summary", "description"):
+        if isinstance(values.get(key), str):
+            return str(values[key])
+    comments = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
+    return comments[0] if comments else ""

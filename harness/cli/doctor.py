@@ -1,0 +1,27 @@
+"""`bench doctor`: whether this machine can measure, and what to do where it cannot."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("doctor", short_help="Check this machine and the installation.")
+@click.option("--no-engine", is_flag=True, help="Leave out the smoke run of the built-in engine.")
+def command(no_engine: bool) -> int:
+    """Check packages, cores, clock, timer, file descriptors, disk, BLAS threads and the built-in engine.
+
+    Ends with exit code 0 when everything that a run needs is there, else 3.
+    """
+    from harness.cli import _checks
+
+    checks = [c for c in _checks.ALL if not (no_engine and c is _checks.engine)]
+    failed = 0
+    for check in checks:
+        found = check()
+        failed += found.state == "FAIL"
+        click.echo(f"{found.state:<5} {found.name:<17} {found.value}")
+        if found.remedy:
+            click.echo(f"      {'':<17} -> {found.remedy}")
+    click.echo()
+    click.echo("A run needs what failed above." if failed else "Everything a run needs is there.")
+    return 3 if failed else 0

@@ -1,0 +1,27 @@
+"""`bench init`: a configuration to begin with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+TEMPLATE = Path(__file__).with_name("init.toml")
+
+
+@click.command("init", short_help="Write a commented configuration.")
+@click.argument("file", default="bench.toml")
+def command(file: str) -> int:
+    """Write FILE (bench.toml), a commented configuration that 'bench run --config FILE' takes."""
+    from harness.errors import UsageError
+
+    path = Path(file)
+    try:
+        with path.open("x", encoding="utf-8") as out:
+            out.write(TEMPLATE.read_text(encoding="utf-8"))
+    except FileExistsError:
+        raise UsageError(f"'{file}' exists and is left alone; name another file.") from None
+    except OSError as error:
+        raise UsageError(f"'{file}' cannot be written: {error.strerror}.") from None
+    click.echo(f"{file} written; edit it, then: bench run --config {file}")
+    return 0

@@ -1,0 +1,45 @@
+"""Facts about this machine and this process that a result must carry."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import os
+import platform
+import time
+from pathlib import Path
+
+
+def versions() -> dict[str, str]:
+    """Versions of everything that could change a result."""
+    names = ("bench", "numpy", "pyarrow")
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in names}}
+
+
+def host() -> dict[str, object]:
+    """The machine that ran the client."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "cpu": cpu_name(),
+        "cores": len(affinity(0)) if affinity else os.cpu_count(),
+        "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+    }
+
+
+def cpu_name() -> str | None:
+    """The processor's name where Linux tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), None)
+
+
+def process_age_s() -> float | None:
+    """Seconds since this process was started, to 10 ms; None where the system does not tell."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - float(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError, IndexError, ValueError):
+        return None

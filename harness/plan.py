@@ -1,0 +1,146 @@
+"""What is decided before anything is written or sent: workload, SLO, backend and the drawn schedule."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness import registry, slo
+from harness.api import Backend, Content, FollowUps, Simulator, Slo, Workload
+from harness.errors import NotValid, UsageError
+from harness.schedule import Schedule
+from harness.spec import convert, parse
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from harness.config import RunSpec
+
+WALL_TRACE_S = 60.0
+"""How much of a trace is replayed in real time when nothing says how much."""
+
+
+class Loaded(Protocol):
+    """What `workloads.catalog` hands over; `slo` in seconds, `requests` the preset's own number."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102  # the fields are those of workloads.catalog.Loaded
+    @property
+    def workload(self) -> Workload: ...  # noqa: D102
+    @property
+    def content(self) -> Content: ...  # noqa: D102
+    @property
+    def arrivals_text(self) -> str: ...  # noqa: D102
+    @property
+    def lengths_text(self) -> str: ...  # noqa: D102
+    @property
+    def slo_text(self) -> str: ...  # noqa: D102
+    @property
+    def requests(self) -> int | None: ...  # noqa: D102
+    @property
+    def rate_rps(self) -> float: ...  # noqa: D102
+    @property
+    def gap_cdf(self) -> Callable[[np.ndarray], np.ndarray] | None: ...  # noqa: D102
+    @property
+    def provenance(self) -> Mapping[str, object]: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that can begin; `spec` has every default filled in that decides what is sent."""
+
+    spec: RunSpec
+    loaded: Loaded
+    slo: Slo
+    backend: Backend | Simulator
+    schedule: Schedule
+
+    @property
+    def virtual(self) -> bool:
+        """Whether the clock is a simulator's."""
+        return isinstance(self.backend, Simulator)
+
+    @property
+    def follow_ups(self) -> FollowUps | None:
+        """What answers bring about; None for a workload without sessions, which cannot have any."""
+        sessions = self.schedule.table["session"]
+        return None if sessions.null_count == len(sessions) else self.loaded.workload.follow_ups
+
+
+def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
+    """Load, check and draw everything; writes nothing.
+
+    `repeats` is the schedule hash of the run to repeat: another schedule raises NotValid. What is wrong with
+    an option raises UsageError.
+    """
+    loaded = load_workload(spec)
+    objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
+    backend = make_backend(spec)
+    spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
+    schedule = Schedule.draw(
+        loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration
+    )
+    if repeats is not None and schedule.sha256 != repeats:
+        raise NotValid(
+            f"The schedule drawn now ({schedule.sha256[:12]}) is not that of the run to repeat "
+            f"({repeats[:12]}); the trace, the preset or bench itself has changed since."
+        )
+    filled = replace(spec, slo=slo.text(objective) or None)
+    return Plan(filled, loaded, replace(objective, goal=spec.goal), backend, schedule)
+
+
+def load_workload(spec: RunSpec) -> Loaded:
+    """The workload or trace that a spec names."""
+    catalog = importlib.import_module("workloads.catalog")  # harness may not import workloads statically
+    loaded: Loaded
+    if spec.trace is not None:
+        loaded = catalog.load_trace(
+            spec.trace,
+            reader=spec.reader,
+            start_s=spec.start or 0.0,
+            stop_s=spec.stop,
+            limit=spec.limit,
+            content=spec.content,
+            seed=spec.seed,
+        )
+    else:
+        loaded = catalog.load(
+            spec.workload,
+            rate_rps=spec.rate,
+            arrivals=spec.arrivals,
+            lengths=spec.lengths,
+            content=spec.content,
+            seed=spec.seed,
+        )
+    return loaded
+
+
+def make_backend(spec: RunSpec) -> Backend | Simulator:
+    """The backend of a spec, its parts filled in. Raises UsageError for a part that it does not have."""
+    name = parse(spec.backend).name
+    cls = registry.find("backends", name)
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in dataclasses.fields(cls) if f.init}
+    given: dict[str, object] = {}
+    for part, value in spec.parts().items():
+        if part not in known:
+            others = ", ".join(sorted(known)) or "none"
+            raise UsageError(f"--{part} does not apply to the backend '{name}'; its arguments are: {others}.")
+        given[part] = convert(str(value), hints[part], part, f"--{part}")
+    made: Any = registry.make("backends", spec.backend, **given)
+    return made  # type: ignore[no-any-return]  # the registry cannot know
+
+
+def _with_limits(spec: RunSpec, loaded: Loaded, *, virtual: bool) -> RunSpec:
+    """Where nothing limits the run: the preset's number of requests, a whole trace, or its first minute."""
+    if spec.requests is not None or spec.duration is not None:
+        return spec
+    if spec.trace is None:
+        return replace(spec, requests=loaded.requests)
+    if virtual or spec.limit is not None or spec.stop is not None:
+        return spec
+    return replace(spec, duration=WALL_TRACE_S)

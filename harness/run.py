@@ -1,0 +1,247 @@
+"""A run from its spec to its folder: plan, drive, conclude, report."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from harness import registry
+from harness.conclude import conclude
+from harness.config import RunSpec
+from harness.drive import Outcome, Stop, drive_virtual, quiet_process, until
+from harness.drive_wall import WallDriver
+from harness.folder import Run, RunFolder, load
+from harness.host import host, process_age_s, versions
+from harness.plan import Plan, plan
+from harness.progress import Live, shown
+from harness.recorder import Recorder
+from harness.spec import parse
+
+if TYPE_CHECKING:
+    from harness.api import Backend, Simulator
+
+RUNS = "bench-runs"
+FAILED, BELOW, INVALID = 3, 1, 4
+
+__all__ = ["Result", "RunSpec", "execute", "render", "write_report"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a run: the run read back, how it ended, the report if one was written, the exit code."""
+
+    run: Run
+    outcome: Outcome
+    report: Path | None
+    exit_code: int
+
+
+def execute(
+    spec: RunSpec,
+    *,
+    out: str | Path | None = None,
+    html: bool = True,
+    quiet: bool = True,
+    command: str | None = None,
+    repeats: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Result:
+    """Carry out a run and conclude it. `say` gets notes for the user, one line each.
+
+    Raises UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the
+    backend cannot start. A backend that fails later gives a Result with exit code 3: what was measured stays.
+    """
+    planned = plan(spec, repeats=repeats)
+    path = Path(out) if out is not None else default_folder(planned)
+    say(opening(planned))
+    live = Live(total=len(planned.schedule), span_s=planned.schedule.span_s, slo=planned.slo)
+    with shown(live, quiet=quiet):
+        start = _Start(planned, path, command or " ".join(["bench", *sys.argv[1:]]))
+        outcome = _simulate(start, live) if planned.virtual else asyncio.run(_serve(start, live))
+    folder = start.folder()
+    folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"})
+    run = load(path)
+    facts = conclude(run, slo=planned.slo, gap_cdf=planned.loaded.gap_cdf, outcome=outcome)
+    folder.update(facts)
+    run = load(path)
+    report = write_report(run, say) if html else None
+    return Result(run, outcome, report, exit_code(run.info, outcome, spec.fail_under))
+
+
+def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> int:
+    """0 good, 1 below `fail_under`, 3 the backend failed, 4 not valid."""
+    if outcome.ended == "failed":
+        return FAILED
+    if not info["verdict"]["valid"]:
+        return INVALID
+    attainment = info["summary"]["attainment"]
+    return BELOW if fail_under is not None and (attainment is None or attainment < fail_under) else 0
+
+
+def render(form: str, run: Run, **given: object) -> str:
+    """A report of a run in the form of that name (`html`, `text`, `json`, ...)."""
+    text: str = registry.make("reports", form, **given).render(run)
+    return text
+
+
+def write_report(run: Run, say: Callable[[str], None]) -> Path | None:
+    """Write report.html into the folder of a run. A failure is told; it never costs the data."""
+    path = run.path / "report.html"
+    part = path.with_suffix(".html.part")
+    try:
+        part.write_text(render("html", run), encoding="utf-8")
+        part.replace(path)
+    except Exception as error:  # noqa: BLE001  # the measurement is worth more than its picture
+        part.unlink(missing_ok=True)
+        say(f"report.html could not be written ({type(error).__name__}: {error}); see '{run.path}'.")
+        return None
+    return path
+
+
+def default_folder(planned: Plan) -> Path:
+    """bench-runs/<workload>-<backend>-<UTC stamp>, with a number behind it when it is taken."""
+    name = f"{_plain(planned.loaded.name)}-{_plain(parse(planned.spec.backend).name)}"
+    stem = Path(RUNS) / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    path, n = stem, 2
+    while path.exists():
+        path, n = stem.with_name(f"{stem.name}-{n}"), n + 1
+    return path
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.")[:60] or "run"
+
+
+def opening(planned: Plan) -> str:
+    """One line that says what is about to happen."""
+    n, span_s = len(planned.schedule), planned.schedule.span_s
+    parts = [f"{planned.loaded.name} on {planned.spec.backend}", f"{n} requests", f"seed {planned.spec.seed}"]
+    if not planned.virtual:
+        parts.append(f"sending for {span_s:.0f} s")
+        if planned.spec.trace is not None and planned.spec.duration is not None:
+            parts.append(f"the first {planned.spec.duration:g} s of the trace (--duration changes that)")
+    return ", ".join(parts)
+
+
+class _Start:
+    """Makes the folder of a run, when the backend is known to be ready and not before."""
+
+    def __init__(self, planned: Plan, path: Path, command: str) -> None:
+        self.planned = planned
+        self.path = path
+        self._command = command
+        self._folder: RunFolder | None = None
+
+    def folder(self) -> RunFolder:
+        """The folder; made, with run.json and the schedule in it, when asked for first."""
+        if self._folder is None:
+            self._folder = RunFolder.create(self.path, self._info())
+            self._folder.save_schedule(self.planned.schedule)
+        return self._folder
+
+    def _info(self) -> dict[str, Any]:
+        p = self.planned
+        return {
+            "spec": p.spec.options(),
+            "command": self._command,
+            "versions": versions(),
+            "host": host(),
+            "clock": "virtual" if p.virtual else "wall",
+            "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "workload": {
+                "name": p.loaded.name,
+                "arrivals": p.loaded.arrivals_text,
+                "lengths": p.loaded.lengths_text,
+                "rate_rps": p.loaded.rate_rps,
+                "provenance": dict(p.loaded.provenance),
+            },
+            "backend": dict(p.backend.describe()),
+            "slo": {"text": p.spec.slo or "", "bounds": [bound(b) for b in p.slo.bounds], "goal": p.slo.goal},
+            "schedule": {
+                "sha256": p.schedule.sha256,
+                "requests": len(p.schedule),
+                "span_s": p.schedule.span_s,
+            },
+        }
+
+
+def bound(b: Any) -> dict[str, object]:
+    """A bound of an SLO as plain data."""
+    return {"metric": b.metric, "limit": b.limit, "tag": b.tag, "percentile": b.percentile}
+
+
+async def _serve(start: _Start, live: Live) -> Outcome:
+    """The run under the wall clock."""
+    planned = start.planned
+    backend = cast("Backend", planned.backend)
+    try:
+        await backend.open(planned.loaded.content.token_ids)
+        recorder = Recorder(start.folder(), live.seen)
+        follow_ups = until(planned.follow_ups, planned.spec.duration)
+        driver = WallDriver(backend, planned.schedule, follow_ups, recorder, live, planned.spec.drain)
+        try:
+            with quiet_process(), _signals(driver):
+                start.folder().update({"startup_s": process_age_s()})
+                return await driver.run()
+        finally:
+            recorder.close()
+    finally:
+        await backend.close()
+
+
+def _simulate(start: _Start, live: Live) -> Outcome:
+    """The run under a virtual clock."""
+    planned = start.planned
+    simulator = cast("Simulator", planned.backend)
+    follow_ups = until(planned.follow_ups, planned.spec.duration)
+    stop = Stop()
+    with quiet_process(), _stopped_by_signal(stop):
+        return drive_virtual(simulator, planned.schedule, follow_ups, start.folder(), live, stop)
+
+
+@contextmanager
+def _signals(driver: WallDriver) -> Iterator[None]:
+    """Ctrl-C interrupts the driver; SIGTERM ends the run at once. Both leave a valid folder."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        driver.interrupt()
+        driver.interrupt()
+
+    loop.add_signal_handler(signal.SIGINT, driver.interrupt)
+    loop.add_signal_handler(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+@contextmanager
+def _stopped_by_signal(stop: Stop) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(number: int, frame: object) -> None:  # noqa: ARG001  # the signature of a handler
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

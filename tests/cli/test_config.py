@@ -1,0 +1,90 @@
+"""Options from the command line, TOML files and run.json become one spec."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.config import Given, RunSpec, read, run_spec
+from harness.errors import UsageError
+
+
+def spec(file: dict[str, object] | None = None, **options: object) -> RunSpec:
+    given = Given({name.replace("_", "-"): value for name, value in options.items()})
+    return run_spec(given, None if file is None else Given(file, "f.toml"))
+
+
+def test_defaults_are_the_main_job() -> None:
+    """`bench run` alone would not do what the README says."""
+    assert ("chatbot", "engine", 0, 0.9, 60.0) == (
+        spec().workload, spec().backend, spec().seed, spec().goal, spec().drain,
+    )  # fmt: skip
+
+
+def test_command_line_wins_over_the_file() -> None:
+    """A rate given by hand would be ignored."""
+    found = spec({"rate": 2, "duration": "5min", "backend": "sim:policy=orca,tp=2"}, rate="4", policy="sarathi")
+
+    assert (4.0, 300.0) == (found.rate, found.duration)
+    assert ("sim:tp=2", {"policy": "sarathi"}) == (found.backend, found.parts())
+
+
+def test_another_backend_drops_the_parts_of_the_old_one() -> None:
+    """A file for the simulator could not be tried on the engine."""
+    found = spec({"backend": "sim", "hardware": "h100", "tp": 2}, backend="engine")
+
+    assert {} == found.parts()
+
+
+def test_backend_of_the_command_line_wins_over_parts_of_the_file() -> None:
+    """A policy given by hand would be an error instead of winning."""
+    found = spec({"backend": "sim", "policy": "orca", "tp": 2}, backend="sim:policy=sarathi")
+
+    assert ("sim:policy=sarathi", {"tp": 2}) == (found.backend, found.parts())
+
+
+def test_trace_takes_the_place_of_the_workload_of_the_file() -> None:
+    """A file written by `bench init` could not be used for a trace."""
+    found = spec({"workload": "chatbot", "rate": 2, "requests": 5}, trace="t.csv")
+
+    assert ("t.csv", None, None, 5) == (found.trace, found.workload, found.rate, found.requests)
+
+
+def test_options_of_a_spec_give_it_again() -> None:
+    """A stored run could not be repeated."""
+    found = spec(backend="sim", rate="0.1", slo="ttft=0.25", goal="95%", tp="2", drain="1min", seed="7")
+
+    assert run_spec(Given(json.loads(json.dumps(found.options())), "run.json")) == found
+
+
+def test_part_given_twice_is_an_error() -> None:
+    """One of two policies would be taken without a word."""
+    with pytest.raises(UsageError, match=r"^policy is given twice: in --backend 'sim:policy=orca' and by"):
+        spec(backend="sim:policy=orca", policy="sarathi")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("rat = 3", "No option 'rat' (in 'F'). Did you mean 'rate'?"),
+        ("rate = true", "rate in 'F' must be a number of requests per second above 0, got 'True'."),
+        ("rate = [1]", "rate in 'F' must be one value"),
+        ("[run]\nrate = 3", "run in 'F' must be one value"),
+        ("slo = 3", "slo in 'F' must be a text that is not empty, got 3."),
+        ("rate =", "'F' is not TOML: "),
+        ("requests = 2.5", "requests in 'F' must be a whole number from 1 on, got '2.5'."),
+        ("duration = '5 parsecs'", "duration in 'F' must be a duration such as"),
+    ],
+)
+def test_wrong_file_is_told_in_one_sentence(text: str, message: str, tmp_path: Path) -> None:
+    """A typing error in a file would be ignored, or answered by a traceback."""
+    path = tmp_path / "f.toml"
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(UsageError) as error:
+        run_spec(Given({}), read(str(path)).given)
+
+    assert str(error.value).replace(str(path), "F").startswith(message)
+    assert "\n" not in str(error.value)

@@ -1,0 +1,245 @@
+"""The wall-clock driver alone, against backends that do one thing each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from backends.null import Null
+from harness.api import Ended, FollowUps, Request, RequestRecord, Step, TokenEvent
+from harness.drive import Outcome, quiet_process, until
+from harness.drive_wall import WallDriver
+from harness.errors import BackendError
+from harness.progress import Live
+from harness.recorder import Recorder
+
+
+class Rows:
+    """Keeps rows in memory."""
+
+    def __init__(self) -> None:
+        self.records: list[RequestRecord] = []
+        self.steps: list[Step] = []
+
+    def add_records(self, records: list[RequestRecord]) -> None:
+        self.records += records
+
+    def add_steps(self, steps: Sequence[Step]) -> None:
+        self.steps += steps
+
+    def flush(self) -> None:
+        pass
+
+
+class Scripted(Null):
+    """A backend whose answer is a function of the request."""
+
+    def __init__(self, answer: Callable[[Request], AsyncIterator[TokenEvent | Ended]]) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def submit(self, request: Request) -> AsyncIterator[TokenEvent | Ended]:
+        return self.answer(request)
+
+
+def drive(
+    backend: Null,
+    requests: Sequence[Request],
+    follow_ups: FollowUps | None = None,
+    drain_s: float = 5.0,
+    after: Callable[[WallDriver], None] = lambda _: None,
+) -> tuple[Outcome, dict[int, RequestRecord]]:
+    """Outcome, and records by id; `after` is called with the driver at 50 ms."""
+    rows = Rows()
+
+    async def main() -> Outcome:
+        recorder = Recorder(rows)
+        driver = WallDriver(backend, requests, follow_ups, recorder, Live(total=len(requests)), drain_s)
+        asyncio.get_running_loop().call_later(0.05, after, driver)
+        outcome = await driver.run()
+        recorder.close()
+        return outcome
+
+    outcome = asyncio.run(main())
+    assert len(rows.records) == len({r.request_id for r in rows.records})
+    return outcome, {r.request_id: r for r in rows.records}
+
+
+def at(*times_s: float, tokens: int = 3) -> list[Request]:
+    return [Request(i, t, prompt_tokens=5, output_tokens=tokens) for i, t in enumerate(times_s)]
+
+
+def test_every_request_ends_in_one_record() -> None:
+    """Requests would be missing from the table, and attainment would be too good."""
+    outcome, records = drive(Null(), at(0.0, 0.01, 0.01, 0.02))
+
+    assert Outcome("finished", sent=4, not_sent=0, cut=0) == outcome
+    assert [0, 1, 2, 3] == sorted(records)
+    assert all(r.status == "ok" and r.output_tokens == 3 and r.token_n is None for r in records.values())
+    assert all(r.sent_s is not None and r.scheduled_s <= r.sent_s <= r.token_s[0] for r in records.values())
+
+
+def test_departures_do_not_wait_for_answers() -> None:
+    """A slow server would get less traffic than asked, which hides its slowness (coordinated omission)."""
+    started: list[int] = []
+    gate = asyncio.Event()
+
+    async def answer(request: Request) -> AsyncIterator[TokenEvent | Ended]:
+        started.append(request.id)
+        if len(started) == 3:
+            gate.set()
+        await gate.wait()  # nobody is answered before the last one was sent
+        yield Ended(request.id, 0.0, "ok")
+
+    outcome, _ = drive(Scripted(answer), at(0.0, 0.005, 0.01))
+
+    assert ("finished", 3) == (outcome.ended, outcome.sent)
+
+
+def test_chunks_keep_their_token_counts() -> None:
+    """A server that sends several tokens per chunk would seem to have produced fewer."""
+
+    async def answer(request: Request) -> AsyncIterator[TokenEvent | Ended]:
+        yield TokenEvent(request.id, 0.1, 1)
+        yield TokenEvent(request.id, 0.2, 4)
+        yield Ended(request.id, 0.3, "ok", sent_s=0.05, replica=2)
+
+    _, records = drive(Scripted(answer), at(0.0))
+
+    assert [1, 4] == list(records[0].token_n or ())
+    assert (5, 0.05, 2) == (records[0].output_tokens, records[0].sent_s, records[0].replica)
+
+
+def test_follow_ups_go_out_when_their_answer_has_come() -> None:
+    """Later turns of a conversation would be lost, or sent before the user has read the answer."""
+
+    def follow_ups(record: RequestRecord) -> list[Request]:
+        if record.turn == 2:
+            return []
+        turn_s = record.token_s[-1] + 0.01
+        return [Request(record.request_id + 10, turn_s, 5, 3, session=1, turn=record.turn + 1)]
+
+    outcome, records = drive(Null(ttft_s=0.01), at(0.0, 0.2), follow_ups)
+
+    assert [0, 1, 10, 11, 20, 21] == sorted(records)
+    assert 6 == outcome.sent
+    assert records[0].token_s[-1] < records[10].sent_s  # type: ignore[operator]  # it was sent
+    assert records[20].sent_s < 0.2 <= records[1].sent_s  # type: ignore[operator]  # both were sent
+
+
+def test_follow_ups_end_with_the_sending_window() -> None:
+    """A run of 60 s with endless conversations would never end."""
+    follow = until(lambda _: [Request(9, 0.5, 1, 1), Request(10, 1.5, 1, 1)], 1.0)
+
+    assert follow is not None
+    record = RequestRecord(0, 0.0, 0.0, [0.1], None, 1, 1, 1, "ok")
+    assert [9] == [r.id for r in follow(record)]
+
+
+def test_interrupt_once_stops_sending_and_waits() -> None:
+    """Ctrl-C would throw away answers that were nearly there."""
+    outcome, records = drive(Null(ttft_s=0.1), at(0.0, 0.01, 30.0, 60.0), after=WallDriver.interrupt)
+
+    assert Outcome("interrupted", sent=2, not_sent=2, cut=0) == outcome
+    assert ["ok", "ok"] == [records[i].status for i in (0, 1)]
+
+
+def test_interrupt_twice_ends_now_and_keeps_what_came() -> None:
+    """The second Ctrl-C would hang on a server that never answers, or lose the unanswered requests."""
+
+    def twice(driver: WallDriver) -> None:
+        driver.interrupt()
+        driver.interrupt()
+
+    outcome, records = drive(Null(tpot_s=3600.0), at(0.0, 0.01, 30.0), drain_s=3600.0, after=twice)
+
+    assert Outcome("stopped", sent=2, not_sent=1, cut=2) == outcome
+    assert ["cancelled", "cancelled"] == [records[i].status for i in (0, 1)]
+    assert [1, 1] == [records[i].output_tokens for i in (0, 1)]
+
+
+def test_unanswered_requests_time_out_after_the_drain() -> None:
+    """A server that swallows one request would hold the run forever."""
+    outcome, records = drive(Null(ttft_s=3600.0), at(0.0, 0.01), drain_s=0.05)
+
+    assert Outcome("finished", sent=2, not_sent=0, cut=2) == outcome
+    assert ["timeout", "timeout"] == [records[i].status for i in (0, 1)]
+
+
+def test_crash_keeps_everything_measured_before() -> None:
+    """The end of a server would take the measurements before it along."""
+    outcome, records = drive(Null(crash_after=3), at(0.0, 0.01, 0.02, 30.0))
+
+    assert ("failed", 3, 1) == (outcome.ended, outcome.sent, outcome.not_sent)
+    assert "crash_after" in (outcome.error or "")
+    assert ["ok", "ok", "error"] == [records[i].status for i in (0, 1, 2)]
+
+
+def test_bug_of_a_backend_is_a_failed_run_with_a_row() -> None:
+    """A programming error of a backend would look like a server that does not answer."""
+
+    async def answer(request: Request) -> AsyncIterator[TokenEvent | Ended]:
+        yield TokenEvent(request.id, 0.1)
+        raise KeyError("block table")
+
+    outcome, records = drive(Scripted(answer), at(0.0))
+
+    assert ("failed", "KeyError: 'block table'") == (outcome.ended, outcome.error)
+    assert ("error", 1) == (records[0].status, records[0].output_tokens)
+
+
+def test_stream_without_an_end_is_an_error_of_that_request() -> None:
+    """A connection that breaks off would count as a good answer."""
+
+    async def answer(request: Request) -> AsyncIterator[TokenEvent | Ended]:
+        yield TokenEvent(request.id, 0.1)
+
+    outcome, records = drive(Scripted(answer), at(0.0))
+
+    assert ("finished", "error") == (outcome.ended, records[0].status)
+
+
+def test_failing_share_is_exact_and_stays_in_the_table() -> None:
+    """Failures would leave the table, and attainment would be a share of the successes only."""
+    _, records = drive(Null(fail_share=0.25), at(*[0.0] * 100))
+
+    assert 25 == sum(r.status == "error" for r in records.values())
+
+
+def test_full_disk_stops_the_run_and_is_told() -> None:
+    """A run would go on for hours although nothing is written."""
+
+    class Full(Rows):
+        def flush(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    async def main() -> None:
+        recorder = Recorder(Full())
+        driver = WallDriver(Null(), at(0.0, 30.0), None, recorder, Live(), 1.0)
+        outcome = await driver.run()
+        assert ("failed", 1) == (outcome.ended, outcome.not_sent)
+        recorder.close()
+
+    with pytest.raises(OSError, match="No space left"):
+        asyncio.run(main())
+
+
+def test_garbage_collection_comes_back_after_a_run() -> None:
+    """A program that calls the harness would grow without bound afterwards."""
+    import gc
+    import sys
+
+    turn_s = sys.getswitchinterval()
+
+    def failing() -> None:
+        with quiet_process():
+            assert not gc.isenabled()
+            raise BackendError("the run failed")
+
+    with pytest.raises(BackendError):
+        failing()
+
+    assert gc.isenabled()
+    assert turn_s == sys.getswitchinterval()
