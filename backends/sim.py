@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from backends._compat import Mode, mode
 from backends._steplog import StepLog
 from backends.catalog import kv_capacity_blocks
 from backends.latency.recorded import Recorded
@@ -42,6 +43,7 @@ class Sim:
 
     `latency`, `policy`, `kv` and `router` are specs of their kinds. KV memory is what `hardware` leaves beside the
     weights of `model` at `utilisation`, unless `kv_blocks` (or `kv` itself) says how many blocks there are.
+    `compat=distserve_sim` behaves as DistServe's simulator: it replaces policy and kv, and needs `latency=abc`.
     """
 
     model: str = "opt-13b"
@@ -56,15 +58,22 @@ class Sim:
     kv_blocks: int | None = None
     leap: bool = True
     journal: bool = False
+    compat: str | None = None
     cluster: Cluster = field(init=False)
     _model: LatencyModel | Recorded = field(init=False)
     _steps: StepLog = field(init=False)
+    _compat: Mode | None = field(init=False)
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or self.tp < 1:
             raise ValueError(f"replicas and tp must be at least 1, got {self.replicas} and {self.tp}")
         if not 0 < self.utilisation <= 1:
             raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
+        self._compat = None
+        if self.compat is not None:
+            latency = None if self.latency == "roofline" else self.latency
+            self._compat = mode(self.compat, latency, self.model, self.hardware, self.tp)
+            self.latency, self.policy, self.kv = self._compat.latency, self._compat.policy, self._compat.kv
         self._model = make("latency", self.latency, model=self.model, hardware=self.hardware, tp=self.tp)
         self.reset()
 
@@ -89,6 +98,8 @@ class Sim:
             return self._model.retimed(
                 requests, lambda arriving: _simulate(self.cluster, self._model, self._steps, arriving, None, leap=False)
             )
+        if self._compat is not None:
+            requests = self._compat.requests(requests)
         return _simulate(self.cluster, self._model, self._steps, iter(requests), follow_ups, leap=self.leap)
 
     def steps_table(self) -> pa.Table:

@@ -113,10 +113,8 @@ class Replica:
         assert self.in_flight is None
         if self.journal is not None:
             self.journal.cancel(request_id, now_s)
-        seq = next(
-            (s for s in (*self.decoding, *self.parked, *self.prefilling, *self.waiting) if s.request.id == request_id),
-            None,
-        )
+        here: list[Sequence] = [*self.decoding, *self.parked, *self.prefilling, *self.waiting]
+        seq = next((s for s in here if s.request.id == request_id), None)
         if seq is None:
             return None
         if seq.group is not None:
