@@ -49,7 +49,5 @@ class Linear:
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds of decode steps with these (k,) cached tokens."""
-        times: np.ndarray = (
-            self.base_s + self.decode_seq_s * decode_seqs + self.context_token_s * context_tokens
-        )
+        times: np.ndarray = self.base_s + self.decode_seq_s * decode_seqs + self.context_token_s * context_tokens
         return times

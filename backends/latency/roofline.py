@@ -101,9 +101,7 @@ class Roofline:
         ffn = -(-m.ffn // tp)
         q, kv = m.heads // tp * m.head_dim, 2 * -(-m.kv_heads // tp) * m.head_dim
         time_s = self.gemm_s(tokens, m.hidden, q + kv) + self.gemm_s(tokens, q, m.hidden)
-        time_s += self.gemm_s(tokens, m.hidden, 2 * ffn if m.gated else ffn) + self.gemm_s(
-            tokens, ffn, m.hidden
-        )
+        time_s += self.gemm_s(tokens, m.hidden, 2 * ffn if m.gated else ffn) + self.gemm_s(tokens, ffn, m.hidden)
         return time_s + 2 * self.allreduce_s(tokens)
 
     def attention_s(self, tokens: int, stored: int) -> float:

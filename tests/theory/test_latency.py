@@ -78,9 +78,7 @@ def test_more_prompt_is_never_faster(
 
 
 @given(models, pieces, decodes, contexts)
-def test_prompts_do_not_speed_up_decodes(
-    model: Any, prefills: list[tuple[int, int]], seqs: int, context: int
-) -> None:
+def test_prompts_do_not_speed_up_decodes(model: Any, prefills: list[tuple[int, int]], seqs: int, context: int) -> None:
     """A mixed step lasts at least as long as its decodes alone, and as its prompts alone."""
     mixed_s = model.step_s(prefills, seqs, context) * (1 + 1e-12)
 

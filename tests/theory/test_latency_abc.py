@@ -28,9 +28,7 @@ def test_shipped_constants_are_the_published_ones(shared_data: Path) -> None:
     with (shared_data / "profiles" / "simdistserve_fit_constants.csv").open() as file:
         for row in csv.DictReader(file):
             if row["branch"] in branches:
-                fit = shipped[branches[row["branch"]]][row["engine"]][row["model"].split("/")[1]][
-                    f"tp{row['tp']}"
-                ]
+                fit = shipped[branches[row["branch"]]][row["engine"]][row["model"].split("/")[1]][f"tp{row['tp']}"]
                 expected = [float(row[key]) for key in ("c0_ms", "c1_ms_per_token", "c2")]
                 compared += 1
 
@@ -47,9 +45,7 @@ def test_main_is_the_fit_times_a_factor() -> None:
         for model, tps in models.items():
             for tp, fit in tps.items():
                 for stage, constants in fit.items():
-                    expected = [
-                        factors[engine][stage] * x for x in shipped["fitted"][engine][model][tp][stage]
-                    ]
+                    expected = [factors[engine][stage] * x for x in shipped["fitted"][engine][model][tp][stage]]
 
                     assert expected == pytest.approx(constants, rel=1e-12)
 
@@ -100,9 +96,7 @@ def test_decode_throughput_grows_with_the_batch(engine: str) -> None:
     st.sampled_from(["abc:vllm", "abc:distserve", "abc:vllm,model=opt-66b,tp=4", "abc:distserve,tp=2,pp=2"]),
     st.integers(1, 16_000), st.lists(st.integers(1, 15_999), max_size=10), st.integers(0, 4000),
 )  # fmt: skip
-def test_chunking_costs_one_constant_per_further_chunk(
-    spec: str, prompt: int, cuts: list[int], stored: int
-) -> None:
+def test_chunking_costs_one_constant_per_further_chunk(spec: str, prompt: int, cuts: list[int], stored: int) -> None:
     """A prompt in chunks must cost what it costs whole, plus (chunks - 1) times a (E14)."""
     model: Any = make("latency", spec)
     edges = sorted({0, prompt, *(c for c in cuts if c < prompt)})
@@ -129,9 +123,7 @@ def test_overheads_of_the_distserve_simulator_add_up() -> None:
     per_context_s = plain.decode_s(1, 1) - plain.decode_s(1, 0)
 
     assert full.step_s([(512, 0)], 0, 0) == pytest.approx(plain.step_s([(512, 0)], 0, 0) + 3e-3 + 512e-7)
-    assert full.decode_s(8, 4096) == pytest.approx(
-        plain.decode_s(8, 4096) + 2e-3 + 4096e-7 + 8 * per_context_s
-    )
+    assert full.decode_s(8, 4096) == pytest.approx(plain.decode_s(8, 4096) + 2e-3 + 4096e-7 + 8 * per_context_s)
 
 
 def test_the_published_fits_fall_where_their_two_sets_meet() -> None:

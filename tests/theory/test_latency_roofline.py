@@ -19,9 +19,7 @@ def test_one_matrix_product_by_hand() -> None:
     assert pytest.approx(model.gemm_s(4096, 5120, 5120)) == 2 * 4096 * 5120 * 5120 / 312e12
 
 
-@pytest.mark.parametrize(
-    ("hardware", "dtype_bytes", "rows", "ridge"), [("h800", 1, 363, 590.7), ("h20", 1, 38, 74.0)]
-)
+@pytest.mark.parametrize(("hardware", "dtype_bytes", "rows", "ridge"), [("h800", 1, 363, 590.7), ("h20", 1, 38, 74.0)])
 def test_fewest_rows_that_are_compute_bound(hardware: str, dtype_bytes: int, rows: int, ridge: float) -> None:
     """For DeepSeek-V3's experts (7168 x 2048, fp8) an H800 needs 363 rows, an H20 38 (K11, exact mode)."""
     model = Roofline("llama2-7b", hardware, dtype_bytes=dtype_bytes, **IDEAL)  # type: ignore[arg-type]  # all floats
@@ -90,9 +88,7 @@ def test_tensor_parallelism_divides_the_work_and_adds_all_reduces() -> None:
 
     assert one.allreduce_s(4096) == 0.0
     assert sent_bytes / (450e9 * 0.6) == pytest.approx(four.allreduce_s(4096))
-    assert one.layers_s(4096) / 4 + 160 * four.allreduce_s(4096) == pytest.approx(
-        four.layers_s(4096), rel=2e-2
-    )
+    assert one.layers_s(4096) / 4 + 160 * four.allreduce_s(4096) == pytest.approx(four.layers_s(4096), rel=2e-2)
 
 
 def test_pipeline_stages_divide_the_layers() -> None:

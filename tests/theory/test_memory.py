@@ -62,9 +62,7 @@ def test_capacity_table_of_distserve(shared_data: Path) -> None:
         ]
     gpu = catalog.hardware("a100-80g")
 
-    obtained = [
-        (m, tp, pp, catalog.simdistserve_tokens(catalog.model(m), gpu, tp, pp)) for m, tp, pp, _ in rows
-    ]
+    obtained = [(m, tp, pp, catalog.simdistserve_tokens(catalog.model(m), gpu, tp, pp)) for m, tp, pp, _ in rows]
 
     assert len(rows) == 76
     assert rows == obtained
@@ -148,9 +146,7 @@ def test_capacity_is_what_the_weights_leave() -> None:
 
 def test_a_model_that_does_not_fit_is_refused_with_the_tp_that_does() -> None:
     """A user must learn how many GPUs the model needs, not see a negative memory."""
-    with pytest.raises(
-        UsageError, match=r"llama2-70b needs 138\.0 GB of weights per GPU .* use tp=2 or more"
-    ):
+    with pytest.raises(UsageError, match=r"llama2-70b needs 138\.0 GB of weights per GPU .* use tp=2 or more"):
         catalog.kv_capacity_blocks("llama2-70b", "a100-80g")
 
 
@@ -189,9 +185,7 @@ def test_every_number_of_the_gpus_has_a_source() -> None:
     assert all(len(catalog.model(name).source) > 10 for name in catalog.models())
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype_bytes", "ridge"), [("h800", 1, 591), ("h20", 1, 74), ("a100-80g", 2, 153)]
-)
+@pytest.mark.parametrize(("name", "dtype_bytes", "ridge"), [("h800", 1, 591), ("h20", 1, 74), ("a100-80g", 2, 153)])
 def test_ridge_of_the_roofline(name: str, dtype_bytes: int, ridge: int) -> None:
     """FLOP per byte at which a GPU turns compute-bound (E15); DistServe prints 156 for the A100."""
     gpu = catalog.hardware(name)
