@@ -1,0 +1,243 @@
+"""The shape of a model: read from the `config.json` of a Hugging Face folder, or written to one."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from harness.errors import UsageError, no_such
+
+FAMILIES: Mapping[str, str] = MappingProxyType(
+    {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "MistralForCausalLM": "mistral"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RopeScaling:
+    """How rotary frequencies are stretched: `linear`, or `llama3` (only the slow ones; Llama 3.1)."""
+
+    kind: str
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_tokens: int = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The shape of a decoder-only transformer; `windows` is the sliding window of each layer, None = all."""
+
+    family: str
+    vocab: int
+    hidden: int
+    intermediate: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    context_tokens: int
+    norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    tied: bool = False
+    windows: tuple[int | None, ...] = ()
+
+    @property
+    def qkv_bias(self) -> bool:
+        """Whether the projections of query, key and value have a bias (Qwen2)."""
+        return self.family == "qwen2"
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens back a layer sees, itself included; None = all."""
+        return self.windows[layer] if self.windows else None
+
+
+def kv_bytes_per_token(config: Config, itemsize: int) -> int:
+    """Bytes of keys and values that one token keeps, all layers."""
+    return 2 * config.layers * config.kv_heads * config.head_dim * itemsize
+
+
+def check(config: Config, where: str) -> None:
+    """Raises UsageError when the numbers do not fit together; `where` starts the sentence."""
+    for name in (
+        "vocab",
+        "hidden",
+        "intermediate",
+        "layers",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "context_tokens",
+    ):
+        if getattr(config, name) < 1:
+            raise UsageError(f"{where}: {name} must be at least 1, got {getattr(config, name)}.")
+    if config.heads % config.kv_heads:
+        raise UsageError(f"{where}: heads ({config.heads}) must be a multiple of kv_heads ({config.kv_heads}).")
+    if config.head_dim % 2:
+        raise UsageError(f"{where}: the head dimension must be even for rotary embedding, got {config.head_dim}.")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object. Raises UsageError when the file is missing, broken or holds something else."""
+    try:
+        loaded = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"Model folder '{path.parent}' has no {path.name}; a model folder holds config.json and *.safetensors."
+        ) from None
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise UsageError(f"'{path}' is not valid JSON: {error}.") from None
+    if not isinstance(loaded, dict):
+        raise UsageError(f"'{path}' must hold a JSON object, got {type(loaded).__name__}.")
+    return loaded
+
+
+def read_config(folder: Path) -> Config:
+    """The shape in `folder`/config.json. Raises UsageError for what is missing, wrong or not supported."""
+    if not folder.is_dir():
+        raise UsageError(f"There is no model folder '{folder}'; give the path of a folder with config.json.")
+    source = _Source(folder / "config.json")
+    family = source.family()
+    source.refuse()
+    heads, hidden = source.integer("num_attention_heads"), source.integer("hidden_size")
+    theta, scaling = source.rope()
+    config = Config(
+        family=family,
+        vocab=source.integer("vocab_size"),
+        hidden=hidden,
+        intermediate=source.integer("intermediate_size"),
+        layers=source.integer("num_hidden_layers"),
+        heads=heads,
+        kv_heads=source.integer("num_key_value_heads", heads),
+        head_dim=source.integer("head_dim", hidden // max(1, heads)),
+        context_tokens=source.integer("max_position_embeddings"),
+        norm_eps=source.number("rms_norm_eps", 1e-6),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        tied=bool(source.fields.get("tie_word_embeddings", False)),
+        windows=source.windows(family),
+    )
+    check(config, f"'{source.path}'")
+    return config
+
+
+class _Source:
+    """Typed reading of one config.json, with the file and the field in every complaint."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fields = read_json(path)
+
+    def family(self) -> str:
+        named = self.fields.get("architectures")
+        if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
+            raise UsageError(f"'{self.path}': architectures must name one model class, got {named!r}.")
+        if named[0] not in FAMILIES:
+            raise no_such("architecture", named[0], FAMILIES, f"(in '{self.path}')")
+        return FAMILIES[named[0]]
+
+    def refuse(self) -> None:
+        """What would change the arithmetic and is not built."""
+        act = self.fields.get("hidden_act", "silu")
+        if act not in ("silu", "swish"):
+            raise UsageError(f"'{self.path}': hidden_act '{act}' is not supported; known: silu.")
+        for name in ("attention_bias", "mlp_bias", "quantization_config"):
+            if self.fields.get(name):
+                raise UsageError(f"'{self.path}': {name} is not supported; use a model without it.")
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        value = self.fields.get(name)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise UsageError(f"'{self.path}': {name} must be an integer, got {value!r}.")
+        return value
+
+    def number(self, name: str, default: float, fields: Mapping[str, Any] | None = None) -> float:
+        value = (self.fields if fields is None else fields).get(name)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            raise UsageError(f"'{self.path}': {name} must be a positive number, got {value!r}.")
+        return float(value)
+
+    def rope(self) -> tuple[float, RopeScaling | None]:
+        """Base and scaling; `rope_parameters` is how transformers 5 writes what 4 called `rope_scaling`."""
+        given = self.fields.get("rope_parameters") or self.fields.get("rope_scaling") or {}
+        if not isinstance(given, dict):
+            raise UsageError(f"'{self.path}': rope scaling must be a JSON object, got {given!r}.")
+        theta = self.number("rope_theta", self.number("rope_theta", 10000.0), given)
+        kind = given.get("rope_type", given.get("type", "default"))
+        if kind == "default":
+            return theta, None
+        if kind not in ("linear", "llama3"):
+            raise no_such("rope scaling", str(kind), ("default", "linear", "llama3"), f"(in '{self.path}')")
+        return theta, RopeScaling(
+            kind=kind,
+            factor=self.number("factor", 1.0, given),
+            low_freq_factor=self.number("low_freq_factor", 1.0, given),
+            high_freq_factor=self.number("high_freq_factor", 4.0, given),
+            original_tokens=int(self.number("original_max_position_embeddings", 8192, given)),
+        )
+
+    def windows(self, family: str) -> tuple[int | None, ...]:
+        """The sliding window of each layer; Llama has none, Qwen2 only with `use_sliding_window`."""
+        size = self.fields.get("sliding_window")
+        if size is None or family == "llama" or (family == "qwen2" and not self.fields.get("use_sliding_window")):
+            return ()
+        size, layers = self.integer("sliding_window"), self.integer("num_hidden_layers")
+        if size < 1:
+            raise UsageError(f"'{self.path}': sliding_window must be at least 1, got {size}.")
+        kinds = self.fields.get("layer_types")
+        if kinds is not None:
+            if not isinstance(kinds, list) or len(kinds) != layers:
+                raise UsageError(f"'{self.path}': layer_types must name each of the {layers} layers.")
+            return tuple(size if kind == "sliding_attention" else None for kind in kinds)
+        first = self.integer("max_window_layers", 0) if family == "qwen2" else 0
+        return tuple(size if layer >= first else None for layer in range(layers))
+
+
+def to_json(config: Config) -> str:
+    """The config.json that `read_config`, and Hugging Face transformers, read back."""
+    names = {family: name for name, family in FAMILIES.items()}
+    fields: dict[str, object] = {
+        "architectures": [names[config.family]],
+        "model_type": config.family,
+        "vocab_size": config.vocab,
+        "hidden_size": config.hidden,
+        "intermediate_size": config.intermediate,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "max_position_embeddings": config.context_tokens,
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta,
+        "tie_word_embeddings": config.tied,
+        "torch_dtype": "float32",
+    }
+    if config.rope_scaling is not None:
+        fields["rope_scaling"] = _scaling_fields(config.rope_scaling)
+    sizes = [w for w in config.windows if w is not None]
+    if sizes:
+        fields["sliding_window"] = sizes[0]
+        fields["use_sliding_window"] = True
+        fields["layer_types"] = ["sliding_attention" if w else "full_attention" for w in config.windows]
+    return json.dumps(fields, indent=2) + "\n"
+
+
+def _scaling_fields(scaling: RopeScaling) -> dict[str, object]:
+    fields: dict[str, object] = {"rope_type": scaling.kind, "factor": scaling.factor}
+    if scaling.kind == "llama3":
+        fields["low_freq_factor"] = scaling.low_freq_factor
+        fields["high_freq_factor"] = scaling.high_freq_factor
+        fields["original_max_position_embeddings"] = scaling.original_tokens
+    return fields

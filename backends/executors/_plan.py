@@ -1,0 +1,265 @@
+"""One step, laid out for the forward pass: which rows, which pages, which keys each row may see.
+
+All tokens of a batch become rows of one matrix (selective batching; Yu et al., Orca, OSDI 2022). Pieces of
+one token come first, the longest sequence first, so that neighbours have similar contexts and share one
+batched attention; then come the longer pieces, each with its own attention.
+
+Keys are cut into tiles of `TILE` at fixed positions. All sums over keys run tile by tile, so that masked keys
+behind the context add exact zeros and do not move a sum: a row's result does not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from harness.api import Piece
+
+TILE = 128
+_OVERHEAD_TILES = 4  # padding that costs as much as starting another group; tests/perf/engine_throughput.py
+_GROUP_TILES = 32  # tiles of one group at most, so that its keys and values stay in the cache
+_MIN_ROWS = 2  # a product with one row takes another path through BLAS, with another order of sums
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGroup:
+    """Rows `start`..`stop` of one token each; row b sees the keys of `pages[b]` where `mask[b]` is 0."""
+
+    start: int
+    stop: int
+    pages: np.ndarray  # (B, P) block ids
+    mask: np.ndarray  # (B, T) 0 or -inf
+    mask_from: int  # columns before it are 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowTile:
+    """Rows of a piece of prefill, and the keys they see (columns of the gathered pages)."""
+
+    start: int
+    stop: int
+    first_key: int
+    stop_key: int
+    mask_from: int  # columns from `first_key` on that all rows see in full
+    mask: np.ndarray  # (rows, stop_key - first_key - mask_from) 0 or -inf
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """A piece of several tokens: its pages, and its rows tile by tile."""
+
+    pages: np.ndarray  # (1, P)
+    tiles: tuple[RowTile, ...]
+
+
+Attention = tuple[tuple[DecodeGroup, ...], tuple[Prefill, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A step. `rows` counts real rows; `token_ids` and `positions` may be longer (padding without effect)."""
+
+    order: tuple[int, ...]  # pieces in the order of their rows
+    rows: int
+    token_ids: np.ndarray  # (R,)
+    positions: np.ndarray  # (R,)
+    slots: np.ndarray  # (rows,) where in the KV memory each row's key and value go
+    sampled: tuple[int, ...]  # indices of pieces that want a token
+    last_rows: np.ndarray  # (max(sampled, 2),) row of the last token of each, padded
+    attention: dict[int | None, Attention]  # by sliding window
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The size of the KV memory, and how large the scores of one tile of rows may become."""
+
+    num_blocks: int
+    block_size: int
+    heads: int
+    score_elements: int = 1 << 18
+
+    @property
+    def align(self) -> int:
+        """Gathering starts at multiples of this: whole tiles and whole pages."""
+        return math.lcm(TILE, self.block_size)
+
+
+@dataclass(slots=True)
+class _Span:
+    """A piece in the making: its blocks as an array, its first row."""
+
+    index: int
+    piece: Piece
+    blocks: np.ndarray
+    row: int = 0
+
+    @property
+    def length(self) -> int:
+        return len(self.piece.token_ids)
+
+    @property
+    def end(self) -> int:
+        """Tokens of the sequence after this step."""
+        return self.piece.position + self.length
+
+
+def plan(pieces: Sequence[Piece], memory: Memory, windows: Sequence[int | None], dtype: np.dtype) -> Plan:
+    """Lay out one step. Raises ValueError for a piece that does not fit its pages."""
+    spans = [_span(i, piece, memory) for i, piece in enumerate(pieces)]
+    decodes = sorted((s for s in spans if s.length == 1), key=lambda s: -s.end)
+    prefills = [s for s in spans if s.length > 1]
+    ordered = decodes + prefills
+    row = 0
+    for span in ordered:
+        span.row, row = row, row + span.length
+    sampled = [s for s in ordered if s.piece.sample]
+    last = [s.row + s.length - 1 for s in sampled]
+    ids, positions = _tokens(ordered, row)
+    return Plan(
+        order=tuple(s.index for s in ordered),
+        rows=row,
+        token_ids=ids,
+        positions=positions,
+        slots=_slots(ordered, positions[:row], memory),
+        sampled=tuple(s.index for s in sampled),
+        last_rows=np.array(last + [0] * (_MIN_ROWS - len(last)), np.intp),
+        attention={w: _attention(decodes, prefills, w, memory, dtype) for w in dict.fromkeys(windows)},
+    )
+
+
+def _span(index: int, piece: Piece, memory: Memory) -> _Span:
+    span = _Span(index, piece, np.asarray(piece.blocks, np.intp))
+    if not span.length or span.end > len(span.blocks) * memory.block_size:
+        raise ValueError(
+            f"request {piece.request_id}: {span.length} tokens at position {piece.position} do not fit "
+            f"{len(span.blocks)} pages of {memory.block_size} tokens"
+        )
+    if not 0 <= span.blocks.min() <= span.blocks.max() < memory.num_blocks:
+        raise ValueError(f"request {piece.request_id}: a page is not in [0, {memory.num_blocks})")
+    return span
+
+
+def _tokens(ordered: Sequence[_Span], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids and positions of all rows, padded with token 0 at position 0 to `_MIN_ROWS`."""
+    ids, positions = np.zeros((2, max(rows, _MIN_ROWS)), np.intp)
+    for span in ordered:
+        ids[span.row : span.row + span.length] = span.piece.token_ids
+        positions[span.row : span.row + span.length] = np.arange(span.piece.position, span.end)
+    return ids, positions
+
+
+def _slots(ordered: Sequence[_Span], positions: np.ndarray, memory: Memory) -> np.ndarray:
+    page, offset = np.divmod(positions, memory.block_size)
+    for span in ordered:
+        rows = slice(span.row, span.row + span.length)
+        page[rows] = span.blocks[page[rows]]
+    slots: np.ndarray = page * memory.block_size + offset
+    return slots
+
+
+def _attention(
+    decodes: Sequence[_Span], prefills: Sequence[_Span], window: int | None, memory: Memory, dtype: np.dtype
+) -> Attention:
+    groups = tuple(_group(group, window, memory, dtype) for group in _grouped(decodes, window, memory))
+    return groups, tuple(_prefill(span, window, memory, dtype) for span in prefills)
+
+
+def _first(position: int, window: int | None, memory: Memory) -> int:
+    """The position at which gathering starts for a query at `position`."""
+    seen = 0 if window is None else max(0, position - window + 1)
+    return seen // memory.align * memory.align
+
+
+def _tiles(tokens: int) -> int:
+    return -(-tokens // TILE)
+
+
+def _grouped(decodes: Sequence[_Span], window: int | None, memory: Memory) -> Iterator[list[_Span]]:
+    """Cut the decodes, longest first, where padding to the longest would cost more than a call."""
+    group: list[_Span] = []
+    longest = waste = 0
+    for span in decodes:
+        tiles = _tiles(span.end - _first(span.end - 1, window, memory))
+        if group and (
+            waste + abs(longest - tiles) > _OVERHEAD_TILES or (len(group) + 1) * max(longest, tiles) > _GROUP_TILES
+        ):
+            yield group
+            group, longest, waste = [], 0, 0
+        waste += abs(longest - tiles) if group else 0
+        longest = max(longest, tiles)
+        group.append(span)
+    if group:
+        yield group
+
+
+def _group(group: Sequence[_Span], window: int | None, memory: Memory, dtype: np.dtype) -> DecodeGroup:
+    ends = np.array([s.end for s in group])
+    firsts = np.array([_first(s.end - 1, window, memory) for s in group])
+    width = _tiles(int((ends - firsts).max())) * TILE
+    keys = firsts[:, None] + np.arange(width)  # (B, T) positions
+    hidden = keys >= ends[:, None]
+    if window is not None:
+        hidden |= keys < ends[:, None] - window
+    pages = [_pages(s.blocks, int(first), width, memory) for s, first in zip(group, firsts, strict=True)]
+    return DecodeGroup(
+        start=group[0].row,
+        stop=group[-1].row + 1,
+        pages=np.array(pages),
+        mask=_additive(hidden, dtype),
+        mask_from=0 if window is not None else int((ends - firsts).min()),
+    )
+
+
+def _pages(blocks: np.ndarray, first: int, width: int, memory: Memory) -> np.ndarray:
+    """The blocks that hold positions `first`..`first + width - 1`; the last block again behind the end."""
+    start, count = first // memory.block_size, -(-width // memory.block_size)
+    pages = blocks[start : start + count]
+    if len(pages) == count:
+        return pages
+    return np.concatenate([pages, np.full(count - len(pages), blocks[-1])])
+
+
+def _additive(hidden: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    mask = np.zeros(hidden.shape, dtype)
+    mask[hidden] = -np.inf
+    return mask
+
+
+def _prefill(span: _Span, window: int | None, memory: Memory, dtype: np.dtype) -> Prefill:
+    begin = _first(span.piece.position, window, memory)
+    width = _tiles(span.end - begin) * TILE
+    tiles = []
+    position = span.piece.position
+    while position < span.end:
+        first = _first(position, window, memory)
+        keys = _tiles(position + 1 - first) * TILE
+        rows = min(max(16, memory.score_elements // (memory.heads * keys)), 64, span.end - position)
+        tiles.append(_row_tile(span, position, rows, first - begin, window, dtype, begin))
+        position += rows
+    return Prefill(_pages(span.blocks, begin, width, memory)[None], tuple(tiles))
+
+
+def _row_tile(
+    span: _Span,
+    position: int,
+    rows: int,
+    first_key: int,
+    window: int | None,
+    dtype: np.dtype,
+    begin: int,
+) -> RowTile:
+    first = begin + first_key
+    stop = first + _tiles(position + rows - first) * TILE
+    mask_from = position - first if window is None else 0
+    query = np.arange(position, position + rows)[:, None]
+    key = np.arange(first + mask_from, stop)
+    hidden = key > query
+    if window is not None:
+        hidden |= key <= query - window
+    row = span.row + position - span.piece.position
+    return RowTile(row, row + rows, first_key, stop - begin, mask_from, _additive(hidden, dtype))

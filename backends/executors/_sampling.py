@@ -1,0 +1,38 @@
+"""From logits to the next token: greedy, or drawn with a generator of the token's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from harness.api import Piece
+
+_WORD = (1 << 64) - 1
+
+
+def sample(logits: np.ndarray, pieces: Sequence[Piece]) -> list[int]:
+    """One token per row of `logits` (N, V), which belong to `pieces` (N,)."""
+    tokens: list[int] = logits.argmax(axis=1).tolist()
+    for row, piece in enumerate(pieces):
+        if piece.temperature > 0:
+            tokens[row] = _draw(logits[row], piece)
+    return tokens
+
+
+def _draw(logits: np.ndarray, piece: Piece) -> int:
+    """A token of probability softmax(logits / temperature), by inversion of its distribution.
+
+    The generator is counter-based (Philox; Salmon et al., SC 2011) and keyed by (seed, position of the new
+    token): the same request gets the same random number whatever else is in the batch.
+    """
+    position = piece.position + len(piece.token_ids)
+    key = np.array([piece.seed & _WORD, position], np.uint64)
+    scaled = logits.astype(np.float64)
+    scaled -= scaled.max()
+    scaled /= piece.temperature
+    total = np.cumsum(np.exp(scaled))
+    point = np.random.Generator(np.random.Philox(key=key)).random() * total[-1]
+    return min(int(np.searchsorted(total, point, side="right")), len(total) - 1)

@@ -1,0 +1,230 @@
+"""A real transformer of the Llama family in NumPy, over paged KV memory; seeded or a Hugging Face folder.
+
+Numerics. In float32 the logits agree with a float64 forward to about 1e-5. With OpenBLAS on x86, and where the
+head dimension is a multiple of 16, a token's logits are equal to the last bit however the batch is composed,
+chunked or preempted: products are cut so that BLAS sums in one order (`_linear`, `_plan`). With another BLAS the
+last bits may differ with the batch, and a greedy choice between two nearly equal logits may then flip; with
+`dtype=float64` that does not happen in practice.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
+
+from backends.executors import _tensors
+from backends.executors._attention import PagedAttention
+from backends.executors._config import Config, check, kv_bytes_per_token, read_config
+from backends.executors._linear import multiply
+from backends.executors._plan import Memory, Plan, plan
+from backends.executors._rotary import Rotary
+from backends.executors._sampling import sample
+from backends.executors._scratch import Scratch
+from backends.executors._weights import Layer, Weights, fuse
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.api import Piece
+
+
+@dataclass(slots=True)
+class Llama:
+    """Llama, Qwen2 or Mistral: `model` is a Hugging Face folder; without it, seeded weights of the shape below.
+
+    `threads` bounds the threads of matrix products; None leaves one core to the load generator.
+    """
+
+    model: str | None = None
+    seed: int = 0
+    dtype: Literal["float32", "float64"] = "float32"
+    threads: int | None = None
+    layers: int = 2
+    hidden: int = 256
+    heads: int = 8
+    kv_heads: int = 2
+    intermediate: int = 768
+    vocab: int = 4096
+    context_tokens: int = 16384
+    config: Config = field(init=False, repr=False)
+    _weights: Weights = field(init=False, repr=False)
+    _rotary: Rotary = field(init=False, repr=False)
+    _scratch: Scratch = field(init=False, repr=False)
+    _attention: PagedAttention = field(init=False, repr=False)
+    _blas: ThreadpoolController = field(init=False, repr=False)
+    _memory: Memory | None = field(init=False, repr=False, default=None)
+    _pages: tuple[np.ndarray, ...] = field(init=False, repr=False, default=())
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("float32", "float64"):
+            raise UsageError(f"llama: dtype must be float32 or float64, got '{self.dtype}'.")
+        if self.threads is not None and self.threads < 1:
+            raise UsageError(f"llama: threads must be at least 1, got {self.threads}.")
+        self.config = self._shape() if self.model is None else read_config(Path(self.model))
+        dtype = np.dtype(self.dtype)
+        self._weights = fuse(self._tensors(), self.config, dtype)
+        self._rotary = Rotary(self.config, dtype)
+        self._scratch = Scratch(dtype)
+        c = self.config
+        self._attention = PagedAttention(c.heads, c.kv_heads, c.head_dim, self._scratch)
+        self._blas = ThreadpoolController()
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are in [0, vocab_size)."""
+        return self.config.vocab
+
+    @property
+    def max_tokens(self) -> int:
+        """Longest sequence (prompt + output) that the model takes."""
+        return self.config.context_tokens
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of KV memory that one token takes."""
+        return kv_bytes_per_token(self.config, np.dtype(self.dtype).itemsize)
+
+    def allocate(self, num_blocks: int, block_size: int) -> None:
+        """Make the KV memory: `num_blocks` pages of `block_size` tokens."""
+        if num_blocks < 1 or block_size < 1:
+            raise UsageError(f"llama: KV memory needs at least one page of one token, got {num_blocks}x{block_size}.")
+        c = self.config
+        shape = (num_blocks, block_size, 2, c.kv_heads, c.head_dim)
+        self._memory = Memory(num_blocks, block_size, c.heads)
+        self._pages = tuple(np.zeros(shape, self.dtype) for _ in range(c.layers))
+
+    def execute(self, pieces: Sequence[Piece]) -> list[int | None]:
+        """Run one step; per piece the sampled token, None where `sample` is False."""
+        tokens: list[int | None] = [None] * len(pieces)
+        if not pieces:
+            return tokens
+        step = self._plan(pieces)
+        logits = self._run(step)
+        chosen = sample(logits, [pieces[i] for i in step.sampled])
+        for index, token in zip(step.sampled, chosen, strict=True):
+            tokens[index] = token
+        return tokens
+
+    def logits(self, pieces: Sequence[Piece]) -> np.ndarray:
+        """Run one step; the logits (pieces that sample, vocab), in the order of `pieces`."""
+        step = self._plan(pieces)
+        return self._run(step)[np.argsort(step.sampled)]
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts for run.json."""
+        c = self.config
+        return {
+            "model": f"seeded-{c.family}-{self.seed}" if self.model is None else Path(self.model).name,
+            "family": c.family,
+            "parameters": self._weights.parameters,
+            "layers": c.layers,
+            "hidden": c.hidden,
+            "heads": c.heads,
+            "kv_heads": c.kv_heads,
+            "vocab_size": c.vocab,
+            "max_tokens": c.context_tokens,
+            "dtype": self.dtype,
+            "threads": self._threads(),
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model as a Hugging Face folder (float32)."""
+        _tensors.save(Path(folder), self.config, self._tensors())
+
+    def _shape(self) -> Config:
+        if self.heads >= 1 and self.hidden % self.heads:
+            raise UsageError(f"llama: hidden ({self.hidden}) must be a multiple of heads ({self.heads}).")
+        config = Config(
+            family="llama",
+            vocab=self.vocab,
+            hidden=self.hidden,
+            intermediate=self.intermediate,
+            layers=self.layers,
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.hidden // max(1, self.heads),
+            context_tokens=self.context_tokens,
+        )
+        check(config, "llama")
+        return config
+
+    def _tensors(self) -> _tensors.Tensors:
+        if self.model is None:
+            return _tensors.seeded(self.config, self.seed)
+        return _tensors.read(Path(self.model), self.config)
+
+    def _threads(self) -> int:
+        if self.threads is not None:
+            return self.threads
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        return max(1, cores - 1)
+
+    def _plan(self, pieces: Sequence[Piece]) -> Plan:
+        if self._memory is None:
+            raise RuntimeError("llama: allocate comes before the first step")
+        c = self.config
+        return plan(pieces, self._memory, [c.window(i) for i in range(c.layers)], np.dtype(self.dtype))
+
+    def _run(self, step: Plan) -> np.ndarray:
+        """The logits (sampled pieces in row order, vocab)."""
+        quiet = np.errstate(over="ignore", under="ignore")  # exp of a large gate is infinite, and its inverse 0
+        with self._blas.limit(limits=self._threads(), user_api="blas"), quiet:
+            rows = self._weights.embed[step.token_ids]  # (R, C)
+            rotations = self._rotary.at(step.positions)
+            for index, layer in enumerate(self._weights.layers):
+                self._attend(rows, layer, index, step, rotations)
+                self._feed_forward(rows, layer)
+            last = self._normed(rows[step.last_rows])
+            logits = multiply(
+                last, self._weights.head, np.empty((len(last), self.vocab_size), self.dtype), self._scratch
+            )
+            return logits[: len(step.sampled)]
+
+    def _attend(self, rows: np.ndarray, layer: Layer, index: int, step: Plan, rotations: np.ndarray) -> None:
+        """Add the attention of one layer to `rows` (R, C), after storing keys and values of the step."""
+        c, count = self.config, len(rows)
+        q = c.heads * c.head_dim
+        width = q + 2 * c.kv_heads * c.head_dim
+        qkv = multiply(self._normed(rows), layer.qkv, self._scratch.get("qkv", count, width), self._scratch)
+        if layer.qkv_bias is not None:
+            qkv += layer.qkv_bias
+        heads = qkv.reshape(count, -1, c.head_dim)
+        rotated = heads[:, : c.heads + c.kv_heads].view(rotations.dtype)  # rotary pairs as complex numbers
+        rotated *= rotations
+        pages = self._pages[index]
+        pages.reshape(-1, width - q)[step.slots] = qkv[: step.rows, q:]
+        mixed = self._scratch.get("mixed", count, q)
+        mixed[step.rows :] = 0
+        self._attention.attend(heads[:, : c.heads], pages, step.attention[c.window(index)], mixed)
+        rows += multiply(mixed, layer.out, self._scratch.get("wide", count, c.hidden), self._scratch)
+
+    def _feed_forward(self, rows: np.ndarray, layer: Layer) -> None:
+        """Add SwiGLU (Shazeer, 2020) to `rows` (R, C)."""
+        count, inner = len(rows), self.config.intermediate
+        gate_up = multiply(
+            self._normed(rows), layer.gate_up, self._scratch.get("gates", count, 2 * inner), self._scratch
+        )
+        gate, up = gate_up[:, :inner], gate_up[:, inner:]
+        opened = self._scratch.get("opened", count, inner)
+        np.negative(gate, out=opened)
+        np.exp(opened, out=opened)
+        opened += 1
+        np.divide(gate, opened, out=opened)
+        opened *= up
+        rows += multiply(opened, layer.down, self._scratch.get("wide", count, self.config.hidden), self._scratch)
+
+    def _normed(self, rows: np.ndarray) -> np.ndarray:
+        """RMSNorm (Zhang and Sennrich, 2019) without its gain, which is folded into the next matrix."""
+        scale = np.vecdot(rows, rows)
+        scale /= rows.shape[1]
+        scale += self.config.norm_eps
+        np.sqrt(scale, out=scale)
+        normed: np.ndarray = np.divide(rows, scale[:, None], out=self._scratch.get("normed", *rows.shape))
+        return normed
