@@ -45,7 +45,7 @@ def succeeded(table: pa.Table) -> Mask:
 def per_request(metric: Metric, table: pa.Table) -> Floats:
     """(requests,) values, NaN where undefined; of a pooled metric the worst value of each request."""
     one: Callable[[pa.Table], np.ndarray] = getattr(metric, "worst", metric.of)
-    return _joined([one(piece) for piece in _pieces(table)])
+    return _joined([one(piece) for piece in pieces(table)])
 
 
 def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
@@ -55,10 +55,11 @@ def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
         return values[~np.isnan(values)]
     starts = range(0, len(table), CHUNK)
     masks = [ok[start : start + CHUNK] for start in starts]
-    return _joined([metric.of(_kept(piece, mask)) for piece, mask in zip(_pieces(table), masks, strict=True)])
+    return _joined([metric.of(_kept(piece, mask)) for piece, mask in zip(pieces(table), masks, strict=True)])
 
 
-def _pieces(table: pa.Table) -> Iterator[pa.Table]:
+def pieces(table: pa.Table) -> Iterator[pa.Table]:
+    """The table in slices of `CHUNK` rows, without a copy."""
     for start in range(0, len(table), CHUNK):
         yield table.slice(start, CHUNK)
 

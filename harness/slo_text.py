@@ -13,21 +13,19 @@ from harness.spec import seconds
 if TYPE_CHECKING:
     from harness.api import Metric
 
-_BOUND = re.compile(
-    r"(?:p(?P<percentile>[^:=@]*):)?(?P<metric>[^:=@]*)(?:@(?P<tag>[^=]*))?(?:=(?P<limit>.*))?"
-)
+_BOUND = re.compile(r"(?:p(?P<percentile>[^:=@]*):)?(?P<metric>[^:=@]*)(?:@(?P<tag>[^=]*))?(?:=(?P<limit>.*))?")
 
 
 def parse(text: str, *, goal: float = 0.9) -> Slo:
     """The SLO of `metric=seconds` parts joined by commas: 'ttft=0.25,tpot=100ms,ttft@long=2,p99:itl=0.2'.
 
     `@class` binds one class of traffic, in the place of the bound for all; `p99:` binds a percentile of the
-    run instead of each request. Raises UsageError, one sentence, for whatever it cannot take.
+    run instead of each request; an empty text has no bounds. Raises UsageError for whatever it cannot take.
     """
     if not 0 < goal <= 1:
         raise UsageError(f"The goal must be a share above 0 and up to 1, got {goal:g}.")
     bounds: list[Bound] = []
-    for part in text.split(","):
+    for part in text.split(",") if text.strip() else []:
         bound = _bound(part.strip(), text)
         if any(_key(bound) == _key(other) for other in bounds):
             raise UsageError(f"'{text}': the bound on {_name(bound)} is given twice.")
@@ -61,9 +59,7 @@ def _key(bound: Bound) -> tuple[object, ...]:
 def _bound(part: str, whole: str) -> Bound:
     match = _BOUND.fullmatch(part)
     if not part or match is None:
-        raise UsageError(
-            f"'{whole}': '{part}' is no bound; write metric=seconds, such as ttft=0.25,tpot=100ms."
-        )
+        raise UsageError(f"'{whole}': '{part}' is no bound; write metric=seconds, such as ttft=0.25,tpot=100ms.")
     name, limit, tag = match["metric"].strip(), match["limit"], match["tag"]
     metric = _metric(name)
     if limit is None or not limit.strip():
@@ -94,7 +90,5 @@ def _percentile(given: str | None, whole: str) -> float | None:
     except ValueError:
         value = -1.0
     if not 0 < value <= 100:
-        raise UsageError(
-            f"'{whole}': 'p{given}:' is no percentile; write p99:metric=seconds, above 0 and up to 100."
-        )
+        raise UsageError(f"'{whole}': 'p{given}:' is no percentile; write p99:metric=seconds, above 0 and up to 100.")
     return value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+LARGEST_TOKENS = 10_000_000  # far above any context window; a larger count is a mistake
+
 
 def positive(**values: float) -> None:
     """Raise ValueError unless every value is a finite number above 0."""
@@ -12,8 +14,8 @@ def positive(**values: float) -> None:
             raise ValueError(f"{name} must be > 0, got {value:g}.")
 
 
-def at_least_one(**values: float) -> None:
-    """Raise ValueError unless every value is a finite number of at least 1."""
+def token_counts(**values: float) -> None:
+    """Raise ValueError unless every value is between 1 and LARGEST_TOKENS."""
     for name, value in values.items():
-        if not (math.isfinite(value) and value >= 1):
-            raise ValueError(f"{name} must be at least 1, got {value:g}.")
+        if not 1 <= value <= LARGEST_TOKENS:
+            raise ValueError(f"{name} must be between 1 and {LARGEST_TOKENS}, got {value:g}.")

@@ -5,7 +5,8 @@ a replica depends on nothing else.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence as ListOf
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 

@@ -91,4 +91,4 @@ class Oracle:
     @staticmethod
     def output_tokens(sequence: Sequence) -> int:
         """Output tokens that the request will produce."""
-        return sequence._output  # noqa: SLF001  this class is the door
+        return sequence._output

@@ -29,8 +29,7 @@ class Gamma:
         positive(rate_rps=self.rate_rps, cv=self.cv)
         if not SMALLEST_CV <= self.cv <= LARGEST_CV:
             raise ValueError(
-                f"cv must be between {SMALLEST_CV:g} and {LARGEST_CV:g}, got {self.cv:g}; "
-                "equal gaps are 'constant'."
+                f"cv must be between {SMALLEST_CV:g} and {LARGEST_CV:g}, got {self.cv:g}; equal gaps are 'constant'."
             )
 
     @property

@@ -35,4 +35,4 @@ class Poisson:
 
     def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
         """Probability that a gap is at most each of `gaps_s` (N,)."""
-        return -np.expm1(-self.rate_rps * np.maximum(gaps_s, 0))
+        return np.asarray(-np.expm1(-self.rate_rps * np.maximum(gaps_s, 0)))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.api import Request
+if TYPE_CHECKING:
+    from harness.api import Request
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the step of SplitMix64
 _WORD = (1 << 64) - 1
@@ -63,9 +65,9 @@ def _mix(z: np.ndarray) -> np.ndarray:
     """The output function of SplitMix64 on (T,) counters, wrapping at 2**64."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    return np.asarray(z ^ (z >> np.uint64(31)))
 
 
 def _to_range(bits: np.ndarray, size: int) -> np.ndarray:
     """The upper 32 bits scaled to [0, size)."""
-    return (((bits >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)).astype(np.int64)
+    return np.asarray(((bits >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)).astype(np.int64)

@@ -50,7 +50,7 @@ class Marginal:
         begins = (np.diff(tops, prepend=-1) > 0) | (lows < tops)
         group = np.cumsum(begins) - 1
         ranks = (np.arange(100) + 0.5) / 100
-        return (np.bincount(group, ranks) / np.bincount(group))[group]
+        return np.asarray((np.bincount(group, ranks) / np.bincount(group))[group])
 
     def draw(self, ranks: np.ndarray, rounding: np.ndarray) -> np.ndarray:
         """Whole numbers for `ranks` in [0, 1) and `rounding` in [0, 1), all (N,)."""
@@ -59,7 +59,7 @@ class Marginal:
         span, rise = self.high - self.low, self.means - self.low
         bend = np.divide(span, rise, out=np.ones_like(span), where=rise > 0) - 1
         lengths = self.low[segment] + np.where(rise > 0, span, 0)[segment] * np.clip(within, 0, 1) ** bend[segment]
-        return np.minimum(np.floor(lengths + rounding), self.high[segment]).astype(np.int64)
+        return np.asarray(np.minimum(np.floor(lengths + rounding), self.high[segment]).astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)

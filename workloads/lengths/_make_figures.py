@@ -202,7 +202,7 @@ def _segment_means(ordered: np.ndarray, knots: np.ndarray) -> np.ndarray:
     means = means - excess * room / float(weights @ room)
     if not (np.all(means >= low - 1e-9) and np.all(means <= high + 1e-9)):
         raise ValueError("no sampler on these quantiles has this mean")
-    return np.clip(means, low, high)
+    return np.asarray(np.clip(means, low, high))
 
 
 def _joint(prompt: np.ndarray, output: np.ndarray) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from workloads._checks import at_least_one
+from workloads._checks import token_counts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ class Fixed:
     output_tokens: int = 64
 
     def __post_init__(self) -> None:
-        at_least_one(prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens)
+        token_counts(prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens)
 
     @property
     def mean_tokens(self) -> tuple[float, float]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads._checks import at_least_one, positive
+from workloads._checks import positive, token_counts
 
 CHUNK = 4096  # pairs drawn at once, whatever the caller takes
-LARGEST_CV = 10.0
+SMALLEST_CV, LARGEST_CV = 0.01, 10.0
 MIN_KEPT = 0.01  # share of the draws that a bound must leave
 _SUMMED = 1 << 15  # lengths whose probabilities are summed one by one for the mean; an integral takes the rest
 
@@ -33,19 +33,18 @@ class Lognormal:
     max_total_tokens: int | None = None
 
     def __post_init__(self) -> None:
-        at_least_one(prompt_mean_tokens=self.prompt_mean_tokens, output_mean_tokens=self.output_mean_tokens)
+        token_counts(prompt_mean_tokens=self.prompt_mean_tokens, output_mean_tokens=self.output_mean_tokens)
         positive(prompt_cv=self.prompt_cv, output_cv=self.output_cv)
         for name, cv in (("prompt_cv", self.prompt_cv), ("output_cv", self.output_cv)):
-            if cv > LARGEST_CV:
-                raise ValueError(f"{name} must be at most {LARGEST_CV:g}, got {cv:g}.")
+            if not SMALLEST_CV <= cv <= LARGEST_CV:
+                raise ValueError(f"{name} must be between {SMALLEST_CV:g} and {LARGEST_CV:g}, got {cv:g}.")
         if self.max_total_tokens is None:
             return
         if self.max_total_tokens < 2:
             raise ValueError(f"max_total_tokens must be at least 2, got {self.max_total_tokens}.")
         if (kept := self._kept(self.max_total_tokens)) < MIN_KEPT:
             raise ValueError(
-                f"max_total_tokens={self.max_total_tokens} leaves {kept:.2%} of the pairs; "
-                "raise it or lower the means."
+                f"max_total_tokens={self.max_total_tokens} leaves {kept:.2%} of the pairs; raise it or lower the means."
             )
 
     @property
@@ -107,7 +106,7 @@ def _mean(mu: float, sigma: float) -> float:
 def _masses(mu: float, sigma: float, limit: int) -> np.ndarray:
     """(limit - 1,) P(round(Y) = k | round(Y) >= 1) for k = 1..limit-1."""
     above = _above(mu, sigma, np.arange(limit) + 0.5)
-    return -np.diff(above) / above[0]
+    return np.asarray(-np.diff(above) / above[0])
 
 
 def _bounded_mean(p: np.ndarray, q: np.ndarray) -> float:

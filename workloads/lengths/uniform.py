@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads._checks import at_least_one
+from workloads._checks import token_counts
 
 CHUNK = 4096  # pairs drawn at once, whatever the caller takes
 
@@ -25,7 +25,12 @@ class Uniform:
     output_max_tokens: int = 255
 
     def __post_init__(self) -> None:
-        at_least_one(prompt_min_tokens=self.prompt_min_tokens, output_min_tokens=self.output_min_tokens)
+        token_counts(
+            prompt_min_tokens=self.prompt_min_tokens,
+            prompt_max_tokens=self.prompt_max_tokens,
+            output_min_tokens=self.output_min_tokens,
+            output_max_tokens=self.output_max_tokens,
+        )
         for side, low, high in (
             ("prompt", self.prompt_min_tokens, self.prompt_max_tokens),
             ("output", self.output_min_tokens, self.output_max_tokens),

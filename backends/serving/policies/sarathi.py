@@ -27,7 +27,9 @@ class Sarathi:
         at_least("budget", self.budget, 1)
         at_least("max_seqs", self.max_seqs, 1)
         if self.max_seqs > self.budget:
-            raise ValueError(f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: every decode is in every step")
+            raise ValueError(
+                f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: every decode is in every step"
+            )
 
     @property
     def pads(self) -> bool:
