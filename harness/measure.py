@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import registry
+from harness.metrics._lists import first, last, lists
 
 if TYPE_CHECKING:
     from harness.api import Metric
@@ -53,9 +54,13 @@ def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
     if not is_pooled(metric):
         values = per_request(metric, table)[ok]
         return values[~np.isnan(values)]
-    starts = range(0, len(table), CHUNK)
-    masks = [ok[start : start + CHUNK] for start in starts]
-    return _joined([metric.of(_kept(piece, mask)) for piece, mask in zip(pieces(table), masks, strict=True)])
+    return _joined([metric.of(piece) for piece in kept(table, ok)])
+
+
+def first_last(table: pa.Table) -> tuple[Floats, Floats]:
+    """First and last token time of each request, both (requests,) seconds, NaN for a request without a token."""
+    stamps = [lists(piece, "token_s") for piece in pieces(table)]
+    return _joined([first(s) for s in stamps]), _joined([last(s) for s in stamps])
 
 
 def pieces(table: pa.Table) -> Iterator[pa.Table]:
@@ -64,8 +69,11 @@ def pieces(table: pa.Table) -> Iterator[pa.Table]:
         yield table.slice(start, CHUNK)
 
 
-def _kept(table: pa.Table, mask: Mask) -> pa.Table:
-    return table if mask.all() else table.filter(pa.array(mask))
+def kept(table: pa.Table, mask: Mask) -> Iterator[pa.Table]:
+    """The rows in `mask` (requests,), in pieces that copy nothing where nothing is left out."""
+    for i, piece in enumerate(pieces(table)):
+        wanted = mask[i * CHUNK : (i + 1) * CHUNK]
+        yield piece if wanted.all() else piece.filter(pa.array(wanted))
 
 
 def _joined(parts: Sequence[np.ndarray]) -> Floats:

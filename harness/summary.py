@@ -10,8 +10,7 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from harness.api import Slo, Status
-from harness.measure import metrics, sample, succeeded
-from harness.metrics._lists import last, lists
+from harness.measure import first_last, metrics, sample, succeeded
 from harness.quantiles import quantile, quantiles
 from harness.slo import BoundScore, Score, score, text
 from harness.vllm import vllm_keys
@@ -64,7 +63,7 @@ def window_of(table: pa.Table) -> float:
     ends = pc.min_max(table["scheduled_s"]).as_py()
     if ends["max"] > ends["min"]:
         return float(ends["max"] - ends["min"])
-    last_s = last(lists(table, "token_s"))
+    last_s = first_last(table)[1]
     return float(np.nanmax(last_s) - ends["min"]) if np.isfinite(last_s).any() else math.nan
 
 

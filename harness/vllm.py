@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.metrics._lists import BLOCK, first, last, lists, number, ratio
+from harness.measure import first_last, kept
+from harness.metrics._lists import BLOCK, lists, number, ratio
 from harness.quantiles import quantiles
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def vllm_keys(
     table: pa.Table, slo: Slo, ok: Mask, measured: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float | int | None]:
     """vLLM's keys for a table; `ok` (requests,) ended well, `measured` has the gaps (`itl`), as vLLM's are."""
-    stamps = lists(table, "token_s")
-    sent_s, first_s, last_s = number(table, "sent_s"), first(stamps), last(stamps)
+    sent_s, (first_s, last_s) = number(table, "sent_s"), first_last(table)
     duration_s = float(np.nanmax(last_s)) if np.isfinite(last_s).any() else 0.0
     prompt, output = number(table, "prompt_tokens")[ok], number(table, "output_tokens")[ok]
     latencies = {
@@ -57,7 +57,7 @@ def vllm_keys(
         "request_goodput": None if good is None else per_second(int(good.sum())),
         "output_throughput": per_second(float(output.sum())),
         "total_token_throughput": per_second(float(prompt.sum() + output.sum())),
-        "max_output_tokens_per_s": _peak_events(stamps.values, sent_s[ok]),
+        "max_output_tokens_per_s": _peak_events(table, ok, sent_s[ok]),
         "max_concurrent_requests": _peak_in_flight(sent_s[ok], last_s[ok]),
         **_statistics("ttft", latencies["ttft"]),
         **_statistics("tpot", latencies["tpot"]),
@@ -89,15 +89,20 @@ def _in_ms(name: str, values_s: Mapping[str, Any]) -> dict[str, float | None]:
     return {f"{key}_{name}_ms": None if value is None else 1000 * float(value) for key, value in found.items()}
 
 
-def _peak_events(event_s: Floats, sent_s: Floats) -> float:
+def _peak_events(table: pa.Table, ok: Mask, sent_s: Floats) -> float:
     """Most token events in one second, seconds counted from the first sending."""
-    if not len(event_s) or not len(sent_s):
+    known = sent_s[~np.isnan(sent_s)]
+    if not len(known):
         return 0.0
-    start = np.nanmin(sent_s)
-    counts = np.zeros(max(0, int(event_s.max() - start)) + 1, np.int64)
-    for at in range(0, len(event_s), BLOCK):
-        seconds = (event_s[at : at + BLOCK] - start).astype(np.int64)
-        counts += np.bincount(np.maximum(seconds, 0), minlength=len(counts))
+    start = known.min()
+    counts = np.zeros(1, np.int64)
+    for piece in kept(table, ok):
+        event_s = lists(piece, "token_s").values
+        for at in range(0, len(event_s), BLOCK):
+            seconds = np.maximum((event_s[at : at + BLOCK] - start).astype(np.int64), 0)
+            found = np.bincount(seconds, minlength=len(counts))
+            found[: len(counts)] += counts
+            counts = found
     return float(counts.max())
 
 

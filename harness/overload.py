@@ -1,0 +1,81 @@
+"""Whether the queue grew all through a run: then latencies tell how long the run was, not how good the system is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.measure import first_last, succeeded
+from harness.metrics._lists import number
+from harness.quantiles import quantile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+GROWTH = 2.0
+"""Growth of the requests in flight, in units of the square root of the arrivals meanwhile, that is overload.
+
+With independent arrivals a stable system stays below: on a synthetic server with 2,000 requests a run, none of 200
+runs at 0.93 of saturation was flagged and 98% at 1.12 times saturation.
+"""
+
+MIN_ARRIVALS = 50
+"""Fewest arrivals, after the system has filled, for which growth in flight can be told from chance."""
+
+MIN_REQUESTS = 30
+"""Fewest requests whose thirds are compared."""
+
+SLOPE = 0.05
+"""Growth of TTFT per second of run that is overload: arrivals outrun the system by about as much, 5%."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """The queue grew by `requests` in `seconds`, up to `waiting_s` of waiting for a first token."""
+
+    requests: int
+    seconds: float
+    waiting_s: float
+
+
+def overload(table: pa.Table) -> Overload | None:
+    """How the queue grew; None for a system that kept up, or too short a run to tell.
+
+    The rule: from the time when the system has filled (p90 of E2E after the start) to the last arrival, requests
+    in flight grow by more than twice the square root of the arrivals. Where that leaves fewer than 50 arrivals,
+    because requests take about as long as the run: the median TTFT rises from third to third, by more than 5% of
+    the time that passes. Requests that failed are left out: a system that turns them away has no queue of them.
+    """
+    kept = succeeded(table)
+    due_s, (first_s, end_s) = number(table, "scheduled_s"), first_last(table)
+    kept &= ~np.isnan(end_s)
+    order = np.argsort(due_s[kept], kind="stable")
+    due_s, first_s, end_s = due_s[kept][order], first_s[kept][order], end_s[kept][order]
+    if len(due_s) < MIN_REQUESTS:
+        return None
+    waiting_s = float(np.median((first_s - due_s)[-(len(due_s) // 3) :]))
+    filled_s = float(due_s[0]) + quantile(end_s - due_s, 0.9)
+    stop_s = float(due_s[-1])
+    arrivals = int((due_s > filled_s).sum())
+    growth = _in_flight(due_s, end_s, stop_s) - _in_flight(due_s, end_s, min(filled_s, stop_s))
+    if arrivals >= MIN_ARRIVALS:
+        return Overload(growth, stop_s - filled_s, waiting_s) if growth > GROWTH * math.sqrt(arrivals) else None
+    if _ttft_rises(due_s, first_s - due_s):
+        return Overload(_in_flight(due_s, end_s, stop_s), stop_s - float(due_s[0]), waiting_s)
+    return None
+
+
+def _in_flight(due_s: Floats, end_s: Floats, at_s: float) -> int:
+    return int((due_s <= at_s).sum() - (end_s <= at_s).sum())
+
+
+def _ttft_rises(due_s: Floats, ttft_s: Floats) -> bool:
+    medians = [float(np.median(part)) for part in np.array_split(ttft_s, 3)]
+    passed_s = float(due_s[-1] - due_s[0]) * 2 / 3  # between the middles of the first and the last third
+    return medians[0] < medians[1] < medians[2] and medians[2] - medians[0] > SLOPE * passed_s

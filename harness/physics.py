@@ -1,0 +1,125 @@
+"""What must hold in every table of records, whatever the system: conservation, causality, order, Little's law."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.measure import first_last, pieces, succeeded
+from harness.metrics._lists import Lists, first, gap_lists, lists, number
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+CLOCK_S = 1e-6
+"""Stamps of two clocks of one machine (event loop, kernel) may differ by this much; causality allows for it."""
+
+LITTLE = 1e-9
+"""Relative difference that rounding may make between the two sides of Little's law."""
+
+
+def broken(table: pa.Table) -> Iterator[str]:
+    """One sentence for each law that the table breaks, with the first request that breaks it."""
+    for law, breaks in _LAWS.items():
+        bad = np.concatenate([breaks(piece) for piece in pieces(table)]) if len(table) else np.zeros(0, bool)
+        if bad.any():
+            yield f"{law}: not so for {_which(table, bad)}."
+    pair = little(table)
+    if pair is not None and not math.isclose(*pair, rel_tol=LITTLE):
+        yield (
+            f"Little's law: {pair[0]:.12g} requests in the system on average, but arrival rate times mean time "
+            f"in the system gives {pair[1]:.12g}."
+        )
+
+
+def little(table: pa.Table) -> tuple[float, float] | None:
+    """Both sides of Little's law over the requests that got a token: time-mean number in the system, rate x time.
+
+    The first is the area under the count of requests between `scheduled_s` and last token, the second comes from
+    the mean of E2E; the horizon runs from the first arrival to the last departure. None without such a horizon.
+    """
+    arrive_s, leave_s = number(table, "scheduled_s"), first_last(table)[1]
+    known = np.isfinite(leave_s)
+    arrive_s, leave_s = arrive_s[known], leave_s[known]
+    if not len(arrive_s) or leave_s.max() <= arrive_s.min():
+        return None
+    horizon_s = leave_s.max() - arrive_s.min()
+    times_s = np.concatenate([arrive_s, leave_s])
+    order = np.argsort(times_s, kind="stable")
+    present = np.cumsum(np.repeat([1, -1], len(arrive_s))[order])
+    mean_present = float(np.dot(present[:-1], np.diff(times_s[order])) / horizon_s)
+    rate_rps = len(arrive_s) / horizon_s
+    return mean_present, float(rate_rps * (leave_s - arrive_s).mean())
+
+
+def _which(table: pa.Table, bad: Mask) -> str:
+    one = table["request_id"][int(np.argmax(bad))].as_py()
+    count = int(bad.sum())
+    return f"request {one}" if count == 1 else f"{count:,} of {len(bad):,} requests, first request {one}"
+
+
+def _uneven(table: pa.Table) -> Mask:
+    stamps, counts = lists(table, "token_s"), lists(table, "token_n")
+    found: Mask = np.diff(stamps.offsets) != np.diff(counts.offsets)
+    return found
+
+
+def _tokens_lost(table: pa.Table) -> Mask:
+    counts = lists(table, "token_n")
+    total = np.concatenate(([0], np.cumsum(counts.values, dtype=np.int64)))
+    found: Mask = total[counts.offsets[1:]] - total[counts.offsets[:-1]] != number(table, "output_tokens")
+    return found
+
+
+def _not_as_asked(table: pa.Table) -> Mask:
+    other: Mask = number(table, "output_tokens") != number(table, "output_tokens_asked")
+    return succeeded(table) & other
+
+
+def _not_finite(table: pa.Table) -> Mask:
+    stamps = lists(table, "token_s")
+    bad = ~np.isfinite(number(table, "scheduled_s"))
+    if not np.isfinite(stamps.values).all():
+        bad |= _any(stamps, ~np.isfinite(stamps.values))
+    return bad
+
+
+def _sent_early(table: pa.Table) -> Mask:
+    found: Mask = number(table, "sent_s") < number(table, "scheduled_s") - CLOCK_S
+    return found
+
+
+def _token_before_sending(table: pa.Table) -> Mask:
+    first_s, sent_s = first(lists(table, "token_s")), number(table, "sent_s")
+    return (first_s < sent_s - CLOCK_S) | (~np.isnan(first_s) & np.isnan(sent_s))
+
+
+def _stamps_fall(table: pa.Table) -> Mask:
+    gaps = gap_lists(lists(table, "token_s"))
+    if not len(gaps.values) or gaps.values.min() >= 0:
+        return np.zeros(len(table), bool)
+    return _any(gaps, gaps.values < 0)
+
+
+def _any(rows: Lists, marked: Mask) -> Mask:
+    """(requests,) whether any item of each row is marked."""
+    found = np.zeros(len(rows.offsets) - 1, bool)
+    found[np.searchsorted(rows.offsets, np.flatnonzero(marked), side="right") - 1] = True
+    return found
+
+
+_LAWS: dict[str, Callable[[pa.Table], Mask]] = {
+    "Times are finite": _not_finite,
+    "Every token event has a time and a count": _uneven,
+    "Token conservation (the tokens of a request's events add up to its output_tokens)": _tokens_lost,
+    "A request that ended well has the tokens that were asked for": _not_as_asked,
+    "Causality (nothing is sent before it is scheduled)": _sent_early,
+    "Causality (no token comes before its request was sent)": _token_before_sending,
+    "Token times never fall": _stamps_fall,
+}

@@ -1,0 +1,171 @@
+"""Whether a run proves anything: physics, lateness of the client, overload; the verdict and its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from harness.api import Caution
+from harness.fidelity import LATE_S
+from harness.measure import succeeded
+from harness.metrics._lists import number
+from harness.overload import overload
+from harness.physics import broken
+from harness.quantiles import quantile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+TOO_LATE_S = 0.050
+"""Lateness that spoils a request: a fifth of the TTFT bound of 0.25 s that DistServe holds a chat to."""
+
+TOO_LATE_SHARE = 0.05
+"""Share of spoilt requests that spoils a run: half of the 10% that may miss at the usual goal of 0.9."""
+
+MIN_FOR_P99 = 100
+"""Fewest values for which the 99th percentile is more than the largest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Valid, or not and why; and what a reader must know in either case."""
+
+    valid: bool
+    reasons: list[str] = field(default_factory=list)
+    warnings: list[Caution] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The verdict as it is printed."""
+        return "valid" if self.valid else "not valid: " + " ".join(self.reasons)
+
+
+def judge(
+    requests: pa.Table,
+    schedule: pa.Table | None = None,
+    *,
+    clock: Literal["wall", "virtual"] = "wall",
+    interrupted: bool = False,
+) -> Verdict:
+    """The verdict on a table of records, against the schedule that was to be sent where it is given.
+
+    Not valid: physics broken, requests without a record (unless the run was `interrupted`) or with two, a client
+    too late to have sent the schedule (wall clock only), no request that ended well. A growing queue, a late
+    client, failures, an interruption and few requests are warnings.
+    """
+    if not len(requests):
+        return Verdict(False, ["No request has a record, so nothing was measured."])
+    late_s = _lateness_s(requests) if clock == "wall" else np.zeros(0)
+    ok = int(succeeded(requests).sum())
+    reasons = [
+        *_twice(requests),
+        *(_unsent(requests, schedule) if schedule is not None and not interrupted else []),
+        *broken(requests),
+        *_too_late(late_s),
+        *([] if ok else ["No request ended well, so nothing was measured."]),
+    ]
+    warnings = [
+        *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
+        *_late(late_s),
+        *_overloaded(requests),
+        *_failed(requests, ok),
+        *_few(ok),
+    ]
+    return Verdict(not reasons, reasons, warnings)
+
+
+def _lateness_s(requests: pa.Table) -> Floats:
+    late_s = number(requests, "sent_s") - number(requests, "scheduled_s")
+    return late_s[~np.isnan(late_s)]
+
+
+def _twice(requests: pa.Table) -> Iterator[str]:
+    ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
+    if counts.max() > 1:
+        yield f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
+
+
+def _missing(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = np.setdiff1d(schedule["id"].to_numpy(), requests["request_id"].to_numpy())
+    return found
+
+
+def _unsent(requests: pa.Table, schedule: pa.Table) -> Iterator[str]:
+    missing = _missing(requests, schedule)
+    if len(missing):
+        yield (f"{len(missing):,} of {len(schedule):,} scheduled requests have no record, first request {missing[0]}.")
+
+
+def _cut_short(requests: pa.Table, schedule: pa.Table) -> Iterator[Caution]:
+    missing = len(_missing(requests, schedule))
+    if missing:
+        yield Caution(
+            "interrupted",
+            f"the run was interrupted: {missing:,} of {len(schedule):,} scheduled requests were not sent",
+            "let the run end, or give a smaller --requests",
+            {"not_sent": missing},
+        )
+
+
+def _too_late(late_s: Floats) -> Iterator[str]:
+    share = float((late_s > TOO_LATE_S).mean()) if len(late_s) else 0.0
+    if share > TOO_LATE_SHARE:
+        yield (
+            f"The client sent {share:.1%} of the requests more than {1000 * TOO_LATE_S:.0f} ms late, so the "
+            f"schedule was not what the system saw (allowed: {TOO_LATE_SHARE:.0%})."
+        )
+
+
+def _late(late_s: Floats) -> Iterator[Caution]:
+    p99_s = quantile(late_s, 0.99)
+    if p99_s > LATE_S:
+        share = float((late_s > LATE_S).mean())
+        yield Caution(
+            "late-client",
+            f"the client was late by more than {1000 * LATE_S:.0f} ms for {share:.1%} of the requests (p99 "
+            f"{1000 * p99_s:.1f} ms, max {1000 * late_s.max():.1f} ms)",
+            "lower --rate, or give the client a processor of its own",
+            {"share": share, "p99_s": p99_s, "max_s": float(late_s.max())},
+        )
+
+
+def _overloaded(requests: pa.Table) -> Iterator[Caution]:
+    grown = overload(requests)
+    if grown is not None:
+        yield Caution(
+            "overload",
+            f"overloaded: the queue grew by {grown.requests} requests in {grown.seconds:.3g} s, so latencies "
+            "tell how long the run was, not how fast the system is",
+            "lower --rate until the queue stops growing",
+            {"requests": grown.requests, "seconds": grown.seconds, "waiting_s": grown.waiting_s},
+        )
+
+
+def _failed(requests: pa.Table, ok: int) -> Iterator[Caution]:
+    failed = len(requests) - ok
+    if failed:
+        counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
+        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()) if status != "ok")
+        yield Caution(
+            "failed",
+            f"{failed:,} of {len(requests):,} requests failed ({kinds}); they miss the SLO and have no latency",
+            "see the columns status and error of requests.parquet",
+            {"failed": failed, "requests": len(requests)},
+        )
+
+
+def _few(ok: int) -> Iterator[Caution]:
+    if 0 < ok < MIN_FOR_P99:
+        yield Caution(
+            "few-requests",
+            f"p99 of {ok} requests is little more than the largest value",
+            f"give --requests {MIN_FOR_P99} or more",
+            {"requests": ok},
+        )
