@@ -71,8 +71,10 @@ def find(kind: str, name: str) -> type[Any]:
         module = importlib.import_module(f"{KINDS[kind]}.{stem}")
         wanted = stem.replace("_", "")
         for attribute in vars(module).values():
-            if isinstance(attribute, type) and attribute.__name__.lower() == wanted:
-                return attribute
+            own = isinstance(attribute, type) and attribute.__module__ == module.__name__
+            if own and attribute.__name__.lower() == wanted:  # not rich.text.Text, imported by reports/text.py
+                found: type[Any] = attribute
+                return found
         raise TypeError(f"{module.__name__} holds no class named {wanted} (in any case)")
     points = _entry_points(kind)
     if name in points:

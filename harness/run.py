@@ -69,8 +69,7 @@ def execute(
     folder = start.folder()
     folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"})
     run = load(path)
-    facts = conclude(run, slo=planned.slo, gap_cdf=planned.loaded.gap_cdf, outcome=outcome)
-    folder.update(facts)
+    folder.update(conclude(run, planned.slo, planned.loaded, outcome))
     run = load(path)
     report = write_report(run, say) if html else None
     return Result(run, outcome, report, exit_code(run.info, outcome, spec.fail_under))
@@ -88,7 +87,7 @@ def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) 
 
 def render(form: str, run: Run, **given: object) -> str:
     """A report of a run in the form of that name (`html`, `text`, `json`, ...)."""
-    text: str = registry.make("reports", form, **given).render(run)
+    text: str = registry.make("reports", form).render(run, **given)
     return text
 
 

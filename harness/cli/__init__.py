@@ -53,9 +53,7 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     epilog="Exit codes: 0 good; 1 a bound failed; 2 wrong usage; 3 the backend failed; 4 the run is not "
     "valid; 5 inconclusive.",
 )
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show it."
-)
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show it.")
 @click.pass_context
 def bench(ctx: click.Context) -> None:
     """How much of this traffic can this LLM serving system carry within these latency objectives?
@@ -69,9 +67,7 @@ def bench(ctx: click.Context) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. What the user can act on is one sentence on standard error."""
     try:
-        code = bench.main(
-            args=None if arguments is None else list(arguments), prog_name="bench", standalone_mode=False
-        )
+        code = bench.main(args=None if arguments is None else list(arguments), prog_name="bench", standalone_mode=False)
     except BenchError as error:
         return _complain(str(error), error.exit_code)
     except click.UsageError as error:

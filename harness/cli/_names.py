@@ -70,9 +70,7 @@ def rows(kind: str) -> list[tuple[str, str]]:
     if kind == "presets":
         return [(name, preset_line(name)) for name in names(kind)]
     if kind in _FILES:
-        return [
-            (name, str(entry.get("title") or entry.get("source", ""))) for name, entry in table(kind).items()
-        ]
+        return [(name, str(entry.get("title") or entry.get("source", ""))) for name, entry in table(kind).items()]
     return [(name, registry.summary(kind, name)) for name in names(kind)]
 
 

@@ -43,7 +43,8 @@ def show(form: str, run: Run) -> None:
     """Print a run in the form of that name."""
     from harness.run import render
 
-    say(render(form, run, color=colored()).rstrip("\n"))
+    given = {"color": True} if form == "text" and colored() else {}
+    say(render(form, run, **given).rstrip("\n"))
 
 
 def colored() -> bool:

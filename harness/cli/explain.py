@@ -29,9 +29,7 @@ def command(name: str) -> int:
     terms, aliases = _names.glossary()
     term = aliases.get(wanted, wanted)
     if not kind and term in terms and (term == wanted or not found):
-        found.insert(
-            0, f"{term} (term)\n{textwrap.fill(terms[term], 98, initial_indent='  ', subsequent_indent='  ')}"
-        )
+        found.insert(0, f"{term} (term)\n{textwrap.fill(terms[term], 98, initial_indent='  ', subsequent_indent='  ')}")
     if not found:
         known = {n for k in _names.kinds() for n in _names.names(k)} | set(terms)
         raise _short(no_such("name", name, known))

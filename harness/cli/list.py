@@ -17,9 +17,7 @@ def command(kind: str | None) -> int:
         raise no_such("kind", kind, kinds)
     for shown in [kind] if kind is not None else kinds:
         rows = _names.rows(shown)
-        click.echo(
-            f"{shown} ({_names.OPTION[shown]})" if kind is None else f"{shown}: {_names.OPTION[shown]}"
-        )
+        click.echo(f"{shown} ({_names.OPTION[shown]})" if kind is None else f"{shown}: {_names.OPTION[shown]}")
         width = max((len(name) for name, _ in rows), default=0)
         for name, text in rows:
             click.echo(f"  {name:<{width}}  {_short(text, 96 - width)}".rstrip())

@@ -16,9 +16,9 @@ def command(runs: tuple[str, ...], form: str, show: bool) -> int:
     """
     from harness import registry
     from harness.cli import _terminal
+    from harness.conclude import completed
     from harness.errors import UsageError
     from harness.folder import load
-    from harness.run import completed
 
     registry.find("reports", form)  # a wrong name is told before the first run is read
     if show and form != "html":

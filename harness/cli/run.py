@@ -26,39 +26,27 @@ Ctrl-C once stops sending, waits for answers and reports; twice ends the run now
 @click.option("--start", metavar="TIME", help="Begin of the part of the trace to replay (seconds, 5min, 1h).")
 @click.option("--stop", metavar="TIME", help="End of the part of the trace to replay.")
 @click.option("--limit", metavar="N", help="At most so many rows of the trace.")
-@click.option(
-    "--slo", metavar="BOUNDS", help="Such as ttft=0.25,tpot=100ms,p99:e2e=30s; seconds without a unit."
-)
+@click.option("--slo", metavar="BOUNDS", help="Such as ttft=0.25,tpot=100ms,p99:e2e=30s; seconds without a unit.")
 @click.option("--goal", metavar="SHARE", help="Share of requests that must keep the SLO (default 0.9).")
 @click.option("--fail-under", metavar="SHARE", help="Exit code 1 when fewer requests keep the SLO.")
-@click.option(
-    "--backend", metavar="SPEC", help="engine (default), sim, null, ... with arguments: sim:model=opt-13b."
-)
+@click.option("--backend", metavar="SPEC", help="engine (default), sim, null, ... with arguments: sim:model=opt-13b.")
 @click.option("--model", metavar="NAME", help="Model of the backend: a name (sim) or a folder (engine).")
 @click.option("--hardware", metavar="NAME", help="GPU that sim simulates.")
 @click.option("--latency", metavar="SPEC", help="Latency model of sim.")
-@click.option(
-    "--policy", metavar="SPEC", help="What runs next on a replica: sarathi, vllm-v0, orca, static, ..."
-)
+@click.option("--policy", metavar="SPEC", help="What runs next on a replica: sarathi, vllm-v0, orca, static, ...")
 @click.option("--router", metavar="SPEC", help="Which replica a request goes to.")
 @click.option("--kv", metavar="SPEC", help="KV memory mode.")
 @click.option("--replicas", metavar="N", help="Copies of the model.")
 @click.option("--tp", metavar="N", help="GPUs that share one copy of the model.")
 @click.option("--rate", metavar="RPS", help="Mean arrival rate in requests per second.")
 @click.option("--arrivals", metavar="SPEC", help="When requests arrive: poisson, gamma:cv=2, constant, ...")
-@click.option(
-    "--lengths", metavar="SPEC", help="Prompt and output tokens: sharegpt, fixed:prompt=512,output=64, ..."
-)
+@click.option("--lengths", metavar="SPEC", help="Prompt and output tokens: sharegpt, fixed:prompt=512,output=64, ...")
 @click.option("--content", metavar="SPEC", help="What is inside a prompt.")
 @click.option("--requests", metavar="N", help="Stop after so many requests (default: the preset's).")
 @click.option("--duration", metavar="TIME", help="Send requests that are due within this time (60s, 5min).")
 @click.option("--seed", metavar="N", help="Seed of arrivals, lengths and content (default 0).")
-@click.option(
-    "--drain", metavar="TIME", help="Longest wait for answers after the last departure (default 60s)."
-)
-@click.option(
-    "--config", metavar="FILE", help="TOML file (see bench init), or a run.json to repeat; options win."
-)
+@click.option("--drain", metavar="TIME", help="Longest wait for answers after the last departure (default 60s).")
+@click.option("--config", metavar="FILE", help="TOML file (see bench init), or a run.json to repeat; options win.")
 @click.option("--out", metavar="DIR", help="Folder of the run (default: a new one in bench-runs).")
 @click.option("--json", "as_json", is_flag=True, help="Print run.json instead of the summary.")
 @click.option("--quiet", is_flag=True, help="No progress and no notes; the summary is still printed.")
@@ -86,8 +74,4 @@ def command(
     _terminal.show("json" if as_json else "text", result.run)
     if result.outcome.error is not None:
         _terminal.complain(result.outcome.error)
-    if result.report is not None and not as_json:
-        _terminal.say(f"report: {result.report}")
-    elif not as_json:
-        _terminal.say(f"data:   {result.run.path}")
     return result.exit_code

@@ -1,0 +1,124 @@
+"""Whatever is typed wrongly is answered by one sentence, the right exit code, and nothing on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+
+RUN_JSON = '{"schema": 1, "state": "finished", "spec": {"workload": "chatbot", "colour": "red"}}'
+
+# command line -> exit code, begin of the sentence, what it must name (the nearest known name, or what to do)
+WRONG: list[tuple[str, int, str, str]] = [
+    ("rnu", 2, "No command 'rnu'.", "Did you mean 'run'?"),
+    ("--workload chatbot", 2, "No option '--workload'.", "bench --help"),
+    ("run chatbot", 2, "Got unexpected extra argument (chatbot)", "bench run --help"),
+    ("run --wrkload chatbot", 2, "No option '--wrkload'.", "Did you mean '--workload'?"),
+    ("run --rate", 2, "Option '--rate' requires an argument", "--help"),
+    ("run --workload chatbto", 2, "No workload", "Did you mean 'chatbot'?"),
+    ("run --backend simm", 2, "No backend named 'simm'.", "Did you mean 'sim'?"),
+    ("run --backend null:tfft=1", 2, "'null:tfft=1': null has no argument 'tfft'.", "Did you mean 'ttft_s'?"),
+    ("run --backend null:ttft=soon", 2, "'null:ttft=soon': ttft_s must be a duration", "250ms"),
+    ("run --backend null:ttft=-1", 2, "'null:ttft=-1': ttft_s and tpot_s must not be negative", "-1"),
+    ("run --backend null:fail_share=2", 2, "'null:fail_share=2': fail_share must be between 0 and 1", "2"),
+    ("run --backend null:", 2, "'null:': nothing follows the colon", "write 'null'"),
+    ("run --backend null --policy sarathi", 2, "--policy does not apply to the backend 'null'", "ttft_s"),
+    ("run --backend null --model opt-13b", 2, "--model does not apply to the backend 'null'", "ttft_s"),
+    ("run --backend sim --policy saratih", 2, "No policy named 'saratih'.", "Did you mean 'sarathi'?"),
+    ("run --backend sim:policy=orca --policy orca", 2, "policy is given twice", "--backend 'sim:policy=orca'"),
+    ("run --backend sim --model opt-13", 2, "No model named 'opt-13'.", "Did you mean 'opt-13b'?"),
+    ("run --backend sim --hardware a100", 2, "No hardware named 'a100'.", "Did you mean 'a100-80g'?"),
+    ("run --backend sim --latency rooflin", 2, "No latency model named 'rooflin'.", "Did you mean 'roofline'?"),
+    ("run --backend sim --kv pagd", 2, "No KV memory mode named 'pagd'.", "Did you mean 'paged'?"),
+    ("run --backend sim --router robin", 2, "No router named 'robin'.", "Did you mean 'round-robin'?"),
+    ("run --backend sim --tp two", 2, "--tp must be a whole number from 1 on, got 'two'", "1"),
+    ("run --backend sim --replicas 0", 2, "--replicas must be a whole number from 1 on, got '0'", "1"),
+    ("run --backend sim --model opt-175b", 2, "opt-175b", "tp"),
+    ("run --backend null --rate fast", 2, "--rate must be a number of requests per second above 0", "'fast'"),
+    ("run --backend null --rate 0", 2, "--rate must be a number of requests per second above 0", "'0'"),
+    ("run --backend null --rate nan", 2, "--rate must be a number of requests per second above 0", "'nan'"),
+    ("run --backend null --requests 0", 2, "--requests must be a whole number from 1 on", "'0'"),
+    ("run --backend null --requests 1.5", 2, "--requests must be a whole number from 1 on", "'1.5'"),
+    ("run --backend null --duration 60parsecs", 2, "--duration must be a duration such as", "60s"),
+    ("run --backend null --duration 0", 2, "--duration must be longer than 0 s", "'0'"),
+    ("run --backend null --duration 1us", 2, "No request is due in the first 1e-06 s", "--duration"),
+    ("run --backend null --seed -1", 2, "--seed must be a whole number from 0 on", "'-1'"),
+    ("run --backend null --drain forever", 2, "--drain must be a duration such as", "'forever'"),
+    ("run --backend null --goal 90", 2, "--goal must be a share above 0 and up to 1, such as 0.9 or 90%", "'90'"),
+    ("run --backend null --fail-under 0", 2, "--fail-under must be a share above 0", "'0'"),
+    ("run --backend null --slo ttfb=0.25", 2, "", "Did you mean 'ttft'?"),
+    ("run --backend null --slo ttft", 2, "", "ttft"),
+    ("run --backend null --slo ttft=-1", 2, "", "ttft"),
+    ("run --backend null --slo p101:ttft=1", 2, "", "p101"),
+    ("run --backend null --arrivals gama:cv=2", 2, "No arrivals named 'gama'.", "Did you mean 'gamma'?"),
+    ("run --backend null --arrivals gamma:cv=x", 2, "'gamma:cv=x': cv must be float, got 'x'", "cv"),
+    ("run --backend null --arrivals gamma:vc=2", 2, "'gamma:vc=2': gamma has no argument 'vc'.", "'cv'"),
+    ("run --backend null --lengths fixd", 2, "No lengths named 'fixd'.", "Did you mean 'fixed'?"),
+    ("run --backend null --lengths fixed:prompt=0", 2, "'fixed:prompt=0'", "prompt"),
+    ("run --backend null --content tokns", 2, "No content named 'tokns'.", "Did you mean"),
+    ("run --backend null --trace missing.csv", 2, "", "missing.csv"),
+    ("run --backend null --trace trace.csv --workload chatbot", 2, "--workload and --trace exclude each other", "one"),
+    ("run --backend null --trace trace.csv --rate 3", 2, "--rate does not go with --trace", "--workload"),
+    ("run --backend null --trace trace.csv --reader azur", 2, "No trace reader named 'azur'.", "'azure'"),
+    ("run --backend null --trace trace.csv --start 9 --stop 5", 2, "--stop must lie after --start", "9"),
+    ("run --backend null --reader azure", 2, "--reader chooses rows of a trace", "--trace FILE"),
+    ("run --backend null --limit 5", 2, "--limit chooses rows of a trace", "--trace FILE"),
+    ("run --config missing.toml", 2, "No configuration 'missing.toml'", "bench init"),
+    ("run --config broken.toml", 2, "'broken.toml' is not TOML", "line 1"),
+    ("run --config strange.json", 2, "'strange.json' was not written by 'bench run'", "spec"),
+    ("run --config run.json", 2, "No option 'colour' (in 'run.json').", "Known: "),
+    ("run --backend null --requests 2 --out trace.csv", 2, "'trace.csv' is a file", "--out"),
+    ("run --backend null --requests 2 --out full", 2, "'full' holds", "new or empty"),
+    ("run --backend null --requests 2 --out trace.csv/x", 2, "'trace.csv/x' cannot be made", "directory"),
+    ("report", 2, "Missing argument 'RUN...'", "bench report --help"),
+    ("report nowhere", 2, "No run in 'nowhere'", "does not exist"),
+    ("report full", 2, "No run in 'full'", "run.json"),
+    ("report full --format htlm", 2, "No report named 'htlm'.", "Did you mean 'html'?"),
+    ("report full --format text --open", 2, "--open opens a report in the browser", "html"),
+    ("report strange", 2, "No run in 'strange'", "run.json"),
+    ("list backend", 2, "No kind named 'backend'.", "Did you mean 'backends'?"),
+    ("explain", 2, "Missing argument 'NAME'", "bench explain --help"),
+    ("explain goodputt", 2, "No name named 'goodputt'.", "Did you mean 'goodput'?"),
+    ("init broken.toml", 2, "'broken.toml' exists and is left alone", "another"),
+    ("init no/such/folder.toml", 2, "'no/such/folder.toml' cannot be written", "No such file"),
+]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a trace, broken configurations and a folder that is no run."""
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "trace.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n",
+        "broken.toml": "rate = = 3",
+        "strange.json": "{}",
+        "run.json": RUN_JSON,
+        "full/notes.txt": "mine",
+        "strange/run.json": "[1, 2",
+    }
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(("line", "code", "begin", "names"), WRONG, ids=[w[0] for w in WRONG])
+def test_wrong_line_gets_one_sentence(
+    line: str, code: int, begin: str, names: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing error would be answered by a traceback, a wrong exit code, or half a run on disk."""
+    before = sorted(place.rglob("*"))
+
+    found = main(line.split())
+    out, err = capsys.readouterr()
+
+    assert code == found, err
+    assert err.startswith(f"bench: {begin}"), err
+    assert names in err
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+    assert out == ""
+    assert before == sorted(place.rglob("*"))

@@ -1,0 +1,196 @@
+"""Runs from the command line to the folder, with the null backend: the harness alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness.folder import load
+
+Bench = Callable[..., "subprocess.Popen[str]"]
+WaitFor = Callable[[Callable[[], bool]], None]
+QUICK = ("run", "--backend", "null", "--rate", "200", "--requests", "20")
+ENDLESS = ("run", "--backend", "null:tpot=1ms", "--rate", "50", "--duration", "10min", "--out", "out")
+
+
+def finished(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+    """Standard output and error of a process that must end with this code."""
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "Traceback" not in err, err
+    return out, err
+
+
+def rows(path: Path) -> int:
+    """Bytes of rows that a running benchmark has flushed."""
+    stream = path / "out" / "requests.arrows"
+    return stream.stat().st_size if stream.exists() else 0
+
+
+def info(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_run_leaves_a_folder_that_explains_itself(bench: Bench, tmp_path: Path) -> None:
+    """A result without its options, its schedule or its verdict could not be trusted or repeated."""
+    out, err = finished(bench(*QUICK, "--out", "out"))
+
+    found = info(tmp_path / "out")
+    names = {p.name for p in (tmp_path / "out").iterdir()}
+    assert {"run.json", "schedule.parquet", "requests.parquet", "report.html"} <= names
+    assert not {n for n in names if n.endswith((".arrows", ".part"))}
+    assert ("finished", "wall", 20) == (found["state"], found["clock"], found["schedule"]["requests"])
+    assert found["verdict"]["valid"] is True
+    assert found["summary"]["requests"] == 20
+    assert "report.html" in out
+    assert "20 requests" in err
+
+
+def test_default_folder_is_new_each_time(bench: Bench, tmp_path: Path) -> None:
+    """A second run would overwrite the first."""
+    finished(bench(*QUICK, "--no-html"))
+    finished(bench(*QUICK, "--no-html"))
+
+    folders = sorted((tmp_path / "bench-runs").iterdir())
+    assert len(folders) == 2
+    assert all(f.name.startswith("chatbot-null-") for f in folders)
+    assert not (folders[0] / "report.html").exists()
+
+
+def test_json_is_the_whole_result_and_nothing_else(bench: Bench, tmp_path: Path) -> None:
+    """A script that reads the output would stumble over a note for people."""
+    out, err = finished(bench(*QUICK, "--json", "--quiet", "--out", "out"))
+
+    assert json.loads(out) == info(tmp_path / "out")
+    assert err == ""
+
+
+def test_run_json_repeats_the_run(bench: Bench, tmp_path: Path) -> None:
+    """A result of last month could not be checked."""
+    finished(bench(*QUICK, "--seed", "5", "--arrivals", "gamma:cv=3", "--out", "a"))
+    finished(bench("run", "--config", "a/run.json", "--out", "b"))
+    finished(bench("run", "--config", "b", "--seed", "6", "--out", "c"))
+
+    a, b, c = (info(tmp_path / name) for name in "abc")
+    assert a["schedule"]["sha256"] == b["schedule"]["sha256"] != c["schedule"]["sha256"]
+    assert a["spec"] == b["spec"]
+    assert pq.read_table(tmp_path / "a/schedule.parquet") == pq.read_table(tmp_path / "b/schedule.parquet")
+
+
+def test_repeating_with_another_schedule_is_refused(bench: Bench, tmp_path: Path) -> None:
+    """Two runs would be compared as equal although something changed what is sent."""
+    finished(bench(*QUICK, "--out", "a"))
+    path = tmp_path / "a" / "run.json"
+    path.write_text(path.read_text(encoding="utf-8").replace('"sha256": "', '"sha256": "0000'), encoding="utf-8")
+
+    _, err = finished(bench("run", "--config", "a", "--out", "b"), code=4)
+
+    assert err.startswith("bench: The schedule drawn now")
+    assert not (tmp_path / "b").exists()
+
+
+def test_init_writes_what_config_takes(bench: Bench, tmp_path: Path) -> None:
+    """The first configuration of a newcomer would be refused."""
+    finished(bench("init"))
+    finished(bench("run", "--config", "bench.toml", "--backend", "null", "--rate", "200", "--out", "out"))
+
+    assert info(tmp_path / "out")["spec"]["requests"] == 60
+
+
+@pytest.mark.parametrize(("limit", "code"), [("1%", 0), ("100%", 1)])
+def test_fail_under_decides_the_exit_code(limit: str, code: int, bench: Bench) -> None:
+    """A nightly job would stay green while half of all requests fail."""
+    backend = ("--backend", "null:fail_share=0.5")
+    finished(bench(*QUICK, *backend, "--fail-under", limit, "--out", "out"), code)
+
+
+def test_crash_of_the_backend_keeps_what_was_measured(bench: Bench, tmp_path: Path) -> None:
+    """Half an hour of measurements would be lost with the server."""
+    _, err = finished(bench(*QUICK, "--backend", "null:crash_after=10", "--out", "out"), code=3)
+
+    run = load(tmp_path / "out")
+    assert "bench: The null backend stopped at request 9" in err
+    assert run.requests.num_rows == 10
+    assert run.info["verdict"]["valid"] is False
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_killed_run_can_be_reported(bench: Bench, wait_for: WaitFor, tmp_path: Path) -> None:
+    """A machine that dies in the night would take everything along."""
+    process = bench(*ENDLESS)
+    wait_for(lambda: rows(tmp_path) > 50_000)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+    out, _ = finished(bench("report", "out"))
+    text, _ = finished(bench("report", "out", "--format", "text"))
+    again = json.loads(finished(bench("report", "out", "--format", "json"))[0])
+
+    assert "report.html" in out
+    assert (tmp_path / "out" / "report.html").stat().st_size > 1000
+    assert text.strip()
+    assert again
+    assert load(tmp_path / "out").requests.num_rows > 0
+    assert info(tmp_path / "out")["state"] == "running"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_stops_drains_and_reports(
+    number: signal.Signals, bench: Bench, wait_for: WaitFor, tmp_path: Path
+) -> None:
+    """Ctrl-C, or the end of a CI job, would throw the measurements away."""
+    process = bench(*ENDLESS)
+    wait_for(lambda: rows(tmp_path) > 20_000)
+    process.send_signal(number)
+    finished(process)
+
+    found = info(tmp_path / "out")
+    assert found["state"] == "interrupted"
+    assert found["outcome"]["not_sent"] > 0
+    assert found["outcome"]["sent"] == load(tmp_path / "out").requests.num_rows
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_second_interrupt_ends_at_once(bench: Bench, wait_for: WaitFor, tmp_path: Path) -> None:
+    """A server that never answers would hold the terminal for the whole drain."""
+    process = bench(*ENDLESS[:2], "null:tpot=1h", *ENDLESS[3:], "--drain", "1h")
+    wait_for(lambda: (tmp_path / "out" / "run.json").exists() and "startup_s" in info(tmp_path / "out"))
+    wait_for(lambda: _waits(process))
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    finished(process)
+
+    found = load(tmp_path / "out")
+    assert found.info["state"] == "interrupted"
+    assert found.requests.num_rows == found.info["outcome"]["sent"]
+    assert set(found.requests["status"].to_pylist()) <= {"cancelled"}
+
+
+def _waits(process: subprocess.Popen[str]) -> bool:
+    """Whether the process has its handlers in place: Linux tells which signals it catches."""
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
+    caught = int(next(line for line in status.splitlines() if line.startswith("SigCgt")).split()[1], 16)
+    return bool(caught & (1 << (signal.SIGTERM - 1)))
+
+
+def test_reader_that_leaves_does_not_matter(bench: Bench) -> None:
+    """`bench run | head -1` would end with a traceback, or with the exit code of a failure."""
+    process = bench(*QUICK, "--out", "out")
+    assert process.stdout is not None
+    process.stdout.close()
+    process.stdout = None
+
+    _, err = process.communicate(timeout=60)
+
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert "BrokenPipe" not in err
