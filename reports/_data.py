@@ -1,0 +1,90 @@
+"""What figures and pages ask of a run: arrays of its tables, its SLO, and how far each request is from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness import measure
+from harness import slo as slos
+from harness.api import Bound, Slo
+
+if TYPE_CHECKING:
+    from harness.folder import Run
+
+LABELS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "itl_p99": "ITL p99", "lateness": "lateness"}
+EMPTY = "No request was recorded, so there is nothing to draw; run it longer or with more --requests."
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """One bound of the SLO and, per request, value / limit: at most 1 meets, inf misses at any scale."""
+
+    bound: Bound
+    name: str
+    ratio: np.ndarray
+
+
+def label(metric: str) -> str:
+    """The printed name of a metric."""
+    return LABELS.get(metric, metric)
+
+
+def metric(run: Run, name: str) -> np.ndarray:
+    """A metric per request, float64, NaN where undefined (of a pooled metric the worst value of each request)."""
+    return measure.per_request(measure.metrics()[name], run.requests)
+
+
+def sample(run: Run, name: str) -> np.ndarray:
+    """Sorted values of a metric over the requests that ended well: what the percentiles are taken of."""
+    return np.sort(measure.sample(measure.metrics()[name], run.requests, answered(run)))
+
+
+def column(run: Run, name: str) -> np.ndarray:
+    """A numeric column of the requests table as float64, NaN where null."""
+    values: np.ndarray = run.requests.column(name).to_numpy(zero_copy_only=False).astype(np.float64)
+    return values
+
+
+def slo(run: Run) -> Slo:
+    """The SLO that the run was asked to keep; without bounds when it had none."""
+    kept = run.info.get("slo")
+    if not isinstance(kept, dict):
+        return Slo()
+    bounds = tuple(_bound(b) for b in kept.get("bounds") or [] if isinstance(b, dict))
+    return Slo(bounds, float(kept.get("goal") or Slo().goal))
+
+
+def _bound(kept: dict[str, Any]) -> Bound:
+    return Bound(str(kept["metric"]), float(kept["limit"]), kept.get("tag"), kept.get("percentile"))
+
+
+def answered(run: Run) -> np.ndarray:
+    """Per request whether it ended well (status ok)."""
+    return measure.succeeded(run.requests)
+
+
+def margins(run: Run) -> list[Margin]:
+    """Per request-level bound of the SLO, how far each request is from it; bounds on a percentile are left out."""
+    bounds = slos.score(run.requests, slo(run)).bounds
+    return [_margin(run, scored) for scored in bounds if scored.bound.percentile is None]
+
+
+def joint(found: list[Margin]) -> np.ndarray:
+    """Per request the greatest ratio of all bounds: the SLO scale from which on the request meets everything."""
+    ratio: np.ndarray = np.max([m.ratio for m in found], axis=0)
+    return ratio
+
+
+def _margin(run: Run, scored: slos.BoundScore) -> Margin:
+    bound = scored.bound
+    limit = np.full(run.requests.num_rows, bound.limit)
+    if bound.metric in slos.OWN:
+        own = column(run, slos.OWN[bound.metric])
+        limit = np.where(np.isnan(own), limit, own)
+    values = metric(run, bound.metric)
+    ratio = np.where(np.isnan(values) | ~scored.applies, 0.0, values / limit)
+    name = label(bound.metric) + (f"@{bound.tag}" if bound.tag is not None else "")
+    return Margin(bound, name, np.where(answered(run), ratio, np.inf))

@@ -1,0 +1,21 @@
+"""The definitions in use, as every report prints them."""
+
+from __future__ import annotations
+
+DEFINITIONS = (
+    ("TTFT", "time to first token: first token minus the scheduled time of the request (s)"),
+    (
+        "TPOT",
+        "(last - first token) / (n - 1) of one request (s); with one token it has none and meets its bound",
+    ),
+    ("ITL", "every single gap between token events, pooled over all requests (s)"),
+    ("E2E", "last token minus the scheduled time (s)"),
+    ("lateness", "sent minus scheduled time (s): the client's own delay, part of TTFT and E2E"),
+    ("percentiles", "linear interpolation on the raw values of the requests that ended well"),
+    (
+        "attainment",
+        "share of all requests that meet every bound; rejected, failed, timed-out and dropped requests miss",
+    ),
+    ("goodput", "requests within the SLO per second, at the rate of this run"),
+    ("throughput", "requests that ended well per second"),
+)

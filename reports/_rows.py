@@ -1,0 +1,212 @@
+"""The result of a run as printed rows: percentiles with bounds, counts by status, errors, rates."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.measure import metrics, sample, succeeded
+from harness.summary import describe, summarize
+from reports import _data, _numbers
+from reports._clean import clean
+from reports._facts import part
+
+if TYPE_CHECKING:
+    from harness.folder import Run
+
+ALWAYS = ("ttft", "tpot", "itl", "e2e")
+MOST_CLASSES = 8
+MOST_ERRORS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the percentile table, printed; `missed` when its share is below what was asked."""
+
+    name: str
+    unit: str
+    mean: str
+    p50: str
+    p90: str
+    p99: str
+    max: str
+    bound: str
+    met: str
+    missed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The percentile table of one class of traffic."""
+
+    note: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """An error text of the backend, and how often it came."""
+
+    status: str
+    text: str
+    count: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Numbers and printed rows; `attainment` is None without an SLO, `kept` is True when the SLO was kept."""
+
+    total: int
+    ok: int
+    attainment: float | None
+    goal: float
+    kept: bool
+    slo_text: str
+    rate_rps: float | None
+    rate: str
+    span: str
+    flow: str
+    rows: tuple[Row, ...]
+    classes: tuple[Group, ...]
+    counts: tuple[tuple[str, str, str], ...]
+    errors: tuple[Error, ...]
+
+
+def result(run: Run) -> Result:
+    """The result of `run`: its stored summary, or one made now for a run that was killed before it had one."""
+    slo = _data.slo(run)
+    summary = part(run.info, "summary") or summarize(run.requests, slo)
+    bounds = [b for b in summary.get("bounds") or [] if isinstance(b, Mapping)]
+    statuses = {str(k): int(v) for k, v in part(summary, "status").items()}
+    total, ok = run.requests.num_rows, statuses.get("ok", 0)
+    asked = part(run.info, "workload").get("rate_rps")
+    rate = float(asked) if isinstance(asked, int | float) and asked > 0 else None
+    return Result(
+        total=total,
+        ok=ok,
+        attainment=summary.get("attainment") if bounds else None,
+        goal=slo.goal,
+        kept=bool(summary.get("passed")) if bounds else ok == total > 0,
+        slo_text=_slo_text(bounds, slo.goal),
+        rate_rps=rate,
+        rate=_rate(run, rate),
+        span=_span(summary),
+        flow=_flow(summary, rate, total - ok, bounded=bool(bounds)),
+        rows=rows(part(summary, "metrics"), bounds, slo.goal),
+        classes=_classes(run, bounds, slo.goal),
+        counts=tuple((clean(s), f"{n:,}", _numbers.share(n / total)) for s, n in statuses.items() if n or s == "ok")
+        if total
+        else (("ok", "0", "-"),),
+        errors=_errors(run.requests),
+    )
+
+
+def rows(measured: Mapping[str, Any], bounds: Iterable[Mapping[str, Any]], goal: float) -> tuple[Row, ...]:
+    """One row per latency and per bound: a bound on all requests stands in the row of its metric."""
+    bounds = list(bounds)
+    plain = {str(b["metric"]): b for b in bounds if b.get("tag") is None and b.get("percentile") is None}
+    names = [*ALWAYS, *(m for m in plain if m not in ALWAYS)]
+    made = [_row(_data.label(name), part(measured, name), plain.get(name), goal) for name in names]
+    apart = [b for b in bounds if b.get("tag") is not None or b.get("percentile") is not None]
+    return (*made, *(_row(_bound_name(b), {}, b, goal) for b in apart))
+
+
+def _row(name: str, values: Mapping[str, Any], bound: Mapping[str, Any] | None, goal: float) -> Row:
+    limit = bound.get("limit_s") if bound else None
+    unit = _numbers.unit_of([values.get("p99"), limit])
+    mean, p50, p90, p99, most = (_numbers.in_unit(values.get(k), unit) for k in ("mean", "p50", "p90", "p99", "max"))
+    if bound is None:
+        return Row(clean(name, 60), unit, mean, p50, p90, p99, most, "", "", False)
+    at = "per request" if limit is None else _numbers.limit(limit)
+    return Row(clean(name, 60), unit, mean, p50, p90, p99, most, at, *_met(bound, goal))
+
+
+def _met(bound: Mapping[str, Any], goal: float) -> tuple[str, bool]:
+    """The share within a bound and whether that is too few; of a percentile bound, its value and verdict."""
+    if bound.get("percentile") is None:
+        share = bound.get("attainment")
+        return _numbers.share(share), share is not None and share < goal
+    if bound.get("passed") is None:
+        return "-", False
+    kept = bool(bound["passed"])
+    value = "never" if bound.get("value_s") is None else _numbers.seconds(bound["value_s"])
+    return f"{'kept' if kept else 'broken'} ({value})", not kept
+
+
+def _bound_name(bound: Mapping[str, Any]) -> str:
+    percentile = bound.get("percentile")
+    name = _data.label(str(bound["metric"])) + ("" if percentile is None else f" p{percentile:g}")
+    return name if bound.get("tag") is None else f"{name} @{clean(bound['tag'], 40)}"
+
+
+def _slo_text(bounds: list[Mapping[str, Any]], goal: float) -> str:
+    if not bounds:
+        return "none given"
+    return (
+        ", ".join(f"{_bound_name(b)} {_at_most(b.get('limit_s'))}" for b in bounds)
+        + f", for {goal * 100:g}% of all requests"
+    )
+
+
+def _at_most(limit_s: float | None) -> str:
+    return "as each request says" if limit_s is None else f"<= {_numbers.limit(limit_s)}"
+
+
+def _rate(run: Run, asked: float | None) -> str:
+    sent = part(run.info, "fidelity").get("achieved_rps")
+    texts = [f"asked {_numbers.plain(asked)} req/s" if asked else "",
+             f"achieved {_numbers.number(sent)} req/s" if isinstance(sent, int | float) else ""]  # fmt: skip
+    return ", ".join(t for t in texts if t)
+
+
+def _span(summary: Mapping[str, Any]) -> str:
+    window = summary.get("window_s")
+    return f"sent over {_numbers.seconds(window)}" if window else "sent at one instant"
+
+
+def _flow(summary: Mapping[str, Any], rate: float | None, failed: int, *, bounded: bool) -> str:
+    texts = [f"throughput {_numbers.number(summary.get('throughput_rps'))} req/s"]
+    if bounded:
+        at = f" at {_numbers.plain(rate)} req/s" if rate else ""
+        texts.append(f"goodput {_numbers.number(summary.get('goodput_rps'))} req/s (within the SLO{at})")
+    texts += [f"output {_numbers.number(summary.get('output_tps'))} tokens/s", f"failed {failed:,}"]
+    if summary.get("preemptions"):
+        texts.append(f"preemptions {summary['preemptions']:,}")
+    return ", ".join(texts)
+
+
+def _classes(run: Run, bounds: list[Mapping[str, Any]], goal: float) -> tuple[Group, ...]:
+    """Percentiles of each class of traffic, when there are several, the largest first."""
+    tags = run.requests.column("tag")
+    if tags.null_count == len(tags):
+        return ()
+    counted = Counter({row["values"]: row["counts"] for row in pc.value_counts(tags).to_pylist()})
+    return tuple(_class(run, tag, bounds, goal) for tag, _ in counted.most_common(MOST_CLASSES) if len(counted) > 1)
+
+
+def _class(run: Run, tag: str | None, bounds: list[Mapping[str, Any]], goal: float) -> Group:
+    tags = run.requests.column("tag")
+    table = run.requests.filter(pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False))
+    ok = succeeded(table)
+    measured = {name: describe(sample(metrics()[name], table, ok)) for name in ALWAYS}
+    own = [
+        {**b, "tag": None} for b in bounds if tag is not None and b.get("tag") == tag and b.get("percentile") is None
+    ]
+    name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
+    failed = int(np.sum(~ok))
+    return Group(f"{_numbers.count(table.num_rows, 'request')} {name}, {failed:,} failed", rows(measured, own, goal))
+
+
+def _errors(table: pa.Table) -> tuple[Error, ...]:
+    """The most frequent error texts, each cut to 300 characters, and how many others there were."""
+    failed = table.select(["status", "error"]).filter(pc.is_valid(table.column("error")))
+    found = Counter((r["status"], clean(r["error"], 300)) for r in failed.to_pylist())
+    listed = tuple(Error(clean(status), text, f"{n:,}") for (status, text), n in found.most_common(MOST_ERRORS))
+    rest = sum(found.values()) - sum(n for _, n in found.most_common(MOST_ERRORS))
+    return (*listed, Error("", f"{len(found) - MOST_ERRORS:,} other texts", f"{rest:,}")) if rest else listed

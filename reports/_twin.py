@@ -1,0 +1,74 @@
+"""The table twin of a figure: the same points as rows, for readers who do not see or draw it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports.figures._style import MARKS
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+MOST_ROWS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """Column heads with units, printed rows, and how many points the figure holds in all."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    points: int
+
+
+def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
+    """The points of `figure`, one row per shared x (or y), else one row per point; evenly thinned to `most` rows."""
+    traces = [t for t in figure.data if t.meta != MARKS]
+    xs = [np.asarray(t.x) for t in traces]
+    ys = [np.asarray(t.y) for t in traces]
+    if _equal(xs):
+        heads = [_title(figure, traces[-1], "x"), *(f"{t.name}: {_title(figure, t, 'y')}" for t in traces)]
+        columns = [xs[0], *ys]
+    elif _equal(ys):
+        heads = [_title(figure, traces[0], "y"), *(f"{t.name}: {_title(figure, t, 'x')}" for t in traces)]
+        columns = [ys[0], *xs]
+    else:
+        heads = ["series", _title(figure, traces[-1], "x"), _values(figure, traces)]
+        names = np.concatenate([np.full(len(x), t.name, dtype=object) for t, x in zip(traces, xs, strict=True)])
+        columns = [names, np.concatenate(xs), np.concatenate(ys)]
+    kept = np.unique(np.linspace(0, len(columns[0]) - 1, min(most, len(columns[0]))).astype(np.int64))
+    rows = tuple(tuple(_cell(column[i]) for column in columns) for i in kept)
+    return Twin(tuple(_plain(head) for head in heads), rows, len(columns[0]))
+
+
+def _equal(arrays: Sequence[np.ndarray]) -> bool:
+    return all(len(a) == len(arrays[0]) and bool(np.array_equal(a, arrays[0])) for a in arrays)
+
+
+def _title(figure: go.Figure, trace: Any, letter: str) -> str:
+    anchor = getattr(trace, f"{letter}axis") or letter
+    number = anchor[1:]
+    axis = getattr(figure.layout, f"{letter}axis{number}")
+    return str(axis.title.text or "")
+
+
+def _values(figure: go.Figure, traces: Sequence[Any]) -> str:
+    return " or ".join(dict.fromkeys(_title(figure, t, "y") for t in traces))
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return _plain(value)
+    return f"{float(value):.6g}"
+
+
+def _plain(text: str) -> str:
+    """Figure text as plain text again: it is escaped once more where it is printed."""
+    for name, mark in (("<br>", " "), ("&lt;", "<"), ("&gt;", ">"), ("&#123;", "{"), ("&amp;", "&")):
+        text = text.replace(name, mark)
+    return re.sub(r"\s+", " ", text)

@@ -1,0 +1,205 @@
+"""What every report says about a run, as printed text in reading order; each form only lays it out and escapes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from reports import _facts, _numbers, _rows
+from reports._clean import clean
+from reports._definitions import DEFINITIONS
+from reports._facts import Facts, first, pairs, part
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.folder import Run
+    from reports._rows import Group, Row
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A caution: what a reader must know, and the remedy."""
+
+    message: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The texts of a report, free of control characters but not yet escaped.
+
+    `good` tells whether the run is complete, valid, and kept its SLO at the goal; `word` is the state in capitals.
+    """
+
+    title: str
+    traffic: str
+    good: bool
+    word: str
+    answer: str
+    verdict: str
+    heads: Facts
+    rows: tuple[Row, ...]
+    rows_note: str
+    classes: tuple[Group, ...]
+    bounded: bool
+    kept: bool
+    met: str
+    goal: str
+    flow: str
+    counts: tuple[tuple[str, str, str], ...]
+    errors: tuple[_rows.Error, ...]
+    fidelity: str
+    warnings: tuple[Warned, ...]
+    no_warnings: str
+    definitions: Facts
+    commands: tuple[str, ...]
+    facts: Facts
+    next: str
+
+
+def view(run: Run) -> View:
+    """Everything the reports print about `run`."""
+    result = _rows.result(run)
+    info = run.info
+    word, verdict = _verdict(run)
+    warnings = _warnings(info)
+    return View(
+        title=_title(info),
+        traffic=_traffic(run, result),
+        good=word == "VALID" and result.kept,
+        word=word,
+        answer=_answer(run, result),
+        verdict=verdict,
+        heads=_heads(info, result),
+        rows=result.rows,
+        rows_note=f"Latencies of {_numbers.count(result.ok, 'request')} that ended well, {result.span}",
+        classes=result.classes,
+        bounded=result.attainment is not None,
+        kept=result.kept,
+        met=_numbers.share(result.attainment),
+        goal=f"goal {result.goal * 100:g}%",
+        flow=result.flow,
+        counts=result.counts,
+        errors=result.errors,
+        fidelity=_fidelity(info),
+        warnings=warnings,
+        no_warnings="No warnings." if run.complete else "None were noted before the run ended.",
+        definitions=DEFINITIONS,
+        commands=_facts.commands(run),
+        facts=_facts.used(run),
+        next=_next(run, result, warnings),
+    )
+
+
+def _title(info: Mapping[str, Any]) -> str:
+    workload = first(part(info, "workload"), "name") or "workload"
+    day = clean(info.get("started") or "")[:10]
+    return f"{workload} on {_backend_name(info)}" + (f", {day}" if day else "")
+
+
+def _traffic(run: Run, result: _rows.Result) -> str:
+    workload, seed = part(run.info, "workload"), part(run.info, "spec").get("seed")
+    texts = [first(workload, "arrivals"), first(workload, "lengths"), _numbers.count(result.total, "request"),
+             None if seed is None else f"seed {clean(seed)}", result.span]  # fmt: skip
+    return ", ".join(text for text in texts if text)
+
+
+def _backend_name(info: Mapping[str, Any]) -> str:
+    spec = clean(part(info, "spec").get("backend") or "", 60)
+    return first(part(info, "backend"), "backend", "name") or spec.partition(":")[0] or "backend"
+
+
+def _verdict(run: Run) -> tuple[str, str]:
+    """The state in capitals and the sentence that goes with it."""
+    told = part(run.info, "verdict")
+    reasons = [clean(r, 400) for r in told.get("reasons") or []]
+    said = _sentence(told.get("text"), 600)
+    if not run.complete:
+        state = clean(run.info.get("state") or "")
+        how = {"running": "It was killed, or is still going on", "interrupted": "It was interrupted"}.get(
+            state, "It ended early"
+        )
+        planned = _planned(run)
+        of = f" of {planned:,} planned" if planned else ""
+        text = f"{how}: {run.requests.num_rows:,}{of} requests were recorded, and all figures speak of these alone."
+        return ("INTERRUPTED" if state == "interrupted" else "NOT FINISHED"), " ".join([text, *reasons])
+    if not told:
+        return "NOT JUDGED", "The run holds no verdict."
+    if told.get("valid"):
+        return "VALID", "All checks of the run passed."
+    return "NOT VALID", " ".join(_sentence(reason, 400) for reason in reasons) or said
+
+
+def _planned(run: Run) -> int:
+    if run.schedule is not None:
+        return int(run.schedule.num_rows)
+    asked = part(run.info, "schedule").get("requests")
+    return asked if isinstance(asked, int) else 0
+
+
+def _answer(run: Run, result: _rows.Result) -> str:
+    if result.total == 0:
+        return "No request was recorded."
+    requests = _numbers.count(result.total, "request")
+    rate = f" at {_numbers.plain(result.rate_rps)} requests per second" if result.rate_rps else ""
+    if result.attainment is None:
+        return f"{result.ok:,} of {requests} ended well{rate}; no SLO was given."
+    reached = "reaches" if result.kept else "misses"
+    part_of = "" if run.complete else " recorded so far"
+    return (
+        f"{_numbers.share(result.attainment)} of {requests}{part_of} met the SLO{rate}: "
+        f"{reached} the goal of {result.goal * 100:g}%."
+    )
+
+
+def _heads(info: Mapping[str, Any], result: _rows.Result) -> Facts:
+    workload, backend = part(info, "workload"), part(info, "backend")
+    provenance = {**part(workload, "provenance"), **workload}
+    content = first(provenance, "arrivals"), first(provenance, "lengths")
+    rows = (
+        ("SLO", result.slo_text),
+        ("Workload", ", ".join(t for t in (first(workload, "name"), *content) if t)),
+        ("Preparation", first(provenance, "preparation", "source")),
+        ("Tokenizer", first(provenance, "tokenizer")),
+        ("Rate", result.rate),
+        ("Backend", ", ".join(t for t in (_backend_name(info), pairs(backend, _APART)) if t)),
+        ("Model", first(backend, "model")),
+        ("Hardware", first(backend, "hardware", "device") or first(part(info, "host"), "cpu", "processor", "machine")),
+        ("Clock", {"virtual": "virtual (simulated time)", "wall": "wall"}.get(str(info.get("clock")))),
+    )
+    return tuple((name, value) for name, value in rows if value)
+
+
+_APART = ("backend", "name", "model", "hardware", "device")
+
+
+def _fidelity(info: Mapping[str, Any]) -> str:
+    told = part(info, "fidelity")
+    line = told.get("line")
+    if line:
+        return clean(line, 600)
+    return pairs(told) or "The run ended before its sending could be judged."
+
+
+def _warnings(info: Mapping[str, Any]) -> tuple[Warned, ...]:
+    found = [w for w in info.get("warnings") or [] if isinstance(w, dict)]
+    return tuple(Warned(_sentence(w.get("message"), 600), _sentence(w.get("remedy"), 400)) for w in found)
+
+
+def _sentence(value: object, limit: int) -> str:
+    text = clean(value or "", limit)
+    return text[:1].upper() + text[1:] + ("" if not text or text.endswith((".", "!", "?", ")")) else ".")
+
+
+def _next(run: Run, result: _rows.Result, warnings: tuple[Warned, ...]) -> str:
+    """One thing to do now: finish, mend, or try another rate."""
+    again = _facts.commands(run)[-1]
+    if not run.complete:
+        return f"run it again: {again}"
+    if not part(run.info, "verdict").get("valid", True) and warnings and warnings[0].remedy:
+        return warnings[0].remedy[:1].lower() + warnings[0].remedy[1:]
+    rate = result.rate_rps
+    if rate is None or result.attainment is None or part(run.info, "spec").get("trace"):
+        return f"repeat it with another seed: {again} --seed 1"
+    return f"try a {'higher' if result.kept else 'lower'} rate: {again} --rate {rate * (2 if result.kept else 0.5):.3g}"

@@ -1,0 +1,89 @@
+"""The look all figures share: palette, dashes, axes, and where a figure keeps its finding.
+
+The colours are those of Okabe and Ito (Color Universal Design, 2008) that keep a contrast of 3:1 on white; a dash
+or a marker always says the same as the colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#bb6699", "#777777"
+DARK = {BLUE: "#56b4e9", VERMILLION: "#f5843c", GREEN: "#2fc39b", PURPLE: "#dd9cc4", GREY: "#a3a3a3"}
+"""What the page puts in the place of each colour on a dark ground."""
+MARKS = "marks"
+"""`meta` of a trace that only marks points of another one; it is not repeated in the table."""
+
+_FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": "#1b1f24"}
+_AXIS = {
+    "gridcolor": "#d9dde2", "linecolor": "#777777", "zeroline": False, "showline": True, "ticks": "outside",
+    "tickcolor": "#777777", "automargin": True, "exponentformat": "none",
+}  # fmt: skip
+
+
+def line(color: str, dash: str = "solid", width: float = 2.0) -> dict[str, object]:
+    """The line of a trace."""
+    return {"color": color, "dash": dash, "width": width}
+
+
+def axis(title: str, **more: object) -> dict[str, object]:
+    """An axis whose title ends with its unit."""
+    return {**_AXIS, "title": {"text": title}, **more}
+
+
+def log_axis(title: str, values: Iterable[float], **more: object) -> dict[str, object]:
+    """A log axis over positive `values`, with plain numbers at 1, 2 and 5 of each decade."""
+    import numpy as np
+
+    positive = np.asarray([v for v in values if v > 0 and np.isfinite(v)] or [1.0])
+    low, high = np.log10(positive.min()), np.log10(positive.max())
+    pad = max(0.03 * (high - low), 0.02)
+    low, high = float(low - pad), float(high + pad)
+    wide = high - low
+    steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7) if wide < 1.2 else (1, 2, 5) if wide <= 3 else (1,)
+    ticks = [m * 10.0**e for e in range(int(np.floor(low)), int(np.ceil(high)) + 1) for m in steps]
+    shown = [t for t in ticks if low <= np.log10(t) <= high] or [10.0 ** ((low + high) / 2)]
+    text = [f"{t:,.10g}" for t in shown]
+    return axis(title, type="log", range=[low, high], tickvals=shown, ticktext=text, **more)
+
+
+def new(height: int = 420) -> go.Figure:
+    """An empty figure of one panel in the shared look."""
+    return go.Figure(layout=_layout(height))
+
+
+def panels(heights: Sequence[float], height: int) -> go.Figure:
+    """An empty figure of panels above one another that share their x axis."""
+    figure = make_subplots(
+        rows=len(heights), cols=1, shared_xaxes=True, row_heights=list(heights), vertical_spacing=0.05
+    )
+    figure.update_layout(_layout(height))
+    return figure
+
+
+def done(figure: go.Figure, finding: str, notes: Iterable[str] = ()) -> go.Figure:
+    """`figure` with its finding (one sentence) and its notes kept in `layout.meta`."""
+    figure.update_layout(meta={"finding": finding, "notes": [n for n in notes if n]})
+    return figure
+
+
+def level(figure: go.Figure, y: float, text: str, **where: Any) -> None:
+    """A horizontal grey line with its name at the right end."""
+    figure.add_hline(
+        y=y, line={"color": GREY, "width": 1, "dash": "dash"}, annotation_text=text,
+        annotation_position="top right", annotation_font_size=12, **where,
+    )  # fmt: skip
+
+
+def _layout(height: int) -> dict[str, object]:
+    return {
+        "template": "none", "height": height, "font": _FONT, "hovermode": "closest",
+        "paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff",
+        "margin": {"l": 70, "r": 24, "t": 40, "b": 56},
+        "legend": {"orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom"},
+        "hoverlabel": {"namelength": -1},
+    }  # fmt: skip

@@ -1,0 +1,86 @@
+"""TTFT of each request over the time of the run: a growing queue, a stall or a burst shows here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.quantiles import quantile
+from reports import _data, _numbers
+from reports.figures import _reduce
+from reports.figures import _style as style
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from harness.folder import Run
+
+ORDER = 8
+TITLE = "Time to first token over the run"
+_STRETCHES = 40
+_LEAST = 10
+
+
+def figure(run: Run) -> go.Figure | str:
+    """TTFT in seconds (log axis) against the planned time, met and missed apart, with p50 and p90 of stretches."""
+    at, ttft = _data.column(run, "scheduled_s"), _data.metric(run, "ttft")
+    known = np.isfinite(ttft) & (ttft > 0)
+    if not np.any(known):
+        return _data.EMPTY if run.requests.num_rows == 0 else (
+            "No request waited a measurable time for its first token; the counts by status and the errors say more."
+        )  # fmt: skip
+    order = np.argsort(at, kind="stable")[known[np.argsort(at, kind="stable")]]
+    at, ttft = at[order], ttft[order]
+    found = _data.margins(run)
+    met = (_data.joint(found) <= 1.0)[order] if found else np.ones(len(at), dtype=bool)
+    drawn = style.new()
+    kept = _reduce.sampled(ttft)
+    _points(drawn, at[kept], ttft[kept], met[kept], bounded=bool(found))
+    _lines(drawn, at, ttft)
+    drawn.update_layout(
+        xaxis=style.axis("planned time since the start (s)"),
+        yaxis=style.log_axis("TTFT (s, log scale)", [ttft.min(), ttft.max()]),
+    )
+    return style.done(
+        drawn,
+        _finding(ttft),
+        [_reduce.note(len(at), len(kept), "requests", "evenly chosen, with the extremes of each stretch")],
+    )
+
+
+def _points(drawn: go.Figure, at: np.ndarray, ttft: np.ndarray, met: np.ndarray, *, bounded: bool) -> None:
+    looks = [(met, "met the SLO" if bounded else "requests", style.BLUE, "circle")]
+    if bounded:
+        looks.append((~met, "missed the SLO", style.VERMILLION, "x"))
+    for chosen, name, color, symbol in looks:
+        if np.any(chosen):
+            drawn.add_scatter(
+                x=at[chosen], y=ttft[chosen], mode="markers", name=name, hovertemplate="%{x:.2f} s: %{y:.4g} s",
+                marker={"size": 5, "color": color, "symbol": symbol, "opacity": 0.75},
+            )  # fmt: skip
+
+
+def _lines(drawn: go.Figure, at: np.ndarray, ttft: np.ndarray) -> None:
+    """p50 and p90 of stretches of equally many requests, drawn where each stretch holds at least ten."""
+    stretches = [s for s in np.array_split(np.arange(len(at)), min(_STRETCHES, max(1, len(at) // _LEAST))) if len(s)]
+    if len(stretches) < 3:
+        return
+    middle = np.array([float(np.mean(at[s])) for s in stretches])
+    for q, dash in ((0.5, "solid"), (0.9, "dash")):
+        drawn.add_scatter(
+            x=middle, y=[quantile(ttft[s], q) for s in stretches], name=f"p{q * 100:g} of {len(stretches)} stretches",
+            mode="lines", line=style.line(style.GREY, dash, 2.5), hovertemplate="%{x:.2f} s: %{y:.4g} s",
+        )  # fmt: skip
+
+
+def _finding(ttft: np.ndarray) -> str:
+    """Compares the last third with the first: a queue that grows makes the later requests wait longer."""
+    third = len(ttft) // 3
+    if third < _LEAST:
+        return f"TTFT lies between {_numbers.seconds(float(ttft.min()))} and {_numbers.seconds(float(ttft.max()))}."
+    first, last = quantile(ttft[:third], 0.5), quantile(ttft[-third:], 0.5)
+    return (
+        f"The median TTFT is {_numbers.seconds(first)} in the first third of the requests and "
+        f"{_numbers.seconds(last)} in the last third."
+    )

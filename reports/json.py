@@ -1,0 +1,27 @@
+"""The run as JSON: what `run.json` holds, for other programs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from harness.summary import summarize
+from reports import _data
+
+if TYPE_CHECKING:
+    from harness.folder import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """`run.json`, indented by `indent` spaces; a run that was killed gets the summary of what it recorded."""
+
+    indent: int = 2
+
+    def render(self, run: Run) -> str:
+        """The text, ending with a newline; control characters are escaped as JSON does."""
+        info = {**run.info, "complete": run.complete}
+        if not info.get("summary"):
+            info["summary"] = summarize(run.requests, _data.slo(run))
+        return json.dumps(info, indent=self.indent, ensure_ascii=True, allow_nan=False) + "\n"

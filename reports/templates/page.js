@@ -1,0 +1,96 @@
+(function () {
+  "use strict";
+  const nonce = document.currentScript.nonce;
+  const content = JSON.parse(document.getElementById("data").textContent);
+  const figures = new Map(content.figures.map((f) => [f.key, f]));
+  const boxes = Array.from(document.querySelectorAll("[data-figure]"));
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const themes = {
+    light: { ink: "#1b1f24", paper: "#ffffff", grid: "#d9dde2" },
+    dark: { ink: "#e6e8eb", paper: "#15181c", grid: "#353b43" },
+  };
+  let printing = false;
+
+  function say(text) {
+    for (const box of boxes) {
+      box.textContent = text;
+      box.classList.add("missing");
+    }
+  }
+
+  function themed(key) {
+    const night = !printing && dark.matches;
+    const theme = night ? themes.dark : themes.light;
+    let text = JSON.stringify(figures.get(key));
+    if (night) for (const [light, instead] of Object.entries(content.dark)) text = text.replaceAll(light, instead);
+    const { data, layout } = JSON.parse(text);
+    layout.font.color = theme.ink;
+    layout.paper_bgcolor = layout.plot_bgcolor = theme.paper;
+    layout.hoverlabel = { namelength: -1, bgcolor: theme.paper, font: { color: theme.ink } };
+    for (const key of Object.keys(layout)) {
+      if (/^[xy]axis/.test(key)) layout[key].gridcolor = theme.grid;
+    }
+    if (printing) {
+      layout.width = 680;
+    } else {
+      layout.autosize = true;
+    }
+    for (const note of layout.annotations || []) note.bgcolor = theme.paper;
+    return { data, layout };
+  }
+
+  function draw(box) {
+    const { data, layout } = themed(box.dataset.figure);
+    box.dataset.drawn = "yes";
+    return Plotly.react(box, data, layout, { displayModeBar: false, responsive: !printing });
+  }
+
+  function redraw(all) {
+    for (const box of boxes) if (all || box.dataset.drawn) draw(box);
+  }
+
+  async function code() {
+    const packed = document.getElementById("plotly");
+    if (!packed) return null;
+    if (typeof DecompressionStream === "undefined") {
+      throw new Error("This browser cannot unpack the drawing library; make the report again with --plain, or read the tables.");
+    }
+    const bytes = Uint8Array.from(atob(packed.textContent.trim()), (c) => c.charCodeAt(0));
+    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  }
+
+  async function start() {
+    const text = await code();
+    if (text !== null) {
+      const script = document.createElement("script");
+      script.nonce = nonce;
+      script.textContent = text;
+      document.head.append(script);
+    }
+    const seen = new IntersectionObserver(
+      (entries) => {
+        for (const entry of entries) {
+          if (entry.isIntersecting) {
+            seen.unobserve(entry.target);
+            if (!entry.target.dataset.drawn) draw(entry.target);
+          }
+        }
+      },
+      { rootMargin: "300px" },
+    );
+    boxes.forEach((box) => seen.observe(box));
+    dark.addEventListener("change", () => redraw(false));
+    addEventListener("beforeprint", () => {
+      printing = true;
+      document.querySelectorAll("details").forEach((d) => { d.dataset.was = d.open ? "open" : ""; d.open = true; });
+      redraw(true);
+    });
+    addEventListener("afterprint", () => {
+      printing = false;
+      document.querySelectorAll("details").forEach((d) => { d.open = d.dataset.was === "open"; });
+      redraw(false);
+    });
+  }
+
+  if (boxes.length) start().catch((error) => say(error.message));
+})();

@@ -1,0 +1,119 @@
+"""Simulator speed: requests per CPU second with records and metrics on, and whether cost grows with length.
+
+Two request sets on one A100 with Llama-2-7B: `fix` (512 in, 128 out, Poisson 11/s) and `var` (lognormal, mean 390 in
+and 199 out, Poisson 9/s). Everything between the drawn schedule and the finished summary is counted: simulation,
+records, tables, SLO scores, percentiles. Public simulators reach 850 to 3,400 requests per CPU second.
+
+    python tests/perf/simulator_speed.py [--requests 4000] [--repeats 7] [--long 1000000] [--policy vllm-v0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import resource
+import subprocess
+import sys
+import time
+from itertools import islice
+
+import numpy as np
+
+from backends.sim import Sim
+from harness.api import Request
+from harness.records import to_table
+from harness.slo_text import parse
+from harness.summary import summarize
+
+SLO = "ttft=0.25,tpot=0.1"
+BATCH = 4096  # records that become columns at a time, as in `bench run`
+
+
+def fix(count: int, seed: int = 0) -> list[Request]:
+    """512 prompt tokens, 128 output tokens, Poisson 11/s."""
+    at_s = np.cumsum(np.random.default_rng(seed).exponential(1 / 11, count)).tolist()
+    return [Request(i, t, 512, 128) for i, t in enumerate(at_s)]
+
+
+def var(count: int, seed: int = 0) -> list[Request]:
+    """Lognormal lengths with mean 390 and 199 (sigma 0.8 of the logarithm), Poisson 9/s."""
+    rng = np.random.default_rng(seed)
+    at_s = np.cumsum(rng.exponential(1 / 9, count)).tolist()
+    prompts, outputs = (
+        np.maximum(1, rng.lognormal(np.log(mean) - 0.8**2 / 2, 0.8, count).round()).astype(int).tolist()
+        for mean in (390, 199)
+    )
+    return [Request(i, *row) for i, row in enumerate(zip(at_s, prompts, outputs, strict=True))]
+
+
+SETS = {"fix": fix, "var": var}
+
+
+def measure(requests: list[Request], policy: str) -> dict[str, float]:
+    """CPU seconds of each part for one run over `requests`."""
+    import pyarrow as pa
+
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    start = time.process_time()
+    sim = Sim(model="llama2-7b", hardware="a100-80g", policy=policy)
+    tables, core_s = [], 0.0
+    records = sim.simulate(requests)
+    while True:
+        before = time.process_time()
+        batch = list(islice(records, BATCH))
+        core_s += time.process_time() - before
+        if not batch:
+            break
+        tables.append(to_table(batch))
+    table = pa.concat_tables(tables)
+    steps = sim.steps_table()
+    recorded = time.process_time()
+    summary = summarize(table, parse(SLO))
+    end = time.process_time()
+    gc.enable()
+    gc.unfreeze()
+    assert summary["status"]["ok"] == len(requests)
+    return {
+        "total": end - start, "core": core_s, "records": recorded - start - core_s, "metrics": end - recorded,
+        "steps": steps.num_rows, "attainment": summary["attainment"],
+    }  # fmt: skip
+
+
+def child(name: str, count: int, policy: str, repeats: int) -> None:
+    """Print the best of some runs, in a process of its own so that its memory can be read."""
+    requests = SETS[name](count)
+    runs = [measure(requests, policy) for _ in range(repeats)]
+    best = min(runs, key=lambda run: run["total"])
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    parts = "  ".join(f"{part} {best[part] / count * 1e6:5.2f}" for part in ("core", "records", "metrics"))
+    print(
+        f"{name:4} {policy:8} {count:>9,} requests  {count / best['total']:>9,.0f} requests/CPU s  "
+        f"(us each: {parts})  {best['steps']:>10,.0f} steps  attainment {best['attainment']:.3f}  peak {peak_mb:.0f} MB",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Run every set and policy in its own process."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--requests", type=int, default=4000)
+    options.add_argument("--repeats", type=int, default=7)
+    options.add_argument("--long", type=int, default=0, help="also a run of this many requests (say 1000000)")
+    options.add_argument("--policy", action="append")
+    options.add_argument("--child", nargs=4)
+    given = options.parse_args()
+    if given.child:
+        name, count, policy, repeats = given.child
+        child(name, int(count), policy, int(repeats))
+        return
+    for policy in given.policy or ["vllm-v0", "sarathi"]:
+        for name in SETS:
+            sizes = [(given.requests, given.repeats)] + ([(given.long, 1)] if given.long else [])
+            for count, repeats in sizes:
+                subprocess.run([sys.executable, __file__, "--child", name, str(count), policy, str(repeats)], check=True)
+
+
+if __name__ == "__main__":
+    main()

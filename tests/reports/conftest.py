@@ -1,0 +1,127 @@
+"""Runs with realistic shapes, made without any backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from harness import slo as slos
+from harness.api import RequestRecord, Step
+from harness.folder import Run
+from harness.records import SCHEDULE, steps_table, to_table
+from harness.summary import summarize
+
+MakeRun = Callable[..., Run]
+
+
+def _records(n: int, tokens: int, seed: int, failed: int, tags: tuple[str | None, ...]) -> list[RequestRecord]:
+    rng = np.random.default_rng(seed)
+    at = np.cumsum(rng.exponential(1 / 12.0, n))
+    ttft = 0.06 + rng.gamma(2.0, 0.04, n)
+    lengths = np.minimum(rng.geometric(1 / tokens, n) + 1, 4 * tokens)
+    rows = []
+    for i in range(n):
+        sent = float(at[i] + rng.exponential(0.0004))
+        first = sent + float(ttft[i])
+        stamps = first + np.concatenate([[0.0], np.cumsum(rng.normal(0.03, 0.004, lengths[i] - 1).clip(0.005))])
+        bad = i < failed
+        rows.append(
+            RequestRecord(
+                request_id=i, scheduled_s=float(at[i]), sent_s=sent, token_s=[] if bad else stamps.tolist(), token_n=None,
+                prompt_tokens=int(rng.lognormal(5.5, 1.0)) + 1, output_tokens=0 if bad else int(lengths[i]),
+                output_tokens_asked=int(lengths[i]), status=("timeout" if i % 3 else "error") if bad else "ok",
+                error="connection refused" if bad else None, tag=tags[i % len(tags)], replica=0,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def _steps(span_s: float, seed: int) -> list[Step]:
+    rng = np.random.default_rng(seed)
+    rows, at, running = [], 0.0, 4.0
+    while at < span_s:
+        running = float(np.clip(running + rng.normal(0, 0.6), 0, 24))
+        prefill = int(rng.integers(64, 512)) if rng.random() < 0.15 else 0
+        took = 0.02 + running * 0.0006 + prefill * 4e-5
+        waiting = max(0, int(running) - 16)
+        rows.append(
+            Step(
+                0,
+                at,
+                at + took,
+                prefill,
+                int(running),
+                int(running) * 300,
+                waiting,
+                int(running),
+                512 - int(running) * 19,
+            )
+        )
+        at += took
+    return rows
+
+
+def _schedule(records: list[RequestRecord]) -> pa.Table:
+    rows = [
+        {"id": r.request_id, "scheduled_s": r.scheduled_s, "prompt_tokens": r.prompt_tokens, "prefix_ids": [],
+         "output_tokens": r.output_tokens_asked, "prefix_block_tokens": 512, "turn": 0, "tag": r.tag, "priority": 0}
+        for r in records
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=SCHEDULE)
+
+
+def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
+    parsed = slos.parse(slo) if slo else slos.Slo()
+    return {
+        "schema": 1,
+        "state": "finished",
+        "spec": {"workload": "chatbot", "backend": "engine", "rate": 12.0, "seed": 0, "slo": slo, "goal": 0.9},
+        "command": f"bench run --workload chatbot --rate 12 --slo {slo}",
+        "versions": {"bench": "0.1.0", "python": "3.11.9", "numpy": "2.4.6"},
+        "host": {"machine": "x86_64", "cores": 2, "cpu": "Example CPU"},
+        "clock": "wall",
+        "started": "2026-01-02T03:04:05.000+00:00",
+        "workload": {
+            "name": "chatbot", "arrivals": "poisson:rate_rps=12.0", "lengths": "sharegpt", "rate_rps": 12.0,
+            "provenance": {"preparation": "DistServe, table 1", "tokenizer": "OPT", "source": "ShareGPT"},
+        },
+        "backend": {"name": "engine", "model": "seeded Llama, 25M parameters", "policy": "sarathi", "kv_blocks": 512, "gpus": 0},
+        "slo": {
+            "text": slo, "goal": 0.9,
+            "bounds": [{"metric": b.metric, "limit": b.limit, "tag": b.tag, "percentile": b.percentile} for b in parsed.bounds],
+        },
+        "schedule": {"sha256": "5f70bf18a0860070" * 4, "requests": table.num_rows, "span_s": span_s},
+        "summary": summarize(table, parsed),
+        "fidelity": {
+            "requested_rps": 12.0, "achieved_rps": 11.9,
+            "line": "sending: lateness p99 1.9 ms, rate 11.9 of 12.0, dispersion 0.97 / 1.05 / 1.10 (Poisson 1)",
+        },
+        "warnings": [
+            {"code": "short", "message": "the run is shorter than five minutes", "remedy": "give --duration 5min", "facts": {}}
+        ],
+        "verdict": {"valid": True, "reasons": [], "text": "all checks of the run passed"},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    """Makes a Run of `n` requests; `info` replaces top-level keys of run.json."""
+
+    def make(
+        n: int = 240, tokens: int = 40, *, seed: int = 0, failed: int = 3, slo: str = "ttft=0.25,tpot=0.1",
+        tags: tuple[str | None, ...] = (None,), steps: bool = True, complete: bool = True, **info: Any,
+    ) -> Run:  # fmt: skip
+        records = _records(n, tokens, seed, failed, tags)
+        table = to_table(records)
+        span_s = records[-1].scheduled_s if records else 0.0
+        stepped = steps_table(_steps(span_s, seed)) if steps else None
+        state = {} if complete else {"state": "running"}
+        facts = {**_info(table, slo, span_s), **state, **info}
+        return Run(Path("bench-runs/demo"), facts, table, stepped, _schedule(records), complete)
+
+    return make
