@@ -172,8 +172,10 @@ def _simulate(
                 arrival_s = later[0][0]
         for index in touched if len(touched) == 1 else sorted(set(touched)):
             replica = replicas[index]
+            if replica.in_flight is not None:
+                continue
             if isinstance(model, Recorded) and (start_s := model.next_start_s(index)) > now_s:
-                if replica.in_flight is None and start_s < inf:
+                if start_s < inf:
                     heappush(ending, (start_s, index, array("d")))  # the recorded executor was not ready yet
                 continue
             batch = replica.schedule(now_s)

@@ -78,6 +78,7 @@ def drive_virtual(
             batch.append(record)
             if len(batch) >= BATCH_RECORDS:
                 _write(rows, live, batch)
+                rows.add_steps(simulator.steps_table())
                 batch = []
             if stop.asked:
                 ended = "interrupted"

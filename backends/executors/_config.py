@@ -200,7 +200,7 @@ class _Source:
             if not isinstance(kinds, list) or len(kinds) != layers:
                 raise UsageError(f"'{self.path}': layer_types must name each of the {layers} layers.")
             return tuple(size if kind == "sliding_attention" else None for kind in kinds)
-        first = self.integer("max_window_layers", 0) if family == "qwen2" else 0
+        first = self.integer("max_window_layers", 28) if family == "qwen2" else 0
         return tuple(size if layer >= first else None for layer in range(layers))
 
 

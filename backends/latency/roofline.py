@@ -43,7 +43,10 @@ class Roofline:
     _gpu: Hardware = field(init=False, repr=False, compare=False)
     _flop_s: float = field(init=False, repr=False, compare=False)
     _byte_s: float = field(init=False, repr=False, compare=False)
+    _pair_s: float = field(init=False, repr=False, compare=False)  # one token attends to one token: arithmetic
+    _stored_s: float = field(init=False, repr=False, compare=False)  # KV of one token is read
     _context_s: float = field(init=False, repr=False, compare=False)
+    _heads: dict[int, float] = field(init=False, repr=False, compare=False)
     _layers: dict[int, float] = field(init=False, repr=False, compare=False)
     _decodes: dict[int, float] = field(init=False, repr=False, compare=False)
 
@@ -60,7 +63,10 @@ class Roofline:
         put(self, "_gpu", gpu)
         put(self, "_flop_s", 1 / (gpu.peak_flops(self.dtype_bytes) * self.flops_share))
         put(self, "_byte_s", 1 / (gpu.bandwidth_bytes_per_s * self.memory_share))
-        put(self, "_context_s", max(self._kv_flops * self._flop_s, self._kv_bytes * self._byte_s))
+        put(self, "_pair_s", self._kv_flops * self._flop_s)
+        put(self, "_stored_s", self._kv_bytes * self._byte_s)
+        put(self, "_context_s", max(self._pair_s, self._stored_s))
+        put(self, "_heads", {})
         put(self, "_layers", {})
         put(self, "_decodes", {})
 
@@ -107,11 +113,14 @@ class Roofline:
     def attention_s(self, tokens: int, stored: int) -> float:
         """Seconds of attention of one piece of prompt: `tokens` new ones, causal, after `stored` ones."""
         pairs = tokens * stored + tokens * (tokens + 1) // 2
-        return max(pairs * self._kv_flops * self._flop_s, (tokens + stored) * self._kv_bytes * self._byte_s)
+        return max(pairs * self._pair_s, (tokens + stored) * self._stored_s)
 
     def _dense_s(self, tokens: int, sampled: int, decode_seqs: int) -> float:
         """Everything but the reading of context: host, layers, the head for the `sampled` last tokens."""
-        head_s = self.gemm_s(sampled, self._shape.hidden, -(-self._shape.vocab // self.tp))
+        head_s = self._heads.get(sampled)
+        if head_s is None:
+            head_s = self.gemm_s(sampled, self._shape.hidden, -(-self._shape.vocab // self.tp))
+            self._heads[sampled] = head_s
         return self.overhead_s + self.seq_s * decode_seqs + self.layers_s(tokens) + head_s
 
     def _decode_base_s(self, decode_seqs: int) -> float:
@@ -125,10 +134,12 @@ class Roofline:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
         if not prefills:
             return self.decode_s(decode_seqs, context_tokens)
-        tokens = decode_seqs + sum(n for n, _ in prefills)
+        tokens, attention_s = decode_seqs, 0.0
+        for new, stored in prefills:
+            tokens += new
+            attention_s += self.attention_s(new, stored)
         time_s = self._dense_s(tokens, decode_seqs + len(prefills), decode_seqs)
-        time_s += self._context_s * (decode_seqs + context_tokens)
-        return time_s + sum(self.attention_s(n, p) for n, p in prefills)
+        return time_s + self._context_s * (decode_seqs + context_tokens) + attention_s
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""

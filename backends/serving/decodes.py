@@ -28,7 +28,7 @@ class Decodes:
         "_end_s",
         "_ends",
         "_fresh",
-        "_members",
+        "members",
         "_past",
         "_size",
         "context",
@@ -43,7 +43,7 @@ class Decodes:
         self._size = block_size or 1
         # members that need a block at tick t: phases[t % size]
         self.phases = array("q", [0] * self._size) if block_size else None
-        self._members: dict[Sequence, None] = {}
+        self.members: dict[Sequence, None] = {}  # in the order in which they joined
         self._ends: list[tuple[int, int, Sequence]] = []  # heap of (tick of the last token, order, sequence)
         self._end_s: array[float] = array("d")  # end of tick number _past + i
         self._past = 0
@@ -54,14 +54,14 @@ class Decodes:
         self.ghost_context = 0
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self.members)
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._members)
+        return iter(self.members)
 
     def last(self) -> Sequence:
         """The member that joined last."""
-        return next(reversed(self._members))
+        return next(reversed(self.members))
 
     def join(self, seq: Sequence) -> None:
         """A sequence whose prompt is computed starts to decode at the next tick."""
@@ -71,7 +71,7 @@ class Decodes:
         seq.group = self
         seq.joined_tick = tick
         seq.phase = Phase.DECODE
-        self._members[seq] = None
+        self.members[seq] = None
         self._fresh.append(seq)
         self.context += computed
         if self.phases is not None:
@@ -80,7 +80,7 @@ class Decodes:
 
     def leave(self, seq: Sequence) -> None:
         """A member stops decoding (it ended or lost its memory); its stamps and counts become its own."""
-        del self._members[seq]
+        del self.members[seq]
         joined, tick = seq.joined_tick, self.tick
         ran = tick - joined
         if ran:
@@ -111,12 +111,13 @@ class Decodes:
         taken = 0
         if count > 1 and phases is not None:
             cycles, rest = divmod(count - 1, size)
-            taken = cycles * len(self._members)
-            for tick in range(first + 1, first + 1 + rest):
-                taken += phases[tick % size]
+            start = (first + 1) % size
+            taken = cycles * len(self.members) + sum(phases[start : start + rest])
+            if start + rest > size:
+                taken += sum(phases[: start + rest - size])
         self._end_s.extend(end_s)
         self.tick = first + count
-        self.context += count * len(self._members)
+        self.context += count * len(self.members)
         self.ghost_context += count * self.ghosts
         return taken
 
@@ -131,7 +132,7 @@ class Decodes:
 
     def steps_within(self, steps: int, free: int) -> int:
         """How many of the next `steps` ticks fit, the first being paid for and `free` blocks left for the others."""
-        phases, size, members = self.phases, self._size, len(self._members)
+        phases, size, members = self.phases, self._size, len(self.members)
         if phases is None or members * -(-(steps - 1) // size) <= free:
             return steps
         cycles = free // members
@@ -155,17 +156,17 @@ class Decodes:
         return done
 
     def _trim(self) -> None:
-        oldest = min((seq.joined_tick for seq in self._members), default=self.tick)
+        oldest = min((seq.joined_tick for seq in self.members), default=self.tick)
         if oldest - self._past > TRIM:
             del self._end_s[: oldest - self._past]
             self._past = oldest
 
     def check(self) -> None:
         """Integrity of the derived sums."""
-        assert self.context == sum(seq.computed for seq in self._members)
-        assert all(seq.group is self and seq.computed == seq.prompt + seq.emitted - 1 for seq in self._members)
+        assert self.context == sum(seq.computed for seq in self.members)
+        assert all(seq.group is self and seq.computed == seq.prompt + seq.emitted - 1 for seq in self.members)
         if self.phases is not None:
-            assert sum(self.phases) == len(self._members)
+            assert sum(self.phases) == len(self.members)
 
     def __repr__(self) -> str:
-        return f"<Decodes {len(self._members)} at tick {self.tick}, {self.context} tokens of context>"
+        return f"<Decodes {len(self.members)} at tick {self.tick}, {self.context} tokens of context>"

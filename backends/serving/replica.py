@@ -78,7 +78,7 @@ class Replica:
             return None
         batch.start_s = now_s
         batch.waiting = len(self.waiting)
-        batch.running = len(self.prefilling) + len(decoding) + len(self.parked)
+        batch.running = len(self.prefilling) + len(decoding.members) + len(self.parked)
         batch.free_blocks = self.blocks.free
         self.in_flight = batch
         if self.journal is not None:
@@ -132,7 +132,7 @@ class Replica:
     @property
     def running(self) -> int:
         """Sequences that hold memory: in prefill, decoding or parked."""
-        return len(self.prefilling) + len(self.decoding) + len(self.parked)
+        return len(self.prefilling) + len(self.decoding.members) + len(self.parked)
 
     def admissible(self) -> bool:
         """Whether memory admits the head of the queue: its whole prompt (or reservation) above the watermark."""
@@ -140,7 +140,7 @@ class Replica:
         free = self.blocks.free
         if free - want >= self._watermark:
             return True
-        return want <= free and not self.prefilling and not self.decoding._members
+        return want <= free and not self.prefilling and not self.decoding.members
 
     def admit(self, batch: Batch, tokens: int) -> Sequence:
         """Move the head of the queue to prefill and run its first `tokens` tokens. `admissible` said yes."""
@@ -170,10 +170,10 @@ class Replica:
         while needed > blocks.free:
             self.preempt(batch)
             needed = decoding.blocks_needed()
-        if decoding._members:
+        if decoding.members:
             if needed:
                 blocks.take(needed)
-            batch.decode_seqs = len(decoding) + decoding.ghosts
+            batch.decode_seqs = len(decoding.members) + decoding.ghosts
 
     def park(self, seq: Sequence) -> None:
         """Let a decoding sequence sit out; it keeps its memory and queues behind those that are parked already."""
@@ -267,7 +267,7 @@ class Replica:
     def _haunt(self, done: list[Sequence]) -> None:
         """Finished rows stay in a padded batch, at its cost, until its last row ends."""
         decoding = self.decoding
-        if not decoding._members and not self.prefilling:
+        if not decoding.members and not self.prefilling:
             decoding.ghosts = decoding.ghost_context = 0
         else:
             decoding.ghosts += len(done)

@@ -50,7 +50,7 @@ class DistserveSim:
         if batch.prefills:
             return
         whole = self._take_turns(replica)
-        if replica.decoding:
+        if replica.decoding.members:
             replica.decode(batch)
             batch.repeats = whole and not batch.preempted
 

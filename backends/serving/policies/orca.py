@@ -36,7 +36,7 @@ class Orca:
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """All decodes, then whole prompts in order of arrival."""
-        if replica.decoding:
+        if replica.decoding.members:
             replica.decode(batch)
         while replica.waiting and not batch.preempted and replica.running < self.max_batch and replica.admissible():
             replica.admit(batch, replica.waiting[0].need())

@@ -43,7 +43,7 @@ class Sarathi:
     def fill(self, replica: Replica, batch: Batch) -> None:
         """All decodes, unfinished prompts, new prompts, under the budget."""
         left = self.budget
-        if replica.decoding:
+        if replica.decoding.members:
             replica.decode(batch)
             left -= batch.decode_seqs
         for seq in replica.prefilling:

@@ -37,7 +37,7 @@ class Static:
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Decode while anything runs; else the next requests in order of arrival."""
-        if replica.decoding:
+        if replica.decoding.members:
             replica.decode(batch)
             batch.repeats = not batch.preempted
             return

@@ -48,6 +48,6 @@ class VllmV0:
                 break
             replica.admit(batch, need)
             tokens += need
-        if not tokens and replica.decoding:
+        if not tokens and replica.decoding.members:
             replica.decode(batch)
             batch.repeats = not batch.preempted
