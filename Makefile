@@ -31,7 +31,9 @@ lint: $(STAMP) ## format, lint, types, import rules
 check: lint test ## what CI runs: lint and tests
 
 perf: $(STAMP) ## measure the simulator and the engine on this machine
-	$(BIN)/python -m pytest tests/perf -s
+	$(BIN)/python tests/perf/simulator_speed.py --long 1000000
+	$(BIN)/python tests/perf/engine_throughput.py
+	$(BIN)/python tests/perf/latency_beside_measurements.py
 
 clean: ## remove the environment and caches; runs stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
