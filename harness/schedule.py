@@ -139,7 +139,7 @@ def digest(table: pa.Table) -> str:
     """SHA-256 of the rows as little-endian columns in the schema's order, whatever chunks they came in."""
     whole = hashlib.sha256()
     for field in SCHEDULE:
-        whole.update(f"{field.name}:{field.type}:{len(table)};".encode())
+        whole.update(f"{field.name}:{len(table)};".encode())
         for part in _column_digests(table[field.name]):
             whole.update(part)
     return whole.hexdigest()

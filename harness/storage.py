@@ -39,7 +39,8 @@ class Stream:
 
     def write(self, table: pa.Table) -> None:
         """Append rows; they are with the operating system when this returns, so a kill cannot take them."""
-        self._writer.write_table(table if table.schema == self.schema else table.cast(self.schema))
+        same = table.schema == self.schema
+        self._writer.write_table(table if same else table.select(self.schema.names).cast(self.schema))
         self._file.flush()
 
     def convert(self, target: Path) -> None:
@@ -64,9 +65,7 @@ def batches(path: Path) -> Iterator[pa.RecordBatch]:
 def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
     """Write a Parquet file batch by batch, and put it in its place when it is whole."""
     part = path.with_name(path.name + ".part")
-    words = [
-        f.name for f in schema if pa.types.is_string(f.type)
-    ]  # stamps hardly repeat: no dictionary for them
+    words = [f.name for f in schema if pa.types.is_string(f.type)]  # stamps hardly repeat: no dictionary for them
     with pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=words) as writer:
         for group in _groups(rows):
             writer.write_table(pa.Table.from_batches(group, schema))

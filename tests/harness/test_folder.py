@@ -1,0 +1,377 @@
+"""A run folder survives whatever happens to the process that writes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harness import storage
+from harness.api import Step
+from harness.errors import UsageError
+from harness.folder import RunFolder, load
+from harness.records import to_table
+from harness.schedule import Schedule
+
+STEP = Step(0, 0.0, 0.5, 1, 2, 3, 4, 5, 6)
+
+
+def names(path):
+    return sorted(p.name for p in path.iterdir())
+
+
+def test_a_finished_run_comes_back_whole(tmp_path, record, traffic):
+    """What was measured would not be what is reported."""
+    rows = [record(i) for i in range(30)]
+    schedule = Schedule.draw(traffic(), seed=0, requests=30)
+    folder = RunFolder.create(tmp_path / "run", {"clock": "wall"}, flush_every=7)
+    folder.save_schedule(schedule)
+    for row in rows:
+        folder.add_records([row])
+    folder.add_steps([STEP, STEP])
+    folder.finish({"summary": {"attainment": None}})
+    run = load(tmp_path / "run")
+
+    assert to_table(rows).equals(run.requests)
+    assert run.steps.num_rows == 2
+    assert schedule.table.equals(run.schedule)
+    assert run.complete
+    assert {"schema": 1, "clock": "wall", "state": "finished", "summary": {"attainment": None}} == run.info
+    assert ["requests.parquet", "run.json", "schedule.parquet", "steps.parquet"] == names(tmp_path / "run")
+
+
+def test_a_run_that_goes_on_can_be_read(tmp_path, record):
+    """`bench report` could not look at a long run before it ends."""
+    folder = RunFolder.create(tmp_path, {}, flush_every=1000)
+    folder.add_records([record(0)])
+    before = load(tmp_path).requests.num_rows
+    folder.flush()
+    run = load(tmp_path)
+    folder.close()
+
+    assert before == 0
+    assert run.requests.num_rows == 1
+    assert run.steps is None
+    assert run.schedule is None
+    assert not run.complete
+    assert run.info["state"] == "running"
+
+
+def test_rows_reach_the_disk_without_being_asked(tmp_path, record):
+    """A simulation of hours that is killed would have nothing."""
+    folder = RunFolder.create(tmp_path, {}, flush_every=10)
+    folder.add_records([record(i) for i in range(9)])
+    before = load(tmp_path).requests.num_rows
+    folder.add_records([record(9)])
+    after = load(tmp_path).requests.num_rows
+    folder.close()
+
+    assert (before, after) == (0, 10)
+
+
+def test_an_interrupted_run_says_so_and_is_whole(tmp_path, record):
+    """A run ended by Ctrl-C would pass for a full one."""
+    folder = RunFolder.create(tmp_path, {})
+    folder.add_records([record(0)])
+    folder.finish({"state": "interrupted"})
+    run = load(tmp_path)
+
+    assert run.info["state"] == "interrupted"
+    assert not run.complete
+    assert run.requests.num_rows == 1
+
+
+def test_facts_may_follow_the_end(tmp_path):
+    """The verdict, which needs the finished table, could not be stored."""
+    folder = RunFolder.create(tmp_path, {})
+    folder.finish()
+    folder.update({"verdict": {"valid": True}})
+
+    assert load(tmp_path).info["verdict"] == {"valid": True}
+    assert load(tmp_path).complete
+
+
+KILLED = """
+    import sys, time
+    from harness.api import RequestRecord, Step
+    from harness.folder import RunFolder
+
+    def row(i):
+        return RequestRecord(i, float(i), float(i), [i + 0.1, i + 0.2], None, 5, 2, 2, "ok")
+
+    folder = RunFolder.create(sys.argv[1], {}, flush_every=50)
+    i = 0
+    while True:
+        folder.add_records([row(i)])
+        if i % 50 == 49:
+            folder.add_steps([Step(0, float(i), float(i) + 0.5, 1, 2, 3, 4, 5, 6)])
+            print(i + 1, flush=True)
+        i += 1
+"""
+
+
+@pytest.mark.parametrize("batches", [1, 3, 20])
+def test_kill_9_loses_nothing_that_was_flushed(tmp_path, batches):
+    """An hour of measuring would be lost to the out-of-memory killer."""
+    script = textwrap.dedent(KILLED)
+    child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    told = 0
+    for _ in range(batches):
+        told = int(child.stdout.readline())
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    run = load(tmp_path)
+    ids = run.requests["request_id"].to_pylist()
+
+    assert len(ids) >= told
+    assert list(range(len(ids))) == ids
+    assert run.steps.num_rows >= told // 50
+    assert not run.complete
+
+
+def test_a_stream_cut_anywhere_in_its_last_batch_keeps_the_batches_before(tmp_path, record):
+    """A kill in the middle of a write would cost the whole run."""
+    folder = RunFolder.create(tmp_path, {})
+    folder.add_records([record(0), record(1)])
+    folder.flush()
+    stream = tmp_path / "requests.arrows"
+    whole = stream.stat().st_size
+    folder.add_records([record(2)])
+    folder.flush()
+    folder.close()
+    data = stream.read_bytes()
+
+    for size in range(whole, len(data)):
+        stream.write_bytes(data[:size])
+        assert load(tmp_path).requests["request_id"].to_pylist() == [0, 1], size
+    stream.write_bytes(data)
+    assert load(tmp_path).requests.num_rows == 3
+
+
+def test_a_stream_cut_before_its_first_batch_is_empty(tmp_path, record):
+    """A run killed in its first moment would end in a traceback."""
+    folder = RunFolder.create(tmp_path, {})
+    folder.add_records([record(0)])
+    folder.flush()
+    folder.close()
+    stream = tmp_path / "requests.arrows"
+    data = stream.read_bytes()
+
+    for size in range(0, len(data), 5):
+        stream.write_bytes(data[:size])
+        assert load(tmp_path).requests.num_rows == 0, size
+
+
+def test_a_kill_between_any_two_steps_of_finishing_loses_nothing(tmp_path, record, monkeypatch):
+    """The last second of a run would be the one in which it can be lost."""
+
+    class Killed(Exception):
+        pass
+
+    steps = ["harness.folder.write_json", "harness.storage.Stream.close"]
+    for n, step in enumerate(steps):
+        path = tmp_path / str(n)
+        folder = RunFolder.create(path, {})
+        folder.add_records([record(0)])
+
+        def die(*args, **kwargs):
+            raise Killed
+
+        with monkeypatch.context() as patch:
+            patch.setattr(step, die)
+            with pytest.raises(Killed):
+                folder.finish()
+        run = load(path)
+        folder.close()
+
+        assert run.requests.num_rows == 1
+
+
+def test_nothing_half_written_stands_in_the_place_of_a_file(tmp_path, record, monkeypatch):
+    """A full disk would leave half a Parquet file that looks like a result."""
+    folder = RunFolder.create(tmp_path, {})
+    folder.add_records([record(0)])
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    with pytest.raises(OSError, match="No space left"):
+        folder.finish()
+    run = load(tmp_path)
+    folder.close()
+
+    assert not (tmp_path / "requests.parquet").exists()
+    assert run.requests.num_rows == 1
+
+
+def test_conversion_gathers_small_batches_and_bounds_large_ones(tmp_path, record, monkeypatch):
+    """A run of a day would become a file of a million groups, or need its whole size in memory."""
+    folder = RunFolder.create(tmp_path, {}, flush_every=1)
+    for i in range(40):
+        folder.add_records([record(i)])
+    one = to_table([record(0)]).nbytes
+    monkeypatch.setattr(storage, "ROW_GROUP_BYTES", 10 * one)
+    folder.finish()
+    file = pq.ParquetFile(tmp_path / "requests.parquet")
+
+    assert 4 <= file.num_row_groups <= 5
+    assert list(range(40)) == load(tmp_path).requests["request_id"].to_pylist()
+
+
+def test_a_second_writer_is_turned_away(tmp_path, record):
+    """Two runs would mix their rows in one file."""
+    folder = RunFolder.create(tmp_path, {})
+    folder.add_records([record(0)])
+    folder.flush()
+    with pytest.raises(UsageError, match="is being written by another run"):
+        RunFolder.create(tmp_path, {})
+    run = load(tmp_path)
+    folder.close()
+
+    assert run.requests.num_rows == 1
+
+
+def test_an_earlier_run_is_replaced_without_a_trace(tmp_path, record):
+    """The steps of last week's run would be drawn beside today's requests."""
+    old = RunFolder.create(tmp_path, {"old": True})
+    old.add_records([record(0), record(1)])
+    old.add_steps([STEP])
+    old.finish()
+    (tmp_path / "report.html").write_text("old")
+    new = RunFolder.create(tmp_path, {})
+    killed = load(tmp_path)
+    new.add_records([record(5)])
+    new.finish()
+    run = load(tmp_path)
+
+    assert killed.requests.num_rows == 0
+    assert [5] == run.requests["request_id"].to_pylist()
+    assert run.steps is None
+    assert "old" not in run.info
+    assert ["requests.parquet", "run.json"] == names(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"thesis.tex": "x"}, "holds 'thesis.tex', which is no part of a run"),
+        ({"run.json": '{"schema": 1}', "notes.txt": "x"}, "holds 'notes.txt'"),
+        ({"run.json": '{"name": "npm"}'}, "holds something that is no run"),
+        ({"run.json": "not json"}, "holds something that is no run"),
+        ({"report.html": "x"}, "holds something that is no run"),
+    ],
+)
+def test_folders_of_others_are_left_alone(tmp_path, files, message):
+    """`--out ~` would delete what a user keeps there."""
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    with pytest.raises(UsageError, match=message):
+        RunFolder.create(tmp_path, {})
+
+    assert files == {p.name: p.read_text() for p in tmp_path.iterdir()}
+
+
+def test_a_folder_killed_at_its_birth_can_be_used_again(tmp_path):
+    """The user would have to delete the folder by hand."""
+    (tmp_path / "requests.arrows").write_bytes(b"")
+    (tmp_path / "run.json.part").write_text("{")
+    RunFolder.create(tmp_path, {}).finish()
+
+    assert load(tmp_path).complete
+
+
+def test_out_must_be_a_folder(tmp_path):
+    """A path in the way would end in a traceback."""
+    (tmp_path / "file").write_text("x")
+
+    with pytest.raises(UsageError, match="is a file"):
+        RunFolder.create(tmp_path / "file", {})
+    with pytest.raises(UsageError, match="cannot be made: Not a directory"):
+        RunFolder.create(tmp_path / "file" / "below", {})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "it has no run.json"),
+        ("{", "its run.json cannot be read"),
+        ("[]", "was not written by bench"),
+        ('{"name": "npm"}', "was not written by bench"),
+        ('{"schema": 2}', "has schema 2, this bench reads up to 1"),
+    ],
+)
+def test_folders_that_hold_no_run_get_one_sentence(tmp_path, content, message):
+    """`bench report .` would end in a traceback."""
+    if content is not None:
+        (tmp_path / "run.json").write_text(content)
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path)
+
+
+def test_missing_folders_and_files_get_one_sentence(tmp_path):
+    """A mistyped path would end in a traceback."""
+    (tmp_path / "file").write_text("x")
+
+    with pytest.raises(UsageError, match="it does not exist"):
+        load(tmp_path / "none")
+    with pytest.raises(UsageError, match="it is not a folder"):
+        load(tmp_path / "file")
+
+
+def test_the_path_of_run_json_names_the_run_too(tmp_path):
+    """A user who completes the path one step too far would be turned away."""
+    RunFolder.create(tmp_path, {"x": 1}).finish()
+
+    assert load(tmp_path / "run.json").info["x"] == 1
+
+
+def test_a_broken_parquet_file_gets_one_sentence(tmp_path):
+    """A file cut short in a copy would end in a traceback."""
+    RunFolder.create(tmp_path, {}).finish()
+    (tmp_path / "requests.parquet").write_bytes(b"PAR1")
+
+    with pytest.raises(UsageError, match=r"requests.parquet' cannot be read"):
+        load(tmp_path)
+
+
+def test_run_json_never_holds_nan(tmp_path):
+    """Every reader but Python's would refuse the file."""
+    folder = RunFolder.create(tmp_path, {})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        folder.update({"x": float("nan")})
+    folder.close()
+
+    assert json.loads((tmp_path / "run.json").read_text())["state"] == "running"
+
+
+def test_steps_may_come_as_a_table(tmp_path):
+    """A simulator's step rows would have to go through Python objects, one by one."""
+    steps = pa.table({"free_blocks": [1], "replica": [0], "start_s": [0.0], "end_s": [1.0], "prefill_tokens": [2],
+                      "decode_seqs": [3], "context_tokens": [4], "waiting": [5], "running": [6]})  # fmt: skip
+    folder = RunFolder.create(tmp_path, {})
+    folder.add_steps(steps)
+    folder.add_steps([])
+    folder.save_journal(pa.table({"call": ["add"]}))
+    folder.finish()
+
+    assert steps.to_pylist()[0] == load(tmp_path).steps.to_pylist()[0]
+    assert pq.read_table(tmp_path / "journal.parquet").num_rows == 1
+
+
+def test_the_repr_shows_the_state(tmp_path, record):
+    """A failing test would show an address."""
+    folder = RunFolder.create(tmp_path, {})
+    folder.add_records([record(0)])
+    text = repr(folder)
+    folder.close()
+
+    assert text == f"<RunFolder {tmp_path} running, 1 records not yet on disk>"

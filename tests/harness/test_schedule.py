@@ -1,0 +1,223 @@
+"""The schedule is drawn once, hashed, stored, and never changes."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import subprocess
+import sys
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harness import schedule as module
+from harness.api import Request
+from harness.errors import UsageError
+from harness.records import SCHEDULE
+from harness.schedule import Schedule, digest
+
+
+def test_a_schedule_yields_what_the_workload_drew(traffic):
+    """The run would send other requests than the workload describes."""
+    rng = np.random.default_rng(np.random.SeedSequence(3))
+
+    expected = list(islice(traffic().start(rng), 200))
+
+    assert expected == list(Schedule.draw(traffic(), seed=3, requests=200))
+
+
+def test_equal_seeds_give_equal_schedules_and_others_do_not(traffic):
+    """A run could not be repeated, or ten seeds would be one."""
+    one, same, other = (Schedule.draw(traffic(), seed=s, requests=50).sha256 for s in (1, 1, 2))
+
+    assert one == same
+    assert one != other
+
+
+def test_a_stored_schedule_gives_equal_requests(traffic, tmp_path):
+    """Repeating a stored run would send something else."""
+    drawn = Schedule.draw(traffic(), seed=0, requests=300)
+    drawn.save(tmp_path / "s.parquet")
+    read = Schedule.load(tmp_path / "s.parquet")
+
+    assert list(drawn) == list(read)
+    assert drawn.sha256 == read.sha256
+    assert ["s.parquet"] == [p.name for p in tmp_path.iterdir()]
+
+
+def test_duration_cuts_before_its_end(traffic):
+    """A run of ten seconds would send for longer, and its rate would be wrong."""
+    times = [r.scheduled_s for r in Schedule.draw(traffic(), seed=0, duration_s=10)]
+    longer = [r.scheduled_s for r in Schedule.draw(traffic(), seed=0, duration_s=20)]
+
+    assert [t for t in longer if t < 10] == times
+
+
+def test_both_limits_hold(traffic):
+    """The looser limit would win over the tighter."""
+    assert len(Schedule.draw(traffic(), seed=0, requests=3, duration_s=1000)) == 3
+    assert len(Schedule.draw(traffic(), seed=0, requests=1000, duration_s=5)) < 30
+
+
+def test_a_finite_workload_needs_no_limit(traffic):
+    """A whole trace could not be replayed without counting its rows first."""
+    assert len(Schedule.draw(traffic(requests=7), seed=0)) == 7
+
+
+def test_an_endless_workload_without_limit_is_refused(traffic, monkeypatch):
+    """`bench` would fill the memory and die without a word."""
+    monkeypatch.setattr(module, "ENDLESS", 100)
+    with pytest.raises(UsageError, match="no end .* give --requests or --duration"):
+        Schedule.draw(traffic(), seed=0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"requests": 0}, "at least 1, got 0"),
+        ({"duration_s": 0.0}, "longer than 0 s"),
+        ({"duration_s": float("nan")}, "longer than 0 s"),
+        ({"duration_s": 1e-9}, "No request is due in the first 1e-09 s"),
+    ],
+)
+def test_limits_that_let_nothing_through_are_refused(traffic, limits, message):
+    """An empty run would look like a result."""
+    with pytest.raises(UsageError, match=message):
+        Schedule.draw(traffic(), seed=0, **limits)
+
+
+def test_an_empty_workload_is_refused(traffic):
+    """An empty trace would look like a run without failures."""
+    with pytest.raises(UsageError, match="holds no request"):
+        Schedule.draw(traffic(requests=0), seed=0)
+
+
+@pytest.mark.parametrize("times", [[1.0, 0.5], [-1.0, 0.0], [0.0, float("nan")], [0.0, float("inf")]])
+def test_times_that_fall_or_are_none_are_refused(traffic, times):
+    """A plug-in that breaks its contract would send at the wrong time, and call it late."""
+
+    class Broken(traffic):
+        def start(self, rng):
+            return (Request(i, t, 1, 1) for i, t in enumerate(times))
+
+    with pytest.raises(UsageError, match="in order of time"):
+        Schedule.draw(Broken(), seed=0)
+
+
+def test_the_hash_does_not_depend_on_chunks(traffic, monkeypatch):
+    """The same schedule would get another hash after a round trip through a file."""
+    whole = Schedule.draw(traffic(), seed=0, requests=100)
+    monkeypatch.setattr(module, "CHUNK", 7)
+    cut = Schedule.draw(traffic(), seed=0, requests=100)
+
+    assert cut.table["id"].num_chunks > 1
+    assert whole.sha256 == cut.sha256
+
+
+def test_the_hash_is_made_of_plain_bytes():
+    """A new pyarrow would call every stored schedule changed: this value must never move."""
+    requests = [
+        Request(0, 0.0, 5, 7),
+        Request(1, 0.25, 6, 8, prefix_ids=(3, 4), prefix_block_tokens=16, session=2, turn=1, tag="é",
+                slo_ttft_s=0.5, slo_tpot_s=0.1, priority=-1),
+    ]  # fmt: skip
+    table = pa.Table.from_pylist(
+        [{name: getattr(r, name) for name in SCHEDULE.names} for r in requests], schema=SCHEDULE
+    )
+
+    def sha(data):
+        return hashlib.sha256(data).digest()
+
+    expected = hashlib.sha256()
+    both, second = b"\x01\x01", b"\x00\x01"
+    for name, valid, lengths, items in [
+        ("id", both, b"", struct.pack("<2q", 0, 1)),
+        ("scheduled_s", both, b"", struct.pack("<2d", 0.0, 0.25)),
+        ("prompt_tokens", both, b"", struct.pack("<2q", 5, 6)),
+        ("output_tokens", both, b"", struct.pack("<2q", 7, 8)),
+        ("prefix_ids", both, struct.pack("<2q", 0, 2), struct.pack("<2q", 3, 4)),
+        ("prefix_block_tokens", both, b"", struct.pack("<2q", 512, 16)),
+        ("session", second, b"", struct.pack("<2q", 0, 2)),
+        ("turn", both, b"", struct.pack("<2q", 0, 1)),
+        ("tag", second, struct.pack("<2q", 0, 2), "é".encode()),
+        ("slo_ttft_s", second, b"", struct.pack("<2d", 0, 0.5)),
+        ("slo_tpot_s", second, b"", struct.pack("<2d", 0, 0.1)),
+        ("priority", both, b"", struct.pack("<2q", 0, -1)),
+    ]:
+        expected.update(f"{name}:2;".encode() + sha(valid) + sha(lengths) + sha(items))
+
+    assert expected.hexdigest() == digest(table)
+
+
+@pytest.mark.parametrize("column", SCHEDULE.names)
+def test_every_column_counts_in_the_hash(traffic, column):
+    """Two schedules that differ could be compared as if they were one."""
+    table = Schedule.draw(traffic(), seed=0, requests=10).table
+    rows = table.to_pylist()
+    new = {"prefix_ids": [1], "tag": "x", "scheduled_s": rows[1]["scheduled_s"] + 1e-9}
+    rows[1][column] = new.get(column, 12345)
+    changed = pa.Table.from_pylist(rows, schema=SCHEDULE)
+
+    assert digest(table) != digest(changed)
+
+
+def test_neighbouring_texts_do_not_run_together_in_the_hash(traffic):
+    """Tags 'ab','c' and 'a','bc' would have one hash."""
+    rows = Schedule.draw(traffic(), seed=0, requests=2).table.to_pylist()
+
+    def tagged(*tags):
+        return digest(pa.Table.from_pylist([{**r, "tag": t} for r, t in zip(rows, tags, strict=True)], schema=SCHEDULE))
+
+    assert tagged("ab", "c") != tagged("a", "bc")
+    assert tagged("", None) != tagged(None, "")
+
+
+def test_a_changed_file_is_refused(traffic, tmp_path):
+    """A schedule edited by hand would pass for the one that was drawn."""
+    drawn = Schedule.draw(traffic(), seed=0, requests=10)
+    rows = drawn.table.to_pylist()
+    rows[3]["prompt_tokens"] += 1
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema=SCHEDULE).replace_schema_metadata({b"bench.sha256": drawn.sha256.encode()}),
+        tmp_path / "s.parquet",
+    )
+
+    with pytest.raises(UsageError, match="was changed after it was drawn"):
+        Schedule.load(tmp_path / "s.parquet")
+
+
+def test_files_that_are_no_schedule_get_one_sentence(tmp_path):
+    """A wrong path would end in a traceback."""
+    (tmp_path / "text").write_text("hello")
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "other.parquet")
+
+    for name, message in [("none", "No schedule"), ("text", "is not a schedule"), ("other.parquet", "no column 'id'")]:
+        with pytest.raises(UsageError, match=message):
+            Schedule.load(tmp_path / name)
+
+
+def test_another_process_draws_the_same_schedule(traffic):
+    """Something per process (hash seeds, import order) would leak into what is sent."""
+    code = (
+        "import numpy as np; from harness.api import Request; from harness.schedule import Schedule\n"
+        "class W:\n"
+        "    def start(self, rng):\n"
+        "        t = 0.0\n"
+        "        for i in range(50):\n"
+        "            t += rng.exponential(1.0)\n"
+        "            yield Request(i, t, int(rng.integers(1, 9)), 1, tag=str(i % 3))\n"
+        "print(Schedule.draw(W(), seed=5).sha256)"
+    )
+    runs = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in "ab"
+    }
+
+    assert len(runs) == 1
+
+
+def test_the_repr_shows_what_it_is(traffic):
+    """A failing test or a debugger would show an address."""
+    assert repr(Schedule.draw(traffic(), seed=0, requests=10)).startswith("<Schedule 10 requests in ")
