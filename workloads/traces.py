@@ -103,7 +103,7 @@ def _collect(file: Path, name: str, reader: Reader, rows: Iterator[Row], part: S
     turns: Counter[str] = Counter()
     last: Row | None = None
     for row in rows:
-        if (part.stop_s is not None and row.at_s >= part.stop_s) or len(kept.at_s) == part.limit:
+        if part.stop_s is not None and row.at_s >= part.stop_s:
             break
         last = row
         turn = turns[row.session] if row.session else 0
@@ -116,6 +116,8 @@ def _collect(file: Path, name: str, reader: Reader, rows: Iterator[Row], part: S
         else:
             session = (numbers.setdefault(row.session, len(numbers)), turn) if row.session else None
             _append(kept, row, session, reader.extras)
+            if len(kept.at_s) == part.limit:
+                break
     if not kept.at_s:
         raise UsageError(_nothing(file, last, dropped, part))
     return _finished(kept, file, name, reader, dropped, part)

@@ -1,0 +1,118 @@
+"""Arrivals against renewal theory."""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness.errors import UsageError
+from harness.registry import make
+from workloads.arrivals import _renewal
+from workloads.arrivals.constant import Constant
+from workloads.arrivals.gamma import Gamma
+from workloads.arrivals.poisson import Poisson
+
+if TYPE_CHECKING:
+    from harness.api import Arrivals
+
+
+def times(arrivals: Arrivals, count: int, seed: int = 1) -> np.ndarray:
+    return np.array(list(islice(arrivals.times(np.random.default_rng(seed)), count)))
+
+
+@pytest.mark.parametrize(("rate_rps", "cv"), [(4.0, 0.3), (4.0, 1.0), (0.5, 2.0), (20.0, 4.0)])
+def test_gamma_gaps_have_the_asked_mean_and_spread(rate_rps: float, cv: float) -> None:
+    """If this failed, a run at 'cv=2' would be a run at another burstiness, or at another rate."""
+    gaps = np.diff(times(Gamma(rate_rps, cv), 200_001))
+    mean_error = cv / rate_rps / math.sqrt(len(gaps))
+    spread_error = math.sqrt((2 + 6 * cv**2) / len(gaps)) * cv**2 / 2  # of a gamma law's sample variance
+
+    assert abs(gaps.mean() - 1 / rate_rps) < 4 * mean_error
+    assert abs((gaps.std() * rate_rps) ** 2 - cv**2) < 8 * spread_error
+
+
+@pytest.mark.parametrize("arrivals", [Poisson(3.0), Gamma(3.0, 0.5), Gamma(3.0, 3.0)])
+def test_gaps_follow_the_declared_law(arrivals: Poisson | Gamma) -> None:
+    """If this failed, the KS line of a report would accuse a client that did nothing wrong."""
+    gaps = np.diff(times(arrivals, 20_001, seed=3))
+    grain_s = 1e-9  # sums of float64 seconds hold no finer gaps, and bursts have many of them
+    below = float(arrivals.gap_cdf(np.array([grain_s]))[0])
+
+    assert abs(np.mean(gaps <= grain_s) - below) <= 4 * math.sqrt(below * (1 - below) / len(gaps))
+    law = stats.kstest(gaps[gaps > grain_s], lambda g: (arrivals.gap_cdf(g) - below) / (1 - below))
+    assert law.pvalue > 0.01
+
+
+@pytest.mark.parametrize("rate_rps", [0.5, 7.0])
+def test_poisson_counts_have_dispersion_one_at_every_scale(rate_rps: float) -> None:
+    """If this failed, 'poisson' would be burstier or calmer than a Poisson process over seconds or minutes."""
+    at_s = times(Poisson(rate_rps), 100_000, seed=5)
+    for bin_means in (1, 10, 100):
+        edges = np.arange(0, at_s[-1], bin_means / rate_rps)
+        counts = np.histogram(at_s, edges)[0]
+        tolerance = 4 * math.sqrt(2 / len(counts))
+
+        assert abs(counts.var() / counts.mean() - 1) < tolerance
+
+
+def test_gamma_with_cv_one_is_poisson() -> None:
+    """If this failed, the same traffic would have two laws under two names."""
+    gaps = np.linspace(0, 5, 100)
+
+    np.testing.assert_allclose(Poisson(2.0).gap_cdf(gaps), Gamma(2.0, 1.0).gap_cdf(gaps), atol=1e-12)
+
+
+def test_constant_arrivals_do_not_drift() -> None:
+    """If this failed, a metronome at 3 per second would be late by the sum of a million roundings."""
+    at_s = times(Constant(3.0), 300_001)
+
+    assert at_s[0] == 0
+    assert at_s[-1] == 100_000
+
+
+def test_no_gap_is_repeated_or_lost_where_chunks_meet() -> None:
+    """If this failed, the tail of the gaps would be cut or doubled every few thousand requests."""
+    rng = np.random.default_rng(9)
+    expected = np.cumsum(rng.exponential(0.5, 3 * _renewal.CHUNK))
+
+    np.testing.assert_allclose(expected, times(Poisson(2.0), 3 * _renewal.CHUNK, seed=9), rtol=1e-12)
+
+
+def test_first_arrivals_do_not_depend_on_how_many_are_taken() -> None:
+    """If this failed, a longer run would not begin with the requests of a shorter one."""
+    few, many = times(Gamma(2.0, 2.0), 10), times(Gamma(2.0, 2.0), 10_000)
+
+    np.testing.assert_array_equal(few, many[:10])
+
+
+def test_extreme_burstiness_still_moves_forward() -> None:
+    """If this failed, gaps that underflow to 0 would make time stand still or fall."""
+    at_s = times(Gamma(10.0, 100.0), 200_000)
+
+    assert np.all(np.diff(at_s) >= 0)
+    assert at_s[-1] > 0
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("poisson:rate=0", "rate_rps must be > 0"),
+        ("poisson:rate=-1", "rate_rps must be > 0"),
+        ("constant:rate=0", "rate_rps must be > 0"),
+        ("gamma:cv=0", "cv must be > 0"),
+        ("gamma:cv=1000", "cv must be between"),
+        ("gamma:cv=x", "cv must be float"),
+        ("gamma:shape=2", "no argument 'shape'"),
+        ("gama", "Did you mean 'gamma'"),
+        ("trace", "path must be given"),
+    ],
+)
+def test_wrong_arrivals_are_one_sentence(spec: str, words: str) -> None:
+    """If this failed, a typing mistake would end in a traceback or in a run of something else."""
+    with pytest.raises(UsageError, match=words):
+        make("arrivals", spec)

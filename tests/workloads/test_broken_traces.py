@@ -1,0 +1,184 @@
+"""Broken trace files: one sentence that names the file, and line and column where there is one."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.errors import UsageError
+from workloads.catalog import load_trace
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+AZ = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
+AZ_ROW = b"2023-11-16 18:15:46.6805900,374,44\n"
+BU = b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+BU_ROW = b"5,ChatGPT,472,18,490,Conversation log\n"
+MO_ROW = b'{"timestamp": 3000, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n'
+
+BROKEN = {
+    "empty": (b"", "is empty"),
+    "blank": (b"\n\n  \n", "holds only blank lines"),
+    "header-only": (AZ, "has a header but no rows"),
+    "binary": (b"\x7fELF\x00\x01\x02\x03", "line 1: this is a binary file"),
+    "parquet": (b"PAR1\x15\x04\x15\xff\n", "line 1: this is a binary file"),
+    "utf-16": (AZ.decode().encode("utf-16"), "line 1: this is a binary file"),
+    "latin-1": (AZ + b"2023\xe9,1,2\n", "line 2: byte 0xe9 is not UTF-8 text"),
+    "unknown-header": (b"a,b,c\n1,2,3\n", "line 1: no reader knows the columns a, b, c; azure needs CSV with TIMESTAMP"),
+    "no-header": (AZ_ROW, "line 1: no reader knows the columns 2023-11-16"),
+    "missing-column": (b"TIMESTAMP,ContextTokens\nx,1\n", "line 1: no reader knows the columns TIMESTAMP, ContextTokens"),
+    "column-twice": (b"TIMESTAMP,TIMESTAMP\n", "line 1: column 'TIMESTAMP' is there twice"),
+    "short-row": (AZ + AZ_ROW + b"2023-11-16 18:15:47,3\n", "line 3: 3 columns expected, got 2"),
+    "long-row": (AZ + b"2023-11-16 18:15:47,3,4,5\n", "line 2: 3 columns expected, got 4"),
+    "open-quote": (AZ + b'"2023-11-16 18:15:47,3,4\n', "line 2: not a CSV row"),
+    "not-a-stamp": (AZ + b"XXX,42,285\n", "line 2, column 'TIMESTAMP': a stamp such as .* got 'XXX'"),
+    "no-such-date": (AZ + b"2023-02-30 10:00:00,3,4\n", "line 2, column 'TIMESTAMP': there is no such date"),
+    "zone-mixed": (AZ + AZ_ROW + b"2023-11-16 18:15:47+00:00,3,4\n", "line 3, column 'TIMESTAMP': .* time zone"),
+    "azure-unsorted": (AZ + AZ_ROW + b"2023-11-16 18:15:45,3,4\n", "line 3, column 'TIMESTAMP': stamps must not fall"),
+    "azure-negative": (AZ + b"2023-11-16 18:15:45,-3,4\n", "line 2, column 'ContextTokens': must not be negative, got '-3'"),
+    "azure-nan": (AZ + b"2023-11-16 18:15:45,3,nan\n", "line 2, column 'GeneratedTokens': a finite number expected"),
+    "azure-missing": (AZ + b"2023-11-16 18:15:45,,4\n", "line 2, column 'ContextTokens': a number is missing"),
+    "azure-half": (AZ + b"2023-11-16 18:15:45,3.5,4\n", "line 2, column 'ContextTokens': a token count must be a whole"),
+    "azure-huge": (AZ + b"2023-11-16 18:15:45,99999999999,4\n", "column 'ContextTokens': a token count must be between"),
+    "azure-word": (AZ + b"2023-11-16 18:15:45,many,4\n", "line 2, column 'ContextTokens': a finite number .* got 'many'"),
+    "azure-underscore": (AZ + b"2023-11-16 18:15:45,1_0,4\n", "line 2, column 'ContextTokens': a finite number expected"),
+    "burst-unsorted": (BU + BU_ROW + b"4,X,1,1,2,API log\n", "line 3, column 'Timestamp': stamps must not fall"),
+    "burst-total": (BU + b"5,X,472,18,491,API log\n", "line 2, column 'Total tokens': 490 expected"),
+    "burst-infinite": (BU + b"inf,X,1,1,2,API log\n", "line 2, column 'Timestamp': a finite number expected"),
+    "burst-negative": (BU + b"-5,X,1,1,2,API log\n", "line 2, column 'Timestamp': must not be negative"),
+    "burst-all-failed": (BU + b"5,X,0,0,0,API log\n", r"no request is left \(1 failed \(Response tokens is 0\)"),
+    "json-truncated": (MO_ROW + MO_ROW[:40], "line 2: not complete JSON"),
+    "json-list": (MO_ROW + b"[1, 2]\n", "line 2: a JSON object expected"),
+    "json-deep": (MO_ROW + b"[" * 100_000 + b"\n", "line 2: not JSON of a trace|line 2: not complete JSON"),
+    "json-digits": (b'{"timestamp": ' + b"9" * 5000 + b"}\n", "line 1: not JSON of a trace"),
+    "json-key-gone": (MO_ROW + b'{"timestamp": 1}\n', "line 2, column 'input_length': missing"),
+    "json-nan": (MO_ROW.replace(b"3000", b"NaN"), "line 1, column 'timestamp': a finite number expected"),
+    "json-text": (MO_ROW.replace(b"600", b'"x"'), "line 1, column 'input_length': a finite number expected, got 'x'"),
+    "json-bool": (MO_ROW.replace(b"600", b"true"), "line 1, column 'input_length': a finite number expected, got True"),
+    "json-ids": (MO_ROW.replace(b"[0, 1]", b"[0]"), "line 1, column 'hash_ids': 2 ids expected for 600 tokens"),
+    "json-ids-text": (MO_ROW.replace(b"[0, 1]", b'"0"'), "line 1, column 'hash_ids': a list of ids expected"),
+    "json-id-half": (MO_ROW.replace(b"[0, 1]", b"[0, 1.5]"), "line 1, column 'hash_ids': an id must be a whole number"),
+    "json-unsorted": (MO_ROW + MO_ROW.replace(b"3000", b"0"), "line 2, column 'timestamp': stamps must not fall"),
+    "json-unknown": (b'{"arrived_at": 1}\n', "line 1: no reader knows the columns arrived_at"),
+    "gzip-cut": (gzip.compress(AZ + AZ_ROW * 1000)[:-20], "cannot be read after line"),
+    "gzip-rubbish": (b"\x1f\x8bnothing of that kind", "cannot be read after line 0"),
+}  # fmt: skip
+# ruff: noqa: E501  # one row of the table is one line
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_file_is_one_sentence(tmp_path: Path, name: str) -> None:
+    """If this failed, a damaged trace would end in a traceback, or worse, in a run."""
+    content, words = BROKEN[name]
+    path = tmp_path / f"{name}.trace"
+    path.write_bytes(content)
+
+    with pytest.raises(UsageError, match=words) as caught:
+        load_trace(str(path))
+    message = str(caught.value)
+    assert str(path) in message
+    assert message.endswith(".")
+    assert "\n" not in message
+    assert len(message) < 600 + len(str(path))
+
+
+def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
+    """If this failed, a typing mistake in a path would have to be found by hand."""
+    (tmp_path / "conversation.csv").write_bytes(AZ + AZ_ROW)
+
+    with pytest.raises(UsageError, match=r"does not exist. Did you mean '.*conversation.csv'"):
+        load_trace(str(tmp_path / "conversaton.csv"))
+    with pytest.raises(UsageError, match=r"does not exist; '.*' holds conversation.csv"):
+        load_trace(str(tmp_path / "x"))
+    with pytest.raises(UsageError, match="there is no folder"):
+        load_trace(str(tmp_path / "nowhere" / "x.csv"))
+    with pytest.raises(UsageError, match=r"is a folder; name a file in it; '.*' holds conversation.csv"):
+        load_trace(str(tmp_path))
+
+
+@pytest.mark.parametrize("path", ["", "\0", "x" * 5000, "/dev/null"])
+def test_a_path_that_cannot_be_is_one_sentence(path: str) -> None:
+    """If this failed, the operating system's error would reach the user as a traceback."""
+    with pytest.raises(UsageError, match="Trace"):
+        load_trace(path)
+
+
+CELLS = st.one_of(
+    st.sampled_from(
+        ["", " ", "5", "-1", "nan", "1e999", "1e5", '"', "\0", "\uff12", "2023-11-16 18:15:46", "9" * 400, "+"]
+    ),
+    st.text(max_size=8),
+    st.integers().map(str),
+    st.floats().map(str),
+)
+
+
+@given(
+    st.sampled_from([(AZ, 3), (BU, 6)]),
+    st.lists(st.lists(CELLS, min_size=1, max_size=7), min_size=1, max_size=4),
+    st.booleans(),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+def test_no_csv_row_gives_a_traceback(
+    tmp_path: Path, form: tuple[bytes, int], rows: list[list[str]], right_width: bool
+) -> None:
+    """If this failed, some row of some file would crash a run instead of being named."""
+    header, width = form
+    if right_width:
+        rows = [(row * width)[:width] for row in rows]
+    path = tmp_path / "trace.csv"
+    path.write_bytes(header + "\n".join(",".join(row) for row in rows).encode(errors="surrogatepass"))
+    _load_or_refuse(path)
+
+
+JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
+    max_leaves=5,
+)
+
+
+@given(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "timestamp": st.one_of(st.integers(0, 9999), JSON),
+            "input_length": st.one_of(st.integers(0, 512), JSON),
+            "output_length": st.one_of(st.integers(0, 99), JSON),
+            "hash_ids": st.one_of(st.lists(st.integers(0, 9), max_size=2), JSON),
+        },
+    ),
+    st.integers(0, 200),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+def test_no_json_line_gives_a_traceback(tmp_path: Path, row: dict[str, object], keep: int) -> None:
+    """If this failed, some line of some file would crash a run instead of being named."""
+    path = tmp_path / "trace.jsonl"
+    path.write_bytes(MO_ROW + json.dumps(row).encode()[: keep or None])
+    _load_or_refuse(path)
+
+
+@given(st.binary(min_size=1, max_size=200))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_no_bytes_give_a_traceback(tmp_path: Path, content: bytes) -> None:
+    """If this failed, some file would crash a run instead of being refused."""
+    path = tmp_path / "trace"
+    path.write_bytes(content)
+    _load_or_refuse(path)
+    path.write_bytes(b"\x1f\x8b" + content)
+    _load_or_refuse(path)
+
+
+def _load_or_refuse(path: Path) -> None:
+    try:
+        loaded = load_trace(str(path))
+    except UsageError as error:
+        assert "\n" not in str(error)  # noqa: PT017  # both outcomes are right, the message must be one line
+    else:
+        assert loaded.requests

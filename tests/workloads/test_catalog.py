@@ -1,0 +1,258 @@
+"""Workloads by name: presets, specs, overrides, refusals."""
+
+from __future__ import annotations
+
+import tomllib
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.api import Request
+from harness.errors import UsageError
+from harness.registry import make
+from workloads import catalog
+from workloads.lengths.fixed import Fixed
+from workloads.mixed import Mixed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MIXED = ["chatbot", "code", "summarization"]
+
+
+def draw(loaded: catalog.Loaded, count: int, seed: int = 0) -> list[Request]:
+    return list(islice(loaded.workload.start(np.random.default_rng(seed)), count))
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    path.write_text("Timestamp,Request tokens,Response tokens\n10,5,5\n11,5,5\n11,5,5\n14,5,5\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "slo", "lengths", "tokenizer"),
+    [
+        ("chatbot", "ttft=0.25,tpot=0.1", "sharegpt", "opt"),
+        ("code", "ttft=0.125,tpot=0.2", "humaneval", "opt"),
+        ("summarization", "ttft=15,tpot=0.15", "longbench", "opt"),
+    ],
+)
+def test_presets_are_those_of_distserves_table(name: str, slo: str, lengths: str, tokenizer: str) -> None:
+    """If this failed, 'chatbot' would be scored against another paper's objectives."""
+    loaded = catalog.load(name)
+
+    assert slo == loaded.slo_text
+    assert lengths == loaded.lengths_text
+    assert tokenizer in str(loaded.provenance["tokenizer"])
+    assert {"source", "preparation", "tokenizer", "licence", "slo_source"} <= set(loaded.provenance)
+    assert loaded.provenance == loaded.workload.describe()
+
+
+@pytest.mark.parametrize("name", catalog.presets())
+def test_every_preset_loads_and_is_explained(name: str) -> None:
+    """If this failed, a preset that is listed could not be run or understood."""
+    loaded = catalog.load(name)
+    text = catalog.explain(name)
+
+    assert tomllib.loads(catalog.preset_text(name))["about"].strip() in text
+    assert loaded.requests == len(draw(loaded, loaded.requests or 0))
+    for word in ("Source:", "Tokenizer:", "Preparation:", "Default SLO:"):
+        assert word in text
+
+
+def test_explaining_a_preset_tells_the_lengths_slo_and_origin() -> None:
+    """If this failed, a user could not learn which of three ShareGPTs 'chatbot' is."""
+    text = catalog.explain("chatbot")
+
+    for words in (
+        "mean 758.7, p50 679, p90 1,543",
+        "mean 186.3, p50 76, p90 506",
+        "TTFT at most 0.25 s",
+        "OPT-13B on A100",
+    ):
+        assert words in text
+
+
+def test_explaining_a_spec_tells_its_lengths() -> None:
+    """If this failed, only presets could be understood before a run."""
+    assert "Prompt tokens: mean 100.0, p50 100, p90 100" in catalog.explain("fixed:prompt=100")
+
+
+def test_deck_slots_ends_where_the_picture_says() -> None:
+    """If this failed, the textbook comparison of static and continuous batching would not come out."""
+    requests = draw(catalog.load("deck-slots"), 100)
+
+    assert [6, 8, 5, 7] == [r.output_tokens for r in requests[:4]]
+    assert 7 == len(requests)
+    assert {(0.0, 1)} == {(r.scheduled_s, r.prompt_tokens) for r in requests}
+    assert 4 * 8 == sum(r.output_tokens for r in requests)
+
+
+def test_deck_orca_arrives_within_the_first_step() -> None:
+    """If this failed, the textbook batches {R1,R2}, {R1,R2,R3}, {R1,R3,R4} would not come out."""
+    requests = draw(catalog.load("deck-orca"), 100)
+
+    assert [0, 0, 1, 2, 2] == [round(r.scheduled_s * 1000) for r in requests]
+    assert 2 == requests[1].output_tokens
+    assert all(r.output_tokens >= 2 for r in requests)
+
+
+@pytest.mark.parametrize("spec", ["fixed:prompt=512,output=64", "sharegpt:multi-turn-8k", "lognormal", "uniform"])
+def test_a_lengths_spec_is_a_workload(spec: str) -> None:
+    """If this failed, only presets could be run."""
+    loaded = catalog.load(spec, rate_rps=3.0)
+
+    assert 3.0 == loaded.rate_rps
+    assert loaded.requests is None
+    assert "" == loaded.slo_text
+    assert 10 == len(draw(loaded, 10))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(["poisson", "gamma:cv=3", "constant", "gamma:cv=0.2"]),
+    st.floats(0.1, 50),
+    st.integers(0, 2**32),
+)
+def test_changing_the_arrivals_leaves_the_lengths_alone(arrivals: str, rate_rps: float, seed: int) -> None:
+    """If this failed, two arrival processes would be compared on different prompts."""
+    one = draw(catalog.load("chatbot"), 200, seed)
+    two = draw(catalog.load("chatbot", arrivals=arrivals, rate_rps=rate_rps), 200, seed)
+
+    assert [(r.prompt_tokens, r.output_tokens) for r in one] == [(r.prompt_tokens, r.output_tokens) for r in two]
+
+
+def test_changing_the_lengths_leaves_the_arrivals_alone() -> None:
+    """If this failed, two length laws would be compared on different arrivals."""
+    one, two = draw(catalog.load("chatbot"), 200), draw(catalog.load("chatbot", lengths="fixed"), 200)
+
+    assert [r.scheduled_s for r in one] == [r.scheduled_s for r in two]
+
+
+@pytest.mark.parametrize("name", [*catalog.presets(), "lognormal", "uniform", "fixed"])
+def test_requests_are_ordered_numbered_and_repeatable(name: str) -> None:
+    """If this failed, a seed would not name one schedule, or its rows would not be in order of time."""
+    one, two = draw(catalog.load(name), 5000, 3), draw(catalog.load(name), 5000, 3)
+
+    assert one == two
+    assert list(range(len(one))) == [r.id for r in one]
+    assert all(a.scheduled_s <= b.scheduled_s for a, b in zip(one, one[1:], strict=False))
+    assert all(r.prompt_tokens >= 1 and r.output_tokens >= 1 for r in one)
+
+
+@pytest.mark.parametrize(
+    ("rate", "arrivals", "expected", "text"),
+    [
+        (None, None, 2.0, "poisson:rate_rps=2.0"),
+        (4.0, None, 4.0, "poisson:rate_rps=4.0"),
+        (None, "gamma:cv=2", 2.0, "gamma:rate_rps=2.0,cv=2.0"),
+        (4.0, "gamma:cv=2", 4.0, "gamma:rate_rps=4.0,cv=2.0"),
+        (None, "constant:5", 5.0, "constant:rate_rps=5.0"),
+        (5.0, "constant:5", 5.0, "constant:rate_rps=5.0"),
+    ],
+)
+def test_which_rate_holds(rate: float | None, arrivals: str | None, expected: float, text: str) -> None:
+    """If this failed, --rate or the preset's own rate would be lost when the arrivals change."""
+    loaded = catalog.load("chatbot", rate_rps=rate, arrivals=arrivals)
+
+    assert expected == loaded.rate_rps
+    assert text == loaded.arrivals_text
+
+
+def test_the_law_of_the_gaps_is_handed_on_where_there_is_one(trace: Path) -> None:
+    """If this failed, the fidelity line would test gaps against nothing, or against a law that they lack."""
+    law = catalog.load("chatbot").gap_cdf
+
+    assert law is not None
+    np.testing.assert_allclose([1 - np.exp(-2.0)], law(np.array([1.0])))
+    assert catalog.load("chatbot", arrivals="constant").gap_cdf is None
+    assert catalog.load("chatbot", arrivals=f"trace:{trace}").gap_cdf is None
+
+
+def test_arrivals_of_a_trace_with_other_lengths(trace: Path) -> None:
+    """If this failed, recorded burstiness could not be combined with the lengths of another service."""
+    loaded = catalog.load("chatbot", arrivals=f"trace:{trace}")
+    requests = draw(loaded, 100)
+
+    assert [0, 1, 1, 4] == [r.scheduled_s for r in requests]
+    assert 4 == loaded.requests
+    assert 0.75 == loaded.rate_rps
+    assert [r.prompt_tokens for r in draw(catalog.load("chatbot"), 4)] == [r.prompt_tokens for r in requests]
+    assert "sha256" in str(loaded.provenance["arrivals"])
+
+
+def test_a_trace_is_loaded_with_its_facts(trace: Path) -> None:
+    """If this failed, a report could not say which file a run replayed."""
+    loaded = catalog.load_trace(str(trace), limit=3)
+
+    assert "trace.csv" == loaded.name
+    assert 3 == loaded.requests
+    assert 2.0 == loaded.rate_rps
+    assert f"trace:path={trace},limit=3" == loaded.arrivals_text
+    assert "" == loaded.slo_text
+
+
+def test_a_burst_at_one_instant_has_no_rate(trace: Path) -> None:
+    """If this failed, a trace of one row would divide by zero."""
+    assert 0.0 == catalog.load_trace(str(trace), limit=1).rate_rps
+
+
+def test_the_seed_reaches_the_content() -> None:
+    """If this failed, prompts would be the same whatever the seed, and a cache would stay warm between runs."""
+    request = Request(0, 0.0, 50, 1)
+    one, two = (catalog.load("fixed", seed=seed).content.token_ids(request, 1000) for seed in (1, 2))
+
+    assert one.tolist() != two.tolist()
+    assert (
+        one.tolist() == catalog.load("fixed", seed=9, content="tokens:seed=1").content.token_ids(request, 1000).tolist()
+    )
+
+
+def test_bounds_of_a_class_travel_with_each_request() -> None:
+    """If this failed, a mix of classes could not be held to different objectives."""
+    mixed = Mixed(make("arrivals", "poisson"), Fixed(), tag="long", slo={"ttft": 2.0})
+    request = next(mixed.start(np.random.default_rng(0)))
+
+    assert ("long", 2.0, None) == (request.tag, request.slo_ttft_s, request.slo_tpot_s)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("chatbott", {}, "No workload named 'chatbott'. Did you mean 'chatbot'?.*code.*fixed"),
+        ("fixd:prompt=3", {}, "No workload named 'fixd'. Did you mean 'fixed'"),
+        ("", {}, "the name is missing"),
+        ("chatbot:rate=2", {}, "preset chatbot takes no arguments; use --rate"),
+        ("chatbot", {"rate_rps": 0.0}, "--rate must be above 0"),
+        ("chatbot", {"rate_rps": float("nan")}, "--rate must be above 0"),
+        ("chatbot", {"arrivals": "gama"}, "Did you mean 'gamma'"),
+        ("chatbot", {"lengths": "shargpt"}, "Did you mean 'sharegpt'"),
+        ("chatbot", {"content": "token"}, "Did you mean 'tokens'"),
+        ("chatbot", {"rate_rps": 4.0, "arrivals": "poisson:rate=2"}, "--rate 4 and 'poisson:rate=2' give two rates"),
+        ("deck-slots", {"rate_rps": 4.0}, "deck-slots is a list of requests .* leave out --rate"),
+        ("deck-slots", {"arrivals": "poisson"}, "leave out --arrivals"),
+        ("deck-orca", {"lengths": "fixed"}, "leave out --lengths"),
+    ],
+)
+def test_what_does_not_go_together_is_one_sentence(name: str, given: dict[str, object], words: str) -> None:
+    """If this failed, a typing mistake or a contradiction would be settled in silence."""
+    with pytest.raises(UsageError, match=words):
+        catalog.load(name, **given)  # type: ignore[arg-type]  # a table of arguments
+
+
+def test_a_rate_for_recorded_arrivals_is_refused_with_a_way_out(trace: Path) -> None:
+    """If this failed, --rate would be ignored, or would bend a trace without saying how."""
+    with pytest.raises(UsageError, match="come at their recorded times; leave out --rate, or draw arrivals"):
+        catalog.load("chatbot", rate_rps=2.0, arrivals=f"trace:{trace}")
+
+
+def test_an_unknown_preset_has_its_nearest_name() -> None:
+    """If this failed, `bench explain` or `bench init` would end in a missing file."""
+    with pytest.raises(UsageError, match=r"No preset named 'chatbo'. Did you mean 'chatbot'"):
+        catalog.preset_text("chatbo")

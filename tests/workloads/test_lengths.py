@@ -1,0 +1,210 @@
+"""Length samplers against the real lists and against theory."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness.errors import UsageError
+from harness.registry import make
+from workloads.lengths import _make_figures
+from workloads.lengths._empirical import load
+from workloads.lengths.humaneval import Humaneval
+from workloads.lengths.lognormal import Lognormal
+from workloads.lengths.longbench import Longbench
+from workloads.lengths.sharegpt import Sharegpt
+from workloads.lengths.uniform import Uniform
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.api import Lengths
+
+EMPIRICAL = {
+    "sharegpt:preparation=distserve": "sharegpt_distserve_opt",
+    "sharegpt:preparation=first-turn": "sharegpt_first_turn_longchat",
+    "sharegpt:preparation=multi-turn-8k": "sharegpt_multiturn_8k_llama2",
+    "humaneval": "humaneval_opt",
+}
+DRAWS = 100_000
+
+
+def draw(lengths: Lengths, count: int = DRAWS, seed: int = 1) -> np.ndarray:
+    return np.array(list(islice(lengths.pairs(np.random.default_rng(seed)), count)))  # (N, 2)
+
+
+def distance(values: np.ndarray, quantiles: list[int]) -> float:
+    """Largest distance between the CDF of the values and the stored quantiles (inverted CDF, whole numbers)."""
+    at = np.array(quantiles)
+    stored = np.searchsorted(at, at, side="right") - 1  # the last percentile at which a value stands
+    return float(np.abs(np.searchsorted(np.sort(values), at[1:], side="right") / len(values) - stored[1:] / 100).max())
+
+
+@pytest.mark.parametrize(("spec", "name"), EMPIRICAL.items())
+def test_samples_have_the_stored_quantiles_and_rank_correlation(shared_data: Path, spec: str, name: str) -> None:
+    """Traces E1 and E2: if this failed, 'sharegpt' would not be ShareGPT."""
+    stored = json.loads((shared_data / "lengths" / f"{name}.json").read_text())
+    drawn = draw(make("lengths", spec))
+    bound = 1.36 / math.sqrt(DRAWS) + 0.005
+
+    assert distance(drawn[:, 0], stored["prompt"]["quantiles_0_100"]) <= bound
+    assert distance(drawn[:, 1], stored["output"]["quantiles_0_100"]) <= bound
+    assert abs(stored["joint"]["spearman"] - stats.spearmanr(*drawn.T).statistic) < 0.03
+
+
+@pytest.mark.parametrize(("spec", "name"), EMPIRICAL.items())
+def test_samplers_have_the_mean_of_the_list(shared_data: Path, spec: str, name: str) -> None:
+    """If this failed, the offered load in tokens would be off by the interpolation of a long tail."""
+    stored = json.loads((shared_data / "lengths" / f"{name}.json").read_text())
+    prompt, output = make("lengths", spec).mean_tokens
+
+    assert stored["prompt"]["mean"] == pytest.approx(prompt, abs=6e-4)
+    assert stored["output"]["mean"] == pytest.approx(output, abs=6e-4)
+
+
+def test_humaneval_means_are_those_of_distserve(shared_data: Path) -> None:
+    """Traces E3: if this failed, tokenizer or preparation would not be DistServe's."""
+    with (shared_data / "traces/humaneval/humaneval_opt_lengths.csv").open() as file:
+        rows = np.array([(int(r["prompt_tokens"]), int(r["solution_tokens"])) for r in csv.DictReader(file)])
+    stated = Humaneval().mean_tokens
+
+    assert (171.35, 98.17) == tuple(np.round(stated, 2))
+    np.testing.assert_allclose(rows.mean(axis=0), stated, atol=1e-6)
+
+
+def test_longbench_samples_are_distserves_preparation_of_the_three_tasks(shared_data: Path) -> None:
+    """If this failed, the cut at min(2,040 - answer, 1,900..2,048) would not be what is drawn."""
+    with (shared_data / "traces/longbench/longbench_subset_lengths.csv").open() as file:
+        rows = np.array([(int(r["context_tokens"]), int(r["answer_tokens"])) for r in csv.DictReader(file)])
+    rng = np.random.default_rng(2)
+    context, answer = rows[rng.integers(0, len(rows), 20_000)].T
+    prompt = np.minimum(context, np.minimum(2040 - answer, rng.integers(1900, 2048, 20_000, endpoint=True)))
+    drawn = draw(Longbench(), 20_000)
+
+    assert stats.ks_2samp(prompt, drawn[:, 0]).statistic < 0.025
+    assert abs(stats.spearmanr(prompt, answer).statistic - stats.spearmanr(*drawn.T).statistic) < 0.03
+    np.testing.assert_allclose((prompt.mean(), answer.mean()), Longbench().mean_tokens, rtol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit"), [(Sharegpt(), 2047), (Sharegpt("multi-turn-8k"), 8192), (Longbench(), 2047)]
+)
+def test_prompt_and_output_stay_within_the_limit_of_the_preparation(lengths: Lengths, limit: int) -> None:
+    """If this failed, pairs that the real preparation never makes would overflow a model's context."""
+    assert draw(lengths).sum(axis=1).max() <= limit
+
+
+@pytest.mark.parametrize(
+    "name", ["sharegpt_distserve", "sharegpt_first_turn", "sharegpt_multi_turn_8k", "humaneval", "longbench"]
+)
+def test_the_copula_leaves_the_marginals_alone(name: str) -> None:
+    """If this failed, asking for the right correlation would change the lengths themselves."""
+    shares = load(name).copula.shares
+    tolerance = 2e-5 if name == "longbench" else 1e-12
+
+    np.testing.assert_allclose(0.01, shares.sum(axis=1), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(0.01, shares.sum(axis=0), rtol=0, atol=tolerance)
+
+
+def test_shipped_figures_are_what_the_script_makes(shared_data: Path) -> None:
+    """If this failed, nobody could say where the shipped numbers come from."""
+    for source in _make_figures.SOURCES:
+        shipped = json.loads((_make_figures.FIGURES / f"{source.name}.json").read_text())
+        made = json.loads(json.dumps(_make_figures.figures(source, shared_data)))
+        assert made.pop("tilt") == pytest.approx(shipped.pop("tilt"), abs=1e-3)
+
+        assert made == shipped
+
+
+@pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])
+def test_quantiles_are_told_as_stored(percent: int) -> None:
+    """If this failed, `bench explain` would print another list's figures."""
+    figures = json.loads((_make_figures.FIGURES / "sharegpt_distserve.json").read_text())
+    expected = tuple(figures[side]["quantiles"][percent] for side in ("prompt", "output"))
+
+    assert expected == Sharegpt().quantile_tokens(percent)
+
+
+@pytest.mark.parametrize(
+    "lengths",
+    [
+        Lognormal(),
+        Lognormal(prompt_mean_tokens=3, prompt_cv=2, output_mean_tokens=1, output_cv=5),
+        Lognormal(max_total_tokens=1024),
+        Lognormal(prompt_cv=0.05, output_mean_tokens=60_000, output_cv=3),
+        Uniform(10, 20, 1, 3),
+    ],
+)
+def test_stated_means_are_those_of_the_sampler(lengths: Lengths) -> None:
+    """If this failed, rounding, redraws or a bound would shift the load without a word."""
+    drawn = draw(lengths)
+    error = drawn.std(axis=0) / math.sqrt(len(drawn))
+
+    assert np.all(np.abs(drawn.mean(axis=0) - lengths.mean_tokens) < 4 * error + 1e-9)
+
+
+def test_lognormal_mean_is_the_sum_over_its_probabilities() -> None:
+    """If this failed, 'exact mean' would be a promise that the closed form does not keep."""
+    mu, sigma = math.log(390) - math.log(2) / 2, math.sqrt(math.log(2))
+    above = stats.lognorm(sigma, scale=math.exp(mu)).sf(np.arange(3_000_000) + 0.5)
+
+    assert above.sum() / above[0] == pytest.approx(Lognormal().mean_tokens[0], rel=1e-9)
+
+
+def test_lognormal_has_the_asked_spread() -> None:
+    """If this failed, 'cv' would not be the coefficient of variation."""
+    drawn = draw(Lognormal(prompt_cv=0.5, output_cv=1.5))
+
+    assert 0.5 == pytest.approx(drawn[:, 0].std() / drawn[:, 0].mean(), rel=0.02)
+    assert stats.kstest(np.log(drawn[:, 0]), "norm", args=_log_law(390, 0.5)).statistic < 0.01
+
+
+def _log_law(mean: float, cv: float) -> tuple[float, float]:
+    variance = math.log(1 + cv**2)
+    return math.log(mean) - variance / 2, math.sqrt(variance)
+
+
+def test_both_bounds_of_a_uniform_come_out() -> None:
+    """If this failed, 'max' would be one token less than the user wrote."""
+    drawn = draw(Uniform(2, 4, 7, 7), 1000)
+
+    assert {2, 3, 4} == set(drawn[:, 0].tolist())
+    assert {7} == set(drawn[:, 1].tolist())
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("fixed:prompt=0", "prompt_tokens must be between 1"),
+        ("fixed:output=-3", "output_tokens must be between 1"),
+        ("fixed:prompt=1.5", "prompt_tokens must be int"),
+        ("fixed:prompts=3", "Did you mean 'prompt_tokens'"),
+        ("uniform:prompt_min=9,prompt_max=8", "prompt_max_tokens must be at least prompt_min_tokens"),
+        ("lognormal:prompt_mean=0", "prompt_mean_tokens must be between 1"),
+        ("lognormal:prompt_cv=0", "prompt_cv must be > 0"),
+        ("lognormal:output_cv=50", "output_cv must be between"),
+        ("lognormal:max_total=5", "max_total_tokens=5 leaves"),
+        ("lognormal:max_total=1", "max_total_tokens must be at least 2"),
+        ("sharegpt:preparation=distserv", "Did you mean 'distserve'"),
+        ("sharegpt:8k", "preparation must be one of"),
+        ("humaneval:x=1", "takes no|no argument"),
+        ("sharegtp", "Did you mean 'sharegpt'"),
+    ],
+)
+def test_wrong_lengths_are_one_sentence(spec: str, words: str) -> None:
+    """If this failed, a typing mistake would end in a traceback or in other lengths."""
+    with pytest.raises(UsageError, match=words):
+        make("lengths", spec)
+
+
+def test_an_unknown_preparation_is_refused_in_code_too() -> None:
+    """If this failed, a wrong name in Python would end in a missing file."""
+    with pytest.raises(ValueError, match="preparation must be one of"):
+        Sharegpt("other")  # type: ignore[arg-type]  # the point of the test

@@ -1,0 +1,235 @@
+"""Trace readers on the real files and on their formats."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import json
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from harness.errors import UsageError
+from workloads import traces
+from workloads.catalog import Loaded, load_trace
+from workloads.content.tokens import Tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.api import Request
+
+AZURE = "azure2023/AzureLLMInferenceTrace_conv.csv"
+MOONCAKE = "mooncake/conversation_trace.jsonl"
+BURST_1, BURST_3 = "burstgpt/BurstGPT_1.head379.csv", "burstgpt/BurstGPT_3.head100.csv"
+V3 = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"
+
+
+def requests(loaded: Loaded) -> list[Request]:
+    return list(loaded.workload.start(np.random.default_rng(0)))
+
+
+def write(folder: Path, text: str, name: str = "trace.csv") -> str:
+    path = folder / name
+    path.write_bytes(text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "kept", "span_s", "digest"),
+    [
+        (AZURE, 19_366, 19_366, 3501.721937, "2f1e5b666d4e3055fdbba98598ce2ec307767b9064e03e2fa46676dbcc7d0bf8"),
+        (MOONCAKE, 12_031, 12_031, 3536.999, "b8cbb061a85206d729d91cdc2981f43c9e0d99209dce588d3af5f7934408b9df"),
+        (BURST_1, 379, 364, None, None),
+        (BURST_3, 100, 100, None, None),
+    ],
+)
+def test_real_files_have_their_known_rows_span_and_hash(
+    shared_data: Path, name: str, rows: int, kept: int, span_s: float | None, digest: str | None
+) -> None:
+    """Traces A1: if this failed, a replay would lose rows, or keep failures as if they had been served."""
+    path = shared_data / "traces" / name
+    loaded = load_trace(str(path))
+    facts: Any = loaded.provenance
+
+    assert rows == facts["rows"]
+    assert kept == loaded.requests == facts["requests"]
+    assert rows == kept + sum(facts["dropped"].values())
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == facts["sha256"]
+    if digest:
+        assert digest == facts["sha256"]
+        assert "not a file" not in facts["known"]
+    if span_s:
+        assert span_s == pytest.approx(requests(loaded)[-1].scheduled_s, abs=1e-6)
+
+
+def test_replay_of_azure_is_the_trace(shared_data: Path) -> None:
+    """Traces A2: if this failed, gaps, lengths or order of a replay would not be those of the trace."""
+    path = shared_data / "traces" / AZURE
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    stamps = [datetime.fromisoformat(r["TIMESTAMP"][:26]) for r in rows]
+    replayed = requests(load_trace(str(path)))
+
+    np.testing.assert_allclose(
+        [(s - stamps[0]).total_seconds() for s in stamps], [r.scheduled_s for r in replayed], rtol=0, atol=1e-6
+    )
+    assert [(int(r["ContextTokens"]), int(r["GeneratedTokens"])) for r in rows] == [
+        (r.prompt_tokens, r.output_tokens) for r in replayed
+    ]
+
+
+def test_replay_of_mooncake_is_the_trace_with_its_shared_blocks(shared_data: Path) -> None:
+    """Traces A2: if this failed, a prefix cache would see other sharing than the trace records."""
+    path = shared_data / "traces" / MOONCAKE
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    replayed = requests(load_trace(str(path)))
+
+    assert [r["timestamp"] / 1000 for r in rows] == [r.scheduled_s for r in replayed]
+    assert [tuple(r["hash_ids"]) for r in rows] == [r.prefix_ids for r in replayed]
+    assert {512} == {r.prefix_block_tokens for r in replayed}
+    first, second = (Tokens().token_ids(r, 32_000) for r in replayed[:2])
+    np.testing.assert_array_equal(first[:512], second[:512])
+
+
+def test_replay_of_burstgpt_keeps_equal_rows_and_names_failures(shared_data: Path) -> None:
+    """Traces A2: if this failed, bursts within one second would shrink, or failures would vanish silently."""
+    path = shared_data / "traces" / BURST_1
+    with path.open() as file:
+        rows = [r for r in csv.DictReader(file) if r["Response tokens"] != "0"]
+    loaded = load_trace(str(path))
+    replayed = requests(loaded)
+    start_s = float(rows[0]["Timestamp"])
+
+    assert {"failed (Response tokens is 0)": 15} == loaded.provenance["dropped"]
+    assert [float(r["Timestamp"]) - start_s for r in rows] == [r.scheduled_s for r in replayed]
+    assert [(int(r["Request tokens"]), int(r["Response tokens"])) for r in rows] == [
+        (r.prompt_tokens, r.output_tokens) for r in replayed
+    ]
+    assert {"conversation", "api"} >= {r.tag for r in replayed}
+
+
+def test_burstgpt_part_3_is_read_by_column_name_and_keeps_sessions(shared_data: Path) -> None:
+    """Traces A1: if this failed, the inserted columns would be read as tokens, or sessions would fall apart."""
+    path = shared_data / "traces" / BURST_3
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    replayed = requests(load_trace(str(path)))
+    groups: dict[int | None, set[str]] = {}
+    for row, r in zip(rows, replayed, strict=True):
+        groups.setdefault(r.session, set()).add(row["Session ID"])
+
+    assert [int(r["Request tokens"]) for r in rows] == [r.prompt_tokens for r in replayed]
+    assert all(len(ids) == 1 for ids in groups.values())
+    assert len({r["Session ID"] for r in rows if r["Session ID"]}) == len(set(groups) - {None})
+
+
+def test_turns_of_a_session_are_counted_without_its_failures(tmp_path: Path) -> None:
+    """If this failed, the second question of a user would count as the third because one attempt failed."""
+    lines = [V3, "5.0,a,1,X,3,4,7,Conversation log", "6.0,a,1,X,3,0,3,Conversation log"]
+    lines += ["7.0,,1,X,2,2,4,API log", "8.0,b,1,X,2,2,4,Conversation log", "9.0,a,1,X,9,4,13,Conversation log"]
+    replayed = requests(load_trace(write(tmp_path, "\n".join(lines))))
+
+    assert [(0, 0), (None, 0), (1, 0), (0, 1)] == [(r.session, r.turn) for r in replayed]
+    assert ["conversation", "api", "conversation", "conversation"] == [r.tag for r in replayed]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("2023-11-16 18:15:46.6805900", "2023-11-16 18:15:47.9305900"),
+        ("2024-05-12 00:00:00.001163+00:00", "2024-05-12 00:00:01.251163+00:00"),
+        ("2024-05-12 23:59:59.5+00:00", "2024-05-13 01:00:00.75+01:00"),
+        ("2024-02-28 23:59:59.75Z", "2024-02-29 00:00:01Z"),
+    ],
+)
+@pytest.mark.parametrize("end", ["\r\n", "\n"])
+def test_both_azure_stamp_formats_and_line_ends(tmp_path: Path, first: str, second: str, end: str) -> None:
+    """Traces A1: if this failed, the 2024 files, or the missing last newline of 2023, would stop a user."""
+    path = write(tmp_path, end.join(["TIMESTAMP,ContextTokens,GeneratedTokens", f"{first},10,2", f"{second},20,3"]))
+    replayed = requests(load_trace(path))
+
+    assert [0.0, 1.25] == pytest.approx([r.scheduled_s for r in replayed], abs=1e-9)
+    assert [(10, 2), (20, 3)] == [(r.prompt_tokens, r.output_tokens) for r in replayed]
+
+
+def test_gzip_and_byte_order_mark_and_spaces_are_read(tmp_path: Path) -> None:
+    """If this failed, a file saved by a spreadsheet or packed for transfer would need work by hand."""
+    text = '\ufeffTimestamp , "Request tokens",Response tokens\n1, 5,6\n\n2.5,"7",8\n\n'
+    path = tmp_path / "packed"
+    path.write_bytes(gzip.compress(text.encode()))
+    replayed = requests(load_trace(str(path)))
+
+    assert [(0.0, 5, 6), (1.5, 7, 8)] == [(r.scheduled_s, r.prompt_tokens, r.output_tokens) for r in replayed]
+
+
+TEN = "Timestamp,Request tokens,Response tokens\n" + "".join(f"{100 + i},{i + 1},1\n" for i in range(10))
+
+
+@pytest.mark.parametrize(
+    ("part", "prompts", "first_s", "dropped"),
+    [
+        ({}, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0.0, {}),
+        ({"limit": 2}, [1, 2], 0.0, {}),
+        ({"stop_s": 3.0}, [1, 2, 3], 0.0, {}),
+        ({"start_s": 7.5}, [9, 10], 0.5, {traces.BEFORE: 8}),
+        ({"start_s": 2.0, "stop_s": 8.0, "limit": 3}, [3, 4, 5], 0.0, {traces.BEFORE: 2}),
+    ],
+)
+def test_slices(
+    tmp_path: Path, part: dict[str, Any], prompts: list[int], first_s: float, dropped: dict[str, int]
+) -> None:
+    """If this failed, --start, --stop or a limit would take other rows, or lose rows without naming them."""
+    loaded = load_trace(write(tmp_path, TEN), **part)
+    replayed = requests(loaded)
+    facts: Any = loaded.provenance
+
+    assert prompts == [r.prompt_tokens for r in replayed]
+    assert first_s == replayed[0].scheduled_s
+    assert dropped == facts["dropped"]
+    assert facts["rows"] == facts["requests"] + sum(dropped.values())
+
+
+def test_a_bad_row_after_the_slice_does_not_matter(tmp_path: Path) -> None:
+    """If this failed, reading would not stop where the slice ends, and a week-long file would be read whole."""
+    path = write(tmp_path, TEN + "oops\n")
+
+    assert 3 == load_trace(path, stop_s=3.0).requests
+    assert 10 == load_trace(path, limit=10).requests
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [
+        ({"start_s": -1.0}, "start_s must not be negative"),
+        ({"start_s": 5.0, "stop_s": 5.0}, "stop_s must be above start_s = 5"),
+        ({"limit": 0}, "limit must be at least 1"),
+        ({"start_s": 500.0}, r"no request is left \(10 before the slice; the last row read is 9 s after"),
+        ({"reader": "mooncak"}, "Did you mean 'mooncake'"),
+        ({"reader": "mooncake"}, "reader 'mooncake' needs JSON lines"),
+        ({"reader": "azure"}, "missing column 'TIMESTAMP'; found: Timestamp"),
+    ],
+)
+def test_a_slice_or_reader_that_cannot_be_is_one_sentence(tmp_path: Path, part: dict[str, Any], words: str) -> None:
+    """If this failed, an empty run or a traceback would be the answer to a typing mistake."""
+    with pytest.raises(UsageError, match=words):
+        load_trace(write(tmp_path, TEN), **part)
+
+
+def test_rows_without_tokens_are_dropped_by_name(tmp_path: Path) -> None:
+    """If this failed, an empty prompt would be sent, or would vanish without a count."""
+    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00,0,5\n2024-01-01 00:00:01,5,0\n"
+    loaded = load_trace(write(tmp_path, text + "2024-01-01 00:00:02,5,5\n"))
+
+    assert {"ContextTokens is 0": 1, "GeneratedTokens is 0": 1} == loaded.provenance["dropped"]
+    assert 0.0 == requests(loaded)[0].scheduled_s
+
+
+def test_an_unknown_hash_is_told(tmp_path: Path) -> None:
+    """If this failed, invented rows under an official file name would pass as the real trace."""
+    loaded = load_trace(write(tmp_path, TEN, "BurstGPT_1.csv"))
+
+    assert "not a file of our list of official traces" == loaded.provenance["known"]
