@@ -81,9 +81,7 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
     backend = make_backend(spec)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
-    schedule = Schedule.draw(
-        loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration
-    )
+    schedule = Schedule.draw(loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration)
     if repeats is not None and schedule.sha256 != repeats:
         raise NotValid(
             f"The schedule drawn now ({schedule.sha256[:12]}) is not that of the run to repeat "

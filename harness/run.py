@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import signal
 import sys
 import threading
@@ -61,10 +62,9 @@ def execute(
     """
     planned = plan(spec, repeats=repeats)
     path = Path(out) if out is not None else default_folder(planned)
-    say(opening(planned))
     live = Live(total=len(planned.schedule), span_s=planned.schedule.span_s, slo=planned.slo)
     with shown(live, quiet=quiet):
-        start = _Start(planned, path, command or " ".join(["bench", *sys.argv[1:]]))
+        start = _Start(planned, path, command or shlex.join(["bench", *sys.argv[1:]]), say)
         outcome = _simulate(start, live) if planned.virtual else asyncio.run(_serve(start, live))
     folder = start.folder()
     folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"})
@@ -87,7 +87,7 @@ def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) 
 
 def render(form: str, run: Run, **given: object) -> str:
     """A report of a run in the form of that name (`html`, `text`, `json`, ...)."""
-    text: str = registry.make("reports", form).render(run, **given)
+    text: str = registry.make("reports", form, **given).render(run)
     return text
 
 
@@ -133,7 +133,8 @@ def opening(planned: Plan) -> str:
 class _Start:
     """Makes the folder of a run, when the backend is known to be ready and not before."""
 
-    def __init__(self, planned: Plan, path: Path, command: str) -> None:
+    def __init__(self, planned: Plan, path: Path, command: str, say: Callable[[str], None]) -> None:
+        self._say = say
         self.planned = planned
         self.path = path
         self._command = command
@@ -144,6 +145,7 @@ class _Start:
         if self._folder is None:
             self._folder = RunFolder.create(self.path, self._info())
             self._folder.save_schedule(self.planned.schedule)
+            self._say(f"{opening(self.planned)}; into {self.path}")
         return self._folder
 
     def _info(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """In the order in which a newcomer needs them."""
-        return list(COMMANDS)
+        return [*COMMANDS]  # Note: `list` is a command here, a module of this package
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's
         """The command of that name, None when there is none."""
@@ -67,7 +67,7 @@ def bench(ctx: click.Context) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code. What the user can act on is one sentence on standard error."""
     try:
-        code = bench.main(args=None if arguments is None else list(arguments), prog_name="bench", standalone_mode=False)
+        code = bench.main(args=None if arguments is None else [*arguments], prog_name="bench", standalone_mode=False)
     except BenchError as error:
         return _complain(str(error), error.exit_code)
     except click.UsageError as error:

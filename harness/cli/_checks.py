@@ -127,7 +127,7 @@ def disk() -> Found:
 def blas() -> Found:
     """Which library multiplies matrices, and with how many threads."""
     import numpy as np
-    from threadpoolctl import threadpool_info
+    from threadpoolctl import threadpool_info  # type: ignore[import-untyped]  # it ships no types
 
     np.ones((2, 2)) @ np.ones((2, 2))
     pools = [p for p in threadpool_info() if p.get("user_api") == "blas"]

@@ -75,11 +75,6 @@ def rows(kind: str) -> list[tuple[str, str]]:
 
 
 def preset_line(name: str) -> str:
-    """The first sentence of a preset: its title, or its first comment."""
-    text: str = catalog().preset_text(name)
-    values = tomllib.loads(text)
-    for key in ("title", "summary", "description"):
-        if isinstance(values.get(key), str):
-            return str(values[key])
-    comments = [line.lstrip("# ") for line in text.splitlines() if line.startswith("#")]
-    return comments[0] if comments else ""
+    """The first words of what a preset says about itself."""
+    values = tomllib.loads(catalog().preset_text(name))
+    return " ".join(str(values.get("about", "")).split())

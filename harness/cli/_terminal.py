@@ -43,8 +43,7 @@ def show(form: str, run: Run) -> None:
     """Print a run in the form of that name."""
     from harness.run import render
 
-    given = {"color": True} if form == "text" and colored() else {}
-    say(render(form, run, **given).rstrip("\n"))
+    say(render(form, run, color=colored()).rstrip("\n"))
 
 
 def colored() -> bool:

@@ -12,7 +12,7 @@ RUN_JSON = '{"schema": 1, "state": "finished", "spec": {"workload": "chatbot", "
 
 # command line -> exit code, begin of the sentence, what it must name (the nearest known name, or what to do)
 WRONG: list[tuple[str, int, str, str]] = [
-    ("rnu", 2, "No command 'rnu'.", "Did you mean 'run'?"),
+    ("rnu", 2, "No command named 'rnu'.", "Did you mean 'run'?"),
     ("--workload chatbot", 2, "No option '--workload'.", "bench --help"),
     ("run chatbot", 2, "Got unexpected extra argument (chatbot)", "bench run --help"),
     ("run --wrkload chatbot", 2, "No option '--wrkload'.", "Did you mean '--workload'?"),
@@ -70,7 +70,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("run --config strange.json", 2, "'strange.json' was not written by 'bench run'", "spec"),
     ("run --config run.json", 2, "No option 'colour' (in 'run.json').", "Known: "),
     ("run --backend null --requests 2 --out trace.csv", 2, "'trace.csv' is a file", "--out"),
-    ("run --backend null --requests 2 --out full", 2, "'full' holds", "new or empty"),
+    ("run --backend null --requests 2 --out full", 2, "'full' holds", "empty folder"),
     ("run --backend null --requests 2 --out trace.csv/x", 2, "'trace.csv/x' cannot be made", "directory"),
     ("report", 2, "Missing argument 'RUN...'", "bench report --help"),
     ("report nowhere", 2, "No run in 'nowhere'", "does not exist"),
