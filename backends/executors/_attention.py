@@ -51,7 +51,7 @@ class PagedAttention:
         columns[..., :g] = queries.reshape(batch, kv, g, d).swapaxes(2, 3)
         columns[..., g:] = 0
         products = np.matmul(keys, columns, out=self._scratch.get("products", batch, kv, tokens, wide))
-        rows = max(g, 2)
+        rows = g + g % 2
         scores = self._scratch.get("scores", batch, kv, rows, tokens)
         np.copyto(scores, products[..., :rows].swapaxes(2, 3))
         scores[..., group.mask_from :] += group.mask[:, None, None, group.mask_from :]
@@ -72,7 +72,7 @@ class PagedAttention:
         kv, g, d = self._kv, self._group, self._dim
         count, tokens = tile.stop - tile.start, keys.shape[1]
         used = g * count
-        rows = max(used, _COLUMNS)
+        rows = max(used + used % 2, _COLUMNS)
         stacked = self._scratch.get("columns", kv, rows, d)
         by_head = queries[tile.start : tile.stop].reshape(count, kv, g, d).transpose(1, 2, 0, 3)
         np.copyto(stacked[:, :used].reshape(kv, g, count, d), by_head)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TILE = 128
 _OVERHEAD_TILES = 4  # padding that costs as much as starting another group; tests/perf/engine_throughput.py
 _GROUP_TILES = 32  # tiles of one group at most, so that its keys and values stay in the cache
-_MIN_ROWS = 2  # a product with one row takes another path through BLAS, with another order of sums
+_ROWS = 2  # rows come in multiples: BLAS treats a single row, or an odd last one, with another order of sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Plan:
     positions: np.ndarray  # (R,)
     slots: np.ndarray  # (rows,) where in the KV memory each row's key and value go
     sampled: tuple[int, ...]  # indices of pieces that want a token
-    last_rows: np.ndarray  # (max(sampled, 2),) row of the last token of each, padded
+    last_rows: np.ndarray  # row of the last token of each sampled piece, padded
     attention: dict[int | None, Attention]  # by sliding window
 
 
@@ -127,9 +127,13 @@ def plan(pieces: Sequence[Piece], memory: Memory, windows: Sequence[int | None],
         positions=positions,
         slots=_slots(ordered, positions[:row], memory),
         sampled=tuple(s.index for s in sampled),
-        last_rows=np.array(last + [0] * (_MIN_ROWS - len(last)), np.intp),
+        last_rows=np.array(last + [0] * (_padded(len(last)) - len(last)), np.intp),
         attention={w: _attention(decodes, prefills, w, memory, dtype) for w in dict.fromkeys(windows)},
     )
+
+
+def _padded(rows: int) -> int:
+    return -(-rows // _ROWS) * _ROWS
 
 
 def _span(index: int, piece: Piece, memory: Memory) -> _Span:
@@ -145,8 +149,8 @@ def _span(index: int, piece: Piece, memory: Memory) -> _Span:
 
 
 def _tokens(ordered: Sequence[_Span], rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and positions of all rows, padded with token 0 at position 0 to `_MIN_ROWS`."""
-    ids, positions = np.zeros((2, max(rows, _MIN_ROWS)), np.intp)
+    """Token ids and positions of all rows, padded with token 0 at position 0 to a multiple of `_ROWS`."""
+    ids, positions = np.zeros((2, _padded(rows)), np.intp)
     for span in ordered:
         ids[span.row : span.row + span.length] = span.piece.token_ids
         positions[span.row : span.row + span.length] = np.arange(span.piece.position, span.end)
