@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from harness.api import Request, RequestRecord
 from harness.records import to_table
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
 
 
 def _record(i: int = 0, **changes: Any) -> RequestRecord:
@@ -43,7 +45,7 @@ def record() -> Callable[..., RequestRecord]:
 
 @pytest.fixture(scope="session")
 def table() -> Callable[..., pa.Table]:
-    """`table(n, **changes)`: n such requests; a list among the changes holds one value per request."""
+    """`table(n, **changes)`: n such requests; a list among the changes holds one value per request, anything else is for all."""
 
     def make(n: int, **changes: Any) -> pa.Table:
         def row(i: int) -> dict[str, Any]:
@@ -78,7 +80,7 @@ class Traffic:
             )
             i += 1
 
-    def follow_ups(self, record: RequestRecord) -> Sequence[Request]:
+    def follow_ups(self, record: RequestRecord) -> Sequence[Request]:  # noqa: ARG002  # an open loop
         return ()
 
     def describe(self) -> dict[str, object]:

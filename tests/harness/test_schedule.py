@@ -70,7 +70,7 @@ def test_a_finite_workload_needs_no_limit(traffic):
 def test_an_endless_workload_without_limit_is_refused(traffic, monkeypatch):
     """`bench` would fill the memory and die without a word."""
     monkeypatch.setattr(module, "ENDLESS", 100)
-    with pytest.raises(UsageError, match="no end .* give --requests or --duration"):
+    with pytest.raises(UsageError, match=r"no end .* give --requests or --duration"):
         Schedule.draw(traffic(), seed=0)
 
 
@@ -100,7 +100,7 @@ def test_times_that_fall_or_are_none_are_refused(traffic, times):
     """A plug-in that breaks its contract would send at the wrong time, and call it late."""
 
     class Broken(traffic):
-        def start(self, rng):
+        def start(self, rng):  # noqa: ARG002  # nothing is drawn
             return (Request(i, t, 1, 1) for i, t in enumerate(times))
 
     with pytest.raises(UsageError, match="in order of time"):

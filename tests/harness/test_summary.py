@@ -1,0 +1,170 @@
+"""The numbers of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.quantiles import quantile, with_failures
+from harness.records import to_table
+from harness.slo import parse, score
+from harness.summary import describe, summarize, window_of
+
+
+def test_throughput_ten_and_goodput_three_can_be_told_apart(table):
+    """S20: a server that answers everything too late would look like a fast one."""
+    tokens = [[i / 10 + (0.2 if i % 10 < 3 else 0.6)] for i in range(100)]
+    rows = table(100, scheduled_s=[i / 10 for i in range(100)], tokens=tokens)
+    found = summarize(rows, parse("ttft=0.25,tpot=0.1"), window_s=10.0)
+
+    assert 10.0 == found["throughput_rps"]
+    assert 3.0 == found["goodput_rps"]
+    assert 0.3 == found["attainment"]
+    assert [0.3, 1.0] == [b["attainment"] for b in found["bounds"]]
+    assert "ttft=0.25" == found["binding"]
+    assert found["passed"] is False
+
+
+@given(
+    status=st.lists(st.sampled_from(["ok", "error", "dropped"]), min_size=1, max_size=20),
+    limit_ms=st.integers(1, 300),
+    window_s=st.floats(0.01, 100),
+)
+@settings(max_examples=60)
+def test_goodput_never_exceeds_throughput(table, status, limit_ms, window_s):
+    """K30.b: more good answers per second than answers."""
+    found = summarize(table(len(status), status=status), parse(f"ttft={limit_ms}ms"), window_s=window_s)
+
+    assert found["goodput_rps"] <= found["throughput_rps"]
+    assert found["token_goodput_tps"] <= found["output_tps"]
+
+
+def test_the_window_ends_with_the_last_arrival(table):
+    """The drain would dilute every rate, the more the slower the system."""
+    assert 9.0 == window_of(table(10))
+
+
+def test_one_request_has_the_window_of_its_own_answer(table):
+    """A rate would be infinite, or the run end in a division by zero."""
+    assert window_of(table(1)) == pytest.approx(0.25)
+    assert window_of(table(2, scheduled_s=0.0, tokens=[[1.0], [2.0]])) == 2.0
+    assert math.isnan(window_of(table(1, tokens=(), status="error")))
+    assert math.isnan(window_of(table(0)))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+@pytest.mark.parametrize("changes", [{}, {"tokens": (), "status": "dropped", "sent_s": None}])
+def test_whatever_was_not_measured_is_none_in_valid_json(table, n, changes):
+    """NaN in run.json cannot be read by any other language, and 0 would be a lie."""
+    found = summarize(table(n, **changes), parse("ttft=1,p99:tpot=0.1"))
+    read = json.loads(json.dumps(found, allow_nan=False))
+
+    assert found == read
+    if n == 0 or changes:
+        assert found["metrics"]["ttft"]["p99"] is None
+        assert 0 == found["metrics"]["ttft"]["n"]
+        assert found["vllm"]["p99_ttft_ms"] is None
+
+
+def test_statuses_are_counted_all(table):
+    """A status that did not occur would be missing instead of zero."""
+    found = summarize(table(3, status=["ok", "timeout", "ok"]), parse("ttft=1"))
+
+    expected = {"ok": 2, "rejected": 0, "timeout": 1, "cancelled": 0, "error": 0, "truncated": 0, "dropped": 0}
+
+    assert expected == found["status"]
+    assert found["failed"] == pytest.approx(1 / 3)
+
+
+def test_latencies_are_those_of_requests_that_ended_well(table):
+    """A request cut off early would make the server look fast."""
+    rows = table(3, tokens=[[0.1, 0.2], [1.01], [2.3, 2.5]], status=["ok", "truncated", "ok"])
+    found = summarize(rows, parse("ttft=1"))["metrics"]
+
+    assert 2 == found["ttft"]["n"]
+    assert found["ttft"]["p50"] == pytest.approx(0.2)
+    assert 2 == found["itl"]["n"]
+    assert found["itl"]["max"] == pytest.approx(0.2)
+
+
+def test_one_token_answers_are_left_out_of_tpot(table):
+    """A TPOT of zero would pull the mean down."""
+    found = summarize(table(2, tokens=[[0.1], [1.1, 1.3]]), parse("ttft=1"))["metrics"]["tpot"]
+
+    assert 1 == found["n"]
+    assert found["mean"] == pytest.approx(0.2)
+
+
+def test_preemptions_are_added_up_where_known(table):
+    """A backend that cannot see them would report none."""
+    assert 3 == summarize(table(2, preemptions=[1, 2]), parse("ttft=1"))["preemptions"]
+    assert summarize(table(2), parse("ttft=1"))["preemptions"] is None
+
+
+def test_a_summary_agrees_with_the_score(table):
+    """The screen and run.json would tell two stories."""
+    rows = table(5, tag=["a", "b", "a", None, "b"], tokens=[[i + 0.1 * i] for i in range(5)])
+    slo = parse("ttft=0.25,ttft@b=0.2,p50:e2e=0.2")
+    found, scored = summarize(rows, slo), score(rows, slo)
+
+    assert scored.attainment == found["attainment"]
+    assert scored.by_class == found["classes"]
+    assert ["ttft=0.25", "ttft@b=0.2", "p50:e2e=0.2"] == [b["text"] for b in found["bounds"]]
+    assert [3, 2, 5] == [b["requests"] for b in found["bounds"]]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=50), st.floats(0, 1))
+def test_quantile_is_numpys(values, q):
+    """Percentiles would differ from those of other tools on the same data."""
+    assert quantile(np.array(values), q) == np.quantile(np.array(values), q)
+
+
+def test_quantiles_leave_undefined_values_out():
+    """One null TPOT would turn every percentile into NaN."""
+    assert 2.0 == quantile(np.array([np.nan, 1.0, 3.0]), 0.5)
+    assert math.isnan(quantile(np.array([np.nan]), 0.5))
+
+
+@given(
+    values=st.lists(st.floats(0, 1e6), max_size=30),
+    failed=st.integers(0, 10),
+    percent=st.integers(0, 100),
+)
+def test_failures_stand_at_the_end_of_the_order(values, failed, percent):
+    """A percentile with failures would be finite, or not a number, where it is infinite."""
+    found = with_failures(np.array(values, float), failed, percent / 100)
+    place = (len(values) + failed - 1) * percent / 100
+
+    if not values and not failed:
+        assert math.isnan(found)
+    elif place > len(values) - 1:
+        assert math.inf == found
+    else:
+        filled = np.array(values + [1e300] * failed)
+        expected = np.quantile(filled, percent / 100)
+
+        assert found == pytest.approx(expected, rel=1e-9) or expected > 1e250
+
+
+def test_describe_keeps_only_what_was_there():
+    """An empty column would crash the summary of a failed run."""
+    expected = {"n": 0, "mean": None, "std": None, "p50": None, "p90": None, "p99": None, "max": None}
+
+    assert expected == describe(np.empty(0))
+    assert 1.0 == describe(np.array([1.0]))["p99"]
+
+
+def test_summaries_do_not_depend_on_chunks(table, monkeypatch):
+    """A run of a million requests would have other numbers than its parts."""
+    rows = table(50, status=["ok", "error"] * 25, tokens=[[i + 0.1 * k for k in range(i % 7)] for i in range(50)])
+    slo = parse("ttft=0.25,itl=0.05,itl_p99=0.15")
+    whole = summarize(rows, slo)
+    monkeypatch.setattr("harness.measure.CHUNK", 7)
+    cut = summarize(to_table([]).from_batches(rows.to_batches(max_chunksize=11)), slo)
+
+    assert whole == cut
