@@ -32,7 +32,8 @@ def _draw(logits: np.ndarray, piece: Piece) -> int:
     key = np.array([piece.seed & _WORD, position], np.uint64)
     scaled = logits.astype(np.float64)
     scaled -= scaled.max()
-    scaled /= piece.temperature
+    with np.errstate(over="ignore"):  # nearly greedy: far less likely tokens are minus infinity
+        scaled /= piece.temperature
     total = np.cumsum(np.exp(scaled))
     point = np.random.Generator(np.random.Philox(key=key)).random() * total[-1]
     return min(int(np.searchsorted(total, point, side="right")), len(total) - 1)

@@ -66,6 +66,8 @@ class Llama:
             raise UsageError(f"llama: dtype must be float32 or float64, got '{self.dtype}'.")
         if self.threads is not None and self.threads < 1:
             raise UsageError(f"llama: threads must be at least 1, got {self.threads}.")
+        if self.seed < 0:
+            raise UsageError(f"llama: seed must be at least 0, got {self.seed}.")
         self.config = self._shape() if self.model is None else read_config(Path(self.model))
         dtype = np.dtype(self.dtype)
         self._weights = fuse(self._tensors(), self.config, dtype)
@@ -105,8 +107,7 @@ class Llama:
         if not pieces:
             return tokens
         step = self._plan(pieces)
-        logits = self._run(step)
-        chosen = sample(logits, [pieces[i] for i in step.sampled])
+        chosen = sample(self._run(step), [pieces[i] for i in step.sampled])
         for index, token in zip(step.sampled, chosen, strict=True):
             tokens[index] = token
         return tokens

@@ -1,0 +1,181 @@
+"""Broken model folders: one sentence that names the file and the tensor or field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from backends.executors.llama import Llama
+from harness.errors import UsageError
+from harness.registry import find, make
+
+Change = Callable[[Path], None]
+
+
+def tensors(change: Callable[[dict[str, np.ndarray]], None]) -> Change:
+    def apply(folder: Path) -> None:
+        held = load_file(folder / "model.safetensors")
+        change(held)
+        save_file(held, folder / "model.safetensors")
+
+    return apply
+
+
+def config(**fields: object) -> Change:
+    def apply(folder: Path) -> None:
+        held = json.loads((folder / "config.json").read_text())
+        held.update(fields)
+        (folder / "config.json").write_text(json.dumps({k: v for k, v in held.items() if v != "gone"}))
+
+    return apply
+
+
+def index(**fields: object) -> Change:
+    def apply(folder: Path) -> None:
+        (folder / "model.safetensors.index.json").write_text(json.dumps(fields))
+
+    return apply
+
+
+def text(name: str, content: str) -> Change:
+    return lambda folder: bool((folder / name).write_text(content)) and None
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+BROKEN: dict[str, tuple[Change, str]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "has no config.json"),
+    "broken config": (text("config.json", '{"a": '), "config.json' is not valid JSON: "),
+    "config is a list": (text("config.json", "[]"), "config.json' must hold a JSON object, got list."),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no *.safetensors file"),
+    "broken weights": (text("model.safetensors", "x" * 40), "model.safetensors' is not a whole safetensors file"),
+    "cut weights": (
+        lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-9]) and None,
+        "model.safetensors' is not a whole safetensors file",
+    ),
+    "missing tensor": (tensors(lambda t: t.pop(UP) is None), f"has no tensor '{UP}'."),
+    "extra tensor": (
+        tensors(lambda t: t.update({UP + "s": t[UP]})),
+        f"holds tensor '{UP}s', which this model has no place for. Did you mean '{UP}'?",
+    ),
+    "wrong shape": (
+        tensors(lambda t: t.update({UP: t[UP][:3].copy()})),
+        f"tensor '{UP}' has shape (3, 64), but config.json asks for (96, 64).",
+    ),
+    "wrong dtype": (
+        tensors(lambda t: t.update({UP: t[UP].astype(np.int8)})),
+        f"tensor '{UP}' is stored as I8; known: F32, F16, BF16.",
+    ),
+    "more layers asked": (config(num_hidden_layers=3), "has no tensor 'model.layers.2.input_layernorm.weight' (and "),
+    "unknown architecture": (
+        config(architectures=["LlamaForCausalML"]),
+        "No architecture named 'LlamaForCausalML'. Did you mean 'LlamaForCausalLM'?",
+    ),
+    "no architecture": (config(architectures="gone"), "architectures must name one model class, got None."),
+    "unknown rope": (config(rope_scaling={"rope_type": "yarn", "factor": 2}), "No rope scaling named 'yarn'."),
+    "rope is a word": (config(rope_scaling="linear"), "rope scaling must be a JSON object, got 'linear'."),
+    "negative factor": (config(rope_scaling={"type": "linear", "factor": -1}), "factor must be a positive number"),
+    "field is text": (config(hidden_size="64"), "hidden_size must be an integer, got '64'."),
+    "field is missing": (config(vocab_size="gone"), "vocab_size must be an integer, got None."),
+    "field is zero": (config(num_hidden_layers=0), "layers must be at least 1, got 0."),
+    "no heads": (config(num_attention_heads=0), "heads must be at least 1, got 0."),
+    "heads do not divide": (config(num_key_value_heads=3), "heads (4) must be a multiple of kv_heads (3)."),
+    "odd head": (config(head_dim=15), "the head dimension must be even for rotary embedding, got 15."),
+    "bias": (config(attention_bias=True), "attention_bias is not supported; use a model without it."),
+    "quantised": (config(quantization_config={"bits": 4}), "quantization_config is not supported"),
+    "other activation": (config(hidden_act="gelu"), "hidden_act 'gelu' is not supported; known: silu."),
+    "bad window": (
+        config(architectures=["MistralForCausalLM"], sliding_window=0),
+        "sliding_window must be at least 1, got 0.",
+    ),
+    "bad layer types": (
+        config(architectures=["MistralForCausalLM"], sliding_window=9, layer_types=["full_attention"]),
+        "layer_types must name each of the 2 layers.",
+    ),
+    "index is no map": (index(weight_map=[]), "weight_map must map tensor names to file names."),
+    "index names a missing file": (index(weight_map={UP: "a.safetensors"}), "has no a.safetensors, which"),
+    "index leaves the folder": (index(weight_map={UP: "../a"}), "which is not a file of this folder."),
+    "index names a missing tensor": (
+        index(weight_map={"nothing": "model.safetensors"}),
+        "model.safetensors' has no tensor 'nothing', although model.safetensors.index.json names it there.",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_folder_is_told_in_one_sentence(kit: Any, tmp_path: Path, name: str) -> None:
+    """A user with a broken download would get a traceback, or a model that computes nonsense."""
+    change, words = BROKEN[name]
+    folder = kit.write_model(tmp_path / "model", "gqa")
+    change(folder)
+
+    with pytest.raises(UsageError, match=re.escape(words)) as told:
+        Llama(model=str(folder))
+    assert "\n" not in str(told.value)
+
+
+def test_a_tensor_stored_twice_is_refused(kit: Any, tmp_path: Path) -> None:
+    """Which of two versions of a tensor is used would depend on the names of files."""
+    folder = kit.write_model(tmp_path / "model", "gqa")
+    save_file({UP: load_file(folder / "model.safetensors")[UP]}, folder / "other.safetensors")
+
+    with pytest.raises(UsageError, match=re.escape(f"other.safetensors' holds tensor '{UP}' a second time.")):
+        Llama(model=str(folder))
+
+
+def test_files_beside_the_index_are_not_read(kit: Any, tmp_path: Path) -> None:
+    """A folder that also holds consolidated weights, as Mistral's do, could not be loaded."""
+    folder = kit.write_model(tmp_path / "model", "gqa")
+    names = load_file(folder / "model.safetensors")
+    (folder / "consolidated.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+    index(weight_map=dict.fromkeys(names, "model.safetensors"))(folder)
+
+    assert Llama(model=str(folder)).vocab_size == 160
+
+
+def test_tensors_that_are_computed_anyway_are_ignored(kit: Any, tmp_path: Path) -> None:
+    """Old checkpoints, which store rotary tables and tied heads, could not be loaded."""
+    folder = kit.write_model(tmp_path / "model", "tied")
+    tensors(lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": np.ones(8, np.float32)}))(folder)
+    tensors(lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].copy()}))(folder)
+
+    assert Llama(model=str(folder)).vocab_size == 160
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("llama:model=nowhere", "There is no model folder 'nowhere'; give the path of a folder with config.json."),
+        ("llama:heads=3", "llama: hidden (256) must be a multiple of heads (3)."),
+        ("llama:kv_heads=3", "llama: heads (8) must be a multiple of kv_heads (3)."),
+        ("llama:layers=0", "llama: layers must be at least 1, got 0."),
+        ("llama:heads=0", "llama: heads must be at least 1, got 0."),
+        ("llama:threads=0", "llama: threads must be at least 1, got 0."),
+        ("llama:seed=-1", "llama: seed must be at least 0, got -1."),
+        ("llama:dtype=float16", "dtype must be one of float32, float64, got 'float16'."),
+        ("llama:layer=3", "llama has no argument 'layer'. Did you mean 'layers'?"),
+    ],
+)
+def test_a_wrong_spec_is_told_in_one_sentence(spec: str, words: str) -> None:
+    """A typing error in `engine:` options would end in a traceback."""
+    with pytest.raises(UsageError, match=re.escape(words)):
+        make("executors", spec)
+
+
+def test_the_registry_finds_it() -> None:
+    """The engine could not be told which executor to use."""
+    assert find("executors", "llama") is Llama
+    assert make("executors", "llama:context=4096").max_tokens == 4096
+
+
+@pytest.mark.parametrize("size", [(0, 16), (4, 0)])
+def test_empty_memory_is_refused(size: tuple[int, int]) -> None:
+    """An engine without memory would fail at the first request instead of at its start."""
+    with pytest.raises(UsageError, match="at least one page of one token"):
+        Llama(vocab=64).allocate(*size)
