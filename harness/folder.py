@@ -44,9 +44,7 @@ class Run:
 class RunFolder:
     """The writing side of a run folder; one writer at a time."""
 
-    def __init__(
-        self, path: Path, info: dict[str, Any], streams: dict[str, Stream], flush_every: int
-    ) -> None:
+    def __init__(self, path: Path, info: dict[str, Any], streams: dict[str, Stream], flush_every: int) -> None:
         self.path = path
         self.info = info
         self._streams = streams
@@ -54,9 +52,7 @@ class RunFolder:
         self._waiting: list[RequestRecord] = []
 
     @classmethod
-    def create(
-        cls, path: str | os.PathLike[str], info: Mapping[str, Any], *, flush_every: int = 1000
-    ) -> RunFolder:
+    def create(cls, path: str | os.PathLike[str], info: Mapping[str, Any], *, flush_every: int = 1000) -> RunFolder:
         """Start a run folder: `run.json` says "running", and rows reach the disk every `flush_every` of them.
 
         An earlier run in the folder is replaced. Raises UsageError, having touched nothing, for a folder that
@@ -161,20 +157,14 @@ def _read_info(path: Path) -> dict[str, Any]:
     try:
         info = json.loads(file.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        what = (
-            "has no run.json" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
-        )
-        raise UsageError(
-            f"No run in '{path}': it {what}; name the folder that 'bench run --out' wrote."
-        ) from None
+        what = "has no run.json" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
+        raise UsageError(f"No run in '{path}': it {what}; name the folder that 'bench run --out' wrote.") from None
     except (ValueError, OSError) as error:
         raise UsageError(f"No run in '{path}': its run.json cannot be read ({error}).") from None
     if not isinstance(info, dict) or not isinstance(info.get("schema"), int):
         raise UsageError(f"No run in '{path}': its run.json was not written by bench (it names no schema).")
     if info["schema"] > VERSION:
-        raise UsageError(
-            f"'{path}' has schema {info['schema']}, this bench reads up to {VERSION}; use a newer bench."
-        )
+        raise UsageError(f"'{path}' has schema {info['schema']}, this bench reads up to {VERSION}; use a newer bench.")
     return info
 
 

@@ -106,8 +106,7 @@ def to_table(records: Sequence[RequestRecord]) -> pa.Table:
     columns = dict(zip(REQUESTS.names, _columns(records, REQUESTS.names), strict=True))
     token_s, token_n = columns["token_s"], columns["token_n"]
     arrays = [
-        special[f.name](token_s, token_n) if f.name in special else column(columns[f.name], f.type)
-        for f in REQUESTS
+        special[f.name](token_s, token_n) if f.name in special else column(columns[f.name], f.type) for f in REQUESTS
     ]
     return pa.Table.from_arrays(arrays, schema=REQUESTS)
 
@@ -170,9 +169,7 @@ def _token_n(token_s: Sequence[Any], token_n: Sequence[Any]) -> pa.Array:
     for i, counts in enumerate(token_n):
         if counts is not None:
             if len(counts) != offsets[i + 1] - offsets[i]:
-                raise ValueError(
-                    f"row {i}: {len(counts)} token counts for {offsets[i + 1] - offsets[i]} stamps"
-                )
+                raise ValueError(f"row {i}: {len(counts)} token counts for {offsets[i + 1] - offsets[i]} stamps")
             values[offsets[i] : offsets[i + 1]] = counts
     kind = REQUESTS.field("token_n").type
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), type=kind)

@@ -45,7 +45,7 @@ def record() -> Callable[..., RequestRecord]:
 
 @pytest.fixture(scope="session")
 def table() -> Callable[..., pa.Table]:
-    """`table(n, **changes)`: n such requests; a list among the changes holds one value per request, anything else is for all."""
+    """`table(n, **changes)`: n such requests; a list in the changes has one value per request."""
 
     def make(n: int, **changes: Any) -> pa.Table:
         def row(i: int) -> dict[str, Any]:

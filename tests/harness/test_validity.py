@@ -1,0 +1,145 @@
+"""The verdict: what makes a run prove nothing, and what a reader must know."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.records import to_table
+from harness.schedule import Schedule
+from harness.validity import judge
+
+
+@pytest.fixture(scope="module")
+def run(traffic, record):
+    """`run(n, **changes)`: a schedule and its records, sent on time unless changed; a function is called with i."""
+
+    def make(n=200, **changes):
+        schedule = Schedule.draw(traffic(), seed=0, requests=n)
+        rows = []
+        for i, r in enumerate(schedule):
+            late = changes.get("late_s", lambda _: 0.0)(i)
+            status = changes.get("status", lambda _: "ok")(i)
+            sent = r.scheduled_s + late
+            rows.append(
+                record(i, scheduled_s=r.scheduled_s, sent_s=sent, tokens=[sent + 0.1, sent + 0.2], status=status)
+            )
+        return to_table(rows), schedule.table
+
+    return make
+
+
+def codes(verdict):
+    return [w.code for w in verdict.warnings]
+
+
+@pytest.mark.parametrize("clock", ["wall", "virtual"])
+def test_a_good_run_is_valid_without_a_word(run, clock):
+    """A reader would learn to skip the warnings."""
+    found = judge(*run(), clock=clock)
+
+    assert found.valid
+    assert "valid" == found.text
+    assert ([], []) == (found.reasons, found.warnings)
+
+
+def test_broken_physics_is_not_valid(table):
+    """A corrupt table would have a p99."""
+    found = judge(table(120, output_tokens=5))
+
+    assert not found.valid
+    assert found.text.startswith("not valid: Token conservation")
+
+
+def test_missing_records_are_not_valid(run):
+    """The slowest requests could be lost, and the percentiles be better for it."""
+    rows, schedule = run()
+    found = judge(rows.slice(0, 190), schedule)
+
+    assert ["10 of 200 scheduled requests have no record, first request 190."] == found.reasons
+
+
+def test_what_an_interrupted_run_did_not_send_is_said(run):
+    """Ctrl-C would make every run invalid, or hide what is missing."""
+    rows, schedule = run()
+    found = judge(rows.slice(0, 190), schedule, interrupted=True)
+
+    assert found.valid
+    assert ["interrupted"] == codes(found)
+    assert {"not_sent": 10} == found.warnings[0].facts
+
+
+def test_two_records_of_one_request_are_not_valid(record):
+    """A retry would be counted twice."""
+    found = judge(to_table([record(i) for i in [*range(120), 7]]))
+
+    assert ["Every request ends in exactly one record: request 7 has 2."] == found.reasons
+
+
+def test_follow_ups_need_no_place_in_the_schedule(run, record):
+    """Every run with sessions would be invalid."""
+    rows, schedule = run()
+    later = to_table([record(500, turn=1, session=1, scheduled_s=60.0)])
+    found = judge(rows.from_batches([*rows.to_batches(), *later.to_batches()]), schedule)
+
+    assert found.valid
+
+
+@pytest.mark.parametrize(
+    ("late_every", "late_s", "valid", "expected"),
+    [
+        (1000, 0.020, True, []),
+        (50, 0.020, True, ["late-client"]),
+        (1, 0.009, True, []),
+        (25, 0.060, True, ["late-client"]),
+        (10, 0.060, False, ["late-client"]),
+        (10, 0.040, True, ["late-client"]),
+    ],
+)
+def test_a_late_client_is_told_and_a_very_late_one_is_not_believed(run, late_every, late_s, valid, expected):
+    """The load generator's own stalls would be charged to the server, or hidden."""
+    rows, schedule = run(late_s=lambda i: late_s if i % late_every == 3 % late_every else 0.0)
+    found = judge(rows, schedule)
+
+    assert valid == found.valid
+    assert expected == codes(found)
+    assert all(w.remedy for w in found.warnings)
+    assert codes(judge(rows, schedule, clock="virtual")) == []
+
+
+def test_failures_are_counted_in_a_warning(run):
+    """Failures would show only to those who look for them."""
+    rows, schedule = run(status=lambda i: "timeout" if i % 10 == 0 else "error" if i == 5 else "ok")
+    found = judge(rows, schedule)
+
+    assert found.valid
+    assert ["failed"] == codes(found)
+    assert "21 of 200 requests failed (1 error, 20 timeout)" in found.warnings[0].message
+
+
+def test_a_run_without_one_good_answer_is_not_valid(run):
+    """4 of 4 requests failed, and the exit code is 0: guidellm."""
+    rows, schedule = run(status=lambda _: "error")
+
+    assert "No request ended well, so nothing was measured." in judge(rows, schedule).reasons
+
+
+def test_an_empty_table_is_not_valid(table):
+    """Nothing would be a perfect run."""
+    assert not judge(table(0)).valid
+
+
+@pytest.mark.parametrize(("n", "expected"), [(99, ["few-requests"]), (100, [])])
+def test_few_requests_are_told(run, n, expected):
+    """p99 of twenty requests would be compared to the digit."""
+    assert expected == codes(judge(*run(n=n)))
+
+
+def test_a_growing_queue_is_told_but_valid(record):
+    """A mean latency would be printed that depends on when one stopped waiting."""
+    rows = to_table([record(i, scheduled_s=i / 10, tokens=[i / 5 + 0.1, i / 5 + 0.3]) for i in range(300)])
+    found = judge(rows)
+
+    assert found.valid
+    assert ["overload"] == codes(found)
+    assert "overloaded: the queue grew by" in found.warnings[0].message
+    assert found.warnings[0].facts["requests"] > 50
