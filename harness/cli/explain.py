@@ -23,7 +23,9 @@ def command(name: str) -> int:
     from harness.cli import _names
     from harness.errors import no_such
 
-    kind, _, short = name.rpartition(".")
+    kind, dot, short = name.partition(".")
+    if not dot or kind not in _names.kinds():
+        kind, short = "", name
     wanted = short.split(":")[0].lower().replace("_", "-")
     found = [_about(k, wanted) for k in _names.kinds() if kind in ("", k) and wanted in _names.names(k)]
     terms, aliases = _names.glossary()

@@ -1,0 +1,33 @@
+"""`bench list` and `bench explain` know everything that can be named."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.cli import _names, main
+
+
+@pytest.mark.parametrize("kind", _names.kinds())
+def test_everything_that_is_listed_is_explained(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A user would read a name in the list and then be told that it does not exist."""
+    assert main(["list", kind]) == 0
+    listed = capsys.readouterr().out
+
+    for name in _names.names(kind):
+        assert f"  {name} " in listed
+        assert main(["explain", f"{kind}.{name}"]) == 0
+        assert capsys.readouterr().out.startswith(name)
+
+
+@pytest.mark.parametrize("term", ["ttft", "tpot", "goodput", "capacity", "lateness", "idc", "SLO", "goodput_rps"])
+def test_words_of_the_result_are_explained(term: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A newcomer could not read the summary."""
+    assert main(["explain", term]) == 0
+    assert "(term)" in capsys.readouterr().out
+
+
+def test_arguments_are_explained_with_unit_and_default(capsys: pytest.CaptureFixture[str]) -> None:
+    """A user would have to read the source to know what `ttft` of the null backend means."""
+    assert main(["explain", "null"]) == 0
+
+    assert "ttft_s       float, seconds; 250ms, 60s, 5min, default 0.0" in capsys.readouterr().out

@@ -1,0 +1,55 @@
+"""What a running benchmark shows."""
+
+from __future__ import annotations
+
+import io
+
+from harness.api import Bound, RequestRecord, Slo
+from harness.progress import Live, cells, line, shown
+
+
+def record(request_id: int, first_s: float, status: str = "ok") -> RequestRecord:
+    stamps = [first_s, first_s + 0.1, first_s + 0.2]
+    return RequestRecord(request_id, 0.0, 0.0, stamps, None, 5, 3, 3, status)  # type: ignore[arg-type]  # a status
+
+
+def live() -> Live:
+    found = Live(total=8, span_s=100.0, slo=Slo((Bound("ttft", 0.25),)), sent=5, finished=4)
+    found.seen([record(0, 0.1), record(1, 0.2), record(2, 0.3), record(3, 0.1, "error")])
+    found.departed(0.004)
+    return found
+
+
+def test_line_tells_where_the_run_stands() -> None:
+    """In a log of CI nobody could tell a slow run from a dead one."""
+    assert line(live()) == "0 s, sent 5/8, in flight 1, finished 4, failed 1, within the SLO 50.0%"
+
+
+def test_panel_shows_recent_latencies_and_lateness() -> None:
+    """A user would wait for the end of a run that is already lost."""
+    shown_cells = dict(cells(live()))
+
+    assert shown_cells["requests"] == "5 of 8 sent, 1 in flight, 4 finished, 1 failed"
+    assert shown_cells["within SLO"] == "50.0% (goal 90%)"
+    assert shown_cells["last 10 s"].startswith("TTFT p50 0.150, p99 0.297 s; TPOT p50 0.100")
+    assert shown_cells["lateness"] == "p99 4.0 ms"
+
+
+def test_notes_are_printed_even_at_the_very_end() -> None:
+    """The answer to Ctrl-C would be lost when the run ends right after it."""
+    found, out = live(), io.StringIO()
+
+    with shown(found, quiet=False, stream=out):
+        found.say("stopping")
+
+    assert out.getvalue() == "stopping\n"
+
+
+def test_quiet_prints_nothing() -> None:
+    """A script that asked for silence would get notes."""
+    found, out = live(), io.StringIO()
+
+    with shown(found, quiet=True, stream=out):
+        found.say("stopping")
+
+    assert out.getvalue() == ""
