@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from backends.catalog import hardware, model, simdistserve_tokens
+from backends._catalog import hardware, model, simdistserve_tokens
 from backends.latency.abc import SIMDISTSERVE
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, parse

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from backends._catalog import kv_capacity_blocks
 from backends._compat import Mode, mode
 from backends._steplog import StepLog
-from backends.catalog import kv_capacity_blocks
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
 from backends.serving.journal import Journal

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backends.catalog import Hardware, Model, check_parallel, hardware, model
+from backends._catalog import Hardware, Model, check_parallel, hardware, model
 
 if TYPE_CHECKING:
     import numpy as np

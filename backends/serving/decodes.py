@@ -28,12 +28,12 @@ class Decodes:
         "_end_s",
         "_ends",
         "_fresh",
-        "members",
         "_past",
         "_size",
         "context",
         "ghost_context",
         "ghosts",
+        "members",
         "phases",
         "tick",
     )

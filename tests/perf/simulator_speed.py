@@ -90,7 +90,7 @@ def child(name: str, count: int, policy: str, repeats: int) -> None:
     parts = "  ".join(f"{part} {best[part] / count * 1e6:5.2f}" for part in ("core", "records", "metrics"))
     print(
         f"{name:4} {policy:8} {count:>9,} requests  {count / best['total']:>9,.0f} requests/CPU s  "
-        f"(us each: {parts})  {best['steps']:>10,.0f} steps  attainment {best['attainment']:.3f}  peak {peak_mb:.0f} MB",
+        f"(us each: {parts})  {best['steps']:>10,.0f} steps  met {best['attainment']:.3f}  peak {peak_mb:.0f} MB",
         flush=True,
     )
 
@@ -112,7 +112,9 @@ def main() -> None:
         for name in SETS:
             sizes = [(given.requests, given.repeats)] + ([(given.long, 1)] if given.long else [])
             for count, repeats in sizes:
-                subprocess.run([sys.executable, __file__, "--child", name, str(count), policy, str(repeats)], check=True)
+                subprocess.run(
+                    [sys.executable, __file__, "--child", name, str(count), policy, str(repeats)], check=True
+                )
 
 
 if __name__ == "__main__":
