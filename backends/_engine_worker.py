@@ -8,7 +8,9 @@ import signal
 import socket
 import sys
 import time
+import traceback
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends._engine_core import EngineCore
@@ -66,6 +68,13 @@ class Ready:
     error: BenchError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Last message: the engine broke in the middle of its work."""
+
+    message: str
+
+
 class Worker:
     """Reads messages, takes turns, answers."""
 
@@ -84,6 +93,16 @@ class Worker:
         except BenchError as error:
             self._sock.sendall(frame(Ready({}, error)))
             return
+        try:
+            self._turns(core)
+        except OSError:
+            return  # the client is gone: nobody to tell
+        except Exception as error:  # noqa: BLE001  whatever broke, the client must hear of it
+            *_, frame_ = traceback.extract_tb(error.__traceback__)
+            where = f"{Path(frame_.filename).name}, line {frame_.lineno}"
+            self._sock.sendall(frame(Failed(f"{type(error).__name__} in {where}: {error}")))
+
+    def _turns(self, core: EngineCore) -> None:
         idle = True
         while not self._inbox.closed:
             arrived: list[Request] = []

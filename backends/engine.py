@@ -148,7 +148,10 @@ class Engine:
             try:
                 turn = await receive(reader)
             except (asyncio.IncompleteReadError, ConnectionError):
-                self._fail()
+                self._fail("its process ended")
+                return
+            if isinstance(turn, worker.Failed):
+                self._fail(turn.message)
                 return
             assert isinstance(turn, Turn)
             for request_id in turn.tokens:
@@ -163,8 +166,8 @@ class Engine:
         if queue is not None:
             queue.put_nowait(event)
 
-    def _fail(self) -> None:
-        error = BackendError("The engine's process ended in the middle of the run; its last words are above, if any.")
+    def _fail(self, why: str) -> None:
+        error = BackendError(f"The engine failed in the middle of the run: {why}. 'bench doctor' tries it alone.")
         for queue in self._queues.values():
             queue.put_nowait(error)
 
