@@ -53,7 +53,7 @@ def little(table: pa.Table) -> tuple[float, float] | None:
     times_s = np.concatenate([arrive_s, leave_s])
     order = np.argsort(times_s, kind="stable")
     present = np.cumsum(np.repeat([1, -1], len(arrive_s))[order])
-    mean_present = float(np.dot(present[:-1], np.diff(times_s[order])) / horizon_s)
+    mean_present = float((present[:-1] * np.diff(times_s[order])).sum() / horizon_s)
     rate_rps = len(arrive_s) / horizon_s
     return mean_present, float(rate_rps * (leave_s - arrive_s).mean())
 

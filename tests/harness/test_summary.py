@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -168,3 +169,17 @@ def test_summaries_do_not_depend_on_chunks(table, monkeypatch):
     cut = summarize(to_table([]).from_batches(rows.to_batches(max_chunksize=11)), slo)
 
     assert whole == cut
+
+
+def test_memory_stays_near_the_size_of_the_tokens(table, monkeypatch):
+    """A run of a million requests would not fit where its data does."""
+    monkeypatch.setattr("harness.measure.CHUNK", 200)
+    rows = table(4000, tokens=tuple(range(5000, 5100)))
+    slo = parse("ttft=1,tpot=1,itl_p99=1")
+    summarize(rows, slo)
+    tracemalloc.start()
+    summarize(rows, slo)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 2 * rows.select(["token_s", "token_n"]).nbytes
