@@ -10,6 +10,7 @@ import numpy as np
 from harness import measure
 from harness import slo as slos
 from harness.api import Bound, Slo
+from reports._clean import clean
 
 if TYPE_CHECKING:
     from harness.folder import Run
@@ -86,5 +87,5 @@ def _margin(run: Run, scored: slos.BoundScore) -> Margin:
         limit = np.where(np.isnan(own), limit, own)
     values = metric(run, bound.metric)
     ratio = np.where(np.isnan(values) | ~scored.applies, 0.0, values / limit)
-    name = label(bound.metric) + (f"@{bound.tag}" if bound.tag is not None else "")
+    name = label(bound.metric) + (f"@{clean(bound.tag, 40)}" if bound.tag is not None else "")
     return Margin(bound, name, np.where(answered(run), ratio, np.inf))

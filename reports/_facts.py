@@ -23,7 +23,7 @@ def part(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def first(source: Mapping[str, Any], *names: str) -> str | None:
     """The first of these keys that holds something, cleaned."""
     found = (source.get(name) for name in names)
-    return next((clean(v) for v in found if v not in (None, "", {}, [])), None)
+    return next((clean(v, 600) for v in found if v not in (None, "", {}, [])), None)
 
 
 def pairs(source: Mapping[str, Any], leave_out: tuple[str, ...] = ()) -> str:

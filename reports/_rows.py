@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 ALWAYS = ("ttft", "tpot", "itl", "e2e")
 MOST_CLASSES = 8
+_SHOWN = ("mean", "p50", "p90", "p99", "max")
 MOST_ERRORS = 8
 
 
@@ -60,13 +61,14 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Numbers and printed rows; `attainment` is None without an SLO, `kept` is True when the SLO was kept."""
+    """Numbers and printed rows; `attainment` is None without an SLO, `broken` names percentile bounds."""
 
     total: int
     ok: int
     attainment: float | None
     goal: float
     kept: bool
+    broken: tuple[str, ...]
     slo_text: str
     rate_rps: float | None
     rate: str
@@ -93,6 +95,7 @@ def result(run: Run) -> Result:
         attainment=summary.get("attainment") if bounds else None,
         goal=slo.goal,
         kept=bool(summary.get("passed")) if bounds else ok == total > 0,
+        broken=tuple(_bound_name(b) for b in bounds if b.get("percentile") is not None and b.get("passed") is False),
         slo_text=_slo_text(bounds, slo.goal),
         rate_rps=rate,
         rate=_rate(run, rate),
@@ -114,13 +117,16 @@ def rows(measured: Mapping[str, Any], bounds: Iterable[Mapping[str, Any]], goal:
     names = [*ALWAYS, *(m for m in plain if m not in ALWAYS)]
     made = [_row(_data.label(name), part(measured, name), plain.get(name), goal) for name in names]
     apart = [b for b in bounds if b.get("tag") is not None or b.get("percentile") is not None]
-    return (*made, *(_row(_bound_name(b), {}, b, goal) for b in apart))
+    return (*made, *(_row(_bound_name(b), None, b, goal) for b in apart))
 
 
-def _row(name: str, values: Mapping[str, Any], bound: Mapping[str, Any] | None, goal: float) -> Row:
+def _row(name: str, values: Mapping[str, Any] | None, bound: Mapping[str, Any] | None, goal: float) -> Row:
     limit = bound.get("limit_s") if bound else None
-    unit = _numbers.unit_of([values.get("p99"), limit])
-    mean, p50, p90, p99, most = (_numbers.in_unit(values.get(k), unit) for k in ("mean", "p50", "p90", "p99", "max"))
+    if values is None:
+        unit, (mean, p50, p90, p99, most) = "", [""] * 5
+    else:
+        unit = _numbers.unit_of([values.get("p99"), limit])
+        mean, p50, p90, p99, most = (_numbers.in_unit(values.get(k), unit) for k in _SHOWN)
     if bound is None:
         return Row(clean(name, 60), unit, mean, p50, p90, p99, most, "", "", False)
     at = "per request" if limit is None else _numbers.limit(limit)
@@ -135,7 +141,7 @@ def _met(bound: Mapping[str, Any], goal: float) -> tuple[str, bool]:
     if bound.get("passed") is None:
         return "-", False
     kept = bool(bound["passed"])
-    value = "never" if bound.get("value_s") is None else _numbers.seconds(bound["value_s"])
+    value = "too many failed" if bound.get("value_s") is None else _numbers.seconds(bound["value_s"])
     return f"{'kept' if kept else 'broken'} ({value})", not kept
 
 
@@ -167,6 +173,8 @@ def _rate(run: Run, asked: float | None) -> str:
 
 def _span(summary: Mapping[str, Any]) -> str:
     window = summary.get("window_s")
+    if not summary.get("requests"):
+        return "nothing sent"
     return f"sent over {_numbers.seconds(window)}" if window else "sent at one instant"
 
 

@@ -14,7 +14,9 @@ from reports.figures._style import MARKS
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-MOST_ROWS = 50
+MOST_ROWS = 40
+SERIES = "series"
+"""Head of the first column where points of several series stand below one another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,22 @@ def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
         heads = [_title(figure, traces[0], "y"), *(f"{t.name}: {_title(figure, t, 'x')}" for t in traces)]
         columns = [ys[0], *xs]
     else:
-        heads = ["series", _title(figure, traces[-1], "x"), _values(figure, traces)]
+        heads = [SERIES, _title(figure, traces[-1], "x"), _values(figure, traces)]
         names = np.concatenate([np.full(len(x), t.name, dtype=object) for t, x in zip(traces, xs, strict=True)])
         columns = [names, np.concatenate(xs), np.concatenate(ys)]
-    kept = np.unique(np.linspace(0, len(columns[0]) - 1, min(most, len(columns[0]))).astype(np.int64))
+    kept = _thinned(columns[0] if heads[0] == SERIES else np.zeros(len(columns[0])), most)
     rows = tuple(tuple(_cell(column[i]) for column in columns) for i in kept)
     return Twin(tuple(_plain(head) for head in heads), rows, len(columns[0]))
+
+
+def _thinned(series: np.ndarray, most: int) -> np.ndarray:
+    """Indices of at most `most` rows, evenly chosen within each series, its first and last among them."""
+    names = list(dict.fromkeys(series.tolist()))
+    each = max(2, most // max(1, len(names)))
+    places = [np.flatnonzero(series == name) for name in names]
+    chosen = [at[np.unique(np.linspace(0, len(at) - 1, min(each, len(at))).astype(np.int64))] for at in places]
+    found: np.ndarray = np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+    return found
 
 
 def _equal(arrays: Sequence[np.ndarray]) -> bool:

@@ -69,7 +69,7 @@ def view(run: Run) -> View:
         traffic=_traffic(run, result),
         good=word == "VALID" and result.kept,
         word=word,
-        answer=_answer(run, result),
+        answer=_answer(run, result, valid=word != "NOT VALID"),
         verdict=verdict,
         heads=_heads(info, result),
         rows=result.rows,
@@ -88,7 +88,7 @@ def view(run: Run) -> View:
         definitions=DEFINITIONS,
         commands=_facts.commands(run),
         facts=_facts.used(run),
-        next=_next(run, result, warnings),
+        next=_next(run, result),
     )
 
 
@@ -110,6 +110,9 @@ def _backend_name(info: Mapping[str, Any]) -> str:
     return first(part(info, "backend"), "backend", "name") or spec.partition(":")[0] or "backend"
 
 
+_ENDS = {"running": "It was killed, or is still going on", "interrupted": "It was interrupted"}
+
+
 def _verdict(run: Run) -> tuple[str, str]:
     """The state in capitals and the sentence that goes with it."""
     told = part(run.info, "verdict")
@@ -117,9 +120,7 @@ def _verdict(run: Run) -> tuple[str, str]:
     said = _sentence(told.get("text"), 600)
     if not run.complete:
         state = clean(run.info.get("state") or "")
-        how = {"running": "It was killed, or is still going on", "interrupted": "It was interrupted"}.get(
-            state, "It ended early"
-        )
+        how = _ENDS.get(state, "It ended early")
         planned = _planned(run)
         of = f" of {planned:,} planned" if planned else ""
         text = f"{how}: {run.requests.num_rows:,}{of} requests were recorded, and all figures speak of these alone."
@@ -138,19 +139,20 @@ def _planned(run: Run) -> int:
     return asked if isinstance(asked, int) else 0
 
 
-def _answer(run: Run, result: _rows.Result) -> str:
+def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     if result.total == 0:
         return "No request was recorded."
     requests = _numbers.count(result.total, "request")
     rate = f" at {_numbers.plain(result.rate_rps)} requests per second" if result.rate_rps else ""
     if result.attainment is None:
         return f"{result.ok:,} of {requests} ended well{rate}; no SLO was given."
-    reached = "reaches" if result.kept else "misses"
+    reached = "reaches" if result.attainment >= result.goal else "misses"
+    broken = f", but breaks {' and '.join(result.broken)}" if result.broken else ""
+    end = f"{reached} the goal of {result.goal * 100:g}%{broken}"
+    if not valid:
+        end = f"this proves nothing about the goal of {result.goal * 100:g}%"
     part_of = "" if run.complete else " recorded so far"
-    return (
-        f"{_numbers.share(result.attainment)} of {requests}{part_of} met the SLO{rate}: "
-        f"{reached} the goal of {result.goal * 100:g}%."
-    )
+    return f"{_numbers.share(result.attainment)} of {requests}{part_of} met the SLO{rate}: {end}."
 
 
 def _heads(info: Mapping[str, Any], result: _rows.Result) -> Facts:
@@ -178,7 +180,7 @@ def _fidelity(info: Mapping[str, Any]) -> str:
     told = part(info, "fidelity")
     line = told.get("line")
     if line:
-        return clean(line, 600)
+        return clean(line, 600).removeprefix("sending: ")
     return pairs(told) or "The run ended before its sending could be judged."
 
 
@@ -192,13 +194,13 @@ def _sentence(value: object, limit: int) -> str:
     return text[:1].upper() + text[1:] + ("" if not text or text.endswith((".", "!", "?", ")")) else ".")
 
 
-def _next(run: Run, result: _rows.Result, warnings: tuple[Warned, ...]) -> str:
+def _next(run: Run, result: _rows.Result) -> str:
     """One thing to do now: finish, mend, or try another rate."""
     again = _facts.commands(run)[-1]
     if not run.complete:
         return f"run it again: {again}"
-    if not part(run.info, "verdict").get("valid", True) and warnings and warnings[0].remedy:
-        return warnings[0].remedy[:1].lower() + warnings[0].remedy[1:]
+    if not part(run.info, "verdict").get("valid", True):
+        return f"remove the cause, then run it again: {again}"
     rate = result.rate_rps
     if rate is None or result.attainment is None or part(run.info, "spec").get("trace"):
         return f"repeat it with another seed: {again} --seed 1"

@@ -30,7 +30,7 @@ class Markdown:
             _table(HEADS, _rows(view)),
             in_markdown(view.flow, None),
             _table(("status", "requests", "share"), view.counts),
-            in_markdown(view.fidelity, None),
+            f"Sending: {in_markdown(view.fidelity, None)}",
             *(f"> {in_markdown(f'{w.message} {w.remedy}'.strip(), None)}" for w in view.warnings),
         ]
         return "\n\n".join(block for block in blocks if block) + "\n"

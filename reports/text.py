@@ -80,8 +80,8 @@ def _lines(view: _view.View) -> Iterator[Line]:
     yield "flow", view.flow, ""
     yield "requests", ", ".join(f"{count} {status}" for status, count, _ in view.counts), ""
     for error in view.errors[:3]:
-        yield "error", f"{error.count} x {error.text}", ""
-    yield "sending", view.fidelity.removeprefix("sending: "), ""
+        yield "error", f"{error.count} x {error.status}: {error.text}", ""
+    yield "sending", view.fidelity, ""
 
 
 def _cautions(view: _view.View) -> Iterator[Line]:

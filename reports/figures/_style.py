@@ -13,16 +13,25 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#bb6699", "#777777"
-DARK = {BLUE: "#56b4e9", VERMILLION: "#f5843c", GREEN: "#2fc39b", PURPLE: "#dd9cc4", GREY: "#a3a3a3"}
-"""What the page puts in the place of each colour on a dark ground."""
+_NIGHT = {BLUE: "#56b4e9", VERMILLION: "#f5843c", GREEN: "#2fc39b", PURPLE: "#dd9cc4", GREY: "#a3a3a3"}
 MARKS = "marks"
 """`meta` of a trace that only marks points of another one; it is not repeated in the table."""
 
 _FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": "#1b1f24"}
 _AXIS = {
     "gridcolor": "#d9dde2", "linecolor": "#777777", "zeroline": False, "showline": True, "ticks": "outside",
-    "tickcolor": "#777777", "automargin": True, "exponentformat": "none",
+    "tickcolor": "#777777", "automargin": True, "exponentformat": "none", "separatethousands": True,
 }  # fmt: skip
+
+
+def faint(color: str) -> str:
+    """The colour of a band behind a line of `color` ('#rrggbb')."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.22)"
+
+
+DARK = {**_NIGHT, **{faint(color): faint(instead) for color, instead in _NIGHT.items()}}
+"""What the page puts in the place of each colour on a dark ground."""
 
 
 def line(color: str, dash: str = "solid", width: float = 2.0) -> dict[str, object]:
@@ -72,10 +81,10 @@ def done(figure: go.Figure, finding: str, notes: Iterable[str] = ()) -> go.Figur
 
 
 def level(figure: go.Figure, y: float, text: str, **where: Any) -> None:
-    """A horizontal grey line with its name at the right end."""
+    """A horizontal grey line with its name at the left end."""
     figure.add_hline(
         y=y, line={"color": GREY, "width": 1, "dash": "dash"}, annotation_text=text,
-        annotation_position="top right", annotation_font_size=12, **where,
+        annotation_position="top left", annotation_font_size=12, **where,
     )  # fmt: skip
 
 
@@ -84,6 +93,8 @@ def _layout(height: int) -> dict[str, object]:
         "template": "none", "height": height, "font": _FONT, "hovermode": "closest",
         "paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff",
         "margin": {"l": 70, "r": 24, "t": 40, "b": 56},
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom"},
+        "legend": {
+            "orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom", "traceorder": "normal",
+        },
         "hoverlabel": {"namelength": -1},
     }  # fmt: skip

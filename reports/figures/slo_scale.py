@@ -46,9 +46,9 @@ def figure(run: Run) -> go.Figure | str:
     )
     style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
     cross = crossing(together, goal)
-    _mark(drawn, 1.0, "SLO of this run")
+    _mark(drawn, 1.0, "SLO of this run", 0.14, scales)
     if cross is not None:
-        _mark(drawn, cross, f"{goal * 100:g}% at scale {_numbers.number(cross)}", low=True)
+        _mark(drawn, cross, f"{goal * 100:g}% at scale {_numbers.number(cross)}", 0.02, scales)
     return style.done(drawn, _finding(found, together, goal, cross))
 
 
@@ -81,11 +81,13 @@ def _curve(scales: np.ndarray, ratio: np.ndarray, name: str, line: dict[str, obj
     )  # fmt: skip
 
 
-def _mark(drawn: go.Figure, x: float, text: str, *, low: bool = False) -> None:
+def _mark(drawn: go.Figure, x: float, text: str, y: float, scales: np.ndarray) -> None:
+    """A vertical line with its name beside it, on the side that has room."""
+    left = np.log(x / scales[0]) > 0.75 * np.log(scales[-1] / scales[0])
     drawn.add_vline(x=x, line={"color": style.GREY, "width": 1, "dash": "dot"})
     drawn.add_annotation(
-        x=float(np.log10(x)), y=0.02 if low else 0.14, yref="paper", text=text, showarrow=False, font={"size": 12},
-        xanchor="left", yanchor="bottom", xshift=4,
+        x=float(np.log10(x)), y=y, yref="paper", text=text, showarrow=False, font={"size": 12}, yanchor="bottom",
+        xanchor="right" if left else "left", xshift=-4 if left else 4,
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,11 @@ def _records(n: int, tokens: int, seed: int, failed: int, tags: tuple[str | None
         bad = i < failed
         rows.append(
             RequestRecord(
-                request_id=i, scheduled_s=float(at[i]), sent_s=sent, token_s=[] if bad else stamps.tolist(), token_n=None,
+                request_id=i, scheduled_s=float(at[i]), sent_s=sent, token_n=None, tag=tags[i % len(tags)], replica=0,
+                token_s=[] if bad else stamps.tolist(),
                 prompt_tokens=int(rng.lognormal(5.5, 1.0)) + 1, output_tokens=0 if bad else int(lengths[i]),
                 output_tokens_asked=int(lengths[i]), status=("timeout" if i % 3 else "error") if bad else "ok",
-                error="connection refused" if bad else None, tag=tags[i % len(tags)], replica=0,
+                error="connection refused" if bad else None,
             )
         )  # fmt: skip
     return rows
@@ -90,10 +92,12 @@ def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
             "name": "chatbot", "arrivals": "poisson:rate_rps=12.0", "lengths": "sharegpt", "rate_rps": 12.0,
             "provenance": {"preparation": "DistServe, table 1", "tokenizer": "OPT", "source": "ShareGPT"},
         },
-        "backend": {"name": "engine", "model": "seeded Llama, 25M parameters", "policy": "sarathi", "kv_blocks": 512, "gpus": 0},
+        "backend": {
+            "name": "engine", "model": "seeded Llama, 25M parameters", "policy": "sarathi", "kv_blocks": 512, "gpus": 0,
+        },
         "slo": {
             "text": slo, "goal": 0.9,
-            "bounds": [{"metric": b.metric, "limit": b.limit, "tag": b.tag, "percentile": b.percentile} for b in parsed.bounds],
+            "bounds": [dataclasses.asdict(b) for b in parsed.bounds],
         },
         "schedule": {"sha256": "5f70bf18a0860070" * 4, "requests": table.num_rows, "span_s": span_s},
         "summary": summarize(table, parsed),
@@ -102,7 +106,7 @@ def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
             "line": "sending: lateness p99 1.9 ms, rate 11.9 of 12.0, dispersion 0.97 / 1.05 / 1.10 (Poisson 1)",
         },
         "warnings": [
-            {"code": "short", "message": "the run is shorter than five minutes", "remedy": "give --duration 5min", "facts": {}}
+            {"code": "short", "message": "the run is shorter than five minutes", "remedy": "give --duration 5min"}
         ],
         "verdict": {"valid": True, "reasons": [], "text": "all checks of the run passed"},
     }  # fmt: skip

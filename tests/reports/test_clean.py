@@ -1,0 +1,86 @@
+"""Foreign text and numbers as the reports print them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reports import _numbers
+from reports._clean import clean, in_figure, in_markdown
+
+
+@pytest.mark.parametrize(
+    ("given_text", "expected"),
+    [
+        ("\x1b[31mred\x1b[0m", "red"),
+        ("\x1b]8;;https://evil.example\x07link\x1b]8;;\x07", "link"),
+        ("\x1b]0;title\x1b\\text", "text"),
+        ("\x9b31mred", "red"),
+        ("a\nb\tc\r\nd", "a b c d"),
+        ("bell\x07 null\x00 back\x08", "bell null back"),
+        ("\u202egnp.exe", "gnp.exe"),
+        ("\u05e9\u05dc\u05d5\u05dd", "\u05e9\u05dc\u05d5\u05dd"),
+        ("\ud800", ""),
+    ],
+)
+def test_clean(given_text: str, expected: str) -> None:
+    """A server's error text could move the cursor, set a title or reverse what follows it."""
+    assert expected == clean(given_text)
+
+
+@given(st.text(max_size=400))
+def test_clean_text_never_controls(text: str) -> None:
+    """Some sequence of characters would still reach the terminal as a command."""
+    cleaned = clean(text)
+
+    assert not any(ord(c) < 32 or 127 <= ord(c) < 160 for c in cleaned)
+    assert len(cleaned) <= 200
+
+
+def test_long_text_says_that_it_was_cut() -> None:
+    """A reader would take a cut text for the whole."""
+    assert clean("x" * 10_000).endswith("... (10,000 characters)")
+
+
+def test_figure_text_has_no_markup() -> None:
+    """Plotly would make a link of it, or fill in a value."""
+    assert in_figure("<a href=x> %{x}") == "&lt;a href=x&gt; %&#123;x}"
+
+
+def test_markdown_text_has_no_markup() -> None:
+    """A model name would break the table, become a link or mention somebody."""
+    assert in_markdown("a|b `c` *d* [e] @f <g> https://h") == r"a\|b \`c\` \*d\* \[e\] \@f &lt;g&gt; https:&#8203;//h"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0.0942, "0.0942"),
+        (94.2, "94.2"),
+        (1234.5, "1,234"),
+        (0, "0"),
+        (None, "-"),
+        (math.nan, "-"),
+        (1e-5, "0.0000100"),
+    ],
+)
+def test_number(value: float | None, expected: str) -> None:
+    """Digits would be made up, or lost."""
+    assert expected == _numbers.number(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0.9996, "99.9%"), (1.0, "100.0%"), (0.8996, "89.9%"), (0.0004, "<0.1%"), (0.9, "90.0%")]
+)
+def test_share_never_flatters(value: float, expected: str) -> None:
+    """89.96 % would be shown as the goal of 90 %."""
+    assert expected == _numbers.share(value)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(0.25, "250 ms"), (1.2, "1.20 s"), (51.2, "51.2 s"), (None, "-")])
+def test_seconds(value: float | None, expected: str) -> None:
+    """A time would be printed without its unit, or in an odd one."""
+    assert expected == _numbers.seconds(value)

@@ -1,0 +1,283 @@
+"""The page: what it says, that it fetches nothing, that foreign text stays text, that it is stable and small."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.errors import UsageError
+from harness.folder import Run
+from reports import figures
+from reports._twin import MOST_ROWS, twin
+from reports.html import Html
+
+MakeRun = Callable[..., Run]
+SCRIPT = "<script>alert(1)</script>"
+HOSTILE = [
+    SCRIPT,
+    "</script><img src=x onerror=alert(1)>",
+    "\"'><a href='https://evil.example/'>x</a>",
+    "<!--{{ 7*7 }}{% raw %}",
+    "A" * 10_000,
+    "\u202egnp.exe\u2066 \u05e9\u05dc\u05d5\u05dd",
+    "\x1b[31mred\x1b]8;;https://evil.example\x07link\x1b]8;;\x07\x00\x07",
+    "%{x} &lt;b&gt; <b>bold</b>",
+]
+
+
+class Page(HTMLParser):
+    """Elements, attributes and text of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self._inside: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "br"):
+            self._inside.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._inside.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append((self._inside[-1] if self._inside else "", data))
+
+    def names(self) -> list[str]:
+        return [tag for tag, _ in self.tags]
+
+    def words(self) -> str:
+        return " ".join(text for tag, text in self.texts if tag not in ("script", "style"))
+
+
+def without_library(html: str) -> str:
+    return re.sub(r'(<script type="text/plain" id="plotly">)[^<]*', r"\1", html)
+
+
+def soiled(value: Any, text: str) -> Any:
+    """The same object with every text replaced, and keys of unknown names added."""
+    if isinstance(value, dict):
+        return {k: soiled(v, text) for k, v in value.items()} | {text: text}
+    if isinstance(value, list):
+        return [soiled(v, text) for v in value]
+    return text if isinstance(value, str) else value
+
+
+@pytest.fixture
+def hostile_run(make_run: MakeRun) -> Callable[[str], Run]:
+    """A run whose every foreign text is the given one."""
+
+    def make(text: str) -> Run:
+        run = make_run(120, 20, tags=(text, "plain"))
+        bounds = [{"metric": "ttft", "limit": 0.2, "tag": text, "percentile": None},
+                  {"metric": "tpot", "limit": 0.1, "tag": None, "percentile": None}]  # fmt: skip
+        slo = {"text": text, "bounds": bounds, "goal": 0.9}
+        kept = {key: run.info[key] for key in ("schema", "state")}
+        info = {key: soiled(value, text) for key, value in run.info.items() if key != "summary"} | kept | {"slo": slo}
+        errors = [text if error else None for error in run.requests.column("error").to_pylist()]
+        at = run.requests.schema.get_field_index("error")
+        table = run.requests.set_column(at, run.requests.schema.field(at), [errors])
+        path = run.path / text[:40].replace("/", "_").replace("\0", "")
+        return Run(path, info, table, run.steps, run.schedule, True)
+
+    return make
+
+
+def test_page_answers_first(make_run: MakeRun) -> None:
+    """A reader would have to search the page for the attainment, the SLO, the workload or the validity."""
+    page = Page(Html().render(make_run()))
+
+    words = " ".join(page.words().split())
+    assert re.search(r"\d+\.\d% of 240 requests met the SLO at 12 requests per second", words)
+    for wanted in ("VALID", "TTFT <= 250 ms, TPOT <= 100 ms", "DistServe, table 1", "OPT", "asked 12 req/s", "engine",
+                   "seeded Llama, 25M parameters", "Example CPU", "The run is shorter than five minutes.",
+                   "Give --duration 5min.", "5f70bf18a0860070", "bench run --config bench-runs/demo/run.json",
+                   "wall", "0.1.0", "dispersion 0.97"):  # fmt: skip
+        assert wanted in words
+
+
+def test_page_order_is_fixed(make_run: MakeRun) -> None:
+    """The verdict would no longer come before the tables, the tables before the figures."""
+    html = Html().render(make_run())
+
+    marks = ('class="verdict', 'id="percentiles"', ">How the requests ended", 'id="figures"', 'id="fidelity"',
+             'id="warnings"', 'id="definitions"', 'id="repeat"')  # fmt: skip
+    places = [html.index(mark) for mark in marks]
+    assert sorted(places) == places
+
+
+def test_page_fetches_nothing(make_run: MakeRun) -> None:
+    """Opening a report would tell another host about it, or would need the network."""
+    html = Html().render(make_run())
+    page = Page(html)
+
+    assert "default-src 'none'" in html
+    assert re.findall(r"https?:|//\w", without_library(html).split("<body>")[0]) == []
+    for tag, attributes in page.tags:
+        assert tag not in ("img", "iframe", "object", "embed", "form", "base", "video", "audio")
+        assert "src" not in attributes
+        assert all(not (v or "").startswith(("http", "//")) for v in attributes.values())
+        assert tag != "link" or attributes["href"] == "data:,"
+        assert not any(name.startswith("on") for name in attributes)
+    assert "@import" not in html.split("</style>")[0]
+    assert "url(" not in html.split("</style>")[0]
+
+
+def test_only_scripts_with_the_nonce_may_run(make_run: MakeRun) -> None:
+    """The policy would allow a script that came in with foreign text."""
+    html = Html().render(make_run())
+
+    [nonce] = set(re.findall(r"script-src 'nonce-([\w+/=]+)'", html))
+    running = [a for tag, a in Page(html).tags if tag == "script" and a.get("type") is None]
+    assert "unsafe-eval" not in html.split("<style>")[0]
+    assert [nonce] == [a.get("nonce") for a in running]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_foreign_text_stays_text(text: str, hostile_run: Callable[[str], Run], make_run: MakeRun) -> None:
+    """A server could put markup, scripts or links into the report by naming its model so."""
+    run = hostile_run(text)
+    html = Html().render(run)
+    page, usual = Page(html), Page(Html().render(make_run(120, 20, tags=("a", "plain"))))
+
+    assert set(usual.names()) >= set(page.names())
+    assert usual.names().count("script") == page.names().count("script")
+    assert [a for tag, a in page.tags if tag == "a" and not (a["href"] or "").startswith("#")] == []
+    assert not re.search(r".{0,60}[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]", html)
+    if text == SCRIPT:
+        assert SCRIPT in page.words()
+        assert SCRIPT not in html
+    assert len(html) < 2_500_000
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_figures_get_no_markup_of_others(text: str, hostile_run: Callable[[str], Run]) -> None:
+    """Plotly would draw a class of traffic called '<a href=...>' as a link."""
+    for module in figures.modules().values():
+        figure = module.figure(hostile_run(text))
+        if isinstance(figure, str):
+            continue
+        drawn = {"data": [t.to_plotly_json() for t in figure.data], "layout": figure.layout.to_plotly_json()}
+        drawn["layout"].pop("meta")
+
+        found = json.dumps(drawn, default=np.ndarray.tolist).replace("<br>", "")
+        assert "<" not in found
+        assert "\\u202e" not in found
+
+
+def test_equal_runs_give_equal_bytes(make_run: MakeRun) -> None:
+    """A report could not be compared with the one of yesterday, nor kept as a golden file."""
+    assert Html().render(make_run()) == Html().render(make_run())
+
+
+def test_table_twins_hold_the_points_of_the_figures(make_run: MakeRun) -> None:
+    """A reader of the table would read other numbers than a viewer of the figure."""
+    for module in figures.modules().values():
+        figure = module.figure(make_run(30, 10))
+        assert not isinstance(figure, str)
+        table = twin(figure, most=10**6)
+
+        drawn = {f"{float(v):.6g}" for t in figure.data if t.meta is None for v in (*t.x, *t.y)}
+        shown = {cell for row in table.rows for cell in row[table.heads[0] == "series" :]}
+        assert drawn == shown
+        assert table.points == len(table.rows)
+
+
+def test_table_twins_are_short(make_run: MakeRun) -> None:
+    """The page would print on dozens of sheets; the rest stands in the Parquet files, and the caption says so."""
+    run = make_run(3000, 8)
+    tables = [twin(f) for m in figures.modules().values() if not isinstance(f := m.figure(run), str)]
+
+    assert all(len(t.rows) <= MOST_ROWS for t in tables)
+    assert "every value is in the Parquet files" in Html().render(run)
+
+
+def test_every_figure_states_its_finding(make_run: MakeRun) -> None:
+    """A screen reader would say 'image' where others see a result."""
+    page = Page(Html().render(make_run()))
+
+    images = [a for tag, a in page.tags if a.get("role") == "img"]
+    assert len(figures.modules()) == len(images)
+    assert all(len(a["aria-label"] or "") > 30 and (a["aria-label"] or "").endswith(".") for a in images)
+
+
+def test_headings_are_in_order(make_run: MakeRun) -> None:
+    """A screen reader's list of headings would have holes."""
+    levels = [int(tag[1]) for tag in Page(Html().render(make_run())).names() if re.fullmatch(r"h[1-6]", tag)]
+
+    assert levels.count(1) == 1
+    assert all(b - a <= 1 for a, b in zip(levels, levels[1:], strict=False))
+
+
+def test_killed_run_says_so(make_run: MakeRun) -> None:
+    """Numbers of a run that was killed would be taken for those of the whole run."""
+    run = make_run(complete=False)
+    for key in ("summary", "verdict", "fidelity", "warnings"):
+        del run.info[key]
+
+    words = " ".join(Page(Html().render(run)).words().split())
+    assert "NOT FINISHED It was killed, or is still going on: 240 of 240 planned requests were recorded" in words
+    assert "of 240 requests recorded so far met the SLO" in words
+
+
+def test_interrupted_run_says_so(make_run: MakeRun) -> None:
+    """A run that Ctrl-C cut short would look like a good one."""
+    words = Page(Html().render(make_run(complete=False, state="interrupted"))).words()
+
+    assert "INTERRUPTED" in words
+    assert "VALID" not in words
+
+
+@pytest.mark.parametrize("slo", ["ttft=0.25,tpot=0.1", "", "p99:tpot=0.1", "ttft@chat=0.2,ttft=0.4,itl_p99=0.1,e2e=3"])
+@pytest.mark.parametrize(("n", "failed"), [(0, 0), (1, 0), (25, 25), (240, 3)])
+def test_page_of_any_run(n: int, failed: int, slo: str, make_run: MakeRun) -> None:
+    """A run that went wrong, the very one somebody wants to understand, would have no report."""
+    run = make_run(n, failed=failed, slo=slo, tags=("chat", None), steps=n > 1)
+    words = " ".join(Page(Html().render(run)).words().split())
+
+    assert ("No request was recorded." in words) == (n == 0)
+    assert "nan" not in words.replace("finance", "").split()
+
+
+def test_missing_data_are_named(make_run: MakeRun) -> None:
+    """An empty axis would stand where the backend shows no steps."""
+    html = Html().render(make_run(steps=False))
+
+    assert "This backend does not show its steps; --backend engine or --backend sim records" in html
+    assert 'data-figure="timeline"' not in html
+
+
+def test_plain_page_holds_the_library_unpacked(make_run: MakeRun, tmp_path: Any) -> None:
+    """A browser without DecompressionStream could not draw anything."""
+    bundle = tmp_path / "small.js"
+    bundle.write_text("window.Plotly = {react() {}};")
+
+    html = Html(plotly_bundle=str(bundle), plain=True).render(make_run())
+    assert "window.Plotly = {react() {}};</script>" in html
+    assert 'id="plotly"' not in html
+
+
+def test_missing_bundle_is_one_sentence(make_run: MakeRun) -> None:
+    """A wrong path would end in a traceback."""
+    with pytest.raises(UsageError, match=r"The plotly bundle 'nowhere\.js' cannot be read: No such file"):
+        Html(plotly_bundle="nowhere.js").render(make_run())
+
+
+def test_page_of_a_large_run_is_small(make_run: MakeRun) -> None:
+    """A report of 10,000 requests with 200 tokens each would be too large for a mail or a CI artifact."""
+    run = make_run(10_000, 200)
+    began = time.process_time()
+    html = Html().render(run)
+
+    print(f"{len(html):,} bytes, {time.process_time() - began:.2f} CPU seconds")
+    assert len(html.encode()) < 2_500_000

@@ -1,0 +1,111 @@
+"""The summaries for a terminal, a pull request and a program."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import registry
+from harness.folder import Run
+from reports.json import Json
+from reports.markdown import Markdown
+from reports.text import Text
+
+MakeRun = Callable[..., Run]
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def check_golden(name: str, actual: str) -> None:
+    """Compare with golden/<name>; a difference is printed and kept as <name>.got."""
+    path = GOLDEN / name
+    expected = path.read_text(encoding="utf-8") if path.exists() else ""
+    if expected != actual:
+        path.with_name(f"{name}.got").write_text(actual, encoding="utf-8")
+        difference = difflib.unified_diff(expected.splitlines(), actual.splitlines(), name, f"{name}.got", lineterm="")
+        pytest.fail("\n".join(difference))
+
+
+def killed(run: Run) -> Run:
+    for key in ("summary", "verdict", "fidelity", "warnings"):
+        del run.info[key]
+    return run
+
+
+@pytest.mark.parametrize("case", ["good", "missed", "invalid", "killed", "empty", "no-slo", "classes"])
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_summary_golden(form: str, case: str, make_run: MakeRun) -> None:
+    """The summary that people read and paste would change without anybody noticing."""
+    runs: dict[str, Callable[[], Run]] = {
+        "good": make_run,
+        "missed": lambda: make_run(slo="ttft=0.1,tpot=0.1", failed=20, warnings=[]),
+        "invalid": lambda: make_run(verdict={"valid": False, "reasons": ["a token came before its request left"]}),
+        "killed": lambda: killed(make_run(complete=False)),
+        "empty": lambda: make_run(0, failed=0, steps=False),
+        "no-slo": lambda: make_run(slo=""),
+        "classes": lambda: make_run(slo="ttft=0.25,ttft@code=0.1,p99:tpot=0.1,e2e=1", tags=("chat", "code")),
+    }
+    given = registry.make("reports", form)
+
+    check_golden(f"{case}.{form}.txt", given.render(runs[case]()))
+
+
+def test_text_fits_and_is_plain(make_run: MakeRun) -> None:
+    """A log file or a narrow terminal would get broken lines, box art or colour codes."""
+    hostile = "\x1b[31m" + "very long error text " * 40 + "\u202e"
+    text = Text().render(make_run(warnings=[{"code": "x", "message": hostile, "remedy": hostile}]))
+
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert not re.search(r"[^\n\x20-\x7e]", text)
+
+
+def test_text_in_color_says_the_same(make_run: MakeRun) -> None:
+    """A terminal would show other words than the log."""
+    colored = Text(color=True).render(make_run())
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", colored)
+
+    assert "\x1b[" in colored
+    assert Text().render(make_run()).split() == [w for w in plain.split() if set(w) != {"\u2500"}]
+
+
+def test_text_names_the_written_report(make_run: MakeRun, tmp_path: Path) -> None:
+    """The user would not know where the page is."""
+    run = make_run()
+    (tmp_path / "report.html").write_text("")
+
+    written = Text().render(Run(tmp_path, run.info, run.requests, run.steps, run.schedule, True))
+    assert "report.html" in "".join(line.strip() for line in written.splitlines())
+
+
+def test_text_keeps_what_looks_like_markup(make_run: MakeRun) -> None:
+    """A model called '[red]x' would colour the terminal, ':smile:' would become a picture."""
+    text = Text().render(make_run(warnings=[{"message": "[red]model[/red] :smile:", "remedy": "[link=x]y[/link]"}]))
+
+    assert "[red]model[/red] :smile: [link=x]y[/link]." in " ".join(text.split()).replace(":smile:.", ":smile:")
+
+
+def test_json_is_run_json(make_run: MakeRun) -> None:
+    """A program would get other numbers than run.json holds."""
+    run = make_run()
+
+    assert {**run.info, "complete": True} == json.loads(Json().render(run))
+
+
+def test_json_of_a_killed_run_has_a_summary(make_run: MakeRun) -> None:
+    """A program could not tell how far a killed run came."""
+    found = json.loads(Json().render(killed(make_run(complete=False))))
+
+    assert found["complete"] is False
+    assert found["summary"]["requests"] == 240
+
+
+def test_markdown_keeps_its_table(make_run: MakeRun) -> None:
+    """A class called 'a|b' would shift the columns of the table."""
+    run = make_run(slo="ttft@a|b\n=0.1", tags=("a|b\n", "c"))
+    rows = [line for line in Markdown().render(run).splitlines() if line.startswith("|")]
+
+    assert {9, 4} == {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
