@@ -93,8 +93,6 @@ class PagedAttention:
         total = np.add.accumulate(cut.sum(axis=-1), axis=-1)[..., -1:]  # one after the other, never pairwise
         parts = self._scratch.get("parts", *lead, tiles, rows, self._dim)
         np.matmul(cut.swapaxes(-2, -3), values.reshape(*lead, tiles, TILE, self._dim), out=parts)
-        mixed: np.ndarray = parts[..., 0, :, :]
-        for tile in range(1, tiles):
-            mixed += parts[..., tile, :, :]
+        mixed: np.ndarray = parts.sum(axis=-3)
         mixed /= total
         return mixed

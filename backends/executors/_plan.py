@@ -64,7 +64,6 @@ Attention = tuple[tuple[DecodeGroup, ...], tuple[Prefill, ...]]
 class Plan:
     """A step. `rows` counts real rows; `token_ids` and `positions` may be longer (padding without effect)."""
 
-    order: tuple[int, ...]  # pieces in the order of their rows
     rows: int
     token_ids: np.ndarray  # (R,)
     positions: np.ndarray  # (R,)
@@ -96,16 +95,9 @@ class _Span:
     index: int
     piece: Piece
     blocks: np.ndarray
+    length: int
+    end: int  # tokens of the sequence after this step
     row: int = 0
-
-    @property
-    def length(self) -> int:
-        return len(self.piece.token_ids)
-
-    @property
-    def end(self) -> int:
-        """Tokens of the sequence after this step."""
-        return self.piece.position + self.length
 
 
 def plan(pieces: Sequence[Piece], memory: Memory, windows: Sequence[int | None], dtype: np.dtype) -> Plan:
@@ -121,7 +113,6 @@ def plan(pieces: Sequence[Piece], memory: Memory, windows: Sequence[int | None],
     last = [s.row + s.length - 1 for s in sampled]
     ids, positions = _tokens(ordered, row)
     return Plan(
-        order=tuple(s.index for s in ordered),
         rows=row,
         token_ids=ids,
         positions=positions,
@@ -137,13 +128,14 @@ def _padded(rows: int) -> int:
 
 
 def _span(index: int, piece: Piece, memory: Memory) -> _Span:
-    span = _Span(index, piece, np.asarray(piece.blocks, np.intp))
+    length = len(piece.token_ids)
+    span = _Span(index, piece, np.asarray(piece.blocks, np.intp), length, piece.position + length)
     if not span.length or span.end > len(span.blocks) * memory.block_size:
         raise ValueError(
             f"request {piece.request_id}: {span.length} tokens at position {piece.position} do not fit "
             f"{len(span.blocks)} pages of {memory.block_size} tokens"
         )
-    if not 0 <= span.blocks.min() <= span.blocks.max() < memory.num_blocks:
+    if not 0 <= min(piece.blocks) <= max(piece.blocks) < memory.num_blocks:
         raise ValueError(f"request {piece.request_id}: a page is not in [0, {memory.num_blocks})")
     return span
 
@@ -151,17 +143,15 @@ def _span(index: int, piece: Piece, memory: Memory) -> _Span:
 def _tokens(ordered: Sequence[_Span], rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Token ids and positions of all rows, padded with token 0 at position 0 to a multiple of `_ROWS`."""
     ids, positions = np.zeros((2, _padded(rows)), np.intp)
-    for span in ordered:
-        ids[span.row : span.row + span.length] = span.piece.token_ids
-        positions[span.row : span.row + span.length] = np.arange(span.piece.position, span.end)
+    ids[:rows] = [token for span in ordered for token in span.piece.token_ids]
+    positions[:rows] = [at for span in ordered for at in range(span.piece.position, span.end)]
     return ids, positions
 
 
 def _slots(ordered: Sequence[_Span], positions: np.ndarray, memory: Memory) -> np.ndarray:
     page, offset = np.divmod(positions, memory.block_size)
     for span in ordered:
-        rows = slice(span.row, span.row + span.length)
-        page[rows] = span.blocks[page[rows]]
+        page[span.row : span.row + span.length] = span.blocks[page[span.row : span.row + span.length]]
     slots: np.ndarray = page * memory.block_size + offset
     return slots
 
@@ -202,36 +192,31 @@ def _grouped(decodes: Sequence[_Span], window: int | None, memory: Memory) -> It
 
 
 def _group(group: Sequence[_Span], window: int | None, memory: Memory, dtype: np.dtype) -> DecodeGroup:
-    ends = np.array([s.end for s in group])
-    firsts = np.array([_first(s.end - 1, window, memory) for s in group])
-    width = _tiles(int((ends - firsts).max())) * TILE
-    keys = firsts[:, None] + np.arange(width)  # (B, T) positions
-    hidden = keys >= ends[:, None]
-    if window is not None:
-        hidden |= keys < ends[:, None] - window
-    pages = [_pages(s.blocks, int(first), width, memory) for s, first in zip(group, firsts, strict=True)]
+    firsts = [_first(s.end - 1, window, memory) for s in group]
+    ends = [s.end - first for s, first in zip(group, firsts, strict=True)]  # in gathered keys
+    width = _tiles(max(ends)) * TILE
+    mask = np.zeros((len(group), width), dtype)
+    for row, end in zip(mask, ends, strict=True):
+        row[end:] = -np.inf
+        if window is not None:
+            row[: max(0, end - window)] = -np.inf
     return DecodeGroup(
         start=group[0].row,
         stop=group[-1].row + 1,
-        pages=np.array(pages),
-        mask=_additive(hidden, dtype),
-        mask_from=0 if window is not None else int((ends - firsts).min()),
+        pages=_pages(group, firsts, width, memory),
+        mask=mask,
+        mask_from=0 if window is not None else min(ends),
     )
 
 
-def _pages(blocks: np.ndarray, first: int, width: int, memory: Memory) -> np.ndarray:
-    """The blocks that hold positions `first`..`first + width - 1`; the last block again behind the end."""
-    start, count = first // memory.block_size, -(-width // memory.block_size)
-    pages = blocks[start : start + count]
-    if len(pages) == count:
-        return pages
-    return np.concatenate([pages, np.full(count - len(pages), blocks[-1])])
-
-
-def _additive(hidden: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    mask = np.zeros(hidden.shape, dtype)
-    mask[hidden] = -np.inf
-    return mask
+def _pages(spans: Sequence[_Span], firsts: Sequence[int], width: int, memory: Memory) -> np.ndarray:
+    """(B, P) blocks with `width` positions from `firsts` on; behind the end of a span, its last block again."""
+    pages = np.empty((len(spans), -(-width // memory.block_size)), np.intp)
+    for row, span, first in zip(pages, spans, firsts, strict=True):
+        held = span.blocks[first // memory.block_size :][: len(row)]
+        row[: len(held)] = held
+        row[len(held) :] = held[-1]
+    return pages
 
 
 def _prefill(span: _Span, window: int | None, memory: Memory, dtype: np.dtype) -> Prefill:
@@ -245,7 +230,7 @@ def _prefill(span: _Span, window: int | None, memory: Memory, dtype: np.dtype) -
         rows = min(max(16, memory.score_elements // (memory.heads * keys)), 64, span.end - position)
         tiles.append(_row_tile(span, position, rows, first - begin, window, dtype, begin))
         position += rows
-    return Prefill(_pages(span.blocks, begin, width, memory)[None], tuple(tiles))
+    return Prefill(_pages([span], [begin], width, memory), tuple(tiles))
 
 
 def _row_tile(
@@ -266,4 +251,6 @@ def _row_tile(
     if window is not None:
         hidden |= key <= query - window
     row = span.row + position - span.piece.position
-    return RowTile(row, row + rows, first_key, stop - begin, mask_from, _additive(hidden, dtype))
+    mask = np.zeros(hidden.shape, dtype)
+    mask[hidden] = -np.inf
+    return RowTile(row, row + rows, first_key, stop - begin, mask_from, mask)

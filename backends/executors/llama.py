@@ -227,5 +227,6 @@ class Llama:
         scale /= rows.shape[1]
         scale += self.config.norm_eps
         np.sqrt(scale, out=scale)
-        normed: np.ndarray = np.divide(rows, scale[:, None], out=self._scratch.get("normed", *rows.shape))
+        np.reciprocal(scale, out=scale)
+        normed: np.ndarray = np.multiply(rows, scale[:, None], out=self._scratch.get("normed", *rows.shape))
         return normed
