@@ -180,8 +180,8 @@ def _read_table(path: Path, name: str, schema: pa.Schema, *, stream_first: bool)
 
 def _read_parquet(file: Path, schema: pa.Schema) -> pa.Table:
     try:
-        table = pq.read_table(file, memory_map=True)
-        return table.select(schema.names).cast(schema)
+        with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
+            return source.read().select(schema.names).cast(schema)
     except (pa.ArrowInvalid, KeyError, OSError) as error:
         raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0]}") from None
 

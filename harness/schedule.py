@@ -61,7 +61,8 @@ class Schedule:
         """A stored schedule. Raises UsageError for a file that is none, or that was changed since."""
         path = Path(path)
         try:
-            table = pq.read_table(path)
+            with pq.ParquetFile(path) as source:  # not read_table: it would import pyarrow.dataset
+                table = source.read()
         except FileNotFoundError:
             raise UsageError(f"No schedule '{path}'.") from None
         except (pa.ArrowInvalid, OSError) as error:
