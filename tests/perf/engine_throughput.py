@@ -145,21 +145,7 @@ class TimedNumpy:
         return self._timed[name] if name in self._timed else getattr(np, name)
 
 
-SECTIONS = (
-    "weights", "attn product", "gather", "exp", "softmax", "norm", "rope", "swiglu", "plan", "sampling", "other",
-)  # fmt: skip
-    "weights",
-    "attn product",
-    "gather",
-    "exp",
-    "softmax",
-    "norm",
-    "rope",
-    "swiglu",
-    "plan",
-    "sampling",
-    "other",
-)
+SECTIONS = ("weights", "attn product", "gather", "exp", "softmax", "norm", "rope", "swiglu", "plan", "sampling")
 
 
 def breakdown(model: Llama, pieces: list[Piece], repeats: int) -> dict[str, float]:
@@ -211,9 +197,9 @@ def main() -> None:
             rate = sum(new for new, _ in case) / step
             bound = gemm + attention
             print(f"{name:22}{step * 1e3:9.2f}{rate:10.0f}{gemm * 1e3:9.2f}{bound * 1e3:10.2f}{bound / step:7.2f}")
-    print(f"\n{'ms per step':22}" + "".join(f"{s:>14}" for s in SECTIONS) + f"{'total':>9}")
+    print(f"\n{'ms per step':22}" + "".join(f"{s:>14}" for s in (*SECTIONS, "other")) + f"{'total':>9}")
     for name, spent in rows.items():
-        cells = "".join(f"{spent.get(s, 0.0) * 1e3:14.3f}" for s in SECTIONS)
+        cells = "".join(f"{spent.get(s, 0.0) * 1e3:14.3f}" for s in (*SECTIONS, "other"))
         print(f"{name:22}{cells}{sum(spent.values()) * 1e3:9.2f}")
 
 
