@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 
 MOST = 2000
+RANKS = "evenly spaced ranks, tails whole"
 
 
 def extremes(columns: Sequence[np.ndarray], most: int = MOST) -> np.ndarray:

@@ -30,10 +30,11 @@ def figure(run: Run) -> go.Figure | str:
     late = sent - _data.column(run, "scheduled_s")
     if len(planned) == 0:
         return _data.EMPTY
-    width = _width(max(float(planned[-1]), float(np.nanmax(sent)) if np.any(np.isfinite(sent)) else 0.0))
+    left = sent[np.isfinite(sent)]
+    width = _width(max(float(planned[-1]), float(np.max(left, initial=0.0))), len(planned))
     drawn = style.panels([0.6, 0.4], 520)
     _rate(drawn, planned, width, "planned", style.line(style.BLUE))
-    _rate(drawn, sent[np.isfinite(sent)], width, "sent", style.line(style.VERMILLION, "dot", 2.5))
+    _rate(drawn, left, width, "sent", style.line(style.VERMILLION, "dot", 2.5))
     kept = _lateness(drawn, sent, late)
     drawn.update_yaxes(style.axis("requests per second", rangemode="tozero"), row=1, col=1)
     drawn.update_yaxes(style.axis("lateness (ms)", rangemode="tozero"), row=2, col=1)
@@ -55,8 +56,10 @@ def _planned(run: Run) -> np.ndarray:
     return times
 
 
-def _width(span_s: float) -> float:
-    return next((w for w in _WIDTHS_S if span_s / w <= _MOST_BINS), span_s / _MOST_BINS)
+def _width(span_s: float, requests: int) -> float:
+    """A round width that leaves about eight requests or more in a stretch, and no more than 120 stretches."""
+    bins = min(_MOST_BINS, max(4, requests // 8))
+    return next((w for w in _WIDTHS_S if span_s / w <= bins), span_s / bins)
 
 
 def _rate(drawn: go.Figure, times: np.ndarray, width: float, name: str, line: dict[str, object]) -> None:

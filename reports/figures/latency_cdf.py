@@ -34,10 +34,7 @@ def figure(run: Run) -> go.Figure | str:
             "No request ended well, so there is no latency to draw; the counts by status and the errors say why."
         )  # fmt: skip
     drawn = style.new()
-    notes = []
-    for name, found in values.items():
-        if len(found):
-            notes.append(_draw(drawn, name, found))
+    kept = sum(_draw(drawn, name, found) for name, found in values.items() if len(found))
     everything = np.concatenate([v[v > 0][[0, -1]] for v in values.values() if np.any(v > 0)] or [np.ones(1)])
     limits = _limits(run)
     drawn.update_layout(
@@ -46,7 +43,7 @@ def figure(run: Run) -> go.Figure | str:
     )
     for i, (name, limit) in enumerate(limits.items()):
         _bound(drawn, name, limit, values[name], i)
-    return style.done(drawn, _finding(values, limits), notes)
+    return style.done(drawn, _finding(values, limits), _notes(values, kept))
 
 
 def _limits(run: Run) -> dict[str, float]:
@@ -55,7 +52,7 @@ def _limits(run: Run) -> dict[str, float]:
     return {b.metric: b.limit for b in bounds if b.metric in _LOOKS and b.tag is None and b.percentile is None}
 
 
-def _draw(drawn: go.Figure, name: str, found: np.ndarray) -> str:
+def _draw(drawn: go.Figure, name: str, found: np.ndarray) -> int:
     color, dash, symbol = _LOOKS[name]
     kept = _reduce.ranks(len(found))
     share = (kept + 1) / len(found) * 100.0
@@ -68,14 +65,14 @@ def _draw(drawn: go.Figure, name: str, found: np.ndarray) -> str:
         name=f"{_data.label(name)} p50, p90, p99", showlegend=False, meta=style.MARKS,
         marker={"symbol": symbol, "size": 9, "color": color}, hovertemplate="p%{y:g}: %{x:.4g} s",
     )  # fmt: skip
-    zeros = int(np.sum(found <= 0))
-    left = (
-        f"{_numbers.count(zeros, 'value')} of {_data.label(name)} at 0 s cannot stand on a log axis." if zeros else ""
-    )
-    what = f"values of {_data.label(name)}"
-    return " ".join(
-        n for n in (_reduce.note(len(found), len(kept), what, "evenly spaced ranks, tails whole"), left) if n
-    )
+    return len(kept)
+
+
+def _notes(values: dict[str, np.ndarray], kept: int) -> list[str]:
+    zeros = {name: int(np.sum(found <= 0)) for name, found in values.items()}
+    left = [f"{_numbers.count(n, 'value')} of {_data.label(name)} at 0 s cannot stand on a log axis."
+            for name, n in zeros.items() if n]  # fmt: skip
+    return [_reduce.note(sum(len(v) for v in values.values()), kept, "values", _reduce.RANKS), *left]
 
 
 def _bound(drawn: go.Figure, name: str, limit: float, found: np.ndarray, place: int) -> None:

@@ -31,7 +31,7 @@ def figure(run: Run) -> go.Figure | str:
         return _data.EMPTY
     drawn = style.new(360)
     ends: list[float] = []
-    notes = []
+    total = drawn_points = 0
     for column, name, color, dash in _LOOKS:
         found = np.sort(_data.column(run, column))
         kept = _reduce.ranks(len(found))
@@ -40,11 +40,11 @@ def figure(run: Run) -> go.Figure | str:
             x=found[kept], y=(kept + 1) / len(found) * 100.0, name=name, mode="lines",
             line={**style.line(color, dash), "shape": "hv"}, hovertemplate="%{x:,} tokens: %{y:.1f}%",
         )  # fmt: skip
-        notes.append(_reduce.note(len(found), len(kept), f"values of {name}", "evenly spaced ranks, tails whole"))
+        total, drawn_points = total + len(found), drawn_points + len(kept)
     drawn.update_layout(
         xaxis=style.log_axis("tokens (log scale)", ends), yaxis=style.axis("requests at or below (%)", range=[-2, 104])
     )
-    return style.done(drawn, _finding(run), notes)
+    return style.done(drawn, _finding(run), [_reduce.note(total, drawn_points, "values", _reduce.RANKS)])
 
 
 def _finding(run: Run) -> str:
