@@ -69,7 +69,7 @@ def view(run: Run) -> View:
         traffic=_traffic(run, result),
         good=word == "VALID" and result.kept,
         word=word,
-        answer=_answer(run, result, valid=word != "NOT VALID"),
+        answer=_answer(run, result, valid=bool(part(info, "verdict").get("valid", True))),
         verdict=verdict,
         heads=_heads(info, result),
         rows=result.rows,
