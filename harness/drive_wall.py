@@ -271,6 +271,7 @@ def record_of(
         handoff_start_s=ended.handoff_start_s,
         handoff_end_s=ended.handoff_end_s,
         decode_start_s=ended.decode_start_s,
+        arrived_s=ended.arrived_s,
         slo_ttft_s=request.slo_ttft_s,
         slo_tpot_s=request.slo_tpot_s,
     )

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
 class Llama:
     """Llama, Qwen2 or Mistral: `model` is a Hugging Face folder; without it, seeded weights of the shape below.
 
-    `threads` bounds the threads of matrix products; None leaves one core to the load generator.
+    `threads` bounds the threads of matrix products; None takes half of the cores, since BLAS waits by spinning and
+    would starve the load generator.
     """
 
     model: str | None = None
@@ -51,7 +52,7 @@ class Llama:
     hidden: int = 256
     heads: int = 8
     kv_heads: int = 2
-    intermediate: int = 768
+    intermediate: int = 512
     vocab: int = 4096
     context_tokens: int = 16384
     config: Config = field(init=False, repr=False)
@@ -167,7 +168,7 @@ class Llama:
         if self.threads is not None:
             return self.threads
         cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        return max(1, cores - 1)
+        return max(1, cores // 2)
 
     def _plan(self, pieces: Sequence[Piece]) -> Plan:
         if self._memory is None:
@@ -184,6 +185,8 @@ class Llama:
             for index, layer in enumerate(self._weights.layers):
                 self._attend(rows, layer, index, step, rotations)
                 self._feed_forward(rows, layer)
+            if not len(step.sampled):  # nothing but chunks of prompts that go on
+                return np.empty((0, self.vocab_size), self.dtype)
             last = self._normed(rows[step.last_rows])
             logits = multiply(
                 last, self._weights.head, np.empty((len(last), self.vocab_size), self.dtype), self._scratch
