@@ -1,12 +1,12 @@
 """The log of steps that a driver keeps while it runs, and the `steps` table that it becomes.
 
-A leap is one row here and is spread into its steps only when the table is asked for, in one vectorised pass.
+A leap is one entry here and is spread into its steps later, many entries in one vectorised pass.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,86 +16,89 @@ from harness.records import STEPS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from backends.serving.batch import Batch
     from backends.serving.replica import Replica
 
-FIELDS = 9  # whole numbers per row, in the order of `append`
+SPREAD = 8192  # entries that are batches at one time; older ones are columns
 
 
 class StepLog:
-    """Rows of batches that were carried out, in order."""
+    """Batches that were carried out, in order."""
 
-    __slots__ = ("_end_s", "_phases", "_rows", "_size", "_start_s")
+    __slots__ = ("_batches", "_end_s", "_leaps", "_phases", "_replicas", "_size", "_tables")
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
-        self._start_s = array("d")
-        self._end_s = array("d")
-        self._rows = array("q")  # (rows, FIELDS)
-        self._phases: list[bytes] = []  # per leap of several steps: members that need a block, by tick mod size
+        self._tables: list[pa.Table] = []
+        self._clear()
 
-    def __len__(self) -> int:
-        return len(self._start_s)
+    def _clear(self) -> None:
+        self._batches: list[Batch] = []
+        self._replicas: list[int] = []
+        self._end_s: list[array[float]] = []
+        self._leaps: list[tuple[int, int]] = []  # (entry, tick mod block size) of each leap of several steps
+        self._phases: list[bytes] = []  # per leap: members that need a block, by tick mod block size
 
-    def append(self, replica: Replica, end_s: Sequence[float]) -> None:
+    def append(self, replica: Replica, batch: Batch, end_s: array[float]) -> None:
         """The replica's batch in flight will end at `end_s`; call it before `commit`."""
-        batch = replica.in_flight
-        assert batch is not None
-        leap = -1
         if len(end_s) > 1 and (phases := replica.decoding.phases) is not None:
-            leap = len(self._phases)
+            self._leaps.append((len(self._batches), replica.decoding.tick % self._size))
             self._phases.append(phases.tobytes())
-        self._start_s.append(batch.start_s)
-        self._end_s.extend(end_s)
-        self._rows.extend(
-            (
-                replica.index,
-                len(end_s),
-                batch.prefill_tokens if batch.prefills else 0,
-                batch.decode_seqs,
-                batch.context_tokens,
-                batch.waiting,
-                batch.running,
-                batch.free_blocks,
-                leap if leap < 0 else leap * self._size + replica.decoding.tick % self._size,
-            )
-        )
+        self._batches.append(batch)
+        self._replicas.append(replica.index)
+        self._end_s.append(end_s)
+        if len(self._batches) >= SPREAD:
+            self._spread()
 
     def table(self) -> pa.Table:
-        """All rows as the `steps` table, one row per step; the log is empty afterwards."""
+        """All that was logged as the `steps` table, one row per step; the log is empty afterwards."""
         import pyarrow as pa
 
-        rows = np.frombuffer(self._rows, np.int64).reshape(-1, FIELDS)
-        replica, count, prefill, decode, context, waiting, running, free, leap = rows.T
-        first = np.cumsum(count) - count  # (rows,) index of a row's first step
-        row = np.repeat(np.arange(len(count)), count)  # (steps,)
-        nth = np.arange(len(row)) - first[row]  # (steps,) place within its leap
-        end_s = np.frombuffer(self._end_s, np.float64)
-        start_s = np.empty(len(row))
-        start_s[1:] = end_s[:-1]
-        start_s[first] = np.frombuffer(self._start_s, np.float64)
-        columns = {
-            "replica": replica[row],
-            "start_s": start_s,
-            "end_s": end_s.copy(),
-            "prefill_tokens": prefill[row],
-            "decode_seqs": decode[row],
-            "context_tokens": context[row] + nth * decode[row],
-            "waiting": waiting[row],
-            "running": running[row],
-            "free_blocks": free[row] - self._taken(leap, row, nth, first),
-        }
-        table = pa.table([pa.array(columns[f.name]).cast(f.type) for f in STEPS], schema=STEPS)
-        self.__init__(self._size)  # type: ignore[misc]  # starts again, empty
+        self._spread()
+        table = pa.concat_tables(self._tables)
+        self._tables = []
         return table
 
-    def _taken(self, leap: np.ndarray, row: np.ndarray, nth: np.ndarray, first: np.ndarray) -> np.ndarray:
+    def _spread(self) -> None:
+        import pyarrow as pa
+
+        count = np.fromiter(map(len, self._end_s), np.int64, len(self._end_s))
+        first = np.cumsum(count) - count  # (entries,) index of an entry's first step
+        row = np.repeat(np.arange(len(count)), count)  # (steps,) entry of a step
+        nth = np.arange(len(row)) - first[row]  # (steps,) place within its leap
+        end_s = np.frombuffer(b"".join(self._end_s), np.float64)
+        start_s = np.empty(len(row))
+        start_s[1:] = end_s[:-1]
+        start_s[first] = self._column("start_s", np.float64)
+        decodes = self._column("decode_seqs")
+        columns = {
+            "replica": np.array(self._replicas, np.int32)[row],
+            "start_s": start_s,
+            "end_s": end_s,
+            "prefill_tokens": np.array([b.prefill_tokens if b.loads else 0 for b in self._batches], np.int64)[row],
+            "decode_seqs": decodes[row],
+            "context_tokens": self._column("context_tokens")[row] + nth * decodes[row],
+            "waiting": self._column("waiting")[row],
+            "running": self._column("running")[row],
+            "free_blocks": self._column("free_blocks")[row] - self._taken(row, nth, first),
+        }
+        self._tables.append(pa.table([pa.array(columns[f.name], f.type) for f in STEPS], schema=STEPS))
+        self._clear()
+
+    def _column(self, name: str, kind: type = np.int64) -> np.ndarray:
+        return np.fromiter(map(attrgetter(name), self._batches), kind, len(self._batches))
+
+    def _taken(self, row: np.ndarray, nth: np.ndarray, first: np.ndarray) -> np.ndarray:
         """(steps,) blocks taken since the first step of the same leap."""
-        if not self._phases:
-            return np.zeros(len(row), np.int64)
-        phases = np.frombuffer(b"".join(self._phases), np.int64)
-        base, tick = np.divmod(leap[row], self._size)
-        inside = (leap[row] >= 0) & (nth > 0)
-        taken = np.where(inside, phases[base * self._size + (tick + nth) % self._size], 0)
+        taken = np.zeros(len(row), np.int64)
+        if self._leaps:
+            phases = np.frombuffer(b"".join(self._phases), np.int64).reshape(-1, self._size)
+            entry, tick = np.array(self._leaps).T
+            leap = np.full(len(first), -1)  # (entries,) index of the leap, -1 for a single step
+            leap[entry] = np.arange(len(entry))
+            inside = np.flatnonzero((nth > 0) & (leap[row] >= 0))
+            which = leap[row[inside]]
+            taken[inside] = phases[which, (tick[which] + nth[inside]) % self._size]
         total: np.ndarray = np.cumsum(taken)
         since: np.ndarray = total - total[first[row]]  # nothing is taken at a leap's own first step
         return since

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from backends.serving.batch import Batch
     from backends.serving.sequence import Sequence
 
-LOOP = 16  # steps of a leap that a plain loop adds up faster than numpy does
+LOOP = 32  # steps of a leap that a plain loop adds up faster than numpy does
 LEAP = 512  # steps that numpy adds up at a time
 _COUNT = np.arange(LEAP, dtype=np.int64)
 
@@ -131,90 +131,123 @@ def _simulate(
     leap: bool,
 ) -> Iterator[RequestRecord]:
     replicas = cluster.replicas
+    arrivals = _Arrivals(requests)
     coupled = follow_ups is not None and len(replicas) > 1  # what ends on one replica may arrive at another
-    later: list[tuple[float, int, Request]] = []  # heap of follow-ups
     ending: list[tuple[float, int, array[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
-    nothing = Request(-1, inf, 1, 1)
-    arriving = next(requests, nothing)
-    arrival_s = arriving.scheduled_s
+    arrival_s = arrivals.next_s
     while True:
         now_s = arrival_s
-        if ending and ending[0][0] < now_s:
+        idle: list[int] = []
+        if ending and ending[0][0] <= now_s:
             now_s = ending[0][0]
-        if now_s == inf:
+            while ending and ending[0][0] == now_s:
+                _, index, ends = heappop(ending)
+                idle.append(index)
+                batch = replicas[index].in_flight
+                if batch is None:
+                    continue  # a recorded executor woke up
+                for seq in replicas[index].commit(batch, ends):
+                    record = _record(seq, index)
+                    yield record
+                    if follow_ups is not None:
+                        arrivals.add(follow_ups(record), now_s)
+                        arrival_s = arrivals.next_s
+        elif now_s == inf:
             assert not any(replica.waiting for replica in replicas), "a request can neither run nor be refused"
             return
-        touched: list[int] = []
-        while ending and ending[0][0] == now_s:
-            _, index, ends = heappop(ending)
-            touched.append(index)
-            replica = replicas[index]
-            batch = replica.in_flight
-            for seq in replica.commit(batch, ends) if batch is not None and ends else ():
-                record = _record(seq, index)
-                yield record
-                if follow_ups is not None:
-                    for request in follow_ups(record):
-                        heappush(later, (max(request.scheduled_s, now_s), request.id, request))
-                    arrival_s = min(arriving.scheduled_s, later[0][0] if later else inf)
         while arrival_s == now_s:
-            if later and later[0][0] == now_s and later[0][0] <= arriving.scheduled_s:
-                request = heappop(later)[2]
-            else:
-                request = arriving
-                arriving = next(requests, nothing)
+            request = arrivals.pop()
+            arrival_s = arrivals.next_s
             index, refusal = cluster.add(request, now_s)
             if refusal is not None:
                 yield _rejected(request, refusal, index)
-            touched.append(index)
-            arrival_s = arriving.scheduled_s
-            if later and later[0][0] < arrival_s:
-                arrival_s = later[0][0]
-        for index in touched if len(touched) == 1 else sorted(set(touched)):
+            elif replicas[index].in_flight is None:
+                idle.append(index)
+        for index in idle if len(idle) < 2 else sorted(set(idle)):
             replica = replicas[index]
-            if replica.in_flight is not None:
-                continue
             if isinstance(model, Recorded) and (start_s := model.next_start_s(index)) > now_s:
                 if start_s < inf:
                     heappush(ending, (start_s, index, array("d")))  # the recorded executor was not ready yet
                 continue
             batch = replica.schedule(now_s)
-            if batch is not None:
-                horizon_s = arrival_s
-                if coupled and ending and ending[0][0] < horizon_s:
-                    horizon_s = ending[0][0]
-                if isinstance(model, Recorded):
-                    ends = array("d", (model.end_s(replica, batch),))
-                else:
-                    ends = _ends(model, batch, now_s, horizon_s if leap else now_s)
-                steps.append(replica, ends)
-                heappush(ending, (ends[-1], index, ends))
+            if batch is None:
+                continue
+            if isinstance(model, Recorded):
+                ends = array("d", (model.end_s(replica, batch),))
+            elif not leap:
+                ends = _ends(model, batch, now_s, now_s)
+            elif coupled and ending:
+                ends = _ends(model, batch, now_s, min(arrival_s, ending[0][0]))
+            else:
+                ends = _ends(model, batch, now_s, arrival_s)
+            steps.append(replica, batch, ends)
+            heappush(ending, (ends[-1], index, ends))
+
+
+class _Arrivals:
+    """The requests of the schedule and the follow-ups, in order of time; follow-ups go first at one instant."""
+
+    __slots__ = ("_later", "_next", "_schedule", "next_s")
+
+    def __init__(self, schedule: Iterator[Request]) -> None:
+        self._schedule = schedule
+        self._later: list[tuple[float, int, Request]] = []  # heap
+        self._next = next(schedule, None)
+        self.next_s = self._next.scheduled_s if self._next is not None else inf
+
+    def add(self, follow_ups: Iterable[Request], now_s: float) -> None:
+        """Requests that an answer brought about, none of them before `now_s`."""
+        for request in follow_ups:
+            heappush(self._later, (max(request.scheduled_s, now_s), request.id, request))
+        if self._later:
+            self.next_s = min(self.next_s, self._later[0][0])
+
+    def pop(self) -> Request:
+        """The request that arrives at `next_s`."""
+        if self._later and self._later[0][0] == self.next_s:
+            request = heappop(self._later)[2]
+        else:
+            assert self._next is not None
+            request = self._next
+            self._next = next(self._schedule, None)
+        self.next_s = self._next.scheduled_s if self._next is not None else inf
+        if self._later and self._later[0][0] < self.next_s:
+            self.next_s = self._later[0][0]
+        return request
 
 
 def _ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float) -> array[float]:
     """Ends of the steps of a batch: at least one, and all that start before `horizon_s` while the batch repeats."""
-    if batch.prefills:
-        return array("d", (now_s + model.step_s(batch.loads, batch.decode_seqs, batch.context_tokens),))
-    decode_s, seqs, context, left = model.decode_s, batch.decode_seqs, batch.context_tokens, batch.steps
-    ends = array("d")
-    append = ends.append
-    for _ in range(min(left, LOOP)):
-        now_s += decode_s(seqs, context)
-        append(now_s)
+    seqs, context, left = batch.decode_seqs, batch.context_tokens, batch.steps
+    if batch.loads:
+        return array("d", (now_s + model.step_s(batch.loads, seqs, context),))
+    line = model.decode_line(seqs)
+    if line is None:
+        return _further_ends(model, seqs, context, left, now_s, horizon_s, array("d"))
+    base_s, slope_s = line
+    ends = []
+    for _ in range(left if left < LOOP else LOOP):
+        now_s += base_s + slope_s * context
+        ends.append(now_s)
         if now_s >= horizon_s:
-            return ends
+            return array("d", ends)
         context += seqs
-    left -= LOOP
+    return _further_ends(model, seqs, context, left - LOOP, now_s, horizon_s, array("d", ends))
+
+
+def _further_ends(
+    model: LatencyModel, seqs: int, context: int, left: int, now_s: float, horizon_s: float, ends: array[float]
+) -> array[float]:
+    """`ends` and those of the next `left` decode steps, whole vectors at a time."""
     while left > 0:
         count = min(left, LEAP)
         durations = model.decode_many_s(seqs, context + seqs * _COUNT[:count])
         durations[0] += now_s
-        more = np.add.accumulate(durations)
+        more = np.add.accumulate(durations)  # in the order in which a loop would add
         now_s = float(more[-1])
         if now_s >= horizon_s:
-            more = more[: int(np.searchsorted(more, horizon_s)) + 1]
-            ends.frombytes(more.tobytes())
-            return ends
+            ends.frombytes(more[: int(np.searchsorted(more, horizon_s)) + 1].tobytes())
+            break
         ends.frombytes(more.tobytes())
         context += seqs * count
         left -= count
@@ -225,7 +258,7 @@ def _record(seq: Sequence, replica: int) -> RequestRecord:
     request = seq.request
     scheduled_s = request.scheduled_s
     return RequestRecord(
-        request.id, scheduled_s, scheduled_s, seq.token_s(), None, seq.prompt, seq.emitted, request.output_tokens, "ok",
+        request.id, scheduled_s, scheduled_s, seq.token_s, None, seq.prompt, seq.emitted, request.output_tokens, "ok",
         None, request.session, request.turn, request.tag, None, None, replica, seq.preemptions, seq.prefill_start_s,
         seq.prefill_end_s, None, None, seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s, seq.arrived_s,
     )  # fmt: skip

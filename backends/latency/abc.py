@@ -117,11 +117,16 @@ class Abc:
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""
+        base_s, slope_s = self.decode_line(decode_seqs)
+        return base_s + slope_s * context_tokens
+
+    def decode_line(self, decode_seqs: int) -> tuple[float, float]:
+        """(base, slope): seconds without context, and per cached token."""
         a, b, c = self._small if decode_seqs < LARGE_BATCH else self._large
-        return (a + c * decode_seqs) + b * context_tokens
+        return a + c * decode_seqs, b
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds of decode steps with these (k,) cached tokens."""
-        a, b, c = self._small if decode_seqs < LARGE_BATCH else self._large
-        times: np.ndarray = (a + c * decode_seqs) + b * context_tokens
+        base_s, slope_s = self.decode_line(decode_seqs)
+        times: np.ndarray = base_s + slope_s * context_tokens
         return times

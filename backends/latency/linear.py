@@ -47,6 +47,10 @@ class Linear:
         """Seconds of a step of decodes alone."""
         return self.base_s + self.decode_seq_s * decode_seqs + self.context_token_s * context_tokens
 
+    def decode_line(self, decode_seqs: int) -> tuple[float, float]:
+        """(base, slope): seconds without context, and per cached token."""
+        return self.base_s + self.decode_seq_s * decode_seqs, self.context_token_s
+
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds of decode steps with these (k,) cached tokens."""
         times: np.ndarray = self.base_s + self.decode_seq_s * decode_seqs + self.context_token_s * context_tokens

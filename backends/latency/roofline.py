@@ -48,7 +48,7 @@ class Roofline:
     _context_s: float = field(init=False, repr=False, compare=False)
     _heads: dict[int, float] = field(init=False, repr=False, compare=False)
     _layers: dict[int, float] = field(init=False, repr=False, compare=False)
-    _decodes: dict[int, float] = field(init=False, repr=False, compare=False)
+    _decodes: dict[int, tuple[float, float]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("memory_share", "flops_share", "link_share"):
@@ -123,11 +123,12 @@ class Roofline:
             self._heads[sampled] = head_s
         return self.overhead_s + self.seq_s * decode_seqs + self.layers_s(tokens) + head_s
 
-    def _decode_base_s(self, decode_seqs: int) -> float:
+    def decode_line(self, decode_seqs: int) -> tuple[float, float]:
+        """(base, slope): seconds without context, and per cached token."""
         known = self._decodes.get(decode_seqs)
         if known is None:
             dense_s = self._dense_s(decode_seqs, decode_seqs, decode_seqs)
-            known = self._decodes[decode_seqs] = dense_s + self._context_s * decode_seqs
+            known = self._decodes[decode_seqs] = (dense_s + self._context_s * decode_seqs, self._context_s)
         return known
 
     def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
@@ -143,9 +144,11 @@ class Roofline:
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""
-        return self._decode_base_s(decode_seqs) + self._context_s * context_tokens
+        base_s, slope_s = self.decode_line(decode_seqs)
+        return base_s + slope_s * context_tokens
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds of decode steps with these (k,) cached tokens."""
-        times: np.ndarray = self._decode_base_s(decode_seqs) + self._context_s * context_tokens
+        base_s, slope_s = self.decode_line(decode_seqs)
+        times: np.ndarray = base_s + slope_s * context_tokens
         return times

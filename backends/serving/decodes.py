@@ -84,7 +84,7 @@ class Decodes:
         joined, tick = seq.joined_tick, self.tick
         ran = tick - joined
         if ran:
-            seq._stamps.append(self._end_s[joined - self._past : tick - self._past])
+            seq.token_s += self._end_s[joined - self._past : tick - self._past]
         if self.phases is not None:
             self.phases[(joined - seq._computed) % self._size] -= 1
             seq.blocks = -(-(seq._computed + ran) // self._size)

@@ -7,7 +7,6 @@ same batches under any clock.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING
@@ -251,7 +250,7 @@ class Replica:
                 continue
             del self.prefilling[seq]
             seq._emitted += 1
-            seq._stamps.append(array("d", (now_s,)))
+            seq.token_s.append(now_s)
             if seq.prefill_end_s is None:
                 seq.prefill_end_s = now_s
             if seq._emitted == seq._output:

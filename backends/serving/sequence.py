@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as ListOf
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -31,9 +30,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "_computed", "_emitted", "_output", "_stamps", "admitted_s", "arrived_s", "blocks", "decode_start_s", "group",
+        "_computed", "_emitted", "_output", "arrived_s", "blocks", "decode_start_s", "group",
         "joined_tick", "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt", "request",
-        "table",
+        "table", "token_s",
     )  # fmt: skip
 
     def __init__(self, request: Request, order: int, arrived_s: float) -> None:
@@ -53,7 +52,9 @@ class Sequence:
         self.prefill_start_s: float | None = None
         self.prefill_end_s: float | None = None
         self.decode_start_s: float | None = None
-        self._stamps: list[array[float]] = []
+        self.token_s: array[float] = array(
+            "d"
+        )  # stamps of its tokens; those of decodes follow when it leaves the group
 
     @property
     def computed(self) -> int:
@@ -70,16 +71,6 @@ class Sequence:
     def need(self) -> int:
         """Tokens that must still run before the next token comes out."""
         return self.prompt + self._emitted - self._computed  # the tick of a group moves both
-
-    def token_s(self) -> ListOf[float]:
-        """Stamps of all tokens, (emitted,) seconds; call it when the sequence does not decode."""
-        stamps = self._stamps
-        if len(stamps) == 1:
-            return stamps[0]
-        joined = array("d")
-        for part in stamps:
-            joined.extend(part)
-        return joined
 
     def __repr__(self) -> str:
         return f"<Sequence {self.request.id} {self.phase.value}, {self.computed} computed, {self.emitted} emitted>"

@@ -95,7 +95,7 @@ def test_every_request_ends_once_and_all_memory_comes_back(policy, memory, reque
     assert sorted(r.id for r in requests) == sorted(driver.refused + [seq.request.id for seq in driver.done])
     assert driver.replica.blocks.free == driver.replica.blocks.total
     for seq in driver.done:
-        stamps = list(seq.token_s())
+        stamps = list(seq.token_s)
         assert seq.request.output_tokens == seq.emitted == len(stamps)
         assert stamps == sorted(set(stamps)), "token times must grow"
         assert seq.arrived_s <= seq.prefill_start_s < seq.prefill_end_s == stamps[0]
@@ -160,7 +160,7 @@ def test_the_journal_replays_to_the_same_batches(policy, memory, draw):
     done = replay(driver.journal.calls, {r.id: r for r in requests}, replica)
 
     assert driver.journal.decisions == again.decisions
-    assert [list(seq.token_s()) for seq in driver.done] == [list(seq.token_s()) for seq in done]
+    assert [list(seq.token_s) for seq in driver.done] == [list(seq.token_s) for seq in done]
 
 
 def test_waste_per_sequence_is_less_than_a_block(draw):

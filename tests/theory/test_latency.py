@@ -49,6 +49,14 @@ def test_many_decodes_are_single_decodes(model: Any, seqs: int, context: list[in
     assert expected == times.tolist()
 
 
+@given(models, decodes, contexts)
+def test_the_line_of_a_decode_is_the_decode(model: Any, seqs: int, context: int) -> None:
+    """A leap that adds up a line must add what the model says, bit for bit."""
+    base_s, slope_s = model.decode_line(seqs)
+
+    assert model.decode_s(seqs, context) == base_s + slope_s * context
+
+
 @given(models, decodes, contexts, contexts)
 def test_more_context_is_never_faster(model: Any, seqs: int, context: int, more: int) -> None:
     """Reading more KV in less time would be a gift."""

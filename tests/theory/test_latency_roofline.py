@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from backends import catalog
+from backends import _catalog as catalog
 from backends.latency.roofline import Roofline
 from harness.registry import make
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from backends import catalog
+from backends import _catalog as catalog
 from harness.errors import UsageError
 
 GIB = 2**30
