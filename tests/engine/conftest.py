@@ -32,6 +32,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gqa": {},
     "mha": {"num_key_value_heads": 4},
     "mqa": {"num_key_value_heads": 1},
+    "odd-groups": {"num_attention_heads": 6, "head_dim": 16},
+    "large-groups": {"num_attention_heads": 20, "num_key_value_heads": 1, "head_dim": 8},
     "bias": {"architectures": ["Qwen2ForCausalLM"]},
     "tied": {"tie_word_embeddings": True},
     "wide-heads": {"head_dim": 32},

@@ -152,8 +152,8 @@ def test_tensors_that_are_computed_anyway_are_ignored(kit: Any, tmp_path: Path) 
     ("spec", "words"),
     [
         ("llama:model=nowhere", "There is no model folder 'nowhere'; give the path of a folder with config.json."),
-        ("llama:heads=3", "llama: hidden (256) must be a multiple of heads (3)."),
-        ("llama:kv_heads=3", "llama: heads (8) must be a multiple of kv_heads (3)."),
+        ("llama:head_dim=31", "llama: the head dimension must be even for rotary embedding, got 31."),
+        ("llama:kv_heads=3", "llama: heads (4) must be a multiple of kv_heads (3)."),
         ("llama:layers=0", "llama: layers must be at least 1, got 0."),
         ("llama:heads=0", "llama: heads must be at least 1, got 0."),
         ("llama:threads=0", "llama: threads must be at least 1, got 0."),

@@ -12,8 +12,8 @@ from backends.executors.llama import Llama
 from harness.api import Piece
 
 VARIANTS = (
-    "gqa", "mha", "mqa", "bias", "tied", "wide-heads", "window", "wide-window", "mixed-windows",
-    "linear-rope", "llama3-rope",
+    "gqa", "mha", "mqa", "odd-groups", "large-groups", "bias", "tied", "wide-heads", "window", "wide-window",
+    "mixed-windows", "linear-rope", "llama3-rope",
 )  # fmt: skip
 TOLERANCE = {"float32": 2e-4, "float64": 1e-10}
 
