@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from backends.serving.batch import Batch
-    from backends.serving.replica import Replica
+    from backends.serving.decodes import Decodes
 
 SPREAD = 8192  # entries that are batches at one time; older ones are columns
 
@@ -25,7 +25,7 @@ SPREAD = 8192  # entries that are batches at one time; older ones are columns
 class StepLog:
     """Batches that were carried out, in order."""
 
-    __slots__ = ("_batches", "_end_s", "_leaps", "_phases", "_replicas", "_size", "_tables")
+    __slots__ = ("_batches", "_end_s", "_leaps", "_phases", "_size", "_tables")
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
@@ -34,20 +34,19 @@ class StepLog:
 
     def _clear(self) -> None:
         self._batches: list[Batch] = []
-        self._replicas: list[int] = []
         self._end_s: list[array[float]] = []
-        self._leaps: list[tuple[int, int]] = []  # (entry, tick mod block size) of each leap of several steps
+        self._leaps: list[tuple[int, int]] = []  # (entry, tick) of each leap of several steps
         self._phases: list[bytes] = []  # per leap: members that need a block, by tick mod block size
 
-    def append(self, replica: Replica, batch: Batch, end_s: array[float]) -> None:
-        """The replica's batch in flight will end at `end_s`; call it before `commit`."""
-        if len(end_s) > 1 and (phases := replica.decoding.phases) is not None:
-            self._leaps.append((len(self._batches), replica.decoding.tick % self._size))
-            self._phases.append(phases.tobytes())
-        self._batches.append(batch)
-        self._replicas.append(replica.index)
+    def append(self, batch: Batch, end_s: array[float], decoding: Decodes) -> None:
+        """A batch in flight will end at `end_s`; call it before `commit`."""
+        batches = self._batches
+        if len(end_s) > 1 and decoding.phases is not None:
+            self._leaps.append((len(batches), decoding.tick))
+            self._phases.append(decoding.phases.tobytes())
+        batches.append(batch)
         self._end_s.append(end_s)
-        if len(self._batches) >= SPREAD:
+        if len(batches) >= SPREAD:
             self._spread()
 
     def table(self) -> pa.Table:
@@ -72,7 +71,7 @@ class StepLog:
         start_s[first] = self._column("start_s", np.float64)
         decodes = self._column("decode_seqs")
         columns = {
-            "replica": np.array(self._replicas, np.int32)[row],
+            "replica": self._column("replica", np.int32)[row],
             "start_s": start_s,
             "end_s": end_s,
             "prefill_tokens": np.array([b.prefill_tokens if b.loads else 0 for b in self._batches], np.int64)[row],

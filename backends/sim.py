@@ -130,8 +130,9 @@ def _simulate(
     *,
     leap: bool,
 ) -> Iterator[RequestRecord]:
-    replicas = cluster.replicas
+    replicas, log = cluster.replicas, steps.append
     arrivals = _Arrivals(requests)
+    recorded = model if isinstance(model, Recorded) else None
     coupled = follow_ups is not None and len(replicas) > 1  # what ends on one replica may arrive at another
     ending: list[tuple[float, int, array[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
     arrival_s = arrivals.next_s
@@ -165,7 +166,7 @@ def _simulate(
                 idle.append(index)
         for index in idle if len(idle) < 2 else sorted(set(idle)):
             replica = replicas[index]
-            if isinstance(model, Recorded) and (start_s := model.next_start_s(index)) > now_s:
+            if recorded is not None and (start_s := recorded.next_start_s(index)) > now_s:
                 if start_s < inf:
                     heappush(ending, (start_s, index, array("d")))  # the recorded executor was not ready yet
                 continue
@@ -174,13 +175,11 @@ def _simulate(
                 continue
             if isinstance(model, Recorded):
                 ends = array("d", (model.end_s(replica, batch),))
-            elif not leap:
-                ends = _ends(model, batch, now_s, now_s)
             elif coupled and ending:
-                ends = _ends(model, batch, now_s, min(arrival_s, ending[0][0]))
+                ends = _ends(model, batch, now_s, min(arrival_s, ending[0][0]) if leap else now_s)
             else:
-                ends = _ends(model, batch, now_s, arrival_s)
-            steps.append(replica, batch, ends)
+                ends = _ends(model, batch, now_s, arrival_s if leap else now_s)
+            log(batch, ends, replica.decoding)
             heappush(ending, (ends[-1], index, ends))
 
 

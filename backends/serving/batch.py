@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence as ListOf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,22 +16,24 @@ class Batch:
     out 1 to `steps` of them in one call (a leap).
     """
 
-    __slots__ = ("context_tokens", "decode_seqs", "free_blocks", "loads", "preempted", "prefills", "repeats", "running",
-                 "start_s", "steps", "waiting")  # fmt: skip
+    __slots__ = ("context_tokens", "decode_seqs", "free_blocks", "loads", "preempted", "prefills", "repeats", "replica",
+                 "running", "start_s", "steps", "waiting")  # fmt: skip
+
+    # the row of the `steps` table, set when the batch is formed
+    replica: int
+    start_s: float
+    context_tokens: int
+    waiting: int
+    running: int
+    free_blocks: int
 
     def __init__(self) -> None:
         self.prefills: list[tuple[Sequence, int]] = []  # (sequence, new tokens)
         self.decode_seqs = 0
         self.repeats = False  # the policy promises to form it again until something ends, arrives or runs short
         self.steps = 1
-        self.preempted: list[Sequence] = []
-        # what the executor is charged for, and the row of the `steps` table; set by the replica
-        self.loads: list[tuple[int, int]] = []  # (new tokens with padding, tokens already stored) per piece
-        self.context_tokens = 0
-        self.start_s = 0.0
-        self.waiting = 0
-        self.running = 0
-        self.free_blocks = 0
+        self.preempted: ListOf[Sequence] = ()
+        self.loads: ListOf[tuple[int, int]] = ()  # (new tokens with padding, tokens already stored) per piece
 
     @property
     def prefill_tokens(self) -> int:

@@ -2,7 +2,8 @@
 
 Counting comes first, identity later: `take` and `give` move counts, and ids are drawn from the free list only
 when somebody asks for a table (an executor, a fork). So a step of the simulator costs no work per block, and the
-engine sees the same counts with real ids. Invariant: free + held == total, and every id is free, owed or held.
+engine sees the same counts with real ids. Invariant: free + held == total, and every id is in the pool or held. The
+core's hot path moves `free` itself.
 Source: Kwon et al., vLLM, SOSP 2023 (block tables, reference counts, copy-on-write).
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Iterable
 class Blocks:
     """`total` blocks of `size` tokens; `free` of them belong to nobody."""
 
-    __slots__ = ("_owed", "_pool", "_refs", "free", "size", "total")
+    __slots__ = ("_pool", "_refs", "free", "size", "total")
 
     def __init__(self, total: int, size: int, order: Iterable[int] | None = None) -> None:
         """`order` is the order in which ids are handed out, default 0, 1, 2, ..."""
@@ -23,7 +24,6 @@ class Blocks:
         self.total = total
         self.size = size
         self.free = total
-        self._owed = 0  # blocks taken whose ids nobody asked for yet
         self._pool = list(range(total) if order is None else order)[::-1]
         self._refs: dict[int, int] = {}
 
@@ -35,7 +35,6 @@ class Blocks:
         """Take `count` free blocks. The caller has checked `free`."""
         assert 0 <= count <= self.free, (count, self.free)
         self.free -= count
-        self._owed += count
 
     def give(self, count: int, table: list[int]) -> None:
         """Give back `count` blocks, of which those in `table` have ids; `table` is emptied.
@@ -44,7 +43,6 @@ class Blocks:
         """
         named = len(table)
         assert named <= count
-        self._owed -= count - named
         self.free += count - named
         for block in reversed(table):
             refs = self._refs.pop(block)
@@ -60,7 +58,6 @@ class Blocks:
         while len(table) < count:
             block = self._pool.pop()
             self._refs[block] = 1
-            self._owed -= 1
             table.append(block)
         return table
 
@@ -80,7 +77,6 @@ class Blocks:
         if self._refs[old] == 1:
             return None
         self.take(1)
-        self._owed -= 1
         new = self._pool.pop()
         self._refs[new] = 1
         self._refs[old] -= 1
@@ -93,8 +89,7 @@ class Blocks:
 
     def check(self) -> None:
         """Integrity: free + held == total, and no id is lost or doubled."""
-        assert 0 <= self.free <= self.total
-        assert len(self._pool) == self.free + self._owed
+        assert 0 <= self.free <= len(self._pool) <= self.total  # ids in the pool are free, or owed to an owner
         assert len(self._refs) + len(self._pool) == self.total
         assert not self._refs.keys() & set(self._pool)
         assert len(set(self._pool)) == len(self._pool)

@@ -27,7 +27,7 @@ class Decodes:
     __slots__ = (
         "_end_s",
         "_ends",
-        "_fresh",
+        "fresh",
         "_past",
         "_size",
         "context",
@@ -47,7 +47,7 @@ class Decodes:
         self._ends: list[tuple[int, int, Sequence]] = []  # heap of (tick of the last token, order, sequence)
         self._end_s: array[float] = array("d")  # end of tick number _past + i
         self._past = 0
-        self._fresh: list[Sequence] = []  # joined since the last tick began
+        self.fresh: list[Sequence] = []  # joined since the last tick began
         self.tick = 0
         self.context = 0  # KV entries that the next step reads: sum of `computed` of the members
         self.ghosts = 0  # finished rows that a padded batch still carries
@@ -65,18 +65,18 @@ class Decodes:
 
     def join(self, seq: Sequence) -> None:
         """A sequence whose prompt is computed starts to decode at the next tick."""
-        assert seq.group is None and seq.need() == 1
         tick = self.tick
         computed = seq._computed
         seq.group = self
         seq.joined_tick = tick
         seq.phase = Phase.DECODE
         self.members[seq] = None
-        self._fresh.append(seq)
+        self.fresh.append(seq)
         self.context += computed
         if self.phases is not None:
             self.phases[(tick - computed) % self._size] += 1
-        heappush(self._ends, (tick + seq._output - seq._emitted, seq.order, seq))
+        seq.end_tick = end = tick + seq._output - seq._emitted
+        heappush(self._ends, (end, seq.order, seq))
 
     def leave(self, seq: Sequence) -> None:
         """A member stops decoding (it ended or lost its memory); its stamps and counts become its own."""
@@ -84,21 +84,25 @@ class Decodes:
         joined, tick = seq.joined_tick, self.tick
         ran = tick - joined
         if ran:
-            seq.token_s += self._end_s[joined - self._past : tick - self._past]
+            past = self._past
+            seq.token_s += self._end_s[joined - past : tick - past]
+        computed = seq._computed
         if self.phases is not None:
-            self.phases[(joined - seq._computed) % self._size] -= 1
-            seq.blocks = -(-(seq._computed + ran) // self._size)
-        seq._computed += ran
+            size = self._size
+            self.phases[(joined - computed) % size] -= 1
+            seq.blocks = (computed + ran + size - 1) // size
+        seq._computed = computed = computed + ran
         seq._emitted += ran
         seq.group = None
-        self.context -= seq._computed
+        seq.end_tick = 0
+        self.context -= computed
 
     def begin(self, now_s: float) -> None:
         """A step with all members starts."""
-        for seq in self._fresh:
+        for seq in self.fresh:
             if seq.decode_start_s is None and seq.group is self:
                 seq.decode_start_s = now_s
-        self._fresh.clear()
+        self.fresh.clear()
 
     def blocks_needed(self) -> int:
         """Blocks that the next tick takes."""
@@ -107,34 +111,41 @@ class Decodes:
     def advance(self, end_s: ListOf[float]) -> int:
         """All members produced a token at each of `end_s`. Returns the blocks that the ticks after the first took."""
         count = len(end_s)
-        phases, size, first = self.phases, self._size, self.tick
-        taken = 0
-        if count > 1 and phases is not None:
-            cycles, rest = divmod(count - 1, size)
-            start = (first + 1) % size
-            taken = cycles * len(self.members) + sum(phases[start : start + rest])
-            if start + rest > size:
-                taken += sum(phases[: start + rest - size])
+        taken = self._blocks_after_first(count) if count > 1 and self.phases is not None else 0
         self._end_s.extend(end_s)
-        self.tick = first + count
+        self.tick += count
         self.context += count * len(self.members)
-        self.ghost_context += count * self.ghosts
+        if self.ghosts:
+            self.ghost_context += count * self.ghosts
         return taken
+
+    def _blocks_after_first(self, count: int) -> int:
+        phases, size = self.phases, self._size
+        assert phases is not None
+        start = (self.tick + 1) % size
+        end = start + count - 1
+        if end <= size:
+            return sum(phases[start:end])
+        cycles, rest = divmod(count - 1, size)
+        return cycles * len(self.members) + sum((phases + phases)[start : start + rest])
 
     def steps_until_end(self) -> int:
         """Ticks until the first member ends (at least 1)."""
         ends = self._ends
-        while True:
-            tick, _, seq = ends[0]
-            if seq.group is self and tick == seq.joined_tick + seq._output - seq._emitted:
-                return tick - self.tick
+        while ends[0][2].end_tick != ends[0][0]:
             heappop(ends)  # it was preempted meanwhile
+        return ends[0][0] - self.tick
 
-    def steps_within(self, steps: int, free: int) -> int:
-        """How many of the next `steps` ticks fit, the first being paid for and `free` blocks left for the others."""
-        phases, size, members = self.phases, self._size, len(self.members)
-        if phases is None or members * -(-(steps - 1) // size) <= free:
+    def steps_ahead(self, free: int) -> int:
+        """Ticks that fit before a member ends, the first being paid for and `free` blocks left for the others."""
+        steps = self.steps_until_end()
+        phases = self.phases
+        if phases is None or len(self.members) * ((steps + self._size - 2) // self._size) <= free:
             return steps
+        return self._steps_within(steps, free, phases)
+
+    def _steps_within(self, steps: int, free: int, phases: array[int]) -> int:
+        size, members = self._size, len(self.members)
         cycles = free // members
         fit, free = 1 + cycles * size, free - cycles * members
         while fit < steps and phases[(self.tick + fit) % size] <= free:
@@ -148,7 +159,7 @@ class Decodes:
         done = []
         while ends and ends[0][0] <= tick:
             end, _, seq = heappop(ends)
-            if seq.group is self and end == seq.joined_tick + seq._output - seq._emitted:
+            if seq.end_tick == end:
                 self.leave(seq)
                 done.append(seq)
         if tick - self._past > 2 * TRIM:

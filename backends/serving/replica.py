@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_arrived", "_now_s", "_reserves", "_watermark", "blocks", "decoding", "in_flight", "index", "journal",
+    __slots__ = ("_arrived", "_fill", "_now_s", "_reserves", "_watermark", "blocks", "decoding", "in_flight", "index", "journal",
                  "memory", "parked", "policy", "prefilling", "waiting")  # fmt: skip
 
     def __init__(
         self, policy: Policy, memory: Memory, num_blocks: int, index: int = 0, journal: Journal | None = None
     ) -> None:
         self.policy = policy
+        self._fill = policy.fill
         self.memory = memory
         self.index = index
         self.journal = journal
@@ -66,15 +67,21 @@ class Replica:
             self.journal.schedule(now_s)
         self._now_s = now_s
         batch = Batch()
-        self.policy.fill(self, batch)
+        self._fill(self, batch)
         decoding = self.decoding
+        if batch.prefills and not batch.loads:
+            batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
         if batch.decode_seqs:
-            decoding.begin(now_s)
+            if decoding.fresh:
+                decoding.begin(now_s)
             batch.context_tokens = decoding.context + decoding.ghost_context
             if batch.repeats and not batch.prefills:
-                batch.steps = decoding.steps_within(decoding.steps_until_end(), self.blocks.free)
-        elif not batch.prefills:
+                batch.steps = decoding.steps_ahead(self.blocks.free)
+        elif batch.prefills:
+            batch.context_tokens = 0
+        else:
             return None
+        batch.replica = self.index
         batch.start_s = now_s
         batch.waiting = len(self.waiting)
         batch.running = len(self.prefilling) + len(decoding.members) + len(self.parked)
@@ -86,7 +93,7 @@ class Replica:
 
     def commit(self, batch: Batch, end_s: ListOf[float]) -> list[Sequence]:
         """The batch ran `len(end_s)` times (1 to `batch.steps`), ending at these seconds. Returns what is done."""
-        assert batch is self.in_flight and 1 <= len(end_s) <= batch.steps
+        assert batch is self.in_flight
         if self.journal is not None:
             self.journal.commit(end_s)
         self.in_flight = None
@@ -94,17 +101,18 @@ class Replica:
         if batch.decode_seqs:
             taken = self.decoding.advance(end_s)
             if taken:
-                self.blocks.take(taken)
+                self.blocks.free -= taken
             done = self.decoding.ended()
         if batch.prefills:
             done += self._commit_prefills(batch, end_s[-1])
-        for seq in done:
-            self._release(seq)
-            seq.phase = Phase.DONE
-        if done and self.policy.pads:
-            self._haunt(done)
-        if len(done) > 1:
-            done.sort(key=_order)
+        if done:
+            for seq in done:
+                self._release(seq)
+                seq.phase = Phase.DONE
+            if self.policy.pads:
+                self._haunt(done)
+            if len(done) > 1:
+                done.sort(key=_order)
         return done
 
     def cancel(self, request_id: int, now_s: float) -> Sequence | None:
@@ -144,20 +152,18 @@ class Replica:
     def admit(self, batch: Batch, tokens: int) -> Sequence:
         """Move the head of the queue to prefill and run its first `tokens` tokens. `admissible` said yes."""
         seq = self.waiting.popleft()
-        want = self._blocks_at_admission(seq)
-        self.blocks.take(want)
-        seq.blocks = want
+        seq.blocks = want = self._blocks_at_admission(seq)
+        self.blocks.free -= want
         seq.phase = Phase.PREFILL
         self.prefilling[seq] = None
         if seq.prefill_start_s is None:
             seq.prefill_start_s = self._now_s
-        self.run(batch, seq, tokens)
+        batch.prefills.append((seq, tokens))
         return seq
 
     def run(self, batch: Batch, seq: Sequence, tokens: int) -> None:
         """Put the next `tokens` tokens of an admitted prompt into the batch."""
         batch.prefills.append((seq, tokens))
-        batch.loads.append((tokens, seq._computed))
 
     def decode(self, batch: Batch) -> None:
         """Put one token of every decoding sequence into the batch.
@@ -165,13 +171,11 @@ class Replica:
         Where memory is short the youngest running sequences give way (recompute) until the others fit.
         """
         decoding, blocks = self.decoding, self.blocks
-        needed = decoding.blocks_needed()
-        while needed > blocks.free:
+        while (needed := decoding.blocks_needed()) > blocks.free:
             self.preempt(batch)
-            needed = decoding.blocks_needed()
         if decoding.members:
             if needed:
-                blocks.take(needed)
+                blocks.free -= needed
             batch.decode_seqs = len(decoding.members) + decoding.ghosts
 
     def park(self, seq: Sequence) -> None:
@@ -196,7 +200,7 @@ class Replica:
         seq.phase = Phase.WAITING
         seq.preemptions += 1
         self.waiting.appendleft(seq)
-        batch.preempted.append(seq)
+        batch.preempted = (*batch.preempted, seq)
 
     # ---- for drivers that run a real model ------------------------------------------------------------------
 
@@ -260,7 +264,10 @@ class Replica:
         return done
 
     def _release(self, seq: Sequence) -> None:
-        self.blocks.give(seq.blocks, seq.table)
+        if seq.table:
+            self.blocks.give(seq.blocks, seq.table)
+        else:
+            self.blocks.free += seq.blocks
         seq.blocks = 0
 
     def _haunt(self, done: list[Sequence]) -> None:

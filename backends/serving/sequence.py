@@ -30,7 +30,7 @@ class Sequence:
     """
 
     __slots__ = (
-        "_computed", "_emitted", "_output", "arrived_s", "blocks", "decode_start_s", "group",
+        "_computed", "_emitted", "_output", "arrived_s", "blocks", "decode_start_s", "end_tick", "group",
         "joined_tick", "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt", "request",
         "table", "token_s",
     )  # fmt: skip
@@ -46,6 +46,7 @@ class Sequence:
         self.phase = Phase.WAITING
         self.group: Decodes | None = None
         self.joined_tick = 0
+        self.end_tick = 0  # tick of its last token, while it decodes
         self.blocks = 0  # blocks held; while it decodes, blocks held when it joined
         self.table: list[int] = []  # their ids, as far as somebody asked
         self.preemptions = 0

@@ -15,14 +15,15 @@ def test_chunks_read_what_earlier_chunks_stored(prompt: int, budget: int):
     sim = Sim(policy=f"sarathi:budget={budget},max_seqs=4", kv_blocks=1000)
     stored = []
     replica = sim.cluster.replicas[0]
-    run = type(replica).run
+    schedule = type(replica).schedule
 
     class Watching(type(replica)):
         __slots__ = ()
 
-        def run(self, batch, seq, tokens):
-            stored.append(seq.computed)
-            run(self, batch, seq, tokens)
+        def schedule(self, now_s):
+            batch = schedule(self, now_s)
+            stored.extend(already for _, already in batch.loads) if batch else None
+            return batch
 
     replica.__class__ = Watching
     list(sim.simulate([Request(0, 0.0, prompt, 1)]))
