@@ -237,6 +237,10 @@ class LatencyModel(Protocol):
         """Equal to `step_s((), decode_seqs, context_tokens)`, bit for bit."""
         ...
 
+    def decode_line(self, decode_seqs: int) -> tuple[float, float] | None:
+        """(base, slope) if `decode_s(decode_seqs, c)` is `base + slope * c` for every c, bit for bit; else None."""
+        ...
+
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds; element i equals `decode_s(decode_seqs, context_tokens[i])`, bit for bit."""
         ...

@@ -30,12 +30,15 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> di
     """The numbers of a run, fit for JSON; None stands where nothing was measured.
 
     Rates divide by `window_s`, by default `window_of(table)`, and count all requests of the table, whenever
-    they ended. Latencies are those of requests that ended well; attainment counts all requests.
+    they ended. Latencies are those of requests that ended well; attainment counts all requests. Metrics that are
+    dear (`on_request`) are measured only where the SLO names them.
     """
     scored = score(table, slo)
     ok = succeeded(table)
     window = window_of(table) if window_s is None else window_s
-    measured = {name: describe(sample(m, table, ok)) | {"unit": m.unit} for name, m in metrics().items()}
+    asked = {bound.metric for bound in slo.bounds}
+    wanted = {name: m for name, m in metrics().items() if name in asked or not getattr(m, "on_request", False)}
+    measured = {name: describe(sample(m, table, ok)) | {"unit": m.unit} for name, m in wanted.items()}
     found: dict[str, Any] = {
         "requests": len(table),
         "status": _counts(table),

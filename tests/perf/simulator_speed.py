@@ -2,7 +2,7 @@
 
 Two request sets on one A100 with Llama-2-7B: `fix` (512 in, 128 out, Poisson 11/s) and `var` (lognormal, mean 390 in
 and 199 out, Poisson 9/s). Everything between the drawn schedule and the finished summary is counted: simulation,
-records, tables, SLO scores, percentiles. Public simulators reach 850 to 3,400 requests per CPU second.
+records, tables (requests and steps), SLO scores, percentiles. Public simulators reach 850 to 3,400 requests per CPU second.
 
     python tests/perf/simulator_speed.py [--requests 4000] [--repeats 7] [--long 1000000] [--policy vllm-v0]
 """
@@ -49,7 +49,7 @@ def var(count: int, seed: int = 0) -> list[Request]:
 SETS = {"fix": fix, "var": var}
 
 
-def measure(requests: list[Request], policy: str) -> dict[str, float]:
+def measure(requests: list[Request], policy: str, log_steps: bool) -> dict[str, float]:
     """CPU seconds of each part for one run over `requests`."""
     import pyarrow as pa
 
@@ -57,7 +57,7 @@ def measure(requests: list[Request], policy: str) -> dict[str, float]:
     gc.freeze()
     gc.disable()
     start = time.process_time()
-    sim = Sim(model="llama2-7b", hardware="a100-80g", policy=policy)
+    sim = Sim(model="llama2-7b", hardware="a100-80g", policy=policy, log_steps=log_steps)
     tables, core_s = [], 0.0
     records = sim.simulate(requests)
     while True:
@@ -84,12 +84,13 @@ def measure(requests: list[Request], policy: str) -> dict[str, float]:
 def child(name: str, count: int, policy: str, repeats: int) -> None:
     """Print the best of some runs, in a process of its own so that its memory can be read."""
     requests = SETS[name](count)
-    runs = [measure(requests, policy) for _ in range(repeats)]
-    best = min(runs, key=lambda run: run["total"])
+    runs = [[measure(requests, policy, log_steps) for log_steps in (True, False)] for _ in range(repeats)]
+    best, bare = (min(column, key=lambda run: run["total"]) for column in zip(*runs, strict=True))
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     parts = "  ".join(f"{part} {best[part] / count * 1e6:5.2f}" for part in ("core", "records", "metrics"))
     print(
-        f"{name:4} {policy:8} {count:>9,} requests  {count / best['total']:>9,.0f} requests/CPU s  "
+        f"{name:4} {policy:8} {count:>9,} requests  {count / best['total']:>7,.0f} requests/CPU s, "
+        f"{count / bare['total']:>7,.0f} without the steps table  "
         f"(us each: {parts})  {best['steps']:>10,.0f} steps  met {best['attainment']:.3f}  peak {peak_mb:.0f} MB",
         flush=True,
     )
