@@ -25,7 +25,7 @@ SPREAD = 8192  # entries that are batches at one time; older ones are columns
 class StepLog:
     """Batches that were carried out, in order."""
 
-    __slots__ = ("_batches", "_end_s", "_leaps", "_phases", "_size", "_tables")
+    __slots__ = ("_batches", "_count", "_end_s", "_leaps", "_phases", "_size", "_tables")
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
@@ -34,18 +34,20 @@ class StepLog:
 
     def _clear(self) -> None:
         self._batches: list[Batch] = []
-        self._end_s: list[array[float]] = []
+        self._end_s = array("d")
+        self._count: list[int] = []  # steps of each entry
         self._leaps: list[tuple[int, int]] = []  # (entry, tick) of each leap of several steps
         self._phases: list[bytes] = []  # per leap: members that need a block, by tick mod block size
 
-    def append(self, batch: Batch, end_s: array[float], decoding: Decodes) -> None:
+    def append(self, batch: Batch, end_s: list[float], decoding: Decodes) -> None:
         """A batch in flight will end at `end_s`; call it before `commit`."""
-        batches = self._batches
-        if len(end_s) > 1 and decoding.phases is not None:
+        batches, count = self._batches, len(end_s)
+        if count > 1 and decoding.phases is not None:
             self._leaps.append((len(batches), decoding.tick))
             self._phases.append(decoding.phases.tobytes())
         batches.append(batch)
-        self._end_s.append(end_s)
+        self._count.append(count)
+        self._end_s.extend(end_s)
         if len(batches) >= SPREAD:
             self._spread()
 
@@ -61,11 +63,11 @@ class StepLog:
     def _spread(self) -> None:
         import pyarrow as pa
 
-        count = np.fromiter(map(len, self._end_s), np.int64, len(self._end_s))
+        count = np.array(self._count, np.int64)
         first = np.cumsum(count) - count  # (entries,) index of an entry's first step
         row = np.repeat(np.arange(len(count)), count)  # (steps,) entry of a step
         nth = np.arange(len(row)) - first[row]  # (steps,) place within its leap
-        end_s = np.frombuffer(b"".join(self._end_s), np.float64)
+        end_s = np.frombuffer(self._end_s, np.float64)
         start_s = np.empty(len(row))
         start_s[1:] = end_s[:-1]
         start_s[first] = self._column("start_s", np.float64)

@@ -7,7 +7,6 @@ to the next event; stepping through it instead gives the same records, bit for b
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -132,7 +131,7 @@ def _simulate(
     arrivals = _Arrivals(requests)
     recorded = model if isinstance(model, Recorded) else None
     coupled = follow_ups is not None and len(replicas) > 1  # what ends on one replica may arrive at another
-    ending: list[tuple[float, int, array[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
+    ending: list[tuple[float, int, list[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
     arrival_s = arrivals.next_s
     while True:
         now_s = arrival_s
@@ -166,13 +165,13 @@ def _simulate(
             replica = replicas[index]
             if recorded is not None and (start_s := recorded.next_start_s(index)) > now_s:
                 if start_s < inf:
-                    heappush(ending, (start_s, index, array("d")))  # the recorded executor was not ready yet
+                    heappush(ending, (start_s, index, []))  # the recorded executor was not ready yet
                 continue
             batch = replica.schedule(now_s)
             if batch is None:
                 continue
             if isinstance(model, Recorded):
-                ends = array("d", (model.end_s(replica, batch),))
+                ends = [model.end_s(replica, batch)]
             elif coupled and ending:
                 ends = _ends(model, batch, now_s, min(arrival_s, ending[0][0]) if leap else now_s)
             else:
@@ -214,28 +213,28 @@ class _Arrivals:
         return request
 
 
-def _ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float) -> array[float]:
+def _ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float) -> list[float]:
     """Ends of the steps of a batch: at least one, and all that start before `horizon_s` while the batch repeats."""
-    seqs, context, left = batch.decode_seqs, batch.context_tokens, batch.steps
+    seqs, context = batch.decode_seqs, batch.context_tokens
     if batch.loads:
-        return array("d", (now_s + model.step_s(batch.loads, seqs, context),))
-    line = model.decode_line(seqs)
+        return [now_s + model.step_s(batch.loads, seqs, context)]
+    left, line = batch.steps, model.decode_line(seqs)
     if line is None:
-        return _further_ends(model, seqs, context, left, now_s, horizon_s, array("d"))
+        return _further_ends(model, seqs, context, left, now_s, horizon_s, [])
     base_s, slope_s = line
     ends = []
     for _ in range(left if left < LOOP else LOOP):
         now_s += base_s + slope_s * context
         ends.append(now_s)
         if now_s >= horizon_s:
-            return array("d", ends)
+            return ends
         context += seqs
-    return _further_ends(model, seqs, context, left - LOOP, now_s, horizon_s, array("d", ends))
+    return _further_ends(model, seqs, context, left - LOOP, now_s, horizon_s, ends)
 
 
 def _further_ends(
-    model: LatencyModel, seqs: int, context: int, left: int, now_s: float, horizon_s: float, ends: array[float]
-) -> array[float]:
+    model: LatencyModel, seqs: int, context: int, left: int, now_s: float, horizon_s: float, ends: list[float]
+) -> list[float]:
     """`ends` and those of the next `left` decode steps, whole vectors at a time."""
     while left > 0:
         count = min(left, LEAP)
@@ -244,9 +243,9 @@ def _further_ends(
         more = np.add.accumulate(durations)  # in the order in which a loop would add
         now_s = float(more[-1])
         if now_s >= horizon_s:
-            ends.frombytes(more[: int(np.searchsorted(more, horizon_s)) + 1].tobytes())
-            break
-        ends.frombytes(more.tobytes())
+            more = more[: int(np.searchsorted(more, horizon_s)) + 1]
+            left = 0
+        ends.extend(more.tolist())
         context += seqs * count
         left -= count
     return ends

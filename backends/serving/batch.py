@@ -22,7 +22,6 @@ class Batch:
     # the row of the `steps` table, set when the batch is formed
     replica: int
     start_s: float
-    context_tokens: int
     waiting: int
     running: int
     free_blocks: int
@@ -30,6 +29,7 @@ class Batch:
     def __init__(self) -> None:
         self.prefills: list[tuple[Sequence, int]] = []  # (sequence, new tokens)
         self.decode_seqs = 0
+        self.context_tokens = 0  # KV entries that the decodes read
         self.repeats = False  # the policy promises to form it again until something ends, arrives or runs short
         self.steps = 1
         self.preempted: ListOf[Sequence] = ()

@@ -63,32 +63,31 @@ class Replica:
         """The next batch, or None when nothing can run (or a batch is still in flight)."""
         if self.in_flight is not None:
             return None
-        if self.journal is not None:
-            self.journal.schedule(now_s)
+        journal, decoding = self.journal, self.decoding
+        if journal is not None:
+            journal.schedule(now_s)
         self._now_s = now_s
         batch = Batch()
         self._fill(self, batch)
-        decoding = self.decoding
-        if batch.prefills and not batch.loads:
-            batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
+        batch.free_blocks = free = self.blocks.free
+        if batch.prefills:
+            if not batch.loads:
+                batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
+        elif not batch.decode_seqs:
+            return None
+        elif batch.repeats:
+            batch.steps = decoding.steps_ahead(free)
         if batch.decode_seqs:
+            batch.context_tokens = decoding.context + decoding.ghost_context
             if decoding.fresh:
                 decoding.begin(now_s)
-            batch.context_tokens = decoding.context + decoding.ghost_context
-            if batch.repeats and not batch.prefills:
-                batch.steps = decoding.steps_ahead(self.blocks.free)
-        elif batch.prefills:
-            batch.context_tokens = 0
-        else:
-            return None
         batch.replica = self.index
         batch.start_s = now_s
         batch.waiting = len(self.waiting)
-        batch.running = len(self.prefilling) + len(decoding.members) + len(self.parked)
-        batch.free_blocks = self.blocks.free
+        batch.running = self.running
         self.in_flight = batch
-        if self.journal is not None:
-            self.journal.batch(batch, decoding)
+        if journal is not None:
+            journal.batch(batch, decoding)
         return batch
 
     def commit(self, batch: Batch, end_s: ListOf[float]) -> list[Sequence]:
