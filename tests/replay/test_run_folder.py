@@ -1,0 +1,31 @@
+"""A run folder of the engine is all that the simulator needs to give its token times again, through the commands."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pyarrow.parquet as pq
+import pytest
+
+
+def bench(*arguments: str) -> None:
+    """Run the command line; anything but success is an error with its text."""
+    done = subprocess.run([sys.executable, "-m", "harness", *arguments], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize("policy", ["vllm-v0", "sarathi"])
+def test_the_simulator_repeats_a_stored_run_of_the_engine(policy, tmp_path):
+    """What a user can do by hand must be as exact as the test inside the process."""
+    engine, sim = tmp_path / "engine", tmp_path / "sim"
+    memory = ["--policy", policy, "--kv", "paged:blocks=60"]
+    bench("run", "--workload", "fixed:prompt=90,output=60", "--rate", "40", "--requests", "60", "--backend", "engine",
+          *memory, "--out", str(engine), "--quiet", "--no-html")  # fmt: skip
+    bench("run", "--config", str(engine / "run.json"), "--backend", f"sim:latency=recorded:{engine}", *memory,
+          "--out", str(sim), "--quiet", "--no-html")  # fmt: skip
+    runs = [pq.read_table(run / "requests.parquet").sort_by("request_id") for run in (engine, sim)]
+
+    for name in ("token_s", "scheduled_s", "sent_s", "preemptions", "prefill_start_s", "decode_start_s", "status"):
+        assert runs[0][name].to_pylist() == runs[1][name].to_pylist(), name
+    assert sum(runs[0]["preemptions"].to_pylist()) > 0, "the memory is small so that something is preempted"
