@@ -141,9 +141,7 @@ def _check_together(spec: RunSpec) -> None:
     else:
         for option in WORKLOAD_ONLY:
             if getattr(spec, option) is not None:
-                raise UsageError(
-                    f"--{option} does not go with --trace, which brings its own; use --workload."
-                )
+                raise UsageError(f"--{option} does not go with --trace, which brings its own; use --workload.")
     if spec.start is not None and spec.stop is not None and spec.stop <= spec.start:
         raise UsageError(f"--stop must lie after --start, got {spec.stop:g} s and {spec.start:g} s.")
     args = parse(spec.backend).args

@@ -184,18 +184,12 @@ class WallDriver:
             self._fail(f"{type(error).__name__}: {error}")
             ended = Ended(request.id, self._now_s(), "error", error=f"{type(error).__name__}: {error}")
         if ended is None:
-            ended = Ended(
-                request.id, self._now_s(), "error", error="the backend never said how this request ended"
-            )
+            ended = Ended(request.id, self._now_s(), "error", error="the backend never said how this request ended")
         self._record(record_of(request, ended, sent_s, token_s, token_n))
 
     def _cut_off(self, request: Request) -> Ended:
         status: Status = "cancelled" if self._stopping else "timeout"
-        why = (
-            "the run was stopped"
-            if self._stopping
-            else f"no end within {self._drain_s:g} s of the last departure"
-        )
+        why = "the run was stopped" if self._stopping else f"no end within {self._drain_s:g} s of the last departure"
         return Ended(request.id, self._now_s(), status, error=why)
 
     def _record(self, record: RequestRecord) -> None:

@@ -52,9 +52,7 @@ class Recorder:
         self._thread.start()
 
     def __repr__(self) -> str:
-        return (
-            f"<Recorder {len(self._records)} requests, {len(self._steps)} steps left, error {self.error!r}>"
-        )
+        return f"<Recorder {len(self._records)} requests, {len(self._steps)} steps left, error {self.error!r}>"
 
     def add(self, record: RequestRecord) -> None:
         """Take one finished request."""
