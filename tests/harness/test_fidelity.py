@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import stats
 
 from harness.fidelity import Law, dispersion, fidelity, kolmogorov_smirnov, line
-from harness.records import to_table
+from harness.records import SCHEDULE, to_table
 from harness.schedule import Schedule
 
 
@@ -47,13 +48,78 @@ def test_a_faithful_client_looks_faithful(sent):
     assert (2000, 2000) == (found["scheduled"], found["sent"])
 
 
-def test_gaps_used_ten_times_are_found_out(record, traffic):
+def schedule_of(times_s):
+    """A schedule of requests at these times, and records of a client that sent each of them in time."""
+    rows = [
+        {"id": i, "scheduled_s": t, "prompt_tokens": 1, "output_tokens": 1, "prefix_ids": [], "prefix_block_tokens": 1,
+         "turn": 0, "priority": 0}
+        for i, t in enumerate(times_s)
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=SCHEDULE)
+
+
+@pytest.fixture
+def judged(record):
+    """`judged(gaps_s, law)`: fidelity of a schedule with these gaps, sent in time."""
+
+    def make(gaps_s, law):
+        times = np.cumsum(gaps_s)
+        rows = to_table([record(i, scheduled_s=t, sent_s=t, tokens=()) for i, t in enumerate(times)])
+        return fidelity(schedule_of(times), rows, law)
+
+    return make
+
+
+def test_gaps_used_ten_times_are_found_out(judged):
     """guidellm's ten workers share one seed: its Poisson has an index of dispersion of 9, and no test found it."""
-    times = np.cumsum(np.repeat(np.random.default_rng(0).exponential(0.5, 200), 10))
-    rows = to_table([record(i, scheduled_s=t, sent_s=t, tokens=()) for i, t in enumerate(times)])
-    found = fidelity(Schedule.draw(traffic(), seed=0, requests=2000).table, rows, Law(2.0, exponential(2.0)))
+    gaps_s = np.repeat(np.random.default_rng(0).exponential(0.5, 200), 10)
+    found = judged(gaps_s, Law(2.0, exponential(2.0)))
 
     assert found["dispersion"]["10"] > 3
+    assert found["ks_p"] < 1e-6
+
+
+def test_a_poisson_with_its_tail_cut_is_found_out(judged):
+    """vidur draws long gaps anew, so its rate is 5% too high and its bursts too mild."""
+    gaps_s = np.random.default_rng(0).exponential(0.5, 20_000)
+    found = judged(gaps_s[gaps_s < 1.5], Law(2.0, exponential(2.0)))
+
+    assert found["ks_p"] < 1e-6
+
+
+@pytest.mark.parametrize("start_s", [0.0, 1e6])
+@pytest.mark.parametrize("seed", range(5))
+def test_gaps_below_the_resolution_of_time_do_not_accuse_a_correct_schedule(judged, seed, start_s):
+    """Half of the gaps of gamma:cv=4 at 100 req/s are below a microsecond, and some are 0 as differences of times."""
+    law = stats.gamma(a=1 / 16, scale=0.16)
+    gaps_s = np.random.default_rng(seed).gamma(1 / 16, 0.16, 3000)
+    gaps_s[0] += start_s
+    found = judged(gaps_s, Law(100.0, law.cdf))
+
+    assert found["ks"] < 0.03
+    assert found["ks_p"] > 0.01
+
+
+def test_a_law_is_held_against_too_many_gaps_of_nothing(judged):
+    """Requests in bunches of three would pass, because gaps below a microsecond are not told apart."""
+    gaps_s = np.random.default_rng(0).exponential(1.5, 3000)
+    gaps_s[np.arange(3000) % 3 > 0] = 0.0
+    found = judged(gaps_s, Law(2.0, exponential(2.0)))
+
+    assert found["ks"] > 0.5
+
+
+def test_the_gap_law_judges_what_was_drawn_and_not_how_late_it_was_sent(sent):
+    """A client that is late would be told that its Poisson process is none: lateness is told on its own."""
+    law = Law(2.0, exponential(2.0))
+    in_time, late = (fidelity(*sent(late_s=late_s), law) for late_s in (lambda _, n: np.zeros(n), _clumps))
+
+    assert in_time["ks"] == late["ks"]
+    assert late["lateness_p50_s"] > 1.0
+
+
+def _clumps(rng, n):
+    return 5 * rng.random(n)
 
 
 def test_a_stalling_client_is_found_out(sent):
@@ -127,7 +193,7 @@ def test_nothing_sent_at_all(sent):
     schedule, rows = sent(n=5)
     found = fidelity(schedule, rows.slice(0, 0), Law(2.0, exponential(2.0)))
 
-    assert "sending: rate - of 2 req/s, dispersion - / - / - (1, 10, 60 s), 5 not sent" == found["line"]
+    assert "sending: nothing sent, 5 not sent" == found["line"]
 
 
 def test_the_line_says_it_all():
@@ -138,8 +204,17 @@ def test_the_line_says_it_all():
         "lateness_max_s": 0.0031,
     }  # fmt: skip
     expected = (
-        "sending: rate 2.02 of 2 req/s, dispersion 0.97 / 1.05 / - (1, 10, 60 s), gaps KS 0.041 (p 0.81), "
+        "sending: rate 2.02 of 2 req/s, dispersion 0.97 / 1.05 (1, 10 s bins, Poisson 1), gaps KS 0.041 (p 0.81), "
         "lateness p50 0.2 ms p99 0.9 ms max 3.1 ms"
     )
 
     assert expected == line(facts)
+
+
+def test_requests_at_one_instant_have_no_rate_and_say_so(record):
+    """A list of requests that all wait from the start would be told as 'rate - of 0 req/s'."""
+    rows = to_table([record(i, scheduled_s=0.0, sent_s=0.0, tokens=[0.1]) for i in range(7)])
+    found = fidelity(schedule_of(np.zeros(7)), rows, Law(0.0))
+
+    assert "sending: all 7 at one instant, lateness p50 0.0 ms p99 0.0 ms max 0.0 ms" == found["line"]
+    assert found["requested_rps"] is None
