@@ -19,8 +19,8 @@ def bench(*arguments: str) -> None:
 def test_the_simulator_repeats_a_stored_run_of_the_engine(policy, tmp_path):
     """What a user can do by hand must be as exact as the test inside the process."""
     engine, sim = tmp_path / "engine", tmp_path / "sim"
-    memory = ["--policy", policy, "--kv", "paged:blocks=60"]
-    bench("run", "--workload", "fixed:prompt=90,output=60", "--rate", "40", "--requests", "60", "--backend", "engine",
+    memory = ["--policy", policy, "--kv", "paged:blocks=20"]
+    bench("run", "--workload", "fixed:prompt=90,output=60", "--rate", "400", "--requests", "60", "--backend", "engine",
           *memory, "--out", str(engine), "--quiet", "--no-html")  # fmt: skip
     bench("run", "--config", str(engine / "run.json"), "--backend", f"sim:latency=recorded:{engine}", *memory,
           "--out", str(sim), "--quiet", "--no-html")  # fmt: skip
