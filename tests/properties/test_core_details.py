@@ -1,0 +1,124 @@
+"""Corners of the core: long lives, state as text, refused settings, cancelled requests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import backends.serving.decodes as decodes
+from backends._engine_core import EngineCore
+from backends.serving.cluster import Cluster
+from backends.serving.journal import Journal, replay
+from backends.serving.replica import Replica
+from backends.sim import Sim
+from harness.api import Request
+from harness.errors import UsageError
+from harness.registry import make
+
+
+def replica(policy="sarathi:budget=32,max_seqs=8", blocks=64, journal=None):
+    return Replica(make("policies", policy), make("kv", "paged"), blocks, journal=journal)
+
+
+def test_forgetting_old_ticks_changes_no_stamp(draw, monkeypatch):
+    """A run of days must not keep every step in memory, and must not lose the start of a long answer."""
+    requests = draw(200, rate_rps=5.0, output=(1, 150))
+    before = {r.request_id: list(r.token_s) for r in Sim().simulate(requests)}
+    monkeypatch.setattr(decodes, "TRIM", 4)
+    sim = Sim()
+    after = {r.request_id: list(r.token_s) for r in sim.simulate(requests)}
+
+    assert before == after
+    assert sim.cluster.replicas[0].decoding._past > 1000, "ticks were forgotten"
+
+
+def test_state_can_be_read():
+    """A repr that shows state is what a developer reads first when something is wrong."""
+    one = replica()
+    one.add(Request(7, 0.0, 40, 5), 0.0)
+    batch = one.schedule(0.0)
+
+    assert "<Replica 0 waiting, 1 running, <Blocks 61/64 free of 16 tokens>>" == repr(one)
+    assert "<Batch 0 decodes, prefills [7:32], up to 1 steps>" == repr(batch)
+    one.commit(batch, [1.0])
+    one.commit(one.schedule(1.0), [2.0])
+
+    assert "<Decodes 1 at tick 0, 40 tokens of context>" == repr(one.decoding)
+    assert "<Sequence 7 decode, 40 computed, 1 emitted>" == repr(one.decoding.last())
+    assert f"<Cluster [{one!r}]>" == repr(Cluster([one], make("routers", "round-robin")))
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "words"),
+    [
+        ("kv", "paged:0", "block_tokens must be at least 1"),
+        ("kv", "paged:watermark=1", r"watermark must be a share in \[0, 1\)"),
+        ("kv", "paged:blocks=0", "blocks must be at least 1"),
+        ("kv", "reserve-max:max_tokens=1", "max_tokens must be at least 2"),
+        ("kv", "reserve-max:block_tokens=0", "block_tokens must be at least 1"),
+        ("kv", "reserve-pow2:blocks=0", "blocks must be at least 1"),
+        ("kv", "reserve-oracle:block_tokens=0", "block_tokens must be at least 1"),
+        ("policies", "sarathi:budget=16,max_seqs=32", "max_seqs 32 must not exceed budget 16"),
+        ("policies", "static:batch=0", "batch must be at least 1"),
+        ("backends", "sim:replicas=0", "replicas and tp must be at least 1"),
+        ("backends", "sim:utilisation=1.5", r"utilisation must be a share in \(0, 1\]"),
+        ("backends", "sim:compat=vidur", "No compatibility mode named 'vidur'"),
+        ("backends", "sim:model=opt-175b", "opt-175b"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(kind, spec, words):
+    """A wrong setting found late is a wasted night."""
+    with pytest.raises(UsageError, match=words):
+        make(kind, spec)
+
+
+def test_a_journal_with_cancelled_requests_replays():
+    """People hang up in real runs; replaying one must not get stuck."""
+    journal = Journal()
+    one = replica(journal=journal)
+    requests = {i: Request(i, 0.0, 30 + i, 6) for i in range(5)}
+    for request in requests.values():
+        one.add(request, 0.0)
+    for step in range(8):
+        if step in (2, 4):
+            one.cancel(step, float(step))
+        one.commit(one.schedule(float(step)), (step + 0.5,))
+    again = Journal()
+    replay(journal.calls, requests, replica(journal=again))
+
+    assert journal.decisions == again.decisions
+
+
+def test_a_journal_that_does_not_fit_is_refused():
+    """A commit without a batch means that the journal belongs to another replica."""
+    journal = Journal()
+    journal.commit([1.0])
+
+    with pytest.raises(ValueError, match="did not form"):
+        replay(journal.calls, {}, replica())
+
+
+class Echo:
+    """An executor that says 3 wherever a token is due."""
+
+    vocab_size = 8
+    max_tokens = 50
+
+    def execute(self, pieces):
+        return [3 if piece.sample else None for piece in pieces]
+
+
+def test_a_turn_of_the_engine_cancels_rejects_and_serves():
+    """What the process does is this loop; here it runs where its every line can be watched."""
+    ticks = iter(range(100))
+    core = EngineCore(replica(), Echo(), lambda r, _: np.ones(r.prompt_tokens, np.int64), lambda: float(next(ticks)))
+    core.turn([Request(0, 0.0, 4, 9), Request(1, 0.0, 4, 3), Request(2, 0.0, 40, 20), Request(3, 0.0, 4, 9)])
+    turn = core.turn([Request(4, 0.0, 0, 4)], cancelled=[3, 99])
+
+    assert {3: "cancelled", 4: "rejected"} == {e.request_id: e.status for e in turn.ended}
+    assert [0, 1] == turn.tokens
+    assert [1, 1, 1, 1, 3, 3, 0] == core.token_ids(0)[:7].tolist()
+    done = [e for _ in range(10) for e in core.turn().ended]
+
+    assert {0: "ok", 1: "ok"} == {e.request_id: e.status for e in done}
+    assert core.turn().step is None

@@ -1,0 +1,54 @@
+"""Recorded step times: a stored run gives itself again, and nothing else."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from backends.sim import Sim
+from harness.errors import NotValid, UsageError
+from harness.records import to_table
+
+
+@pytest.fixture
+def stored(tmp_path, draw):
+    """A simulated run of two replicas as the tables of a run folder, and its requests."""
+    requests = draw(120, rate_rps=12.0)
+    sim = Sim(replicas=2, policy="vllm-v0", kv_blocks=60)
+    records = list(sim.simulate(requests))
+    pq.write_table(to_table(records), tmp_path / "requests.parquet")
+    pq.write_table(sim.steps_table(), tmp_path / "steps.parquet")
+    return tmp_path, requests, {r.request_id: list(r.token_s) for r in records}
+
+
+def test_a_run_of_several_replicas_gives_itself_again(stored):
+    """The recording knows when each replica was free."""
+    folder, requests, stamps = stored
+    sim = Sim(replicas=2, policy="vllm-v0", kv_blocks=60, latency=f"recorded:{folder}")
+
+    assert stamps == {r.request_id: list(r.token_s) for r in sim.simulate(requests)}
+
+
+@pytest.mark.parametrize("fields", [{"policy": "sarathi", "kv_blocks": 60}, {"policy": "vllm-v0", "kv_blocks": 4000}])
+def test_another_policy_or_memory_is_told_from_the_recorded_one(stored, fields):
+    """Times of one scheduler must not be passed off as times of another."""
+    folder, requests, _ = stored
+    sim = Sim(replicas=2, latency=f"recorded:{folder}", **fields)
+
+    with pytest.raises(NotValid, match="give it the run's policy and memory"):
+        list(sim.simulate(requests))
+
+
+def test_a_folder_that_is_no_recording_is_one_sentence(stored, tmp_path_factory):
+    """A wrong folder is the most likely mistake."""
+    folder, _, _ = stored
+    with pytest.raises(UsageError, match="needs the folder of a finished run"):
+        Sim(latency=f"recorded:{tmp_path_factory.mktemp('empty')}")
+    table = pq.read_table(folder / "requests.parquet")
+    column = table.schema.get_field_index("arrived_s")
+    unseen = table.set_column(column, table.schema.field(column), pa.nulls(len(table), pa.float64()))
+    pq.write_table(unseen, folder / "requests.parquet")
+
+    with pytest.raises(UsageError, match="tells no arrived_s"):
+        Sim(latency=f"recorded:{folder}")
