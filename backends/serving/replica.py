@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_arrived", "_fill", "_now_s", "_reserves", "_watermark", "blocks", "decoding", "in_flight", "index", "journal",
-                 "memory", "parked", "policy", "prefilling", "waiting")  # fmt: skip
+    __slots__ = ("_arrived", "_fill", "_now_s", "_reserves", "_watermark", "blocks", "decoding", "in_flight", "index",
+                 "journal", "memory", "parked", "policy", "prefilling", "waiting")  # fmt: skip
 
     def __init__(
         self, policy: Policy, memory: Memory, num_blocks: int, index: int = 0, journal: Journal | None = None
