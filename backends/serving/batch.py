@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence as ListOf
+from collections.abc import Iterator
+from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ class Decodes:
     __slots__ = (
         "_end_s",
         "_ends",
-        "fresh",
         "_past",
         "_size",
         "context",
+        "fresh",
         "ghost_context",
         "ghosts",
         "members",

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backends.serving._checks import at_least
+
 
 @dataclass(frozen=True, slots=True)
 class ReserveMax:
@@ -17,12 +19,9 @@ class ReserveMax:
     blocks: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_tokens < 2:
-            raise ValueError(f"max_tokens must be at least 2, got {self.max_tokens}")
-        if self.block_tokens < 1:
-            raise ValueError(f"block_tokens must be at least 1, got {self.block_tokens}")
-        if self.blocks is not None and self.blocks < 1:
-            raise ValueError(f"blocks must be at least 1, got {self.blocks}")
+        at_least("max_tokens", self.max_tokens, 2)
+        at_least("block_tokens", self.block_tokens)
+        at_least("blocks", self.blocks)
 
     @property
     def watermark(self) -> float:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from backends.serving._checks import at_least
+
 
 @dataclass(frozen=True, slots=True)
 class ReservePow2:
@@ -16,10 +18,8 @@ class ReservePow2:
     blocks: int | None = None
 
     def __post_init__(self) -> None:
-        if self.block_tokens < 1:
-            raise ValueError(f"block_tokens must be at least 1, got {self.block_tokens}")
-        if self.blocks is not None and self.blocks < 1:
-            raise ValueError(f"blocks must be at least 1, got {self.blocks}")
+        at_least("block_tokens", self.block_tokens)
+        at_least("blocks", self.blocks)
 
     @property
     def watermark(self) -> float:

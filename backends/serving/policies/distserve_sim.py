@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backends.serving.policies._parts import at_least
+from backends.serving._checks import at_least
 
 if TYPE_CHECKING:
     from backends.serving.batch import Batch
@@ -24,8 +24,8 @@ class DistserveSim:
     max_decode_tokens: int = 50000
 
     def __post_init__(self) -> None:
-        at_least("max_prefill_tokens", self.max_prefill_tokens, 1)
-        at_least("max_decode_tokens", self.max_decode_tokens, 1)
+        at_least("max_prefill_tokens", self.max_prefill_tokens)
+        at_least("max_decode_tokens", self.max_decode_tokens)
 
     @property
     def pads(self) -> bool:

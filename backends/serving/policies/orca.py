@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backends.serving.policies._parts import at_least
+from backends.serving._checks import at_least
 
 if TYPE_CHECKING:
     from backends.serving.batch import Batch
@@ -23,7 +23,7 @@ class Orca:
     max_batch: int = 16
 
     def __post_init__(self) -> None:
-        at_least("max_batch", self.max_batch, 1)
+        at_least("max_batch", self.max_batch)
 
     @property
     def pads(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backends.serving.policies._parts import at_least
+from backends.serving._checks import at_least
 
 if TYPE_CHECKING:
     from backends.serving.batch import Batch
@@ -24,8 +24,8 @@ class Sarathi:
     max_seqs: int = 128
 
     def __post_init__(self) -> None:
-        at_least("budget", self.budget, 1)
-        at_least("max_seqs", self.max_seqs, 1)
+        at_least("budget", self.budget)
+        at_least("max_seqs", self.max_seqs)
         if self.max_seqs > self.budget:
             raise ValueError(
                 f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: every decode is in every step"

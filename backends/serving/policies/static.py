@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backends.serving.policies._parts import at_least
+from backends.serving._checks import at_least
 
 if TYPE_CHECKING:
     from backends.serving.batch import Batch
@@ -24,7 +24,7 @@ class Static:
     pad: bool = True
 
     def __post_init__(self) -> None:
-        at_least("batch", self.batch, 1)
+        at_least("batch", self.batch)
 
     @property
     def pads(self) -> bool:

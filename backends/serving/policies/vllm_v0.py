@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from backends.serving.policies._parts import at_least
+from backends.serving._checks import at_least
 
 if TYPE_CHECKING:
     from backends.serving.batch import Batch
@@ -24,8 +24,8 @@ class VllmV0:
     max_batched_tokens: int = 16384
 
     def __post_init__(self) -> None:
-        at_least("max_seqs", self.max_seqs, 1)
-        at_least("max_batched_tokens", self.max_batched_tokens, 1)
+        at_least("max_seqs", self.max_seqs)
+        at_least("max_batched_tokens", self.max_batched_tokens)
 
     @property
     def pads(self) -> bool:
