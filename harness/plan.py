@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from harness.config import RunSpec
 
+RECORDED = ("trace", "as listed")
+"""Names of arrivals that come at recorded times: no rate can be asked of them, and the seed does not move them."""
+
 WALL_TRACE_S = 60.0
 """How much of a trace is replayed in real time when nothing says how much."""
 
@@ -63,6 +66,22 @@ class Plan:
     def virtual(self) -> bool:
         """Whether the clock is a simulator's."""
         return isinstance(self.backend, Simulator)
+
+    @property
+    def recorded(self) -> bool:
+        """Whether requests come at the times of a trace or a list."""
+        return parse(self.loaded.arrivals_text).name in RECORDED
+
+    @property
+    def rate_rps(self) -> float | None:
+        """The mean rate that is asked for: that of the arrivals, or of the part of a recording that is sent.
+
+        None where all requests come at one instant.
+        """
+        if not self.recorded:
+            return self.loaded.rate_rps
+        span_s = self.schedule.span_s
+        return (len(self.schedule) - 1) / span_s if span_s > 0 else None
 
     @property
     def follow_ups(self) -> FollowUps | None:

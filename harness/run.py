@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from harness import registry
+from harness import registry, slo
 from harness.conclude import conclude
 from harness.config import RunSpec
 from harness.drive import Outcome, Stop, drive_virtual, quiet_process, until
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from harness.api import Backend, Simulator
 
 RUNS = "bench-runs"
-FAILED, BELOW, INVALID = 3, 1, 4
+FAILED, BELOW, INVALID, UNRESOLVED = 3, 1, 4, 5
 
 __all__ = ["Result", "RunSpec", "execute", "render", "write_report"]
 
@@ -69,20 +69,29 @@ def execute(
     folder = start.folder()
     folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"})
     run = load(path)
-    folder.update(conclude(run, planned.slo, planned.loaded, outcome))
+    folder.update(conclude(run, planned.slo, planned.loaded.gap_cdf, outcome))
     run = load(path)
     report = write_report(run, say) if html else None
     return Result(run, outcome, report, exit_code(run.info, outcome, spec.fail_under))
 
 
 def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> int:
-    """0 good, 1 below `fail_under`, 3 the backend failed, 4 not valid."""
+    """0 good, 3 the backend failed, 4 not valid; 1 and 5 only where `fail_under` asks for a judgement.
+
+    1: fewer requests kept the SLO, or a bound on a percentile is broken. 5: the run would be good, but it was ended
+    early, or its queue grew all through, so that a longer one would not be.
+    """
     if outcome.ended == "failed":
         return FAILED
     if not info["verdict"]["valid"]:
         return INVALID
+    if fail_under is None:
+        return 0
     attainment = info["summary"]["attainment"]
-    return BELOW if fail_under is not None and (attainment is None or attainment < fail_under) else 0
+    broken = any(b["percentile"] is not None and b["passed"] is False for b in info["summary"]["bounds"])
+    if attainment is None or attainment < fail_under or broken:
+        return BELOW
+    return UNRESOLVED if info["verdict"]["overloaded"] or outcome.ended != "finished" else 0
 
 
 def render(form: str, run: Run, **given: object) -> str:
@@ -161,22 +170,18 @@ class _Start:
                 "name": p.loaded.name,
                 "arrivals": p.loaded.arrivals_text,
                 "lengths": p.loaded.lengths_text,
-                "rate_rps": p.loaded.rate_rps,
+                "rate_rps": p.rate_rps,
+                "recorded": p.recorded,
                 "provenance": dict(p.loaded.provenance),
             },
             "backend": dict(p.backend.describe()),
-            "slo": {"text": p.spec.slo or "", "bounds": [bound(b) for b in p.slo.bounds], "goal": p.slo.goal},
+            "slo": slo.stored(p.slo),
             "schedule": {
                 "sha256": p.schedule.sha256,
                 "requests": len(p.schedule),
                 "span_s": p.schedule.span_s,
             },
         }
-
-
-def bound(b: Any) -> dict[str, object]:
-    """A bound of an SLO as plain data."""
-    return {"metric": b.metric, "limit": b.limit, "tag": b.tag, "percentile": b.percentile}
 
 
 async def _serve(start: _Start, live: Live) -> Outcome:

@@ -114,7 +114,7 @@ def _check_limits(requests: int | None, duration_s: float | None) -> None:
 def _nothing(duration_s: float | None) -> str:
     if duration_s is None:
         return "The workload holds no request."
-    return f"No request is due in the first {duration_s:g} s; give a longer --duration or a higher --rate."
+    return f"No request is due in the first {duration_s:g} s; give a longer --duration, or a workload a higher --rate."
 
 
 def _check_contract(table: pa.Table) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from harness.slo_text import bound_text, parse, text
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BoundScore", "Score", "bound_text", "parse", "score", "text"]
+__all__ = ["BoundScore", "Score", "bound_text", "parse", "restored", "score", "stored", "text"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -83,6 +84,26 @@ def score(table: pa.Table, slo: Slo) -> Score:
     passed = attainment >= slo.goal and all(s.passed for s in whole)
     binding = min((s for s in [*each, *whole] if s.applies.any()), key=lambda s: s.room, default=None)
     return Score(met, attainment, (*each, *whole), binding, _by_class(table, met), passed)
+
+
+def stored(slo: Slo) -> dict[str, Any]:
+    """The SLO as run.json holds it: the text for people, the bounds for `restored`."""
+    return {"text": text(slo), "bounds": [asdict(bound) for bound in slo.bounds], "goal": slo.goal}
+
+
+def restored(info: Mapping[str, Any]) -> Slo:
+    """The SLO that a run was asked to keep, from its run.json; without bounds when it had none."""
+    kept = info.get("slo")
+    if not isinstance(kept, Mapping):
+        return Slo()
+    goal = float(kept.get("goal") or Slo().goal)
+    if "bounds" not in kept:
+        return parse(str(kept.get("text") or ""), goal=goal)
+    return Slo(tuple(_restored(bound) for bound in kept["bounds"] or []), goal)
+
+
+def _restored(kept: Mapping[str, Any]) -> Bound:
+    return Bound(str(kept["metric"]), float(kept["limit"]), kept.get("tag"), kept.get("percentile"))
 
 
 def share(met: Mask) -> float:

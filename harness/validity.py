@@ -29,6 +29,9 @@ TOO_LATE_S = 0.050
 TOO_LATE_SHARE = 0.05
 """Share of spoilt requests that spoils a run: half of the 10% that may miss at the usual goal of 0.9."""
 
+OVERLOAD = "overload"
+"""Code of the caution of a growing queue."""
+
 MIN_FOR_P99 = 100
 """Fewest values for which the 99th percentile is more than the largest value."""
 
@@ -42,9 +45,17 @@ class Verdict:
     warnings: list[Caution] = field(default_factory=list)
 
     @property
+    def overloaded(self) -> bool:
+        """Whether the queue grew all through the run."""
+        return any(caution.code == OVERLOAD for caution in self.warnings)
+
+    @property
     def text(self) -> str:
         """The verdict as it is printed."""
-        return "valid" if self.valid else "not valid: " + " ".join(self.reasons)
+        if not self.valid:
+            return "not valid: " + " ".join(self.reasons)
+        grown = next((caution.message for caution in self.warnings if caution.code == OVERLOAD), None)
+        return grown or "valid"
 
 
 def judge(
@@ -53,12 +64,14 @@ def judge(
     *,
     clock: Literal["wall", "virtual"] = "wall",
     interrupted: bool = False,
+    recorded: bool = False,
 ) -> Verdict:
     """The verdict on a table of records, against the schedule that was to be sent where it is given.
 
     Not valid: physics broken, requests without a record (unless the run was `interrupted`) or with two, a client
     too late to have sent the schedule (wall clock only), no request that ended well. A growing queue, a late
-    client, failures, an interruption and few requests are warnings.
+    client, failures, an interruption and few requests are warnings; what they advise depends on whether the requests
+    came at `recorded` times, of which no rate can be asked.
     """
     if not len(requests):
         return Verdict(False, ["No request has a record, so nothing was measured."])
@@ -73,10 +86,10 @@ def judge(
     ]
     warnings = [
         *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
-        *_late(late_s),
-        *_overloaded(requests),
+        *_late(late_s, recorded=recorded),
+        *_overloaded(requests, recorded=recorded),
         *_failed(requests, ok),
-        *_few(ok),
+        *_few(ok, recorded=recorded),
     ]
     return Verdict(not reasons, reasons, warnings)
 
@@ -109,7 +122,7 @@ def _cut_short(requests: pa.Table, schedule: pa.Table) -> Iterator[Caution]:
         yield Caution(
             "interrupted",
             f"the run was interrupted: {missing:,} of {len(schedule):,} scheduled requests were not sent",
-            "let the run end, or give a smaller --requests",
+            "let the run end, or give a smaller --requests or --duration",
             {"not_sent": missing},
         )
 
@@ -123,7 +136,12 @@ def _too_late(late_s: Floats) -> Iterator[str]:
         )
 
 
-def _late(late_s: Floats) -> Iterator[Caution]:
+def less_traffic(recorded: bool) -> str:
+    """What lowers the load."""
+    return "replay a quieter part of the trace (--start, --stop)" if recorded else "lower --rate"
+
+
+def _late(late_s: Floats, *, recorded: bool) -> Iterator[Caution]:
     p99_s = quantile(late_s, 0.99)
     if p99_s > LATE_S:
         share = float((late_s > LATE_S).mean())
@@ -131,19 +149,19 @@ def _late(late_s: Floats) -> Iterator[Caution]:
             "late-client",
             f"the client was late by more than {1000 * LATE_S:.0f} ms for {share:.1%} of the requests (p99 "
             f"{1000 * p99_s:.1f} ms, max {1000 * late_s.max():.1f} ms)",
-            "lower --rate, or give the client a processor of its own",
+            f"{less_traffic(recorded)}, or give the client a processor of its own",
             {"share": share, "p99_s": p99_s, "max_s": float(late_s.max())},
         )
 
 
-def _overloaded(requests: pa.Table) -> Iterator[Caution]:
+def _overloaded(requests: pa.Table, *, recorded: bool) -> Iterator[Caution]:
     grown = overload(requests)
     if grown is not None:
         yield Caution(
-            "overload",
-            f"overloaded: the queue grew by {grown.requests} requests in {grown.seconds:.3g} s, so latencies "
+            OVERLOAD,
+            f"overloaded: the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s, so latencies "
             "tell how long the run was, not how fast the system is",
-            "lower --rate until the queue stops growing",
+            f"{less_traffic(recorded)} until the queue stops growing, or take a faster system",
             {"requests": grown.requests, "seconds": grown.seconds, "waiting_s": grown.waiting_s},
         )
 
@@ -161,11 +179,12 @@ def _failed(requests: pa.Table, ok: int) -> Iterator[Caution]:
         )
 
 
-def _few(ok: int) -> Iterator[Caution]:
+def _few(ok: int, *, recorded: bool) -> Iterator[Caution]:
     if 0 < ok < MIN_FOR_P99:
         yield Caution(
             "few-requests",
             f"p99 of {ok} requests is little more than the largest value",
-            f"give --requests {MIN_FOR_P99} or more",
+            f"{'replay a longer part of a trace' if recorded else 'raise --requests or --duration'} to get "
+            f"{MIN_FOR_P99} or more",
             {"requests": ok},
         )

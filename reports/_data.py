@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness import measure
 from harness import slo as slos
-from harness.api import Bound, Slo
 from reports._clean import clean
 
 if TYPE_CHECKING:
+    from harness.api import Bound, Slo
     from harness.folder import Run
 
 LABELS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "itl_p99": "ITL p99", "lateness": "lateness"}
@@ -51,15 +51,7 @@ def column(run: Run, name: str) -> np.ndarray:
 
 def slo(run: Run) -> Slo:
     """The SLO that the run was asked to keep; without bounds when it had none."""
-    kept = run.info.get("slo")
-    if not isinstance(kept, dict):
-        return Slo()
-    bounds = tuple(_bound(b) for b in kept.get("bounds") or [] if isinstance(b, dict))
-    return Slo(bounds, float(kept.get("goal") or Slo().goal))
-
-
-def _bound(kept: dict[str, Any]) -> Bound:
-    return Bound(str(kept["metric"]), float(kept["limit"]), kept.get("tag"), kept.get("percentile"))
+    return slos.restored(run.info)
 
 
 def answered(run: Run) -> np.ndarray:

@@ -20,6 +20,12 @@ def part(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
+def caution(info: Mapping[str, Any], code: str) -> Mapping[str, Any] | None:
+    """The warning of that code, where the run carries one."""
+    found = (w for w in info.get("warnings") or [] if isinstance(w, Mapping))
+    return next((w for w in found if w.get("code") == code), None)
+
+
 def first(source: Mapping[str, Any], *names: str) -> str | None:
     """The first of these keys that holds something, cleaned."""
     found = (source.get(name) for name in names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from harness.measure import metrics, sample, succeeded
 from harness.summary import describe, summarize
 from reports import _data, _numbers
 from reports._clean import clean
-from reports._facts import part
+from reports._facts import caution, part
 
 if TYPE_CHECKING:
     from harness.folder import Run
@@ -61,7 +61,10 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Numbers and printed rows; `attainment` is None without an SLO, `broken` names percentile bounds."""
+    """Numbers and printed rows; `attainment` is None without an SLO, `broken` names percentile bounds.
+
+    Of an `overloaded` run no mean or percentile is printed: it would tell how long the run was.
+    """
 
     total: int
     ok: int
@@ -70,6 +73,7 @@ class Result:
     kept: bool
     broken: tuple[str, ...]
     slo_text: str
+    overloaded: bool
     rate_rps: float | None
     rate: str
     span: str
@@ -89,6 +93,8 @@ def result(run: Run) -> Result:
     total, ok = run.requests.num_rows, statuses.get("ok", 0)
     asked = part(run.info, "workload").get("rate_rps")
     rate = float(asked) if isinstance(asked, int | float) and asked > 0 else None
+    overloaded = caution(run.info, "overload") is not None
+    measured = {} if overloaded else part(summary, "metrics")
     return Result(
         total=total,
         ok=ok,
@@ -97,12 +103,13 @@ def result(run: Run) -> Result:
         kept=bool(summary.get("passed")) if bounds else ok == total > 0,
         broken=tuple(_bound_name(b) for b in bounds if b.get("percentile") is not None and b.get("passed") is False),
         slo_text=_slo_text(bounds, slo.goal),
+        overloaded=overloaded,
         rate_rps=rate,
         rate=_rate(run, rate),
-        span=_span(summary),
-        flow=_flow(summary, rate, total - ok, bounded=bool(bounds)),
-        rows=rows(part(summary, "metrics"), bounds, slo.goal),
-        classes=_classes(run, bounds, slo.goal),
+        span=_span(run.info, summary),
+        flow=", ".join(_flow(run.info, summary, rate, overloaded=overloaded)),
+        rows=rows(measured, bounds, slo.goal),
+        classes=_classes(run, bounds, slo.goal, overloaded=overloaded),
         counts=tuple((clean(s), f"{n:,}", _numbers.share(n / total)) for s, n in statuses.items() if n or s == "ok")
         if total
         else (("ok", "0", "-"),),
@@ -122,7 +129,7 @@ def rows(measured: Mapping[str, Any], bounds: Iterable[Mapping[str, Any]], goal:
 
 def _row(name: str, values: Mapping[str, Any] | None, bound: Mapping[str, Any] | None, goal: float) -> Row:
     limit = bound.get("limit_s") if bound else None
-    if values is None:
+    if not values:
         unit, (mean, p50, p90, p99, most) = "", [""] * 5
     else:
         unit = _numbers.unit_of([values.get("p99"), limit])
@@ -166,43 +173,58 @@ def _at_most(limit_s: float | None) -> str:
 
 def _rate(run: Run, asked: float | None) -> str:
     sent = part(run.info, "fidelity").get("achieved_rps")
-    texts = [f"asked {_numbers.plain(asked)} req/s" if asked else "",
-             f"achieved {_numbers.number(sent)} req/s" if isinstance(sent, int | float) else ""]  # fmt: skip
+    due = f"asked {_numbers.plain(asked)} req/s" if asked else ""
+    if not asked and part(run.info, "schedule").get("span_s") == 0:
+        due = "all requests due at one instant"
+    texts = [due, f"achieved {_numbers.number(sent)} req/s" if isinstance(sent, int | float) else ""]
     return ", ".join(t for t in texts if t)
 
 
-def _span(summary: Mapping[str, Any]) -> str:
+def _span(info: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     window = summary.get("window_s")
     if not summary.get("requests"):
         return "nothing sent"
-    return f"sent over {_numbers.seconds(window)}" if window else "sent at one instant"
+    at_once = part(info, "schedule").get("span_s") == 0  # then the window is the time to the last token
+    return f"sent over {_numbers.seconds(window)}" if window and not at_once else "sent at one instant"
 
 
-def _flow(summary: Mapping[str, Any], rate: float | None, failed: int, *, bounded: bool) -> str:
-    texts = [f"throughput {_numbers.number(summary.get('throughput_rps'))} req/s"]
-    if bounded:
+def _flow(
+    info: Mapping[str, Any], summary: Mapping[str, Any], rate: float | None, *, overloaded: bool
+) -> Iterator[str]:
+    """Rates by the time of sending; of an overloaded run what was served up to the last answer, and no goodput."""
+    served, output = summary.get("throughput_rps"), summary.get("output_tps")
+    name = "throughput"
+    if overloaded:
+        name, served, output = "served", info.get("request_throughput"), info.get("output_throughput")
+    yield f"{name} {_numbers.number(served)} req/s"
+    if summary.get("bounds") and not overloaded:
         at = f" at {_numbers.plain(rate)} req/s" if rate else ""
-        texts.append(f"goodput {_numbers.number(summary.get('goodput_rps'))} req/s (within the SLO{at})")
-    texts += [f"output {_numbers.number(summary.get('output_tps'))} tokens/s", f"failed {failed:,}"]
+        yield f"goodput {_numbers.number(summary.get('goodput_rps'))} req/s (within the SLO{at})"
+    yield f"output {_numbers.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
+    yield f"failed {_failed(summary):,}"
     if summary.get("preemptions"):
-        texts.append(f"preemptions {summary['preemptions']:,}")
-    return ", ".join(texts)
+        yield f"preemptions {summary['preemptions']:,}"
 
 
-def _classes(run: Run, bounds: list[Mapping[str, Any]], goal: float) -> tuple[Group, ...]:
+def _failed(summary: Mapping[str, Any]) -> int:
+    return sum(int(n) for status, n in part(summary, "status").items() if status != "ok")
+
+
+def _classes(run: Run, bounds: list[Mapping[str, Any]], goal: float, *, overloaded: bool) -> tuple[Group, ...]:
     """Percentiles of each class of traffic, when there are several, the largest first."""
     tags = run.requests.column("tag")
     if tags.null_count == len(tags):
         return ()
     counted = Counter({row["values"]: row["counts"] for row in pc.value_counts(tags).to_pylist()})
-    return tuple(_class(run, tag, bounds, goal) for tag, _ in counted.most_common(MOST_CLASSES) if len(counted) > 1)
+    largest = [tag for tag, _ in counted.most_common(MOST_CLASSES) if len(counted) > 1]
+    return tuple(_class(run, tag, bounds, goal, overloaded=overloaded) for tag in largest)
 
 
-def _class(run: Run, tag: str | None, bounds: list[Mapping[str, Any]], goal: float) -> Group:
+def _class(run: Run, tag: str | None, bounds: list[Mapping[str, Any]], goal: float, *, overloaded: bool) -> Group:
     tags = run.requests.column("tag")
     table = run.requests.filter(pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False))
     ok = succeeded(table)
-    measured = {name: describe(sample(metrics()[name], table, ok)) for name in ALWAYS}
+    measured = {} if overloaded else {name: describe(sample(metrics()[name], table, ok)) for name in ALWAYS}
     own = [
         {**b, "tag": None} for b in bounds if tag is not None and b.get("tag") == tag and b.get("percentile") is None
     ]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reports import _facts, _numbers, _rows
+from reports import _facts, _next, _numbers, _rows, _system
 from reports._clean import clean
 from reports._definitions import DEFINITIONS
-from reports._facts import Facts, first, pairs, part
+from reports._facts import Facts, caution, first, pairs, part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,7 +29,8 @@ class Warned:
 class View:
     """The texts of a report, free of control characters but not yet escaped.
 
-    `good` tells whether the run is complete, valid, and kept its SLO at the goal; `word` is the state in capitals.
+    `good` tells whether the run is complete, valid, not overloaded, and kept its SLO at the goal; `word` is the state
+    in capitals.
     """
 
     title: str
@@ -63,7 +64,7 @@ def view(run: Run) -> View:
     result = _rows.result(run)
     info = run.info
     word, verdict = _verdict(run)
-    warnings = _warnings(info)
+    warnings = _warnings(info, leave_out="overload" if word == OVERLOADED else None)
     return View(
         title=_title(info),
         traffic=_traffic(run, result),
@@ -73,7 +74,7 @@ def view(run: Run) -> View:
         verdict=verdict,
         heads=_heads(info, result),
         rows=result.rows,
-        rows_note=f"Latencies of {_numbers.count(result.ok, 'request')} that ended well, {result.span}",
+        rows_note=_rows_note(result),
         classes=result.classes,
         bounded=result.attainment is not None,
         kept=result.kept,
@@ -88,7 +89,7 @@ def view(run: Run) -> View:
         definitions=DEFINITIONS,
         commands=_facts.commands(run),
         facts=_facts.used(run),
-        next=_next(run, result),
+        next=_next.advice(run, result),
     )
 
 
@@ -100,9 +101,15 @@ def _title(info: Mapping[str, Any]) -> str:
 
 def _traffic(run: Run, result: _rows.Result) -> str:
     workload, seed = part(run.info, "workload"), part(run.info, "spec").get("seed")
-    texts = [first(workload, "arrivals"), first(workload, "lengths"), _numbers.count(result.total, "request"),
+    texts = [*_system.source(workload), _numbers.count(result.total, "request"),
              None if seed is None else f"seed {clean(seed)}", result.span]  # fmt: skip
     return ", ".join(text for text in texts if text)
+
+
+def _rows_note(result: _rows.Result) -> str:
+    if result.overloaded:
+        return "No latencies: the queue grew all through the run, so they would tell how long the run was"
+    return f"Latencies of {_numbers.count(result.ok, 'request')} that ended well, {result.span}"
 
 
 def _backend_name(info: Mapping[str, Any]) -> str:
@@ -110,6 +117,7 @@ def _backend_name(info: Mapping[str, Any]) -> str:
     return first(part(info, "backend"), "backend", "name") or spec.partition(":")[0] or "backend"
 
 
+OVERLOADED = "OVERLOADED"
 _ENDS = {"running": "It was killed, or is still going on", "interrupted": "It was interrupted"}
 
 
@@ -128,6 +136,10 @@ def _verdict(run: Run) -> tuple[str, str]:
     if not told:
         return "NOT JUDGED", "The run holds no verdict."
     if told.get("valid"):
+        grown = caution(run.info, "overload")
+        if grown is not None:
+            grew = clean(grown.get("message") or "", 600).removeprefix("overloaded: ")
+            return OVERLOADED, f"{_sentence(grew, 600)} {_sentence(grown.get('remedy'), 400)}".strip()
         return "VALID", "All checks of the run passed."
     return "NOT VALID", " ".join(_sentence(reason, 400) for reason in reasons) or said
 
@@ -147,8 +159,13 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     if result.attainment is None:
         return f"{result.ok:,} of {requests} ended well{rate}; no SLO was given."
     reached = "reaches" if result.attainment >= result.goal else "misses"
-    broken = f", but breaks {' and '.join(result.broken)}" if result.broken else ""
+    joined = "but" if reached == "reaches" else "and"
+    broken = f", {joined} breaks {' and '.join(result.broken)}" if result.broken else ""
     end = f"{reached} the goal of {result.goal * 100:g}%{broken}"
+    if result.overloaded and result.kept:
+        end += " so far, but the queue was growing: a longer run would miss it"
+    if run.info.get("state") == "running":
+        end = f"no answer about the goal of {result.goal * 100:g}%, as what was still unanswered has no record"
     if not valid:
         end = f"this proves nothing about the goal of {result.goal * 100:g}%"
     part_of = "" if run.complete else " recorded so far"
@@ -158,16 +175,16 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
 def _heads(info: Mapping[str, Any], result: _rows.Result) -> Facts:
     workload, backend = part(info, "workload"), part(info, "backend")
     provenance = {**part(workload, "provenance"), **workload}
-    content = first(provenance, "arrivals"), first(provenance, "lengths")
     rows = (
         ("SLO", result.slo_text),
-        ("Workload", ", ".join(t for t in (first(workload, "name"), *content) if t)),
+        ("Workload", ", ".join(t for t in (first(workload, "name"), *_system.source(workload)) if t)),
         ("Preparation", first(provenance, "preparation", "source")),
         ("Tokenizer", first(provenance, "tokenizer")),
         ("Rate", result.rate),
+        ("System", _system.system(info)),
         ("Backend", ", ".join(t for t in (_backend_name(info), pairs(backend, _APART)) if t)),
         ("Model", first(backend, "model")),
-        ("Hardware", first(backend, "hardware", "device") or first(part(info, "host"), "cpu", "processor", "machine")),
+        ("Hardware", _system.hardware(info)),
         ("Clock", {"virtual": "virtual (simulated time)", "wall": "wall"}.get(str(info.get("clock")))),
     )
     return tuple((name, value) for name, value in rows if value)
@@ -184,24 +201,12 @@ def _fidelity(info: Mapping[str, Any]) -> str:
     return pairs(told) or "The run ended before its sending could be judged."
 
 
-def _warnings(info: Mapping[str, Any]) -> tuple[Warned, ...]:
+def _warnings(info: Mapping[str, Any], leave_out: str | None) -> tuple[Warned, ...]:
     found = [w for w in info.get("warnings") or [] if isinstance(w, dict)]
-    return tuple(Warned(_sentence(w.get("message"), 600), _sentence(w.get("remedy"), 400)) for w in found)
+    kept = [w for w in found if leave_out is None or w.get("code") != leave_out]
+    return tuple(Warned(_sentence(w.get("message"), 600), _sentence(w.get("remedy"), 400)) for w in kept)
 
 
 def _sentence(value: object, limit: int) -> str:
     text = clean(value or "", limit)
     return text[:1].upper() + text[1:] + ("" if not text or text.endswith((".", "!", "?", ")")) else ".")
-
-
-def _next(run: Run, result: _rows.Result) -> str:
-    """One thing to do now: finish, mend, or try another rate."""
-    again = _facts.commands(run)[-1]
-    if not run.complete:
-        return f"run it again: {again}"
-    if not part(run.info, "verdict").get("valid", True):
-        return f"remove the cause, then run it again: {again}"
-    rate = result.rate_rps
-    if rate is None or result.attainment is None or part(run.info, "spec").get("trace"):
-        return f"repeat it with another seed: {again} --seed 1"
-    return f"try a {'higher' if result.kept else 'lower'} rate: {again} --rate {rate * (2 if result.kept else 0.5):.3g}"

@@ -74,6 +74,8 @@ def _cells(row: Row) -> tuple[styled.Text, ...]:
 
 def _lines(view: _view.View) -> Iterator[Line]:
     heads = dict(view.heads)
+    if "System" in heads:
+        yield "system", heads["System"], ""
     yield "SLO", heads.get("SLO", "none given"), ""
     if "Rate" in heads:
         yield "rate", heads["Rate"], ""

@@ -160,6 +160,16 @@ def test_signal_stops_drains_and_reports(
     assert (tmp_path / "out" / "report.html").exists()
 
 
+def test_run_that_was_ended_early_passes_no_gate(bench: Bench, wait_for: WaitFor, tmp_path: Path) -> None:
+    """A CI job that was cut off after a few good answers would be green."""
+    process = bench(*ENDLESS, "--fail-under", "0.5")
+    wait_for(lambda: rows(tmp_path) > 20_000)
+    process.send_signal(signal.SIGTERM)
+    finished(process, code=5)
+
+    assert info(tmp_path / "out")["summary"]["attainment"] > 0.5
+
+
 def test_second_interrupt_ends_at_once(bench: Bench, wait_for: WaitFor, tmp_path: Path) -> None:
     """A server that never answers would hold the terminal for the whole drain."""
     some_never_end = ("--lengths", "uniform:output_min=1,output_max=2", "--drain", "1h")

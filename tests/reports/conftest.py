@@ -93,7 +93,8 @@ def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
             "provenance": {"preparation": "DistServe, table 1", "tokenizer": "OPT", "source": "ShareGPT"},
         },
         "backend": {
-            "name": "engine", "model": "seeded Llama, 25M parameters", "policy": "sarathi", "kv_blocks": 512, "gpus": 0,
+            "name": "engine", "model": "seeded Llama, 25M parameters", "policy": "sarathi", "kv": "paged",
+            "kv_blocks": 512, "executor": "llama", "threads": 2, "gpus": 1,
         },
         "slo": {
             "text": slo, "goal": 0.9,

@@ -36,7 +36,16 @@ def killed(run: Run) -> Run:
     return run
 
 
-@pytest.mark.parametrize("case", ["good", "missed", "invalid", "killed", "empty", "no-slo", "classes"])
+def overloaded(run: Run) -> Run:
+    """The queue grew, although the requests of the run kept the SLO."""
+    message = "overloaded: the queue grew by 297 requests in 22.3 s, so latencies tell nothing"
+    run.info["warnings"] = [{"code": "overload", "message": message, "remedy": "lower --rate"}]
+    run.info["verdict"] = {"valid": True, "overloaded": True, "reasons": [], "text": message}
+    run.info.update({"request_throughput": 3.8, "output_throughput": 616.0})
+    return run
+
+
+@pytest.mark.parametrize("case", ["good", "missed", "invalid", "killed", "empty", "no-slo", "classes", "overloaded"])
 @pytest.mark.parametrize("form", ["text", "markdown"])
 def test_summary_golden(form: str, case: str, make_run: MakeRun) -> None:
     """The summary that people read and paste would change without anybody noticing."""
@@ -47,6 +56,7 @@ def test_summary_golden(form: str, case: str, make_run: MakeRun) -> None:
         "killed": lambda: killed(make_run(complete=False)),
         "empty": lambda: make_run(0, failed=0, steps=False),
         "no-slo": lambda: make_run(slo=""),
+        "overloaded": lambda: overloaded(make_run(tags=("chat", "code"))),
         "classes": lambda: make_run(slo="ttft=0.25,ttft@code=0.1,p99:tpot=0.1,e2e=1", tags=("chat", "code")),
     }
     given = registry.make("reports", form)

@@ -1,0 +1,80 @@
+"""One thing to do after a run: finish it, mend it, or change what decides its result."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UsageError
+from harness.spec import parse
+from reports import _facts
+from reports._clean import clean
+from reports._facts import part
+
+if TYPE_CHECKING:
+    from harness.folder import Run
+    from reports._rows import Result
+
+POLICIES = ("sarathi", "vllm-v0")
+"""Our default and its best-known rival: whoever used one is shown the other."""
+
+
+def advice(run: Run, result: Result) -> str:
+    """A sentence that ends with a command which `bench` takes, and which changes something."""
+    again = _facts.commands(run)[-1]
+    if not run.complete:
+        return f"run it again: {again}"
+    if not part(run.info, "verdict").get("valid", True):
+        return f"remove the cause, then run it again: {again}"
+    if result.attainment is None:
+        return f"say what must be kept: {again} --slo ttft=0.25,tpot=0.1"
+    if not part(run.info, "workload").get("recorded") and result.rate_rps is not None:
+        return _rate(run.info, result, again)
+    return (_longer(run.info, again) if result.kept else None) or _other_system(run.info, again)
+
+
+def _rate(info: Mapping[str, Any], result: Result, again: str) -> str:
+    higher = result.kept and not result.overloaded
+    rate = f"{(result.rate_rps or 0.0) * (2 if higher else 0.5):.3g}"
+    return f"try a {'higher' if higher else 'lower'} rate: {again} {_with_rate(part(info, 'spec'), rate)}"
+
+
+def _with_rate(spec: Mapping[str, Any], rate: str) -> str:
+    """The option that sets the rate: the arrivals may bring one of their own, which --rate would contradict."""
+    arrivals = _parsed(spec.get("arrivals"))
+    own = [key for key in ("rate", "rate_rps", "rate-rps") if arrivals is not None and key in arrivals.args]
+    if arrivals is not None and own:
+        arrivals.args[own[0]] = rate
+        return f"--arrivals {shlex.quote(clean(arrivals, None))}"
+    if arrivals is not None and arrivals.first is not None:
+        return f"--arrivals {shlex.quote(f'{clean(arrivals.name)}:rate={rate}')}"
+    return f"--rate {rate}"
+
+
+def _longer(info: Mapping[str, Any], again: str) -> str | None:
+    """More of a recording, where the run has not sent all of it."""
+    spec, sent = part(info, "spec"), part(info, "schedule").get("requests")
+    provenance = part(part(info, "workload"), "provenance")
+    there = {**part(provenance, "arrivals"), **provenance}.get("requests")
+    if not isinstance(there, int) or not isinstance(sent, int) or sent >= there:
+        return None
+    for option, unit in (("duration", "s"), ("requests", "")):
+        if isinstance(value := spec.get(option), int | float):
+            return f"send more of it: {again} --{option} {2 * value:g}{unit}"
+    return None
+
+
+def _other_system(info: Mapping[str, Any], again: str) -> str:
+    policy = _parsed(part(info, "backend").get("policy"))
+    if policy is None:
+        return f"try it on another system: {again} --backend sim"
+    other = next(name for name in POLICIES if name != policy.name)
+    return f"try another policy: {again} --policy {other}"
+
+
+def _parsed(text: object) -> Any:
+    try:
+        return parse(text) if isinstance(text, str) else None
+    except UsageError:
+        return None

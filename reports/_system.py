@@ -1,0 +1,65 @@
+"""What was measured and with what traffic, in a few words: the system, and where times and lengths come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reports import _numbers
+from reports._clean import clean
+from reports._facts import first, part
+
+
+def system(info: Mapping[str, Any]) -> str:
+    """'opt-13b on a100-80g, sarathi, paged, 1 GPU'; empty where the backend names no model."""
+    backend = part(info, "backend")
+    model, on = first(backend, "model"), hardware(info)
+    if model is None:
+        return ""
+    return ", ".join([f"{model} on {on}" if on else model, *_parts(backend)])
+
+
+def hardware(info: Mapping[str, Any]) -> str | None:
+    """What computed the answers: as the backend says, or this machine's processor when it ran an executor here."""
+    backend = part(info, "backend")
+    named = first(backend, "hardware", "device", "url", "base_url")
+    if named is not None or first(backend, "executor") is None:
+        return named
+    return first(part(info, "host"), "cpu", "processor", "machine")
+
+
+def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
+    yield from (text for name in ("policy", "kv") if (text := first(backend, name)) is not None)
+    if (latency := first(backend, "latency")) is not None:
+        yield f"{latency} latency model"
+    replicas, gpus, threads = (backend.get(name) for name in ("replicas", "gpus", "threads"))
+    if isinstance(replicas, int) and replicas > 1:
+        yield f"{replicas:,} replicas ({first(backend, 'router') or 'one router'})"
+    if isinstance(threads, int) and threads:
+        yield _numbers.count(threads, "BLAS thread")
+    elif isinstance(gpus, int) and gpus:
+        yield _numbers.count(gpus, "GPU")
+
+
+def source(workload: Mapping[str, Any]) -> list[str]:
+    """Where arrival times and lengths come from: two specs, or one phrase for a trace or a list that has both."""
+    arrivals, lengths = first(workload, "arrivals"), first(workload, "lengths")
+    if arrivals is not None and arrivals == lengths:
+        return [f"times and lengths {lengths}"]
+    trace = _trace(part(workload, "provenance"))
+    if trace is None or arrivals is None or not arrivals.startswith("trace:"):
+        return [text for text in (arrivals, lengths) if text]
+    if lengths == "those of the trace":
+        return [f"times and lengths of {trace}"]
+    return [text for text in (f"times of {trace}", lengths) if text]
+
+
+def _trace(provenance: Mapping[str, Any]) -> str | None:
+    """The file name of a trace and the slice that was taken of it."""
+    facts = provenance if "file" in provenance else part(provenance, "arrivals")
+    if "file" not in facts:
+        return None
+    start_s, stop_s = facts.get("start_s"), facts.get("stop_s")
+    begin = f" from {start_s:g} s" if isinstance(start_s, int | float) and start_s else ""
+    end = f" to {stop_s:g} s" if isinstance(stop_s, int | float) else ""
+    return f"{clean(facts['file'], 80)}{begin}{end}"

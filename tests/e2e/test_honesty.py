@@ -1,0 +1,180 @@
+"""What a run says about itself: the rate that was asked, whether it was overloaded, and what to do next."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.conclude import completed
+from harness.folder import load
+
+Sim = Callable[..., tuple[int, dict[str, Any], str]]
+TIGHT = ("--slo", "ttft=1ms")
+
+
+@pytest.fixture
+def sim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Sim:
+    """`sim(*options)`: exit code, run.json and printed summary of a run of the simulator."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*options: str, backend: str = "sim") -> tuple[int, dict[str, Any], str]:
+        capsys.readouterr()
+        code = main(["run", "--backend", backend, "--quiet", "--no-html", "--out", "out", *options])
+        found: dict[str, Any] = json.loads(Path("out/run.json").read_text(encoding="utf-8"))
+        return code, found, " ".join(capsys.readouterr().out.split())
+
+    return run
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    """A trace with 1 request per second for 100 s, then 10 per second for 100 s, in the format of Azure."""
+    times = [*range(100), *(100 + i / 10 for i in range(1000))]
+    rows = [f"2024-05-10 00:{int(t) // 60:02}:{t % 60:09.6f},100,10" for t in times]
+    path = tmp_path / "quiet_then_busy.csv"
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "rate_rps"),
+    [
+        (("--duration", "60s"), 1.0),
+        (("--stop", "90s"), 1.0),
+        (("--limit", "50"), 1.0),
+        (("--start", "110s", "--requests", "200"), 10.0),
+        (("--start", "100s", "--stop", "150s"), 10.0),
+    ],
+)
+def test_the_rate_of_a_part_of_a_trace_is_not_that_of_the_whole(
+    part: tuple[str, ...], rate_rps: float, sim: Sim, trace: str
+) -> None:
+    """A faithful replay of a quiet minute would be reported as half of what was asked."""
+    _, found, text = sim("--trace", trace, *part)
+
+    assert rate_rps == pytest.approx(found["workload"]["rate_rps"])
+    assert rate_rps == pytest.approx(found["fidelity"]["achieved_rps"])
+    assert f"rate {rate_rps:.3g} of {rate_rps:.3g} req/s" in text
+    assert "times and lengths of quiet_then_busy.csv" in text
+    assert trace not in text
+
+
+def test_arrivals_of_a_trace_have_the_rate_of_the_part_that_is_sent(sim: Sim, trace: str) -> None:
+    """`--arrivals trace:FILE --requests 50` would be told to have missed the rate of the whole file."""
+    _, found, text = sim("--arrivals", f"trace:{trace}", "--lengths", "fixed:prompt=10,output=2", "--requests", "50")
+
+    assert pytest.approx(1.0) == found["workload"]["rate_rps"]
+    assert "times of quiet_then_busy.csv, fixed:" in text
+
+
+def test_the_rate_of_drawn_arrivals_is_the_one_asked_for(sim: Sim) -> None:
+    """The chance of a draw would look like a request of the user."""
+    _, found, _ = sim("--rate", "2", "--requests", "40")
+
+    assert found["workload"]["rate_rps"] == 2.0
+    assert found["fidelity"]["drawn_rps"] != 2.0
+
+
+def test_a_list_at_one_instant_reads_as_such(sim: Sim) -> None:
+    """The textbook example would be printed as 'rate - of 0 req/s, sent over 176 ms'."""
+    _, found, text = sim("--workload", "deck-slots")
+
+    assert "deck-slots on sim" in text
+    assert "times and lengths as listed, 7 requests, seed 0, sent at one instant" in text
+    assert "rate all requests due at one instant" in text
+    assert "sending all 7 at one instant" in text
+    assert found["workload"]["rate_rps"] is None
+
+
+def test_the_system_in_use_is_printed(sim: Sim) -> None:
+    """Two summaries of different GPUs would look alike."""
+    _, _, text = sim("--requests", "5", "--tp", "2", "--replicas", "2", "--policy", "vllm-v0")
+
+    expected = "opt-13b on a100-80g, vllm-v0, paged, roofline latency model, 2 replicas (round-robin), 4 GPUs"
+    assert f"system {expected} SLO" in text
+
+
+def test_an_overloaded_run_is_not_called_good(sim: Sim) -> None:
+    """A short run keeps any loose SLO, whatever the rate: its percentiles would be quoted, and CI would pass."""
+    overload = ("--rate", "100", "--requests", "300", "--slo", "ttft=1h")
+    code, found, text = sim(*overload)
+    gated, _, _ = sim(*overload, "--fail-under", "0.9")
+
+    assert (0, 5) == (code, gated)
+    assert (True, True) == (found["verdict"]["valid"], found["verdict"]["overloaded"])
+    assert found["verdict"]["text"].startswith("overloaded: the queue grew by ")
+    assert "OVERLOADED 100.0% of 300 requests met the SLO" in text
+    assert "the queue was growing: a longer run would miss it" in text
+    assert f"served {found['request_throughput']:.2f} req/s" in text
+    assert found["request_throughput"] < 10 < found["summary"]["throughput_rps"]
+    assert "goodput" not in text
+    assert "TTFT 3600 s 100.0%" in text
+
+
+def test_a_broken_percentile_bound_fails_a_gate(sim: Sim) -> None:
+    """`--slo p99:ttft=... --fail-under 0.9` would pass whatever the percentile: no request has a bound of its own."""
+    options = ("--requests", "40", "--slo", "p99:ttft=1ms")
+
+    assert 1 == sim(*options, "--fail-under", "0.9")[0]
+    assert 0 == sim(*options)[0]
+
+
+def _next(text: str) -> list[str]:
+    """The words of the suggested command, without `bench`."""
+    return shlex.split(text.rpartition(": bench ")[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        ((), "rate"),
+        (("--rate", "3", *TIGHT), "rate"),
+        (("--arrivals", "gamma:cv=2,rate=3"), "arrivals"),
+        (("--arrivals", "poisson:3"), "arrivals"),
+        (("--trace", "quiet_then_busy.csv", "--duration", "20s"), "slo"),
+        (("--trace", "quiet_then_busy.csv", "--duration", "20s", "--slo", "ttft=9"), "duration"),
+        (("--trace", "quiet_then_busy.csv", "--requests", "20", "--slo", "ttft=9"), "requests"),
+        (("--trace", "quiet_then_busy.csv", "--duration", "20s", *TIGHT), "policy"),
+        (("--trace", "quiet_then_busy.csv", "--limit", "20", "--slo", "ttft=9"), "policy"),
+        (("--trace", "quiet_then_busy.csv", "--limit", "20", "--policy", "vllm-v0", *TIGHT), "policy"),
+        (("--workload", "deck-slots"), "slo"),
+        (("--workload", "deck-slots", *TIGHT), "policy"),
+    ],
+)
+@pytest.mark.usefixtures("trace")
+def test_the_next_step_can_be_taken_and_changes_something(options: tuple[str, ...], changes: str, sim: Sim) -> None:
+    """A user would be told to try another seed of a trace, which changes nothing, or an option that is refused."""
+    limited = ("--requests", "20") if not {"--trace", "--workload"} & set(options) else ()
+    _, before, text = sim(*options, *limited)
+    _, after, _ = sim(*_next(text)[1:], "--out", "next")
+    after = json.loads(Path("next/run.json").read_text(encoding="utf-8"))
+
+    assert {changes} == {k for k, v in after["spec"].items() if v != before["spec"].get(k)}
+
+
+def test_what_a_trace_cannot_do_is_not_advised(sim: Sim, trace: str) -> None:
+    """--rate is refused with --trace: the advice of the warning would end in an error."""
+    _, found, _ = sim("--trace", trace, "--start", "100s", "--policy", "static:batch=1")
+
+    remedies = {w["code"]: w["remedy"] for w in found["warnings"]}
+    assert "--start, --stop" in remedies["overload"]
+    assert not any("--rate" in remedy or "--seed" in remedy for remedy in remedies.values())
+
+
+def test_a_killed_run_is_scored_under_the_slo_of_its_preset(sim: Sim) -> None:
+    """The SLO of a preset would be lost with the end of the run: every request would seem to keep it."""
+    _, found, _ = sim("--rate", "100", "--requests", "200", "--goal", "0.8")
+    path = Path("out/run.json")
+    unfinished = {k: found[k] for k in ("schema", "spec", "clock", "workload", "slo", "schedule")}
+    path.write_text(json.dumps({**unfinished, "state": "running"}), encoding="utf-8")
+    again = completed(load("out")).info["summary"]
+
+    assert "ttft=0.25,tpot=0.1" == found["slo"]["text"] == again["slo"]
+    assert (found["summary"]["attainment"], 0.8) == (again["attainment"], again["goal"])
+    assert again["attainment"] < 0.5
