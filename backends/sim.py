@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from backends._catalog import kv_capacity_blocks
+from backends._catalog import kv_capacity_blocks, model
 from backends._compat import Mode, mode
 from backends._steplog import StepLog
 from backends.latency.recorded import Recorded
@@ -112,9 +112,10 @@ class Sim:
         """Facts for run.json."""
         blocks = self.cluster.replicas[0].blocks
         return {
-            "backend": "sim", "model": self.model, "hardware": self.hardware, "latency": self.latency,
-            "policy": self.policy, "kv": self.kv, "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size,
-            "replicas": self.replicas, "router": self.router, "tp": self.tp, "gpus": self.tp * self.replicas,
+            "backend": "sim", "model": self.model, "max_tokens": model(self.model).max_tokens,
+            "hardware": self.hardware, "latency": self.latency, "policy": self.policy, "kv": self.kv,
+            "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size, "replicas": self.replicas,
+            "router": self.router, "tp": self.tp, "gpus": self.tp * self.replicas,
         }  # fmt: skip
 
 

@@ -77,6 +77,8 @@ def read(folder: Path, config: Config) -> Tensors:
             raise UsageError(
                 f"'{path}': tensor '{name}' has shape {tensor.shape}, but config.json asks for {shapes[name]}."
             )
+        if not np.isfinite(tensor).all():
+            raise UsageError(f"'{path}': tensor '{name}' holds numbers that are not finite; the file is damaged.")
         found[name] = tensor
     missing = [name for name in shapes if name not in found]
     if missing:

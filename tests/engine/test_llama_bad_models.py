@@ -55,6 +55,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "config is a list": (text("config.json", "[]"), "config.json' must hold a JSON object, got list."),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no *.safetensors file"),
     "broken weights": (text("model.safetensors", "x" * 40), "model.safetensors' is not a whole safetensors file"),
+    "weights that are no numbers": (
+        tensors(lambda held: held.update({UP: held[UP] * np.nan})),
+        f"tensor '{UP}' holds numbers that are not finite; the file is damaged.",
+    ),
     "cut weights": (
         lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-9]) and None,
         "model.safetensors' is not a whole safetensors file",
