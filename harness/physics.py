@@ -54,8 +54,8 @@ def little(table: pa.Table) -> tuple[float, float] | None:
     order = np.argsort(times_s, kind="stable")
     present = np.cumsum(np.repeat([1, -1], len(arrive_s))[order])
     mean_present = float((present[:-1] * np.diff(times_s[order])).sum() / horizon_s)
-    rate_rps = len(arrive_s) / horizon_s
-    return mean_present, float(rate_rps * (leave_s - arrive_s).mean())
+    share = float((leave_s - arrive_s).mean() / horizon_s)  # at most 1: a rate of requests alone may overflow
+    return mean_present, len(arrive_s) * share
 
 
 def _which(table: pa.Table, bad: Mask) -> str:

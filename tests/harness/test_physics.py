@@ -84,6 +84,11 @@ def test_littles_law_holds_on_every_table(record, requests):
     assert [] == list(broken(rows))
 
 
+def test_an_answer_after_no_time_at_all_does_not_overflow(record):
+    """The smallest time that a float holds would end the judging of a run with an overflow."""
+    assert pytest.approx((1.0, 1.0)) == little(to_table([record(0, scheduled_s=0.0, tokens=[5e-324])]))
+
+
 def test_littles_law_by_hand(record):
     """Both sides could be the same wrong number."""
     rows = to_table([record(0, scheduled_s=0.0, tokens=[2.0]), record(1, scheduled_s=1.0, tokens=[4.0])])
