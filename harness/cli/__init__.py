@@ -38,6 +38,19 @@ class Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
+_EPILOG = """
+\b
+First steps
+  bench doctor                 is this machine fit to measure?
+  bench run                    a minute of chat on the built-in engine
+  bench run --backend sim      the same traffic on a simulated GPU, in a second
+  bench list                   every workload, model, GPU and policy there is
+  bench explain goodput        what a word of the result means
+
+Exit codes: 0 good; 1 a bound failed; 2 wrong usage; 3 the backend failed; 4 the run is not valid; 5 inconclusive.
+"""
+
+
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked:
         from importlib.metadata import version
@@ -50,16 +63,14 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     cls=Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Exit codes: 0 good; 1 a bound failed; 2 wrong usage; 3 the backend failed; 4 the run is not "
-    "valid; 5 inconclusive.",
+    epilog=_EPILOG,
 )
-@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show it.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 @click.pass_context
 def bench(ctx: click.Context) -> None:
-    """How much of this traffic can this LLM serving system carry within these latency objectives?
-
-    Begin with: bench run --workload chatbot --slo ttft=0.25,tpot=0.1
-    """
+    """How much of this traffic can this LLM serving system carry within these latency objectives?"""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

@@ -23,5 +23,6 @@ def command(no_engine: bool) -> int:
         if found.remedy:
             click.echo(f"      {'':<17} -> {found.remedy}")
     click.echo()
-    click.echo("A run needs what failed above." if failed else "Everything a run needs is there.")
+    ready = "Everything a run needs is there. Next: bench run --workload chatbot --slo ttft=0.25,tpot=0.1"
+    click.echo("A run needs what failed above." if failed else ready)
     return 3 if failed else 0

@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import textwrap
+import typing
 from typing import Any
 
 import click
 
 _UNITS = {"_s": "seconds; 250ms, 60s, 5min", "_tokens": "tokens", "_rps": "requests per second",
           "_bytes": "bytes; 24GB, 80GiB", "_flops": "FLOP/s"}  # fmt: skip
+
+
+_SCALES = {"_bytes_per_s": (1e9, "GB/s"), "_bytes": (2.0**30, "GiB"), "_flops": (1e12, "TFLOP/s")}
+_KINDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "NoneType": "none"}
 
 
 @click.command("explain", short_help="Explain a preset, plug-in, metric or term.")
@@ -61,8 +66,19 @@ def _entry(entry: dict[str, Any]) -> str:
     for key, value in entry.items():
         source = f"   [{value['source']}]" if isinstance(value, dict) and "source" in value else ""
         shown = value.get("value", value) if isinstance(value, dict) else value
-        lines.append(f"  {key:<{width}}  {shown}{source}")
+        lines.append(f"  {key:<{width}}  {_quantity(key, shown)}{source}")
     return "\n".join(lines)
+
+
+def _quantity(key: str, value: object) -> str:
+    """A number with the unit that its key names: 2.04 TB/s, 312 TFLOP/s, 79.2 GiB."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        for end, (scale, unit) in _SCALES.items():
+            if key.endswith(end):
+                return f"{value / scale:.4g} {unit}"
+    return str(value)
 
 
 def _plugin(cls: type[Any]) -> str:
@@ -73,7 +89,7 @@ def _plugin(cls: type[Any]) -> str:
     facts = [(f, getattr(cls, f, None)) for f in ("unit", "better") if isinstance(getattr(cls, f, None), str)]
     if facts:
         lines += ["", *(f"  {key}: {value}" for key, value in facts)]
-    arguments = _arguments(cls)
+    arguments = [] if facts else _arguments(cls)  # nobody builds a metric with arguments
     if arguments:
         width = max(len(name) for name, _ in arguments)
         lines += ["", "  arguments", *(f"    {name:<{width}}  {text}" for name, text in arguments)]
@@ -83,14 +99,27 @@ def _plugin(cls: type[Any]) -> str:
 def _arguments(cls: type[Any]) -> list[tuple[str, str]]:
     if not dataclasses.is_dataclass(cls):
         return []
-    return [(f.name, _argument(f)) for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")]
+    hints = typing.get_type_hints(cls)
+    shown = [f for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")]
+    return [(f.name, _argument(f, hints[f.name])) for f in shown]
 
 
-def _argument(f: dataclasses.Field[Any]) -> str:
-    kind = f.type if isinstance(f.type, str) else getattr(f.type, "__name__", str(f.type))
+def _kind(hint: Any) -> str:
+    """A type in words: 'whole number or none', 'one of a, b'."""
+    parts = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Literal:
+        return f"one of {', '.join(map(str, parts))}"
+    if parts:
+        return " or ".join(_kind(part) for part in parts)
+    name = getattr(hint, "__name__", str(hint))
+    return _KINDS.get(name, name)
+
+
+def _argument(f: dataclasses.Field[Any], hint: Any) -> str:
+    kind = _kind(hint)
     unit = next((text for end, text in _UNITS.items() if f.name.endswith(end)), "")
     if f.default is not dataclasses.MISSING:
-        default = f"default {f.default!r}"
+        default = f"default {'none' if f.default is None else f.default}"
     elif f.default_factory is not dataclasses.MISSING:
         default = f"default {f.default_factory()!r}"
     else:

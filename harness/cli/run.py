@@ -4,46 +4,79 @@ from __future__ import annotations
 
 import click
 
+from harness.cli._sections import Sectioned
+
+_SECTIONS = {
+    "Traffic from a workload": ("workload", "rate", "arrivals", "lengths", "content"),
+    "Traffic from a trace instead": ("trace", "reader", "start", "stop", "limit"),
+    "How much of it": ("requests", "duration", "seed"),
+    "What must be kept": ("slo", "goal", "fail-under"),
+    "The system (all of its arguments: bench explain sim, bench explain engine)": (
+        "backend", "model", "hardware", "tp", "replicas", "policy", "kv", "router", "latency",
+    ),
+    "The run and its folder": ("config", "out", "drain", "as-json", "quiet", "no-html"),
+}  # fmt: skip
 _EPILOG = """
 \b
 Examples
   bench run --workload chatbot --slo ttft=0.25,tpot=0.1
-  bench run --workload chatbot --backend sim --model llama2-7b --hardware h100 --rate 8 --requests 4000
-  bench run --trace azure_conv.csv --backend sim:model=opt-13b,hardware=a100-80g
-  bench run --config bench-runs/chatbot-engine-20260101T120000Z
+      a minute of chat on the built-in engine: a small real model on this machine
+  bench run --workload chatbot --backend sim --model llama2-7b --hardware h100 \\
+            --rate 8 --requests 4000
+      the same traffic, faster, on a simulated GPU; takes about a second
+  bench run --trace azure_conv.csv --duration 5min --backend sim --slo ttft=1
+      the first five minutes of a recorded trace
+  bench run --config bench-runs/chatbot-engine-20260101T120000Z --rate 4
+      an earlier run again, with another rate
+
+\b
+Values
+  TIME    seconds, or 250ms, 60s, 5min, 1h
+  BOUNDS  METRIC=TIME,...; ttft@long=2 for one class of traffic, p99:itl=0.2 for a
+          percentile of the run; metrics: bench list metrics
+  SHARE   0.9 or 90%
+  SPEC    NAME or NAME:key=value,key=value; names: bench list, keys: bench explain NAME
 
 \b
 Exit codes
-  0 good; 1 attainment below --fail-under; 2 wrong usage; 3 the backend failed; 4 the run is not valid.
+  0 good
+  1 --fail-under: too few requests kept the SLO, or a percentile bound is broken
+  2 wrong usage
+  3 the backend failed
+  4 the run is not valid
+  5 --fail-under: good so far, but the queue was growing, or the run was ended early
+
 Ctrl-C once stops sending, waits for answers and reports; twice ends the run now. Both keep what was measured.
 """
 
 
-@click.command("run", epilog=_EPILOG, short_help="Run a workload or a trace against a backend.")
-@click.option("--workload", metavar="NAME", help="Preset or workload spec; chatbot when nothing is named.")
-@click.option("--trace", metavar="FILE", help="Replay a trace file instead of a workload.")
-@click.option("--reader", metavar="NAME", help="Format of the trace; found from its columns when left out.")
-@click.option("--start", metavar="TIME", help="Begin of the part of the trace to replay (seconds, 5min, 1h).")
-@click.option("--stop", metavar="TIME", help="End of the part of the trace to replay.")
-@click.option("--limit", metavar="N", help="At most so many rows of the trace.")
-@click.option("--slo", metavar="BOUNDS", help="Such as ttft=0.25,tpot=100ms,p99:e2e=30s; seconds without a unit.")
+@click.command(
+    "run", cls=Sectioned, sections=_SECTIONS, epilog=_EPILOG, short_help="Run a workload or a trace against a backend."
+)
+@click.option("--workload", metavar="NAME", help="Preset (bench list presets) or lengths spec; default chatbot.")
+@click.option("--trace", metavar="FILE", help="Replay this file with its own times and lengths.")
+@click.option("--reader", metavar="NAME", help="Format of the file; default: found from its columns.")
+@click.option("--start", metavar="TIME", help="Begin of the part to replay.")
+@click.option("--stop", metavar="TIME", help="End of the part to replay.")
+@click.option("--limit", metavar="N", help="At most so many rows.")
+@click.option("--slo", metavar="BOUNDS", help="Such as ttft=0.25,tpot=100ms; default: the preset's.")
 @click.option("--goal", metavar="SHARE", help="Share of requests that must keep the SLO (default 0.9).")
-@click.option("--fail-under", metavar="SHARE", help="Exit code 1 when fewer requests keep the SLO.")
-@click.option("--backend", metavar="SPEC", help="engine (default), sim, null, ... with arguments: sim:model=opt-13b.")
-@click.option("--model", metavar="NAME", help="Model of the backend: a name (sim) or a folder (engine).")
-@click.option("--hardware", metavar="NAME", help="GPU that sim simulates.")
-@click.option("--latency", metavar="SPEC", help="Latency model of sim.")
+@click.option("--fail-under", metavar="SHARE", help="Exit code 1 when fewer requests keep the SLO (for scripts).")
+@click.option("--backend", metavar="SPEC", help="engine (default), sim, null, or with arguments: sim:model=opt-13b.")
+@click.option("--model", metavar="NAME", help="sim: a name (bench list models); engine: a Hugging Face folder.")
+@click.option("--hardware", metavar="NAME", help="sim: the GPU (bench list hardware).")
+@click.option("--latency", metavar="SPEC", help="sim: how long a step takes; default roofline.")
 @click.option("--policy", metavar="SPEC", help="What runs next on a replica: sarathi, vllm-v0, orca, static, ...")
-@click.option("--router", metavar="SPEC", help="Which replica a request goes to.")
-@click.option("--kv", metavar="SPEC", help="KV memory mode.")
-@click.option("--replicas", metavar="N", help="Copies of the model.")
-@click.option("--tp", metavar="N", help="GPUs that share one copy of the model.")
-@click.option("--rate", metavar="RPS", help="Mean arrival rate in requests per second.")
+@click.option("--router", metavar="SPEC", help="sim: which replica a request goes to.")
+@click.option("--kv", metavar="SPEC", help="How KV memory is handed out; default paged.")
+@click.option("--replicas", metavar="N", help="sim: copies of the model.")
+@click.option("--tp", metavar="N", help="sim: GPUs that share one copy of the model.")
+@click.option("--rate", metavar="RPS", help="Mean arrivals in requests per second; default: the preset's.")
 @click.option("--arrivals", metavar="SPEC", help="When requests arrive: poisson, gamma:cv=2, constant, ...")
 @click.option("--lengths", metavar="SPEC", help="Prompt and output tokens: sharegpt, fixed:prompt=512,output=64, ...")
-@click.option("--content", metavar="SPEC", help="What is inside a prompt.")
-@click.option("--requests", metavar="N", help="Stop after so many requests (default: the preset's).")
-@click.option("--duration", metavar="TIME", help="Send requests that are due within this time (60s, 5min).")
+@click.option("--content", metavar="SPEC", help="What is inside a prompt; default tokens (random token ids).")
+@click.option("--requests", metavar="N", help="Send so many requests; default: the preset's, a whole trace.")
+@click.option("--duration", metavar="TIME", help="Send what is due within this time; a trace on a real system: 60s.")
 @click.option("--seed", metavar="N", help="Seed of arrivals, lengths and content (default 0).")
 @click.option("--drain", metavar="TIME", help="Longest wait for answers after the last departure (default 60s).")
 @click.option("--config", metavar="FILE", help="TOML file (see bench init), or a run.json to repeat; options win.")
@@ -56,8 +89,8 @@ def command(
 ) -> int:
     """Send a workload, or a trace, to a backend and tell how many requests kept the SLO.
 
-    Every option but --config, --out, --json, --quiet and --no-html may stand in a TOML file too. The
-    folder of the run holds run.json, requests.parquet, steps.parquet, schedule.parquet and report.html.
+    The folder of the run holds run.json, requests.parquet, steps.parquet, schedule.parquet and report.html.
+    Every option but --config, --out, --json, --quiet and --no-html may stand in a TOML file too (bench init).
     """
     from harness import config as configuration
     from harness.cli import _terminal

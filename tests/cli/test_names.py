@@ -30,4 +30,30 @@ def test_arguments_are_explained_with_unit_and_default(capsys: pytest.CaptureFix
     """A user would have to read the source to know what `ttft` of the null backend means."""
     assert main(["explain", "null"]) == 0
 
-    assert "ttft_s       float, seconds; 250ms, 60s, 5min, default 0.0" in capsys.readouterr().out
+    assert "ttft_s       number, seconds; 250ms, 60s, 5min, default 0.0" in capsys.readouterr().out
+
+
+def test_quantities_have_units_and_choices_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A GPU would have 312000000000000.0 of something, and an argument the type 'Preparation'."""
+    main(["explain", "a100-80g"])
+    gpu = capsys.readouterr().out
+    main(["explain", "lengths.sharegpt"])
+    lengths = capsys.readouterr().out
+
+    assert "312 TFLOP/s" in gpu
+    assert "2039 GB/s" in gpu
+    assert "79.15 GiB" in gpu
+    assert "one of distserve, first-turn, multi-turn-8k, default distserve" in lengths
+
+
+def test_every_option_of_run_is_shown_in_a_group(capsys: pytest.CaptureFixture[str]) -> None:
+    """A new option would be missing from the help, or end among the leftovers."""
+    from harness.cli import run
+
+    main(["run", "--help"])
+    shown = capsys.readouterr().out
+    parameters = {str(p.name).replace("_", "-") for p in run.command.params}
+
+    assert parameters == {name for names in run._SECTIONS.values() for name in names}
+    assert all(p.opts[0] in shown for p in run.command.params)
+    assert ["-h, --help"] == [line.split("  ")[1] for line in shown.split("Other options:")[1].splitlines()[1:2]]
