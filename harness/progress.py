@@ -176,7 +176,9 @@ def _panel(live: Live, out: TextIO, done: threading.Event) -> None:
 
     console = Console(file=out)
     with Display(table(), console=console, auto_refresh=False, transient=True) as display:
-        while not done.wait(1 / DRAW_HZ):
+        over = False
+        while not over:
+            over = done.wait(1 / DRAW_HZ)
             for text in live.said():
-                console.print(text, markup=False)
+                console.print(text, markup=False, highlight=False)
             display.update(table(), refresh=True)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import io
+import time
+from typing import TYPE_CHECKING
 
 from harness.api import Bound, RequestRecord, Slo
 from harness.progress import Live, cells, line, shown
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def record(request_id: int, first_s: float, status: str = "ok") -> RequestRecord:
@@ -53,3 +58,39 @@ def test_quiet_prints_nothing() -> None:
         found.say("stopping")
 
     assert out.getvalue() == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_panel_on_a_terminal_shows_the_run_and_keeps_notes() -> None:
+    """A user at a terminal would see nothing until the end, or a model called [red] would colour it."""
+    found, out = live(), Terminal()
+
+    with shown(found, quiet=False, stream=out):
+        found.say("[red]stopping[/red]")  # and the run ends at once
+
+    assert "[red]stopping[/red]" in out.getvalue()
+    assert "5 of 8 sent, 1 in flight" in out.getvalue()
+    assert "50.0% (goal 90%)" in out.getvalue()
+
+
+def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CI job without output for ten minutes is killed as hanging."""
+    monkeypatch.setattr("harness.progress.PLAIN_S", 0.0)
+    found, out = live(), io.StringIO()
+
+    with shown(found, quiet=False, stream=out):
+        deadline_s = time.monotonic() + 10
+        while not out.getvalue() and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+
+    assert "sent 5/8, in flight 1, finished 4, failed 1" in out.getvalue()
+
+
+def test_before_anything_has_happened_the_panel_is_empty_and_whole() -> None:
+    """The first picture would end in a division by zero."""
+    assert {"-"} == {dict(cells(Live()))[name] for name in ("within SLO", "lateness")}
+    assert "- of - req/s" == dict(cells(Live()))["rate"]

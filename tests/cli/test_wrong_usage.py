@@ -67,6 +67,10 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("run --backend null --limit 5", 2, "--limit chooses rows of a trace", "--trace FILE"),
     ("run --config missing.toml", 2, "No configuration 'missing.toml'", "bench init"),
     ("run --config broken.toml", 2, "'broken.toml' is not TOML", "line 1"),
+    ("run --config table.toml", 2, "slo in 'table.toml' must be one value", "name = value"),
+    ("run --config image.toml", 2, "'image.toml' cannot be read as text", "utf-8"),
+    ("run --config strange", 2, "'strange' is not JSON", "line 1"),
+    ("run --config typed.toml", 2, "duration in 'typed.toml' must be a duration such as", "True"),
     ("run --config strange.json", 2, "'strange.json' was not written by 'bench run'", "spec"),
     ("run --config run.json", 2, "No option 'colour' (in 'run.json').", "Known: "),
     ("run --backend null --requests 2 --out trace.csv", 2, "'trace.csv' is a file", "--out"),
@@ -94,6 +98,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "trace.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,374,44\n",
         "broken.toml": "rate = = 3",
         "strange.json": "{}",
+        "table.toml": "[slo]\nttft = 0.25\n",
+        "typed.toml": "duration = true",
         "run.json": RUN_JSON,
         "full/notes.txt": "mine",
         "strange/run.json": "[1, 2",
@@ -102,6 +108,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    (tmp_path / "image.toml").write_bytes(b"\x89PNG\xff")
     return tmp_path
 
 

@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 
+from harness.api import Slo
 from harness.cli import main
 from harness.conclude import completed
+from harness.config import Given, run_spec
 from harness.folder import load
+from harness.plan import plan
+from harness.run import opening
+from harness.slo import parse, restored
 
 Sim = Callable[..., tuple[int, dict[str, Any], str]]
 TIGHT = ("--slo", "ttft=1ms")
@@ -178,3 +183,37 @@ def test_a_killed_run_is_scored_under_the_slo_of_its_preset(sim: Sim) -> None:
     assert "ttft=0.25,tpot=0.1" == found["slo"]["text"] == again["slo"]
     assert (found["summary"]["attainment"], 0.8) == (again["attainment"], again["goal"])
     assert again["attainment"] < 0.5
+
+
+def test_requests_given_up_after_the_drain_are_told_with_what_helps(sim: Sim, trace: str) -> None:
+    """A server that swallows requests would look like a fast one with a few failures."""
+    slow = ("--requests", "3", "--drain", "50ms")
+    _, drawn, _ = sim("--rate", "1000", *slow, backend="null:ttft=1h")
+    _, replayed, _ = sim("--trace", trace, "--start", "100s", *slow, backend="null:ttft=1h")
+    told = {name: _warning(found, "cut") for name, found in (("drawn", drawn), ("replayed", replayed))}
+
+    assert told["drawn"]["message"].startswith("3 requests had no end 0.05 s after the last one had left")
+    assert "wait longer with --drain, or lower --rate" == told["drawn"]["remedy"]
+    assert told["replayed"]["remedy"].endswith("replay a quieter part of the trace (--start, --stop)")
+    assert {"timeout": 3} == {k: n for k, n in drawn["summary"]["status"].items() if n}
+
+
+def _warning(found: dict[str, Any], code: str) -> dict[str, str]:
+    one: dict[str, str] = next(w for w in found["warnings"] if w["code"] == code)
+    return one
+
+
+def test_a_trace_in_real_time_is_not_replayed_for_a_day(trace: str) -> None:
+    """`bench run --trace FILE` would run as long as the recording, without having said so."""
+    wall = plan(run_spec(Given({"trace": trace, "backend": "null"})))
+    virtual = plan(run_spec(Given({"trace": trace, "backend": "sim"})))
+
+    assert (60.0, 60) == (wall.spec.duration, len(wall.schedule))
+    assert (None, 1100) == (virtual.spec.duration, len(virtual.schedule))
+    assert "the first 60 s of the trace (--duration changes that)" in opening(wall)
+
+
+def test_a_run_json_without_bounds_falls_back_to_its_text() -> None:
+    """A run of another tool that writes only the text would be scored without an SLO."""
+    assert parse("ttft=0.25", goal=0.8) == restored({"slo": {"text": "ttft=0.25", "goal": 0.8}})
+    assert Slo() == restored({"slo": None})

@@ -1,0 +1,133 @@
+"""`bench doctor` tells what is wrong with a machine, and what to do."""
+
+from __future__ import annotations
+
+import importlib.metadata as metadata
+import os
+import shutil
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.cli import _checks, main
+from harness.errors import BackendError
+
+
+@pytest.mark.parametrize("check", _checks.ALL, ids=lambda check: check.__name__)
+def test_every_check_answers_here(check: Any) -> None:
+    """A check would end in a traceback on the machine that runs the tests."""
+    found = check()
+
+    assert found.name
+    assert found.value
+    assert bool(found.remedy) == (found.state != "ok")
+
+
+def _raise(error: Exception) -> Any:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    return fail
+
+
+def _one_core(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+
+
+def _busy(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(os, "getloadavg", lambda: (99.0, 9.0, 9.0), raising=False)
+
+
+def _coarse_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(time, "get_clock_info", lambda _: SimpleNamespace(resolution=0.015))
+
+
+def _late_timer(patch: pytest.MonkeyPatch) -> None:
+    at_s = iter(range(1000))
+    patch.setattr(_checks, "time", SimpleNamespace(monotonic=lambda: float(next(at_s)), sleep=lambda _: None))
+
+
+def _full_disk(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2**20))
+
+
+def _read_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(os, "access", lambda *_: False)
+
+
+def _few_files(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("resource.getrlimit", lambda _: (256, 4096))
+
+
+def _no_blas(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("threadpoolctl.threadpool_info", list)
+
+
+def _no_package(patch: pytest.MonkeyPatch) -> None:
+    known = metadata.version
+    patch.setattr(
+        metadata, "version", lambda n: known(n) if n != "rich" else _raise(metadata.PackageNotFoundError(n))()
+    )
+
+
+def _not_installed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(metadata, "requires", _raise(metadata.PackageNotFoundError("bench")))
+    patch.setattr(metadata, "version", _raise(metadata.PackageNotFoundError("bench")))
+
+
+def _no_engine(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("harness.run.execute", _raise(BackendError("The engine did not start.")))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check", "state", "words"),
+    [
+        (_one_core, _checks.cores, "warn", "lower --rate"),
+        (_busy, _checks.load, "warn", "stop other programs"),
+        (_coarse_clock, _checks.clock, "warn", "clock source"),
+        (_late_timer, _checks.timer, "warn", "not shared"),
+        (_few_files, _checks.descriptors, "warn", "ulimit -n 4096"),
+        (_full_disk, _checks.disk, "warn", "--out"),
+        (_read_only, _checks.disk, "warn", "cannot be written"),
+        (_no_blas, _checks.blas, "warn", "slow"),
+        (_no_package, _checks.packages, "FAIL", "missing: rich"),
+        (_not_installed, _checks.packages, "FAIL", "missing: bench"),
+        (_no_engine, _checks.engine, "FAIL", "--backend sim"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_is_wrong_is_told_with_a_remedy(
+    spoil: Any, check: Any, state: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user would measure on a machine that cannot, and not know what to do about it."""
+    spoil(monkeypatch)
+    found = check()
+
+    assert state == found.state
+    assert words in f"{found.value} {found.remedy}"
+
+
+def test_an_engine_that_answers_wrongly_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine whose requests all fail would be called fit, because the run ended."""
+    import pyarrow as pa
+
+    table = pa.table({"status": ["error"] * 4})
+    ran = SimpleNamespace(outcome=SimpleNamespace(error=None), run=SimpleNamespace(requests=table))
+    monkeypatch.setattr("harness.run.execute", lambda *_, **__: ran)
+    found = _checks.engine()
+
+    assert ("FAIL", "0 of 4 requests ended well") == (found.state, found.value)
+
+
+def test_exit_code_says_whether_a_run_can_begin(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script that sets up a machine would go on although the engine is broken."""
+    assert 0 == main(["doctor", "--no-engine"])
+    assert "Next: bench run" in capsys.readouterr().out
+
+    _no_package(monkeypatch)
+    assert 3 == main(["doctor", "--no-engine"])
+    assert "pip install . once more" in capsys.readouterr().out
