@@ -84,7 +84,7 @@ class Replica:
         batch.replica = self.index
         batch.start_s = now_s
         batch.waiting = len(self.waiting)
-        batch.running = self.running
+        batch.running = len(self.prefilling) + len(decoding.members) + len(self.parked)
         self.in_flight = batch
         if journal is not None:
             journal.batch(batch, decoding)
