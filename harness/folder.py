@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -129,6 +130,28 @@ class RunFolder:
 
     def __repr__(self) -> str:
         return f"<RunFolder {self.path} {self.info['state']}, {len(self._waiting)} records not yet on disk>"
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Whether a run may be written into `path`: UsageError for a folder in use, unless `force` gives up its run."""
+    _check_usable(path)
+    if not force and (path / "run.json").exists():
+        raise UsageError(f"'{path}' holds a run; give another --out, or --force to replace it.")
+
+
+def new_folder(path: Path) -> Path:
+    """Make a folder of that name, with a number behind it where it is taken; nobody else gets the same one."""
+    _make(path.parent)
+    for n in count(1):
+        found = path if n == 1 else path.with_name(f"{path.name}-{n}")
+        try:
+            found.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"'{found}' cannot be made: {error.strerror}.") from None
+        return found
+    raise AssertionError("numbers have no end")
 
 
 def load(path: str | os.PathLike[str]) -> Run:

@@ -19,7 +19,7 @@ from harness.conclude import conclude
 from harness.config import RunSpec
 from harness.drive import Outcome, Stop, drive_virtual, quiet_process, until
 from harness.drive_wall import WallDriver
-from harness.folder import Run, RunFolder, load
+from harness.folder import Run, RunFolder, check_free, load, new_folder
 from harness.host import host, process_age_s, versions
 from harness.plan import Plan, plan
 from harness.progress import Live, shown
@@ -53,24 +53,28 @@ def execute(
     quiet: bool = True,
     command: str | None = None,
     repeats: str | None = None,
+    force: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Result:
     """Carry out a run and conclude it. `say` gets notes for the user, one line each.
 
-    Raises UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the
-    backend cannot start. A backend that fails later gives a Result with exit code 3: what was measured stays.
+    Without `out` the run gets a new folder; with it, an earlier run there is only replaced with `force`. Raises
+    UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the backend
+    cannot start. A backend that fails later gives a Result with exit code 3: what was measured stays.
     """
+    asked = None if out is None else Path(out)
+    if asked is not None:
+        check_free(asked, force=force)
     planned = plan(spec, repeats=repeats)
-    path = Path(out) if out is not None else default_folder(planned)
     live = Live(total=len(planned.schedule), span_s=planned.schedule.span_s, slo=planned.slo)
     with shown(live, quiet=quiet):
-        start = _Start(planned, path, command or shlex.join(["bench", *sys.argv[1:]]), say)
+        start = _Start(planned, asked, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
         outcome = _simulate(start, live) if planned.virtual else asyncio.run(_serve(start, live))
     folder = start.folder()
     folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"})
-    run = load(path)
+    run = load(folder.path)
     folder.update(conclude(run, planned.slo, planned.loaded.gap_cdf, outcome))
-    run = load(path)
+    run = load(folder.path)
     report = write_report(run, say) if html else None
     return Result(run, outcome, report, exit_code(run.info, outcome, spec.fail_under))
 
@@ -115,13 +119,9 @@ def write_report(run: Run, say: Callable[[str], None]) -> Path | None:
 
 
 def default_folder(planned: Plan) -> Path:
-    """bench-runs/<workload>-<backend>-<UTC stamp>, with a number behind it when it is taken."""
+    """bench-runs/<workload>-<backend>-<UTC stamp>."""
     name = f"{_plain(planned.loaded.name)}-{_plain(parse(planned.spec.backend).name)}"
-    stem = Path(RUNS) / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    path, n = stem, 2
-    while path.exists():
-        path, n = stem.with_name(f"{stem.name}-{n}"), n + 1
-    return path
+    return Path(RUNS) / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
 def _plain(name: str) -> str:
@@ -142,19 +142,22 @@ def opening(planned: Plan) -> str:
 class _Start:
     """Makes the folder of a run, when the backend is known to be ready and not before."""
 
-    def __init__(self, planned: Plan, path: Path, command: str, say: Callable[[str], None]) -> None:
+    def __init__(self, planned: Plan, path: Path | None, force: bool, command: str, say: Callable[[str], None]) -> None:
         self._say = say
         self.planned = planned
-        self.path = path
+        self._path = path
+        self._force = force
         self._command = command
         self._folder: RunFolder | None = None
 
     def folder(self) -> RunFolder:
         """The folder; made, with run.json and the schedule in it, when asked for first."""
         if self._folder is None:
-            self._folder = RunFolder.create(self.path, self._info())
+            path = new_folder(default_folder(self.planned)) if self._path is None else self._path
+            check_free(path, force=self._force)  # again: starting a backend takes time
+            self._folder = RunFolder.create(path, self._info())
             self._folder.save_schedule(self.planned.schedule)
-            self._say(f"{opening(self.planned)}; into {self.path}")
+            self._say(f"{opening(self.planned)}; into {path}")
         return self._folder
 
     def _info(self) -> dict[str, Any]:

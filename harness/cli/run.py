@@ -14,7 +14,7 @@ _SECTIONS = {
     "The system (all of its arguments: bench explain sim, bench explain engine)": (
         "backend", "model", "hardware", "tp", "replicas", "policy", "kv", "router", "latency",
     ),
-    "The run and its folder": ("config", "out", "drain", "as-json", "quiet", "no-html"),
+    "The run and its folder": ("config", "out", "force", "drain", "as-json", "quiet", "no-html"),
 }  # fmt: skip
 _EPILOG = """
 \b
@@ -81,16 +81,23 @@ Ctrl-C once stops sending, waits for answers and reports; twice ends the run now
 @click.option("--drain", metavar="TIME", help="Longest wait for answers after the last departure (default 60s).")
 @click.option("--config", metavar="FILE", help="TOML file (see bench init), or a run.json to repeat; options win.")
 @click.option("--out", metavar="DIR", help="Folder of the run (default: a new one in bench-runs).")
+@click.option("--force", is_flag=True, help="Replace the run that --out holds.")
 @click.option("--json", "as_json", is_flag=True, help="Print run.json instead of the summary.")
 @click.option("--quiet", is_flag=True, help="No progress and no notes; the summary is still printed.")
 @click.option("--no-html", is_flag=True, help="Write no report.html.")
 def command(
-    config: str | None, out: str | None, as_json: bool, quiet: bool, no_html: bool, **options: str | None
+    config: str | None,
+    out: str | None,
+    force: bool,
+    as_json: bool,
+    quiet: bool,
+    no_html: bool,
+    **options: str | None,
 ) -> int:
     """Send a workload, or a trace, to a backend and tell how many requests kept the SLO.
 
     The folder of the run holds run.json, requests.parquet, steps.parquet, schedule.parquet and report.html.
-    Every option but --config, --out, --json, --quiet and --no-html may stand in a TOML file too (bench init).
+    Every option but --config, --out, --force, --json, --quiet and --no-html may stand in a TOML file too (bench init).
     """
     from harness import config as configuration
     from harness.cli import _terminal
@@ -103,7 +110,7 @@ def command(
     if file is not None and not any(option in given for option in configuration.SCHEDULE):
         repeats = file.schedule_sha256
     say = _terminal.note if not quiet else _terminal.nothing
-    result = execute(spec, out=out, html=not no_html, quiet=quiet, repeats=repeats, say=say)
+    result = execute(spec, out=out, html=not no_html, quiet=quiet, repeats=repeats, force=force, say=say)
     _terminal.show("json" if as_json else "text", result.run)
     if result.outcome.error is not None:
         _terminal.complain(result.outcome.error)

@@ -30,7 +30,7 @@ def sim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
     def run(*options: str, backend: str = "sim") -> tuple[int, dict[str, Any], str]:
         capsys.readouterr()
-        code = main(["run", "--backend", backend, "--quiet", "--no-html", "--out", "out", *options])
+        code = main(["run", "--backend", backend, "--quiet", "--no-html", "--force", "--out", "out", *options])
         found: dict[str, Any] = json.loads(Path("out/run.json").read_text(encoding="utf-8"))
         return code, found, " ".join(capsys.readouterr().out.split())
 

@@ -66,6 +66,30 @@ def test_default_folder_is_new_each_time(bench: Bench, tmp_path: Path) -> None:
     assert not (folders[0] / "report.html").exists()
 
 
+def test_a_finished_run_is_not_overwritten_by_out(bench: Bench, tmp_path: Path) -> None:
+    """An hour of measuring would be gone after a second look at the history of the shell."""
+    finished(bench(*QUICK, "--seed", "1", "--out", "my-run"))
+    before = info(tmp_path / "my-run")
+    _, err = finished(bench(*QUICK, "--seed", "2", "--out", "my-run"), code=2)
+
+    assert err == "bench: 'my-run' holds a run; give another --out, or --force to replace it.\n"
+    assert before == info(tmp_path / "my-run")
+
+    finished(bench(*QUICK, "--seed", "2", "--out", "my-run", "--force"))
+    assert info(tmp_path / "my-run")["spec"]["seed"] == 2
+
+
+def test_runs_started_in_the_same_second_have_a_folder_each(bench: Bench, tmp_path: Path) -> None:
+    """A sweep that starts six runs at once would keep some of them."""
+    tiny = ("run", "--backend", "null", "--rate", "200", "--requests", "3", "--no-html", "--quiet")
+    for process in [bench(*tiny, "--seed", str(seed)) for seed in range(6)]:
+        finished(process)
+
+    runs = [load(folder) for folder in (tmp_path / "bench-runs").iterdir()]
+    assert [3] * 6 == [run.requests.num_rows for run in runs]
+    assert set(range(6)) == {run.info["spec"]["seed"] for run in runs}
+
+
 def test_json_is_the_whole_result_and_nothing_else(bench: Bench, tmp_path: Path) -> None:
     """A script that reads the output would stumble over a note for people."""
     out, err = finished(bench(*QUICK, "--json", "--quiet", "--out", "out"))

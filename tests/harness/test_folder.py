@@ -16,7 +16,7 @@ import pytest
 from harness import storage
 from harness.api import Step
 from harness.errors import UsageError
-from harness.folder import RunFolder, load
+from harness.folder import RunFolder, load, new_folder
 from harness.records import to_table
 from harness.schedule import Schedule
 
@@ -375,3 +375,13 @@ def test_the_repr_shows_the_state(tmp_path, record):
     folder.close()
 
     assert text == f"<RunFolder {tmp_path} running, 1 records not yet on disk>"
+
+
+def test_a_name_that_is_taken_gets_a_number(tmp_path):
+    """Runs that start in the same second would write into one folder."""
+    found = [new_folder(tmp_path / "new" / "run").name for _ in range(3)]
+
+    assert ["run", "run-2", "run-3"] == found
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot be made"):
+        new_folder(tmp_path / "file" / "run")
