@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UsageError
@@ -20,24 +21,35 @@ POLICIES = ("sarathi", "vllm-v0")
 """Our default and its best-known rival: whoever used one is shown the other."""
 
 
-def advice(run: Run, result: Result) -> str:
-    """A sentence that ends with a command which `bench` takes, and which changes something."""
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do, and the command that does it: one line, fit to be copied."""
+
+    text: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.text}: {self.command}"
+
+
+def advice(run: Run, result: Result) -> Advice:
+    """A sentence and a command which `bench` takes, and which changes something."""
     again = _facts.commands(run)[-1]
     if not run.complete:
-        return f"run it again: {again}"
+        return Advice("run it again", again)
     if not part(run.info, "verdict").get("valid", True):
-        return f"remove the cause, then run it again: {again}"
+        return Advice("remove the cause, then run it again", again)
     if result.attainment is None:
-        return f"say what must be kept: {again} --slo ttft=0.25,tpot=0.1"
+        return Advice("say what must be kept", f"{again} --slo ttft=0.25,tpot=0.1")
     if not part(run.info, "workload").get("recorded") and result.rate_rps is not None:
         return _rate(run.info, result, again)
     return (_longer(run.info, again) if result.kept else None) or _other_system(run.info, again)
 
 
-def _rate(info: Mapping[str, Any], result: Result, again: str) -> str:
+def _rate(info: Mapping[str, Any], result: Result, again: str) -> Advice:
     higher = result.kept and not result.overloaded
     rate = f"{(result.rate_rps or 0.0) * (2 if higher else 0.5):.3g}"
-    return f"try a {'higher' if higher else 'lower'} rate: {again} {_with_rate(part(info, 'spec'), rate)}"
+    return Advice(f"try a {'higher' if higher else 'lower'} rate", f"{again} {_with_rate(part(info, 'spec'), rate)}")
 
 
 def _with_rate(spec: Mapping[str, Any], rate: str) -> str:
@@ -52,7 +64,7 @@ def _with_rate(spec: Mapping[str, Any], rate: str) -> str:
     return f"--rate {rate}"
 
 
-def _longer(info: Mapping[str, Any], again: str) -> str | None:
+def _longer(info: Mapping[str, Any], again: str) -> Advice | None:
     """More of a recording, where the run has not sent all of it."""
     spec, sent = part(info, "spec"), part(info, "schedule").get("requests")
     provenance = part(part(info, "workload"), "provenance")
@@ -61,16 +73,16 @@ def _longer(info: Mapping[str, Any], again: str) -> str | None:
         return None
     for option, unit in (("duration", "s"), ("requests", "")):
         if isinstance(value := spec.get(option), int | float):
-            return f"send more of it: {again} --{option} {2 * value:g}{unit}"
+            return Advice("send more of it", f"{again} --{option} {2 * value:g}{unit}")
     return None
 
 
-def _other_system(info: Mapping[str, Any], again: str) -> str:
+def _other_system(info: Mapping[str, Any], again: str) -> Advice:
     policy = _parsed(part(info, "backend").get("policy"))
     if policy is None:
-        return f"try it on another system: {again} --backend sim"
+        return Advice("try it on another system", f"{again} --backend sim")
     other = next(name for name in POLICIES if name != policy.name)
-    return f"try another policy: {again} --policy {other}"
+    return Advice("try another policy", f"{again} --policy {other}")
 
 
 def _parsed(text: object) -> Any:

@@ -56,7 +56,7 @@ class View:
     definitions: Facts
     commands: tuple[str, ...]
     facts: Facts
-    next: str
+    next: _next.Advice
 
 
 def view(run: Run) -> View:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich import text as styled
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
@@ -19,93 +21,134 @@ if TYPE_CHECKING:
     from harness.folder import Run
     from reports._rows import Row
 
-WIDTH = 100
-Line = tuple[str, str, str]
-"""Name, text, and the style of the name."""
+WIDTH, NARROWEST = 100, 40
+"""Columns: a line is never longer, except for what is to be copied; and a window is never taken as narrower."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A text with its name before it; `copied`, a path or a command, follows it and is never broken."""
+
+    name: str
+    text: str
+    style: str = "bold"
+    copied: str = ""
+
 
 HEADS = ("", "unit", "mean", "p50", "p90", "p99", "bound", "within")
+LEFT_OUT = ((), ("mean",), ("mean", "p90"), ("mean", "p90", "p50"))
+"""Columns that a narrow window does without, first choice first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """At most 100 columns; with `color` for a terminal, without it plain text that a file or a pipe can take."""
+    """The summary; with `color` for a terminal, without it plain text that a file or a pipe can take.
+
+    Texts are broken at `width` columns: by default those of the terminal (or COLUMNS), at most 100. A path and a
+    command that can be copied are never broken.
+    """
 
     color: bool = False
+    width: int | None = None
 
     def render(self, run: Run) -> str:
         """The text, ending with a newline; the last lines are the verdict and what to do next."""
         file = io.StringIO()
+        width = shutil.get_terminal_size((WIDTH, 24)).columns if self.width is None else self.width
         console = Console(
-            file=file, width=WIDTH, color_system="standard" if self.color else None, force_terminal=self.color,
-            no_color=not self.color, highlight=False, markup=False, emoji=False, legacy_windows=False, _environ={},
+            file=file, width=min(max(width, NARROWEST), WIDTH), color_system="standard" if self.color else None,
+            force_terminal=self.color, no_color=not self.color, highlight=False, markup=False, emoji=False,
+            legacy_windows=False, _environ={},
         )  # fmt: skip
-        for block in _blocks(_view.view(run), run, color=self.color):
-            console.print(block)
+        for block in _blocks(_view.view(run), run, console, color=self.color):
+            console.print(block, soft_wrap=not isinstance(block, Table))
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def _blocks(view: _view.View, run: Run, *, color: bool) -> Iterator[styled.Text | Table | str]:
-    yield styled.Text(view.title, "bold")
-    yield styled.Text(view.traffic)
-    yield ""
-    yield _table(view, color=color)
-    yield ""
-    yield _named([*_lines(view), *_cautions(view)])
-    yield ""
-    yield _named(_end(view, run))
+def _blocks(view: _view.View, run: Run, console: Console, *, color: bool) -> Iterator[styled.Text | Table]:
+    yield from styled.Text(view.title, "bold").wrap(console, console.width)
+    yield from styled.Text(view.traffic).wrap(console, console.width)
+    yield styled.Text()
+    yield _fitting(view, console, color=color)
+    yield styled.Text()
+    yield from _named([*_lines(view), *_cautions(view)], console)
+    yield styled.Text()
+    yield from _named(list(_end(view, run)), console)
 
 
-def _table(view: _view.View, *, color: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD if color else None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
-    for i, head in enumerate(HEADS):
-        table.add_column(head, justify="left" if i < 2 else "right", no_wrap=True, overflow="ellipsis")
+def _fitting(view: _view.View, console: Console, *, color: bool) -> Table:
+    """The widest table that the window holds; a name or a verdict that is still too long is broken."""
+    endless = console.options.update(max_width=10 * WIDTH)  # else the width that is asked for is cut to the window
+    for left_out in LEFT_OUT:
+        for gap in (2, 1):
+            table = _table(view, left_out, gap, color=color)
+            if console.measure(table, options=endless).maximum <= console.width:
+                return table
+    return _table(view, LEFT_OUT[-1], 1, color=color, broken=True)
+
+
+def _table(view: _view.View, left_out: tuple[str, ...], gap: int, *, color: bool, broken: bool = False) -> Table:
+    table = Table(box=box.SIMPLE_HEAD if color else None, pad_edge=False, padding=(0, gap, 0, 0), show_edge=False)
+    shown = [i for i, head in enumerate(HEADS) if head not in left_out]
+    for i in shown:
+        whole = not (broken and HEADS[i] in ("", "within"))
+        table.add_column(HEADS[i], justify="left" if i < 2 else "right", no_wrap=whole, overflow="fold")
     for row in view.rows:
-        table.add_row(*_cells(row), style="red" if row.missed and color else None)
+        cells = _cells(row)
+        table.add_row(*(styled.Text(cells[i]) for i in shown), style="red" if row.missed and color else None)
     if view.bounded:
-        table.add_row("all bounds", *[""] * 5, view.goal, view.met, style=_style(view.kept) if color else None)
+        cells = ("all bounds", *[""] * 5, view.goal, view.met)
+        table.add_row(*(cells[i] for i in shown), style=_style(view.kept) if color else None)
     return table
 
 
-def _cells(row: Row) -> tuple[styled.Text, ...]:
-    return tuple(
-        styled.Text(cell) for cell in (row.name, row.unit, row.mean, row.p50, row.p90, row.p99, row.bound, row.met)
-    )
+def _cells(row: Row) -> tuple[str, ...]:
+    return (row.name, row.unit, row.mean, row.p50, row.p90, row.p99, row.bound, row.met)
 
 
 def _lines(view: _view.View) -> Iterator[Line]:
     heads = dict(view.heads)
     if "System" in heads:
-        yield "system", heads["System"], ""
-    yield "SLO", heads.get("SLO", "none given"), ""
+        yield Line("system", heads["System"])
+    yield Line("SLO", heads.get("SLO", "none given"))
     if "Rate" in heads:
-        yield "rate", heads["Rate"], ""
-    yield "flow", view.flow, ""
-    yield "requests", ", ".join(f"{count} {status}" for status, count, _ in view.counts), ""
+        yield Line("rate", heads["Rate"])
+    yield Line("flow", view.flow)
+    yield Line("requests", ", ".join(f"{count} {status}" for status, count, _ in view.counts))
     for error in view.errors[:3]:
-        yield "error", f"{error.count} x {error.status}: {error.text}", ""
-    yield "sending", view.fidelity, ""
+        yield Line("error", f"{error.count} x {error.status}: {error.text}")
+    yield Line("sending", view.fidelity)
 
 
 def _cautions(view: _view.View) -> Iterator[Line]:
     for warning in view.warnings:
-        yield "warning", f"{warning.message} {warning.remedy}".strip(), ""
+        yield Line("warning", f"{warning.message} {warning.remedy}".strip())
 
 
 def _end(view: _view.View, run: Run) -> Iterator[Line]:
     report = run.path / "report.html"
-    yield "report", clean(report if report.exists() else f"bench report {run.path}", None), ""
-    yield view.word, f"{view.answer} {view.verdict}".strip(), _style(view.good)
-    yield "next", view.next, ""
+    yield Line("report", "", copied=clean(report if report.exists() else f"bench report {run.path}", None))
+    yield Line(view.word, f"{view.answer} {view.verdict}".strip(), _style(view.good))
+    yield Line("next", f"{view.next.text}:", copied=view.next.command)
 
 
-def _named(lines: Iterable[Line]) -> Table:
+def _named(lines: Sequence[Line], console: Console) -> Iterator[styled.Text]:
     """Names in a column of their own; long texts break at spaces and stay in theirs."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(min_width=8, no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, text, style in lines:
-        table.add_row(styled.Text(name, style or "bold"), styled.Text(text))
-    return table
+    column = max(8, *(cell_len(line.name) for line in lines)) + 2
+    for line in lines:
+        name = styled.Text(line.name, line.style)
+        name.pad_right(column - cell_len(line.name))
+        for i, rest in enumerate(_broken(line, console, console.width - column)):
+            yield (name if i == 0 else styled.Text(" " * column)) + rest
+
+
+def _broken(line: Line, console: Console, width: int) -> list[styled.Text]:
+    """The text in lines of `width`; what is to be copied stands behind it, or below it where it would not fit."""
+    copied = styled.Text(line.copied)
+    whole = styled.Text(" ").join(part for part in (styled.Text(line.text), copied) if part)
+    if line.copied and (whole.cell_len <= width or not line.text):
+        return [whole]
+    return [*styled.Text(line.text).wrap(console, width), *([copied] if line.copied else [])]
 
 
 def _style(good: bool) -> str:

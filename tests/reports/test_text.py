@@ -59,7 +59,7 @@ def test_summary_golden(form: str, case: str, make_run: MakeRun) -> None:
         "overloaded": lambda: overloaded(make_run(tags=("chat", "code"))),
         "classes": lambda: make_run(slo="ttft=0.25,ttft@code=0.1,p99:tpot=0.1,e2e=1", tags=("chat", "code")),
     }
-    given = registry.make("reports", form)
+    given = registry.make("reports", form, **({"width": 100} if form == "text" else {}))
 
     check_golden(f"{case}.{form}.txt", given.render(runs[case]()))
 
@@ -67,10 +67,43 @@ def test_summary_golden(form: str, case: str, make_run: MakeRun) -> None:
 def test_text_fits_and_is_plain(make_run: MakeRun) -> None:
     """A log file or a narrow terminal would get broken lines, box art or colour codes."""
     hostile = "\x1b[31m" + "very long error text " * 40 + "\u202e"
-    text = Text().render(make_run(warnings=[{"code": "x", "message": hostile, "remedy": hostile}]))
+    text = Text(width=100).render(make_run(warnings=[{"code": "x", "message": hostile, "remedy": hostile}]))
 
     assert max(len(line) for line in text.splitlines()) <= 100
     assert not re.search(r"[^\n\x20-\x7e]", text)
+
+
+def test_what_is_copied_is_never_broken(make_run: MakeRun) -> None:
+    """A command over two lines cannot be copied, nor a path; it would run half, or not at all."""
+    run = make_run()
+    far = Run(Path("a long folder" * 12), run.info, run.requests, run.steps, run.schedule, True)
+    lines = [line.strip() for line in Text(width=60).render(far).splitlines()]
+
+    assert f"bench run --config '{far.path}/run.json' --rate 24" in lines
+    assert f"report    bench report {far.path}" in lines
+    assert "next      try a higher rate:" in lines
+
+
+@pytest.mark.parametrize("width", [100, 80, 60, 40])
+@pytest.mark.parametrize("slo", ["ttft=0.25,tpot=0.1", "ttft=0.25,ttft@code=0.1,p99:tpot=0.1,e2e=1"])
+def test_text_fits_a_narrow_window(width: int, slo: str, make_run: MakeRun) -> None:
+    """The table would be broken by the terminal, or its numbers cut."""
+    text = Text(width=width).render(make_run(slo=slo, tags=("chat", "code")))
+    rows = text.partition("unit")[2].partition("\n\n")[0]
+
+    assert all(len(line) <= width for line in text.splitlines() if "bench " not in line)
+    assert {"295", "4.84", "250 ms"} <= {*rows.split(), "250 ms" if "250 ms" in rows else ""}
+    assert "\u2026" not in text
+
+
+def test_text_takes_the_width_of_the_window(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of 60 columns would get lines of 100, which it breaks anywhere."""
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = Text().render(make_run())
+    monkeypatch.setenv("COLUMNS", "300")
+
+    assert Text(width=60).render(make_run()) == narrow
+    assert Text(width=100).render(make_run()) == Text().render(make_run())
 
 
 def test_text_in_color_says_the_same(make_run: MakeRun) -> None:
@@ -88,7 +121,7 @@ def test_text_names_the_written_report(make_run: MakeRun, tmp_path: Path) -> Non
     (tmp_path / "report.html").write_text("")
 
     written = Text().render(Run(tmp_path, run.info, run.requests, run.steps, run.schedule, True))
-    assert "report.html" in "".join(line.strip() for line in written.splitlines())
+    assert f"report    {tmp_path / 'report.html'}" in written.splitlines()
 
 
 def test_text_keeps_what_looks_like_markup(make_run: MakeRun) -> None:
