@@ -164,6 +164,8 @@ def load(path: str | os.PathLike[str]) -> Run:
     info = _read_info(path)
     running = info.get("state") == "running"
     requests = _read_table(path, "requests", REQUESTS, stream_first=running)
+    if requests is None and not running:
+        raise UsageError(f"'{path}' holds a run that ended, but its requests.parquet is missing; nothing can be told.")
     schedule = path / "schedule.parquet"
     return Run(
         path=path,
@@ -171,7 +173,7 @@ def load(path: str | os.PathLike[str]) -> Run:
         requests=REQUESTS.empty_table() if requests is None else requests,
         steps=_read_table(path, "steps", STEPS, stream_first=running),
         schedule=Schedule.load(schedule).table if schedule.exists() else None,
-        complete=info.get("state") == "finished" and requests is not None,
+        complete=info.get("state") == "finished",
     )
 
 
@@ -205,8 +207,8 @@ def _read_parquet(file: Path, schema: pa.Schema) -> pa.Table:
     try:
         with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
             return source.read().select(schema.names).cast(schema)
-    except (pa.ArrowInvalid, KeyError, OSError) as error:
-        raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0]}") from None
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
 
 
 def _check_usable(path: Path) -> None:

@@ -101,6 +101,10 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     backend = make_backend(spec)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
     schedule = Schedule.draw(loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration)
+    if objective.bounds != slo.parse(loaded.slo_text).bounds:
+        _check_classes(objective, schedule)
+    if spec.fail_under is not None:
+        _check_judgeable(objective, schedule)
     if repeats is not None and schedule.sha256 != repeats:
         raise NotValid(
             f"The schedule drawn now ({schedule.sha256[:12]}) is not that of the run to repeat "
@@ -108,6 +112,24 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
         )
     filled = replace(spec, slo=slo.text(objective) or None)
     return Plan(filled, loaded, replace(objective, goal=spec.goal), backend, schedule)
+
+
+def _check_classes(objective: Slo, schedule: Schedule) -> None:
+    """A bound for a class that has no request would hold whatever happens."""
+    there = sorted(tag for tag in schedule.table["tag"].unique().to_pylist() if tag is not None)
+    for bound in objective.bounds:
+        if bound.tag is not None and bound.tag not in there:
+            known = (
+                f"classes there: {', '.join(there)}" if there else "the workload has no classes, so leave out the '@'"
+            )
+            raise UsageError(f"--slo '{slo.bound_text(bound)}': no request to send is of class '{bound.tag}'; {known}.")
+
+
+def _check_judgeable(objective: Slo, schedule: Schedule) -> None:
+    """Without a bound every request that ends well counts, and nothing is judged."""
+    own = (schedule.table[name] for name in slo.OWN.values())
+    if not objective.bounds and all(column.null_count == len(column) for column in own):
+        raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
 
 
 def load_workload(spec: RunSpec) -> Loaded:

@@ -14,6 +14,7 @@ from harness.api import Slo
 from harness.cli import main
 from harness.conclude import completed
 from harness.config import Given, run_spec
+from harness.errors import UsageError
 from harness.folder import load
 from harness.plan import plan
 from harness.run import opening
@@ -211,6 +212,18 @@ def test_a_trace_in_real_time_is_not_replayed_for_a_day(trace: str) -> None:
     assert (60.0, 60) == (wall.spec.duration, len(wall.schedule))
     assert (None, 1100) == (virtual.spec.duration, len(virtual.schedule))
     assert "the first 60 s of the trace (--duration changes that)" in opening(wall)
+
+
+def test_a_bound_for_a_class_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    """`ttft@chat=2` of a trace of conversations would hold, whatever the system did."""
+    trace = tmp_path / "burst.csv"
+    head = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+    trace.write_text(f"{head}\n1,ChatGPT,10,5,15,Conversation log\n2,ChatGPT,10,5,15,API log\n", encoding="utf-8")
+    given = {"trace": str(trace), "backend": "sim"}
+
+    with pytest.raises(UsageError, match="no request to send is of class 'chat'; classes there: api, conversation"):
+        plan(run_spec(Given({**given, "slo": "ttft@chat=2"})))
+    assert 2 == len(plan(run_spec(Given({**given, "slo": "ttft@api=2"}))).schedule)
 
 
 def test_a_run_json_without_bounds_falls_back_to_its_text() -> None:

@@ -385,3 +385,27 @@ def test_a_name_that_is_taken_gets_a_number(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be made"):
         new_folder(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("state", ["finished", "interrupted"])
+def test_a_run_without_its_requests_is_not_reported_from_run_json(tmp_path, record, state):
+    """Half a copy of a run would be reported with the numbers of run.json beside empty figures."""
+    folder = RunFolder.create(tmp_path, {})
+    folder.add_records([record(0)])
+    folder.finish({"state": state, "summary": {"attainment": 1.0}})
+    (tmp_path / "requests.parquet").unlink()
+
+    with pytest.raises(UsageError, match=r"holds a run that ended, but its requests\.parquet is missing"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1 and nothing more", b"x" * 100])
+def test_requests_that_cannot_be_read_are_told_in_one_sentence(tmp_path, record, content):
+    """A file that was cut while it was copied would end in a traceback."""
+    folder = RunFolder.create(tmp_path, {})
+    folder.add_records([record(0)])
+    folder.finish()
+    (tmp_path / "requests.parquet").write_bytes(content)
+
+    with pytest.raises(UsageError, match=r"requests\.parquet' cannot be read: .*\.$"):
+        load(tmp_path)
