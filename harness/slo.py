@@ -64,10 +64,6 @@ class Score:
     by_class: dict[str, float]
     passed: bool
 
-    def goodput_rps(self, window_s: float) -> float:
-        """Requests within the SLO per second of the window; NaN for a window of no length."""
-        return int(self.met.sum()) / window_s if window_s > 0 else float("nan")
-
 
 def score(table: pa.Table, slo: Slo) -> Score:
     """Score the requests of a table, failed ones included.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 import numpy as np
@@ -29,13 +30,15 @@ PERCENTILES = (50, 90, 99)
 def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> dict[str, Any]:
     """The numbers of a run, fit for JSON; None stands where nothing was measured.
 
-    Rates divide by `window_s`, by default `window_of(table)`, and count all requests of the table, whenever
-    they ended. Latencies are those of requests that ended well; attainment counts all requests. Metrics that are
-    dear (`on_request`) are measured only where the SLO names them.
+    Rates count all requests of the table, whenever they ended: per second of `window_s` where it is given, else as
+    the share of requests times the rate of all, so that goodput <= throughput <= the rate that was scheduled.
+    Latencies are those of requests that ended well; attainment counts all requests. Metrics that are dear
+    (`on_request`) are measured only where the SLO names them.
     """
     scored = score(table, slo)
     ok = succeeded(table)
     window = window_of(table) if window_s is None else window_s
+    per_second = _per_second(table, window_s)
     asked = {bound.metric for bound in slo.bounds}
     wanted = {name: m for name, m in metrics().items() if name in asked or not getattr(m, "on_request", False)}
     measured = {name: describe(sample(m, table, ok)) | {"unit": m.unit} for name, m in wanted.items()}
@@ -44,10 +47,10 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> di
         "status": _counts(table),
         "failed": float(1 - ok.mean()) if len(ok) else None,
         "window_s": window,
-        "throughput_rps": _rate(int(ok.sum()), window),
-        "output_tps": _rate(_tokens(table, ok), window),
-        "goodput_rps": scored.goodput_rps(window),
-        "token_goodput_tps": _rate(_tokens(table, scored.met), window),
+        "throughput_rps": per_second(int(ok.sum())),
+        "output_tps": per_second(_tokens(table, ok)),
+        "goodput_rps": per_second(int(scored.met.sum())),
+        "token_goodput_tps": per_second(_tokens(table, scored.met)),
         "preemptions": pc.sum(table["preemptions"]).as_py(),
         "metrics": measured,
         **_slo_part(slo, scored),
@@ -57,18 +60,38 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> di
 
 
 def window_of(table: pa.Table) -> float:
-    """Seconds that rates divide by: from the first to the last scheduled time, not to the end of the drain.
+    """Seconds of sending: from the first to the last scheduled time, not to the end of the drain.
 
     One request, or all due at one instant, leave no such time: then it is the time to the last token. NaN
     where there is neither.
     """
     if not len(table):
         return math.nan
-    ends = pc.min_max(table["scheduled_s"]).as_py()
-    if ends["max"] > ends["min"]:
-        return float(ends["max"] - ends["min"])
+    first_s, span_s = _scheduled(table)
+    if span_s > 0:
+        return span_s
     last_s = first_last(table)[1]
-    return float(np.nanmax(last_s) - ends["min"]) if np.isfinite(last_s).any() else math.nan
+    return float(np.nanmax(last_s)) - first_s if np.isfinite(last_s).any() else math.nan
+
+
+def _per_second(table: pa.Table, window_s: float | None) -> Callable[[int], float]:
+    """What makes a rate of a count; NaN for a time of no length.
+
+    Over a window: count / window. Without: count / n x (n - 1) / (last - first scheduled time), because n requests
+    have n - 1 gaps; n / (last - first) would be a higher rate than was sent, the more the fewer they are. Where there
+    are no gaps it is the count over `window_of`.
+    """
+    n, span_s = len(table), _scheduled(table)[1] if len(table) else 0.0
+    if window_s is None and span_s > 0:
+        return lambda count: count / n * ((n - 1) / span_s)
+    seconds = window_of(table) if window_s is None else window_s
+    return lambda count: count / seconds if seconds > 0 else math.nan
+
+
+def _scheduled(table: pa.Table) -> tuple[float, float]:
+    """First scheduled time, and seconds to the last."""
+    ends = pc.min_max(table["scheduled_s"]).as_py()
+    return float(ends["min"]), float(ends["max"] - ends["min"])
 
 
 def describe(values: Floats) -> dict[str, Any]:
@@ -94,10 +117,6 @@ def _counts(table: pa.Table) -> dict[str, int]:
 
 def _tokens(table: pa.Table, mask: Mask) -> int:
     return int(table["output_tokens"].to_numpy()[mask].sum())
-
-
-def _rate(count: int, window_s: float) -> float:
-    return count / window_s if window_s > 0 else math.nan
 
 
 def _slo_part(slo: Slo, scored: Score) -> dict[str, Any]:

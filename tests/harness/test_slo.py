@@ -190,14 +190,6 @@ def test_the_binding_bound_has_the_least_room(table):
     assert "ttft=0.2" == found.binding.text
 
 
-def test_goodput_counts_requests_within_the_slo_per_second(table):
-    """Goodput would be divided by the drain, or count failures."""
-    found = score(table(4, status=["ok", "ok", "error", "ok"]), parse("ttft=1"))
-
-    assert 1.5 == found.goodput_rps(2.0)
-    assert np.isnan(found.goodput_rps(0.0))
-
-
 def test_no_requests_give_no_share(table):
     """An empty run would be reported as 0% or 100%."""
     found = score(table(0), parse("ttft=1,p99:tpot=1"))

@@ -45,6 +45,35 @@ def test_goodput_never_exceeds_throughput(table, status, limit_ms, window_s):
     assert found["token_goodput_tps"] <= found["output_tps"]
 
 
+def test_goodput_counts_requests_within_the_slo_per_second(table):
+    """Goodput would be divided by the drain, or count failures."""
+    rows, slo = table(4, status=["ok", "ok", "error", "ok"]), parse("ttft=1")
+
+    assert 1.5 == summarize(rows, slo, window_s=2.0)["goodput_rps"]
+    assert 0.75 == summarize(rows, slo)["goodput_rps"]
+    assert summarize(rows, slo, window_s=0.0)["goodput_rps"] is None
+
+
+@given(
+    gaps_s=st.lists(st.floats(0, 10), min_size=1, max_size=20),
+    status=st.lists(st.sampled_from(["ok", "error"]), min_size=21, max_size=21),
+)
+@settings(max_examples=60)
+def test_a_small_run_does_not_carry_more_than_was_sent(table, gaps_s, status):
+    """5 requests, one per second, would be reported as 1.25 per second carried: n requests have n - 1 gaps."""
+    times = np.concatenate([[0.0], np.cumsum(gaps_s)])
+    n, span_s = len(times), float(times[-1])
+    found = summarize(table(n, scheduled_s=times.tolist(), status=status[:n]), parse("ttft=150ms"))
+
+    assert found["goodput_rps"] is None or found["goodput_rps"] <= found["throughput_rps"]
+    if span_s > 1e-6:
+        achieved = (n - 1) / span_s
+        assert found["throughput_rps"] <= achieved
+        assert found["throughput_rps"] == pytest.approx(status[:n].count("ok") / n * achieved)
+        assert found["output_tps"] == pytest.approx(4 * found["throughput_rps"])
+        assert found["window_s"] == span_s
+
+
 def test_the_window_ends_with_the_last_arrival(table):
     """The drain would dilute every rate, the more the slower the system."""
     assert 9.0 == window_of(table(10))
