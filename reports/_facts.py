@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from reports import _numbers
 from reports._clean import clean
 
 if TYPE_CHECKING:
@@ -73,5 +74,5 @@ def _plain(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.6g}"
+        return _numbers.option(value)
     return str(value)

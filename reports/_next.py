@@ -7,9 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import UsageError
-from harness.spec import parse
-from reports import _facts
+from reports import _facts, _numbers, _system
 from reports._clean import clean
 from reports._facts import part
 
@@ -48,13 +46,13 @@ def advice(run: Run, result: Result) -> Advice:
 
 def _rate(info: Mapping[str, Any], result: Result, again: str) -> Advice:
     higher = result.kept and not result.overloaded
-    rate = f"{(result.rate_rps or 0.0) * (2 if higher else 0.5):.3g}"
+    rate = _numbers.option((result.rate_rps or 0.0) * (2 if higher else 0.5), 3)
     return Advice(f"try a {'higher' if higher else 'lower'} rate", f"{again} {_with_rate(part(info, 'spec'), rate)}")
 
 
 def _with_rate(spec: Mapping[str, Any], rate: str) -> str:
     """The option that sets the rate: the arrivals may bring one of their own, which --rate would contradict."""
-    arrivals = _parsed(spec.get("arrivals"))
+    arrivals = _system.parsed(spec.get("arrivals"))
     own = [key for key in ("rate", "rate_rps", "rate-rps") if arrivals is not None and key in arrivals.args]
     if arrivals is not None and own:
         arrivals.args[own[0]] = rate
@@ -73,20 +71,13 @@ def _longer(info: Mapping[str, Any], again: str) -> Advice | None:
         return None
     for option, unit in (("duration", "s"), ("requests", "")):
         if isinstance(value := spec.get(option), int | float):
-            return Advice("send more of it", f"{again} --{option} {2 * value:g}{unit}")
+            return Advice("send more of it", f"{again} --{option} {_numbers.option(2 * value)}{unit}")
     return None
 
 
 def _other_system(info: Mapping[str, Any], again: str) -> Advice:
-    policy = _parsed(part(info, "backend").get("policy"))
+    policy = _system.parsed(part(info, "backend").get("policy"))
     if policy is None:
         return Advice("try it on another system", f"{again} --backend sim")
     other = next(name for name in POLICIES if name != policy.name)
     return Advice("try another policy", f"{again} --policy {other}")
-
-
-def _parsed(text: object) -> Any:
-    try:
-        return parse(text) if isinstance(text, str) else None
-    except UsageError:
-        return None

@@ -1,9 +1,13 @@
-"""Numbers as people read them: three significant digits, seconds or milliseconds, shares that never flatter."""
+"""Numbers as people read them: no exponents, three significant digits, seconds or milliseconds, honest shares."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+
+LEAST = 0.001
+"""Times below this, in their unit, are only told to be below it."""
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -16,16 +20,64 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:,.{min(max(0, digits - 1 - exponent), 9)}f}"
 
 
-def plain(value: float) -> str:
-    """A number that somebody chose, without digits that nobody gave: '12', '0.25'."""
-    return f"{value:,.4g}"
+def plain(value: float, digits: int = 6) -> str:
+    """A number that somebody chose, without digits that nobody gave: '12', '0.25', '1,000,000'."""
+    return _positional(value, digits, ",")
 
 
-def share(value: float | None) -> str:
-    """A share as '94.2%', rounded down, so that 99.96% is not shown as all and 89.96% not as the goal of 90%."""
+def option(value: float, digits: int = 6) -> str:
+    """A number as a command takes it: '12', '0.25', '1000000'."""
+    return _positional(value, digits, "")
+
+
+def probability(value: float) -> str:
+    """Two significant digits, as far as anybody asks: '0.35', '<0.001'."""
+    return "<0.001" if value < 0.001 else number(value, 2)
+
+
+def share(value: float | None, goal: float | None = None) -> str:
+    """A share as '94.2%', rounded half up, but never up to what it did not reach.
+
+    99.96% is not shown as all, and 89.96% not as the `goal` of 90%; a goal with more digits gets as many.
+    """
     if value is None or not math.isfinite(value):
         return "-"
-    return "<0.1%" if 0 < value < 0.001 else f"{math.floor(value * 1000 + 1e-9) / 10:.1f}%"
+    digits = 1 if goal is None else max(1, len(option(goal * 100).partition(".")[2]))
+    if 0 < value < 0.5 / 10 ** (digits + 2):
+        return f"<{1 / 10**digits:.{digits}f}%"
+    unit = 10 ** (digits + 2)
+    rounded = math.floor(value * unit + 0.5 + 1e-9)
+    crossed = any(value < end and rounded >= round(end * unit) for end in (1.0, *([] if goal is None else [goal])))
+    return f"{(math.floor(value * unit) if crossed else rounded) * 100 / unit:.{digits}f}%"
+
+
+def shares(counts: Sequence[int]) -> list[str]:
+    """The share of each count in their sum, such that the printed ones add up to 100.0% (largest remainders).
+
+    Where others are too few to show, they read '<0.1%' and the largest is not shown as all.
+    """
+    total = sum(counts)
+    if not total:
+        return ["-" for _ in counts]
+    parts = [1000 * count // total for count in counts]
+    remainders = [1000 * count % total for count in counts]
+    most = sorted(range(len(counts)), key=lambda i: -remainders[i])
+    for i in most[: 1000 - sum(parts)]:
+        parts[i] += 1
+    return [_part(shown, count, total) for shown, count in zip(parts, counts, strict=True)]
+
+
+def _part(shown: int, count: int, total: int) -> str:
+    if count and not shown:
+        return "<0.1%"
+    return f"{(999 if shown == 1000 and count < total else shown) / 10:.1f}%"
+
+
+def _positional(value: float, digits: int, separator: str) -> str:
+    if not math.isfinite(value):
+        return "-"
+    text = format(Decimal(f"{value:.{digits - 1}e}"), f"{separator}f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def unit_of(values_s: Iterable[float | None]) -> str:
@@ -35,8 +87,13 @@ def unit_of(values_s: Iterable[float | None]) -> str:
 
 
 def in_unit(value_s: float | None, unit: str) -> str:
-    """`value_s` seconds as a number in `unit` ('s' or 'ms'), without the unit."""
-    return number(None if value_s is None else value_s * (1000.0 if unit == "ms" else 1.0))
+    """`value_s` seconds as a number in `unit` ('s' or 'ms'), without the unit: at most four decimals."""
+    if value_s is None or not math.isfinite(value_s):
+        return "-"
+    value = value_s * (1000.0 if unit == "ms" else 1.0)
+    if 0 < value < LEAST:
+        return f"<{LEAST}"
+    return number(value) if value == 0 or value >= 0.01 else f"{value:.4f}"
 
 
 def seconds(value_s: float | None) -> str:
@@ -49,8 +106,8 @@ def seconds(value_s: float | None) -> str:
 def limit(value_s: float) -> str:
     """A bound as its author wrote it: '250 ms', '2 s', without made-up digits."""
     if abs(value_s) < 1.0:
-        return f"{value_s * 1000:.6g} ms"
-    return f"{value_s:.6g} s"
+        return f"{plain(value_s * 1000)} ms"
+    return f"{plain(value_s)} s"
 
 
 def count(value: float | None, one: str, many: str | None = None) -> str:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.measure import metrics, sample, succeeded
 from harness.summary import describe, summarize
-from reports import _data, _numbers
+from reports import _data, _numbers, _sending
 from reports._clean import clean
+from reports._errors import Error, errors
 from reports._facts import caution, part
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 ALWAYS = ("ttft", "tpot", "itl", "e2e")
 MOST_CLASSES = 8
 _SHOWN = ("mean", "p50", "p90", "p99", "max")
-MOST_ERRORS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +47,6 @@ class Group:
 
     note: str
     rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Error:
-    """An error text of the backend, and how often it came."""
-
-    status: str
-    text: str
-    count: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +95,20 @@ def result(run: Run) -> Result:
         slo_text=_slo_text(bounds, slo.goal),
         overloaded=overloaded,
         rate_rps=rate,
-        rate=_rate(run, rate),
+        rate=_sending.rate(run.info, rate),
         span=_span(run.info, summary),
         flow=", ".join(_flow(run.info, summary, rate, overloaded=overloaded)),
         rows=rows(measured, bounds, slo.goal),
         classes=_classes(run, bounds, slo.goal, overloaded=overloaded),
-        counts=tuple((clean(s), f"{n:,}", _numbers.share(n / total)) for s, n in statuses.items() if n or s == "ok")
-        if total
-        else (("ok", "0", "-"),),
-        errors=_errors(run.requests),
+        counts=_counts({**statuses, "ok": ok}),
+        errors=errors(run.requests),
     )
+
+
+def _counts(statuses: Mapping[str, int]) -> tuple[tuple[str, str, str], ...]:
+    shown = {status: n for status, n in statuses.items() if n or status == "ok"}
+    shares = _numbers.shares(list(shown.values()))
+    return tuple((clean(s), f"{n:,}", part) for (s, n), part in zip(shown.items(), shares, strict=True))
 
 
 def rows(measured: Mapping[str, Any], bounds: Iterable[Mapping[str, Any]], goal: float) -> tuple[Row, ...]:
@@ -144,7 +138,7 @@ def _met(bound: Mapping[str, Any], goal: float) -> tuple[str, bool]:
     """The share within a bound and whether that is too few; of a percentile bound, its value and verdict."""
     if bound.get("percentile") is None:
         share = bound.get("attainment")
-        return _numbers.share(share), share is not None and share < goal
+        return _numbers.share(share, goal), share is not None and share < goal
     if bound.get("passed") is None:
         return "-", False
     kept = bool(bound["passed"])
@@ -171,21 +165,14 @@ def _at_most(limit_s: float | None) -> str:
     return "as each request says" if limit_s is None else f"<= {_numbers.limit(limit_s)}"
 
 
-def _rate(run: Run, asked: float | None) -> str:
-    sent = part(run.info, "fidelity").get("achieved_rps")
-    due = f"asked {_numbers.plain(asked)} req/s" if asked else ""
-    if not asked and part(run.info, "schedule").get("span_s") == 0:
-        due = "all requests due at one instant"
-    texts = [due, f"achieved {_numbers.number(sent)} req/s" if isinstance(sent, int | float) else ""]
-    return ", ".join(t for t in texts if t)
-
-
 def _span(info: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     window = summary.get("window_s")
     if not summary.get("requests"):
         return "nothing sent"
-    at_once = part(info, "schedule").get("span_s") == 0  # then the window is the time to the last token
-    return f"sent over {_numbers.seconds(window)}" if window and not at_once else "sent at one instant"
+    if summary["requests"] == 1:
+        return ""
+    at_once = _sending.at_once(info)  # then the window is the time to the last token
+    return f"sent over {_numbers.seconds(window)}" if window and not at_once else "all sent at one instant"
 
 
 def _flow(
@@ -231,12 +218,3 @@ def _class(run: Run, tag: str | None, bounds: list[Mapping[str, Any]], goal: flo
     name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
     failed = int(np.sum(~ok))
     return Group(f"{_numbers.count(table.num_rows, 'request')} {name}, {failed:,} failed", rows(measured, own, goal))
-
-
-def _errors(table: pa.Table) -> tuple[Error, ...]:
-    """The most frequent error texts, each cut to 300 characters, and how many others there were."""
-    failed = table.select(["status", "error"]).filter(pc.is_valid(table.column("error")))
-    found = Counter((r["status"], clean(r["error"], 300)) for r in failed.to_pylist())
-    listed = tuple(Error(clean(status), text, f"{n:,}") for (status, text), n in found.most_common(MOST_ERRORS))
-    rest = sum(found.values()) - sum(n for _, n in found.most_common(MOST_ERRORS))
-    return (*listed, Error("", f"{len(found) - MOST_ERRORS:,} other texts", f"{rest:,}")) if rest else listed

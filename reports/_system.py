@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+from harness.errors import UsageError
+from harness.spec import Spec, parse
 from reports import _numbers
 from reports._clean import clean
 from reports._facts import first, part
@@ -41,17 +44,48 @@ def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
         yield _numbers.count(gpus, "GPU")
 
 
-def source(workload: Mapping[str, Any]) -> list[str]:
-    """Where arrival times and lengths come from: two specs, or one phrase for a trace or a list that has both."""
+def source(info: Mapping[str, Any]) -> list[str]:
+    """Where arrival times and lengths come from: as they were asked for, or one phrase for a trace that has both."""
+    workload, spec = part(info, "workload"), part(info, "spec")
     arrivals, lengths = first(workload, "arrivals"), first(workload, "lengths")
     if arrivals is not None and arrivals == lengths:
         return [f"times and lengths {lengths}"]
+    rate_rps = workload.get("rate_rps")
+    rate = f"{_numbers.plain(rate_rps)} req/s" if isinstance(rate_rps, int | float) and rate_rps > 0 else ""
     trace = _trace(part(workload, "provenance"))
+    mean = f" ({rate} on average)" if rate else ""
     if trace is None or arrivals is None or not arrivals.startswith("trace:"):
-        return [text for text in (arrivals, lengths) if text]
+        times = _without_rate(_asked(arrivals, spec, "arrivals")) + (f" at {rate}" if rate else "")
+        return [text for text in (times if arrivals else None, _asked(lengths, spec, "lengths", "workload")) if text]
     if lengths == "those of the trace":
-        return [f"times and lengths of {trace}"]
-    return [text for text in (f"times of {trace}", lengths) if text]
+        return [f"times and lengths of {trace}{mean}"]
+    return [text for text in (f"times of {trace}{mean}", _asked(lengths, spec, "lengths")) if text]
+
+
+def parsed(text: object) -> Spec | None:
+    """The spec, or None of what is none."""
+    try:
+        return parse(text) if isinstance(text, str) else None
+    except UsageError:
+        return None
+
+
+def _asked(used: str | None, spec: Mapping[str, Any], *options: str) -> str:
+    """What was asked for by one of the options, which may say more than the name of what was `used` of it."""
+    was = parsed(used)
+    for option in options:
+        given = parsed(spec.get(option))
+        if was is not None and given is not None and given.name == was.name and given.first is None and given.args:
+            return clean(given, 200)
+    return used or ""
+
+
+def _without_rate(text: str) -> str:
+    spec = parsed(text)
+    if spec is None:
+        return text
+    kept = {key: value for key, value in spec.args.items() if key.replace("-", "_") not in ("rate", "rate_rps")}
+    return clean(replace(spec, args=kept), 200)
 
 
 def _trace(provenance: Mapping[str, Any]) -> str | None:
@@ -60,6 +94,6 @@ def _trace(provenance: Mapping[str, Any]) -> str | None:
     if "file" not in facts:
         return None
     start_s, stop_s = facts.get("start_s"), facts.get("stop_s")
-    begin = f" from {start_s:g} s" if isinstance(start_s, int | float) and start_s else ""
-    end = f" to {stop_s:g} s" if isinstance(stop_s, int | float) else ""
+    begin = f" from {_numbers.plain(start_s)} s" if isinstance(start_s, int | float) and start_s else ""
+    end = f" to {_numbers.plain(stop_s)} s" if isinstance(stop_s, int | float) else ""
     return f"{clean(facts['file'], 80)}{begin}{end}"

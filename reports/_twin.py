@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reports import _numbers
 from reports.figures._style import MARKS
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def _values(figure: go.Figure, traces: Sequence[Any]) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, str):
         return _plain(value)
-    return f"{float(value):.6g}"
+    return _numbers.option(float(value))
 
 
 def _plain(text: str) -> str:

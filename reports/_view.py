@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reports import _facts, _next, _numbers, _rows, _system
+from reports import _facts, _next, _numbers, _rows, _sending, _system
 from reports._clean import clean
 from reports._definitions import DEFINITIONS
 from reports._facts import Facts, caution, first, pairs, part
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.folder import Run
+    from reports._errors import Error
     from reports._rows import Group, Row
 
 
@@ -49,7 +50,7 @@ class View:
     goal: str
     flow: str
     counts: tuple[tuple[str, str, str], ...]
-    errors: tuple[_rows.Error, ...]
+    errors: tuple[Error, ...]
     fidelity: str
     warnings: tuple[Warned, ...]
     no_warnings: str
@@ -78,12 +79,12 @@ def view(run: Run) -> View:
         classes=result.classes,
         bounded=result.attainment is not None,
         kept=result.kept,
-        met=_numbers.share(result.attainment),
+        met=_numbers.share(result.attainment, result.goal),
         goal=f"goal {result.goal * 100:g}%",
         flow=result.flow,
         counts=result.counts,
         errors=result.errors,
-        fidelity=_fidelity(info),
+        fidelity=_sending.fidelity(info),
         warnings=warnings,
         no_warnings="No warnings." if run.complete else "None were noted before the run ended.",
         definitions=DEFINITIONS,
@@ -100,8 +101,8 @@ def _title(info: Mapping[str, Any]) -> str:
 
 
 def _traffic(run: Run, result: _rows.Result) -> str:
-    workload, seed = part(run.info, "workload"), part(run.info, "spec").get("seed")
-    texts = [*_system.source(workload), _numbers.count(result.total, "request"),
+    seed = part(run.info, "spec").get("seed")
+    texts = [*_system.source(run.info), _numbers.count(result.total, "request"),
              None if seed is None else f"seed {clean(seed)}", result.span]  # fmt: skip
     return ", ".join(text for text in texts if text)
 
@@ -109,7 +110,8 @@ def _traffic(run: Run, result: _rows.Result) -> str:
 def _rows_note(result: _rows.Result) -> str:
     if result.overloaded:
         return "No latencies: the queue grew all through the run, so they would tell how long the run was"
-    return f"Latencies of {_numbers.count(result.ok, 'request')} that ended well, {result.span}"
+    texts = (f"Latencies of {_numbers.count(result.ok, 'request')} that ended well", result.span)
+    return ", ".join(text for text in texts if text)
 
 
 def _backend_name(info: Mapping[str, Any]) -> str:
@@ -155,7 +157,8 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     if result.total == 0:
         return "No request was recorded."
     requests = _numbers.count(result.total, "request")
-    rate = f" at {_numbers.plain(result.rate_rps)} requests per second" if result.rate_rps else ""
+    one = "request" if result.rate_rps == 1 else "requests"
+    rate = f" at {_numbers.plain(result.rate_rps)} {one} per second" if result.rate_rps else ""
     if result.attainment is None:
         return f"{result.ok:,} of {requests} ended well{rate}; no SLO was given."
     reached = "reaches" if result.attainment >= result.goal else "misses"
@@ -169,7 +172,7 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     if not valid:
         end = f"this proves nothing about the goal of {result.goal * 100:g}%"
     part_of = "" if run.complete else " recorded so far"
-    return f"{_numbers.share(result.attainment)} of {requests}{part_of} met the SLO{rate}: {end}."
+    return f"{_numbers.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
 
 
 def _heads(info: Mapping[str, Any], result: _rows.Result) -> Facts:
@@ -177,7 +180,7 @@ def _heads(info: Mapping[str, Any], result: _rows.Result) -> Facts:
     provenance = {**part(workload, "provenance"), **workload}
     rows = (
         ("SLO", result.slo_text),
-        ("Workload", ", ".join(t for t in (first(workload, "name"), *_system.source(workload)) if t)),
+        ("Workload", ", ".join(t for t in (first(workload, "name"), *_system.source(info)) if t)),
         ("Preparation", first(provenance, "preparation", "source")),
         ("Tokenizer", first(provenance, "tokenizer")),
         ("Rate", result.rate),
@@ -191,14 +194,6 @@ def _heads(info: Mapping[str, Any], result: _rows.Result) -> Facts:
 
 
 _APART = ("backend", "name", "model", "hardware", "device")
-
-
-def _fidelity(info: Mapping[str, Any]) -> str:
-    told = part(info, "fidelity")
-    line = told.get("line")
-    if line:
-        return clean(line, 600).removeprefix("sending: ")
-    return pairs(told) or "The run ended before its sending could be judged."
 
 
 def _warnings(info: Mapping[str, Any], leave_out: str | None) -> tuple[Warned, ...]:

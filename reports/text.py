@@ -115,8 +115,8 @@ def _lines(view: _view.View) -> Iterator[Line]:
         yield Line("rate", heads["Rate"])
     yield Line("flow", view.flow)
     yield Line("requests", ", ".join(f"{count} {status}" for status, count, _ in view.counts))
-    for error in view.errors[:3]:
-        yield Line("error", f"{error.count} x {error.status}: {error.text}")
+    for error in view.errors:
+        yield Line("error", f"{error.count} x {error.status}: {error.text}" if error.status else error.text)
     yield Line("sending", view.fidelity)
 
 

@@ -68,7 +68,7 @@ def _rate(drawn: go.Figure, times: np.ndarray, width: float, name: str, line: di
     edges = np.arange(len(counts) + 1) * width
     drawn.add_scatter(
         x=edges, y=np.append(counts, counts[-1]) / width, row=1, col=1, name=name, mode="lines",
-        line={**line, "shape": "hv"}, hovertemplate="%{x:g} s: %{y:.3g} req/s",
+        line={**line, "shape": "hv"}, hovertemplate="%{x:.6~r} s: %{y:.3r} req/s",
     )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def _lateness(drawn: go.Figure, sent: np.ndarray, late: np.ndarray) -> int:
     kept = _reduce.sampled(y)
     drawn.add_scatter(
         x=x[kept], y=y[kept], row=2, col=1, name="lateness", mode="markers",
-        marker={"size": 4, "color": style.GREEN, "symbol": "circle"}, hovertemplate="%{x:.2f} s: %{y:.3g} ms late",
+        marker={"size": 4, "color": style.GREEN, "symbol": "circle"}, hovertemplate="%{x:.2f} s: %{y:.3r} ms late",
     )  # fmt: skip
     if len(y) and float(np.max(y)) > LATE_S * 1000 / 4:
         style.level(drawn, LATE_S * 1000, "late from 10 ms", row=2, col=1)

@@ -58,12 +58,12 @@ def _draw(drawn: go.Figure, name: str, found: np.ndarray) -> int:
     share = (kept + 1) / len(found) * 100.0
     drawn.add_scatter(
         x=found[kept], y=share, name=_data.label(name), line=style.line(color, dash), mode="lines",
-        legendgroup=name, hovertemplate="%{x:.4g} s: %{y:.1f}%",
+        legendgroup=name, hovertemplate="%{x:.4r} s: %{y:.1f}%",
     )  # fmt: skip
     drawn.add_scatter(
         x=[quantile(found, q) for q in _MARKED], y=[q * 100 for q in _MARKED], mode="markers", legendgroup=name,
         name=f"{_data.label(name)} p50, p90, p99", showlegend=False, meta=style.MARKS,
-        marker={"symbol": symbol, "size": 9, "color": color}, hovertemplate="p%{y:g}: %{x:.4g} s",
+        marker={"symbol": symbol, "size": 9, "color": color}, hovertemplate="p%{y:g}: %{x:.4r} s",
     )  # fmt: skip
     return len(kept)
 

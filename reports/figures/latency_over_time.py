@@ -56,7 +56,7 @@ def _points(drawn: go.Figure, at: np.ndarray, ttft: np.ndarray, met: np.ndarray,
     for chosen, name, color, symbol in looks:
         if np.any(chosen):
             drawn.add_scatter(
-                x=at[chosen], y=ttft[chosen], mode="markers", name=name, hovertemplate="%{x:.2f} s: %{y:.4g} s",
+                x=at[chosen], y=ttft[chosen], mode="markers", name=name, hovertemplate="%{x:.2f} s: %{y:.4r} s",
                 marker={"size": 5, "color": color, "symbol": symbol, "opacity": 0.75},
             )  # fmt: skip
 
@@ -70,7 +70,7 @@ def _lines(drawn: go.Figure, at: np.ndarray, ttft: np.ndarray) -> None:
     for q, dash in ((0.5, "solid"), (0.9, "dash")):
         drawn.add_scatter(
             x=middle, y=[quantile(ttft[s], q) for s in stretches], name=f"p{q * 100:g} of {len(stretches)} stretches",
-            mode="lines", line=style.line(style.GREY, dash, 2.5), hovertemplate="%{x:.2f} s: %{y:.4g} s",
+            mode="lines", line=style.line(style.GREY, dash, 2.5), hovertemplate="%{x:.2f} s: %{y:.4r} s",
         )  # fmt: skip
 
 

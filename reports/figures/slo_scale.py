@@ -77,7 +77,7 @@ def _curve(scales: np.ndarray, ratio: np.ndarray, name: str, line: dict[str, obj
     return go.Scatter(
         x=scales, y=share, name=name, mode="lines+markers", line=line,
         marker={"size": sizes, "symbol": symbol, "color": line["color"], "line": {"width": 0}},
-        hovertemplate="scale %{x:.3g}: %{y:.1f}%",
+        hovertemplate="scale %{x:.3r}: %{y:.1f}%",
     )  # fmt: skip
 
 
@@ -92,7 +92,7 @@ def _mark(drawn: go.Figure, x: float, text: str, y: float, scales: np.ndarray) -
 
 
 def _finding(found: list[_data.Margin], together: np.ndarray, goal: float, cross: float | None) -> str:
-    met = _numbers.share(float(np.mean(together <= 1.0)))
+    met = _numbers.share(float(np.mean(together <= 1.0)), goal)
     if cross is None:
         failed = int(np.sum(~np.isfinite(together)))
         return (

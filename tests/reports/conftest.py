@@ -103,8 +103,10 @@ def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
         "schedule": {"sha256": "5f70bf18a0860070" * 4, "requests": table.num_rows, "span_s": span_s},
         "summary": summarize(table, parsed),
         "fidelity": {
-            "requested_rps": 12.0, "achieved_rps": 11.9,
-            "line": "sending: lateness p99 1.9 ms, rate 11.9 of 12.0, dispersion 0.97 / 1.05 / 1.10 (Poisson 1)",
+            "requested_rps": 12.0, "achieved_rps": 11.9, "scheduled": table.num_rows, "sent": table.num_rows,
+            "dispersion": {"1": 0.97, "10": 1.05, "60": None}, "ks": 0.041, "ks_p": 0.72,
+            "lateness_p50_s": 0.0003, "lateness_p99_s": 0.0019, "lateness_max_s": 0.0024,
+            "line": "sending: rate 11.9 of 12 req/s",
         },
         "warnings": [
             {"code": "short", "message": "the run is shorter than five minutes", "remedy": "give --duration 5min"}

@@ -74,11 +74,68 @@ def test_number(value: float | None, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "expected"), [(0.9996, "99.9%"), (1.0, "100.0%"), (0.8996, "89.9%"), (0.0004, "<0.1%"), (0.9, "90.0%")]
+    ("value", "goal", "expected"),
+    [
+        (0.9996, None, "99.9%"),
+        (1.0, None, "100.0%"),
+        (0.8996, 0.9, "89.9%"),
+        (0.8996, None, "90.0%"),
+        (0.9, 0.9, "90.0%"),
+        (0.9004, 0.9, "90.0%"),
+        (0.04975, 0.9, "5.0%"),
+        (0.99954, 0.9995, "99.95%"),
+        (0.99946, 0.9995, "99.94%"),
+        (0.0004, None, "<0.1%"),
+        (0.0, None, "0.0%"),
+    ],
 )
-def test_share_never_flatters(value: float, expected: str) -> None:
-    """89.96 % would be shown as the goal of 90 %."""
-    assert expected == _numbers.share(value)
+def test_share_is_rounded_but_never_flatters(value: float, goal: float | None, expected: str) -> None:
+    """89.96 % would be shown as the goal of 90 %, 99.96 % as all; 4.975 % would be shown as 4.9 %."""
+    assert expected == _numbers.share(value, goal)
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([237, 2, 1], ["98.8%", "0.8%", "0.4%"]),
+        ([1, 1, 1], ["33.4%", "33.3%", "33.3%"]),
+        ([9_999, 1], ["99.9%", "<0.1%"]),
+        ([240, 0], ["100.0%", "0.0%"]),
+        ([0], ["-"]),
+    ],
+)
+def test_shares_add_up(counts: list[int], expected: list[str]) -> None:
+    """The shares of a table would add up to 99.9 %, and a reader would look for the rest."""
+    assert expected == _numbers.shares(counts)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=6).filter(any))
+def test_shown_shares_add_up_to_all(counts: list[int]) -> None:
+    """Some counts would add up to 100.1 %."""
+    shown = _numbers.shares(counts)
+
+    if "<0.1%" not in shown:
+        assert sum(round(float(part.rstrip("%")) * 10) for part in shown) == 1000
+    assert ("100.0%" in shown) == (sum(1 for count in counts if count) == 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(1e9, "1,000,000,000"), (2000.0, "2,000"), (0.25, "0.25"), (12.0, "12"), (1e-5, "0.00001"), (math.inf, "-")],
+)
+def test_chosen_numbers_have_no_exponent(value: float, expected: str) -> None:
+    """A rate of 2,000 would read '2e+03'."""
+    assert expected == _numbers.plain(value)
+    assert expected.replace(",", "") == _numbers.option(value)
+
+
+@pytest.mark.parametrize(
+    ("value_s", "expected"),
+    [(7.82e-9, "<0.001 ms"), (1.53e-5, "0.0153 ms"), (1.18e-6, "0.0012 ms"), (0, "0 ms"), (3540, "3,540 s")],
+)
+def test_short_and_long_times_stay_readable(value_s: float, expected: str) -> None:
+    """A time would read '0.00000782 ms' or '3.54e+03 s'."""
+    assert expected == _numbers.seconds(value_s)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.25, "250 ms"), (1.2, "1.20 s"), (51.2, "51.2 s"), (None, "-")])

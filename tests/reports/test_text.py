@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from harness import registry
@@ -104,6 +105,68 @@ def test_text_takes_the_width_of_the_window(make_run: MakeRun, monkeypatch: pyte
 
     assert Text(width=60).render(make_run()) == narrow
     assert Text(width=100).render(make_run()) == Text().render(make_run())
+
+
+def errors_of(run: Run, texts: list[str]) -> str:
+    """The lines about errors of a run that failed with these texts, one request each."""
+    given = pa.array([*texts, *[None] * (run.requests.num_rows - len(texts))], pa.string())
+    at = run.requests.schema.get_field_index("error")
+    table = run.requests.set_column(at, run.requests.schema.field(at), given)
+    text = Text(width=100).render(Run(run.path, run.info, table, run.steps, run.schedule, True))
+    return "\n".join(line.removeprefix("error").strip() for line in text.splitlines() if line.startswith("error"))
+
+
+def test_errors_that_differ_in_numbers_are_one(make_run: MakeRun) -> None:
+    """Each of 288 rejected requests would be an error of its own, and hide the others."""
+    texts = [f"needs KV memory for {22_000 + i:,} tokens, the replica has 21,312" for i in range(18)]
+
+    expected = (
+        "12 x timeout: needs KV memory for N tokens, the replica has 21,312\n"
+        "6 x error: needs KV memory for N tokens, the replica has 21,312"
+    )
+    assert expected == errors_of(make_run(failed=18), texts)
+
+
+def test_many_errors_are_cut_and_told(make_run: MakeRun) -> None:
+    """A run of many kinds of error would fill the screen, or hide that there were more."""
+    lines = errors_of(make_run(failed=4, n=20), [f"kind {c}" for c in "abcdefg"]).splitlines()
+
+    assert len(lines) == 4
+    assert lines[-1] == "and 4 more (see the column error of requests.parquet)"
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html"])
+def test_requests_of_one_instant_have_no_rate(form: str, make_run: MakeRun) -> None:
+    """A burst that leaves in a blink would be reported as '15,224 req/s', as if it were a rate."""
+    run = make_run(schedule={"requests": 240, "span_s": 0.0})
+    text = re.sub(r"<[^>]*>|&#8203;", "", registry.make("reports", form).render(run))
+
+    assert "all at one instant" in text
+    assert "achieved" not in text
+
+
+def test_no_number_has_an_exponent(make_run: MakeRun) -> None:
+    """Rates and times would be printed as a machine writes them: '2e+03', '3.54e+03 s'."""
+    run = make_run()
+    run.info["workload"]["rate_rps"] = 2e9
+    run.info["fidelity"].update(achieved_rps=3.54e3, lateness_p50_s=7.82e-9)
+    text = Text(width=100).render(run)
+
+    assert "at 2,000,000,000 requests per second" in text
+    assert "achieved 3,540 req/s" in text
+    assert "lateness p50 <0.001 ms" in text
+    assert not re.search(r"\de[+-]\d", text)
+
+
+def test_title_says_what_was_asked_for(make_run: MakeRun) -> None:
+    """The arrivals would lack their rate, the lengths what equals a default: 'fixed:output_tokens=16'."""
+    run = make_run()
+    run.info["spec"].update(arrivals="gamma:cv=2", lengths="fixed:prompt=512,output=16")
+    run.info["workload"].update(arrivals="gamma:cv=2.0,rate_rps=12.0", lengths="fixed:output_tokens=16")
+    text = Text(width=100).render(run)
+
+    assert text.splitlines()[1].startswith("gamma:cv=2 at 12 req/s, fixed:prompt=512,output=16, 240 requests")
+    assert len(re.findall("achieved|rate 11.9", text)) == 1
 
 
 def test_text_in_color_says_the_same(make_run: MakeRun) -> None:
