@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness import slo
-from harness.api import Caution, Slo
+from harness.cautions import cautions
 from harness.fidelity import GapCdf, Law, fidelity
 from harness.summary import summarize
-from harness.validity import judge, less_traffic
+from harness.validity import Verdict, judge
 
 if TYPE_CHECKING:
+    from harness.api import Slo
     from harness.drive import Outcome
     from harness.folder import Run
 
@@ -32,19 +32,19 @@ def conclude(run: Run, objective: Slo, gap_cdf: GapCdf | None, outcome: Outcome 
     if outcome is not None and outcome.error is not None:
         reason = f"The backend failed: {outcome.error}"
         verdict = dataclasses.replace(verdict, valid=False, reasons=[reason, *verdict.reasons])
-    cautions = [*_cut(outcome, run, recorded=recorded), *verdict.warnings]
+    verdict = dataclasses.replace(verdict, warnings=[*cautions(run, outcome), *verdict.warnings])
     summary = summarize(run.requests, objective)
     vllm = summary.pop("vllm")
     return {
         **vllm,
         "summary": summary,
         "fidelity": fidelity(run.schedule, run.requests, law) if run.schedule is not None else {},
-        "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in cautions],
+        "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in verdict.warnings],
         "verdict": {
             "valid": verdict.valid,
             "overloaded": verdict.overloaded,
             "reasons": list(verdict.reasons),
-            "text": verdict.text,
+            "text": _text(verdict, outcome),
         },
         "outcome": None if outcome is None else dataclasses.asdict(outcome),
     }
@@ -57,14 +57,11 @@ def completed(run: Run) -> Run:
     return dataclasses.replace(run, info={**run.info, **conclude(run, slo.restored(run.info), None, None)})
 
 
-def _cut(outcome: Outcome | None, run: Run, *, recorded: bool) -> Iterator[Caution]:
-    waited = run.info.get("clock") != "virtual"  # a simulation is never cut: requests without an end have no record
-    if outcome is not None and outcome.cut and outcome.ended == "finished" and waited:
-        drain_s = run.info["spec"]["drain"]
-        yield Caution(
-            "cut",
-            f"{outcome.cut:,} requests had no end {drain_s:g} s after the last one had left and were given up; "
-            "they miss the SLO, and the latencies leave them out",
-            f"wait longer with --drain, or {less_traffic(recorded)}",
-            {"cut": outcome.cut},
-        )
+def _text(verdict: Verdict, outcome: Outcome | None) -> str:
+    """The verdict as it is printed: of a run that was not let finish, that it was not."""
+    if not verdict.valid or (outcome is not None and outcome.ended == "finished"):
+        return verdict.text
+    if outcome is None:
+        return "not finished: the run was killed, or still goes on"
+    how = "ended at once" if outcome.ended == "stopped" else "the sending was stopped"
+    return f"interrupted: {how}, {outcome.not_sent:,} requests were not sent and {outcome.cut:,} were given up"

@@ -81,7 +81,7 @@ def drive_virtual(
                 rows.add_steps(simulator.steps_table())
                 batch = []
             if stop.asked:
-                ended = "interrupted"
+                ended = "stopped" if stop.at_once else "interrupted"
                 break
     except KeyboardInterrupt:
         ended = "stopped"
@@ -95,9 +95,10 @@ def drive_virtual(
 
 @dataclass(slots=True)
 class Stop:
-    """A flag that a signal handler sets and a loop reads."""
+    """Flags that a signal handler sets and a loop reads; `at_once` when nobody is to wait for anything."""
 
     asked: bool = False
+    at_once: bool = False
 
 
 class _Counted:

@@ -80,7 +80,7 @@ def execute(
 
 
 def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> int:
-    """0 good, 3 the backend failed, 4 not valid; 1 and 5 only where `fail_under` asks for a judgement.
+    """0 good, 3 the backend failed, 4 not valid or ended at once; 1 and 5 where `fail_under` asks for a judgement.
 
     1: fewer requests kept the SLO, or a bound on a percentile is broken. 5: the run would be good, but it was ended
     early, or its queue grew all through, so that a longer one would not be.
@@ -90,7 +90,7 @@ def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) 
     if not info["verdict"]["valid"]:
         return INVALID
     if fail_under is None:
-        return 0
+        return INVALID if outcome.ended == "stopped" else 0
     attainment = info["summary"]["attainment"]
     broken = any(b["percentile"] is not None and b["passed"] is False for b in info["summary"]["bounds"])
     if attainment is None or attainment < fail_under or broken:
@@ -247,6 +247,7 @@ def _stopped_by_signal(stop: Stop) -> Iterator[None]:
         if stop.asked:
             raise KeyboardInterrupt
         stop.asked = True
+        stop.at_once = number == signal.SIGTERM
 
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

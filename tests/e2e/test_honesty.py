@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.api import Slo
+from harness.cautions import BEFORE
 from harness.cli import main
 from harness.conclude import completed
 from harness.config import Given, run_spec
@@ -19,6 +20,7 @@ from harness.folder import load
 from harness.plan import plan
 from harness.run import opening
 from harness.slo import parse, restored
+from workloads import traces
 
 Sim = Callable[..., tuple[int, dict[str, Any], str]]
 TIGHT = ("--slo", "ttft=1ms")
@@ -197,6 +199,37 @@ def test_requests_given_up_after_the_drain_are_told_with_what_helps(sim: Sim, tr
     assert "wait longer with --drain, or lower --rate" == told["drawn"]["remedy"]
     assert told["replayed"]["remedy"].endswith("replay a quieter part of the trace (--start, --stop)")
     assert {"timeout": 3} == {k: n for k, n in drawn["summary"]["status"].items() if n}
+
+
+def test_requests_longer_than_the_context_are_told(sim: Sim) -> None:
+    """OPT-13B knows 2,048 tokens; a simulation of 8,000 would be quoted as its speed."""
+    _, long, text = sim("--lengths", "fixed:prompt=4000,output=10", "--rate", "0.1", "--requests", "5")
+    _, short, _ = sim("--lengths", "fixed:prompt=2000,output=10", "--rate", "0.1", "--requests", "5")
+    told = _warning(long, "context")
+
+    assert told["message"].startswith("5 of 5 requests are longer than the context of opt-13b (2,048 tokens; the lo")
+    assert told["remedy"] == "take a --model with a longer context, or limit the lengths (--lengths)"
+    assert "longer than the context of opt-13b" in text
+    assert "context" not in {w["code"] for w in short["warnings"]}
+    assert "valid, with 2 warnings (context, few-requests)" == long["verdict"]["text"]
+
+
+def test_rows_of_a_trace_that_are_not_sent_are_told(sim: Sim, trace: str) -> None:
+    """Half of a trace could be left out, and only run.json would know."""
+    path = Path(trace)
+    path.write_text(path.read_text(encoding="utf-8").replace(",100,10\n", ",100,0\n", 3), encoding="utf-8")
+    _, found, text = sim("--trace", trace)
+    _, part, _ = sim("--trace", trace, "--start", "100s")
+
+    expected = "3 of 1,100 rows of quiet_then_busy.csv are not sent (GeneratedTokens is 0: 3)"
+    assert expected == _warning(found, "dropped-rows")["message"]
+    assert expected in text
+    assert "dropped-rows" not in {w["code"] for w in part["warnings"]}
+
+
+def test_rows_before_the_start_are_no_loss() -> None:
+    """Whoever asks for the second hour of a trace would be warned about the first."""
+    assert traces.BEFORE == BEFORE
 
 
 def _warning(found: dict[str, Any], code: str) -> dict[str, str]:

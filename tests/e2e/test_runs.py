@@ -167,18 +167,19 @@ def test_killed_run_can_be_reported(bench: Bench, wait_for: WaitFor, tmp_path: P
     assert info(tmp_path / "out")["state"] == "running"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 4)])
 def test_signal_stops_drains_and_reports(
-    number: signal.Signals, bench: Bench, wait_for: WaitFor, tmp_path: Path
+    number: signal.Signals, code: int, bench: Bench, wait_for: WaitFor, tmp_path: Path
 ) -> None:
-    """Ctrl-C, or the end of a CI job, would throw the measurements away."""
-    process = bench(*ENDLESS)
+    """Ctrl-C would throw the measurements away, or a CI job that was ended early would be green."""
+    process = bench(*ENDLESS, "--json")
     wait_for(lambda: rows(tmp_path) > 20_000)
     process.send_signal(number)
-    finished(process)
+    out, _ = finished(process, code)
 
     found = info(tmp_path / "out")
-    assert found["state"] == "interrupted"
+    assert (found["state"], json.loads(out)["state"]) == ("interrupted", "interrupted")
+    assert found["verdict"]["text"].startswith("interrupted: ")
     assert found["outcome"]["not_sent"] > 0
     assert found["outcome"]["sent"] == load(tmp_path / "out").requests.num_rows
     assert (tmp_path / "out" / "report.html").exists()
@@ -201,7 +202,7 @@ def test_second_interrupt_ends_at_once(bench: Bench, wait_for: WaitFor, tmp_path
     wait_for(lambda: rows(tmp_path) > 10_000)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
-    finished(process)
+    finished(process, code=4)
 
     found = load(tmp_path / "out")
     assert found.info["state"] == "interrupted"

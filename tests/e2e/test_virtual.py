@@ -68,6 +68,14 @@ def requests(n: int) -> list[Request]:
     return [Request(i, float(i), 1, 1) for i in range(n)]
 
 
+@pytest.mark.parametrize(("at_once", "ended"), [(False, "interrupted"), (True, "stopped")])
+def test_a_simulation_that_is_terminated_is_told_from_one_that_is_interrupted(at_once: bool, ended: str) -> None:
+    """A job that was killed at its time limit would end with the exit code of a good run."""
+    stop = Stop(at_once=at_once)
+
+    assert ended == drive_virtual(Instant(stop), requests(10), None, Rows(), Live(), stop).ended
+
+
 def test_every_record_is_kept() -> None:
     """Requests of the last, unfilled batch would be lost."""
     rows = Rows()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from harness.cli._names import glossary
 from harness.records import to_table
 from harness.schedule import Schedule
-from harness.validity import judge
+from harness.validity import LATE_S, LATE_SHARE, TOO_LATE_S, TOO_LATE_SHARE, judge
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,33 @@ def test_a_late_client_is_told_and_a_very_late_one_is_not_believed(run, late_eve
     assert expected == codes(found)
     assert all(w.remedy for w in found.warnings)
     assert codes(judge(rows, schedule, clock="virtual")) == []
+
+
+def test_a_client_that_is_late_for_a_third_does_not_look_clean(run):
+    """30% of the requests more than 10 ms late, p99 39 ms: 'VALID, all checks passed' hid it."""
+    found = judge(*run(late_s=lambda i: 0.039 if i % 10 < 3 else 0.0))
+
+    assert found.valid
+    assert "valid, with 1 warning (late-client)" == found.text
+    assert "late by more than 10 ms for 30.0% of the requests (p99 39.0 ms" in found.warnings[0].message
+
+
+def test_the_words_about_lateness_are_those_of_the_rules():
+    """`bench explain` would call a run untrustworthy that the verdict calls valid."""
+    terms, _ = glossary()
+    allowed = f"more than {LATE_SHARE:.0%} of the requests leave more than {LATE_S * 1000:.0f} ms late"
+    spoilt = f"more than {TOO_LATE_SHARE:.0%}", f"more than {TOO_LATE_S * 1000:.0f} ms late"
+
+    assert allowed.replace("%", " %") in terms["lateness"]
+    for name in ("lateness", "verdict"):
+        assert all(words.replace("%", " %") in terms[name] for words in spoilt)
+
+
+def test_warnings_are_counted_in_the_verdict(run):
+    """'All checks of the run passed' would stand below two warnings."""
+    found = judge(*run(n=60, status=lambda i: "error" if i == 5 else "ok"))
+
+    assert "valid, with 2 warnings (failed, few-requests)" == found.text
 
 
 def test_failures_are_counted_in_a_warning(run):
