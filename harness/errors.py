@@ -3,7 +3,8 @@
     BenchError                 exit 3   something the user can act on went wrong
     ├── UsageError             exit 2   the command line, a spec, a configuration or an input file is wrong
     ├── BackendError           exit 3   the system under test, or the model it needs, failed
-    └── NotValid               exit 4   the run (or a pair of runs) proves nothing, and the reason
+    ├── NotValid               exit 4   the run (or a pair of runs) proves nothing, and the reason
+    └── Interrupted            exit 130 Ctrl-C ended the command before its report; what was measured stays
 
 A message is one sentence: what was given, what is allowed, the nearest known name, what to do next.
 A request that fails is not an error: it is a row with a status.
@@ -37,6 +38,12 @@ class NotValid(BenchError):
     """A run proves nothing, or two runs cannot be compared."""
 
     exit_code = 4
+
+
+class Interrupted(BenchError):
+    """Ctrl-C ended a run before it was reported; the message says where its rows are."""
+
+    exit_code = 130
 
 
 def no_such(what: str, given: str, known: Iterable[str], hint: str = "") -> UsageError:

@@ -19,6 +19,7 @@ from harness.conclude import conclude
 from harness.config import RunSpec
 from harness.drive import Outcome, Stop, drive_virtual, quiet_process, until
 from harness.drive_wall import WallDriver
+from harness.errors import Interrupted
 from harness.folder import Run, RunFolder, check_free, load, new_folder
 from harness.host import host, process_age_s, versions
 from harness.plan import Plan, plan
@@ -67,8 +68,16 @@ def execute(
         check_free(asked, force=force)
     planned = plan(spec, repeats=repeats)
     live = Live(total=len(planned.schedule), span_s=planned.schedule.span_s, slo=planned.slo)
+    start = _Start(planned, asked, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
+    try:
+        return _carried_out(start, live, html=html, quiet=quiet, say=say)
+    except KeyboardInterrupt:
+        raise start.interrupted() from None
+
+
+def _carried_out(start: _Start, live: Live, *, html: bool, quiet: bool, say: Callable[[str], None]) -> Result:
+    planned = start.planned
     with shown(live, quiet=quiet):
-        start = _Start(planned, asked, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
         outcome = _simulate(start, live) if planned.virtual else asyncio.run(_serve(start, live))
     folder = start.folder()
     folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"})
@@ -76,7 +85,7 @@ def execute(
     folder.update(conclude(run, planned.slo, planned.loaded.gap_cdf, outcome))
     run = load(folder.path)
     report = write_report(run, say) if html else None
-    return Result(run, outcome, report, exit_code(run.info, outcome, spec.fail_under))
+    return Result(run, outcome, report, exit_code(run.info, outcome, planned.spec.fail_under))
 
 
 def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> int:
@@ -159,6 +168,18 @@ class _Start:
             self._folder.save_schedule(self.planned.schedule)
             self._say(f"{opening(self.planned)}; into {path}")
         return self._folder
+
+    def interrupted(self) -> Interrupted:
+        """What to say when Ctrl-C came in the middle of everything: how many rows there are, and what reads them."""
+        recorded = 0
+        if self._folder is not None:
+            self._folder.flush()
+            self._folder.close()
+            recorded = load(self._folder.path).requests.num_rows
+        if self._folder is None or not recorded:
+            return Interrupted("interrupted before there was anything to report.")
+        path = shlex.quote(str(self._folder.path))
+        return Interrupted(f"interrupted before the report; {recorded:,} records are kept: bench report {path}")
 
     def _info(self) -> dict[str, Any]:
         p = self.planned

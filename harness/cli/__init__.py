@@ -12,7 +12,7 @@ from harness.errors import BenchError, no_such
 
 COMMANDS = ("run", "report", "list", "explain", "doctor", "init")
 INTERRUPTED = 130
-"""What a shell expects of a command that Ctrl-C ended before there was anything to report."""
+"""What a shell expects of a command that Ctrl-C ended before its report."""
 
 
 class Commands(click.Group):

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from harness.cli import main
 from harness.folder import load
 
 Bench = Callable[..., "subprocess.Popen[str]"]
@@ -208,6 +209,39 @@ def test_second_interrupt_ends_at_once(bench: Bench, wait_for: WaitFor, tmp_path
     assert found.info["state"] == "interrupted"
     assert found.requests.num_rows == found.info["outcome"]["sent"]
     assert set(found.requests["status"].to_pylist()) == {"ok", "cancelled"}
+
+
+def test_an_interrupt_before_the_report_tells_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A third Ctrl-C would be answered by 'there was nothing to report', beside an hour of records."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.run.conclude", interrupted)
+    code = main([*QUICK, "--quiet", "--out", str(tmp_path / "out")])
+
+    assert 130 == code
+    expected = f"bench: interrupted before the report; 20 records are kept: bench report {tmp_path / 'out'}\n"
+    assert expected == capsys.readouterr().err.lstrip("\n")
+    assert 0 == main(["report", str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize("backend", ["null", "sim"])
+def test_an_interrupt_before_the_first_record_says_so(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A user would look for a report that is not there."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("harness.run.opening", interrupted)
+    code = main(["run", "--backend", backend, "--requests", "3", "--quiet", "--out", str(tmp_path / "out")])
+
+    assert 130 == code
+    assert "interrupted before there was anything to report." in capsys.readouterr().err
 
 
 def test_reader_that_leaves_does_not_matter(bench: Bench) -> None:
