@@ -27,20 +27,30 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """What became of the goal, in capitals, and whether that is good or bad; None where nothing can be said."""
+
+    text: str
+    good: bool | None
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """The texts of a report, free of control characters but not yet escaped.
 
-    `good` tells whether the run is complete, valid, not overloaded, and kept its SLO at the goal; `word` is the state
-    in capitals.
+    `word` is the state of the run in capitals, `qualified` what its verdict adds to it ('with 2 warnings'); they say
+    how far the numbers can be trusted. `mark` says whether the goal was reached.
     """
 
     title: str
     traffic: str
-    good: bool
+    mark: Mark
     word: str
+    qualified: str
     answer: str
     verdict: str
     heads: Facts
+    ran: Facts
     rows: tuple[Row, ...]
     rows_note: str
     classes: tuple[Group, ...]
@@ -65,15 +75,18 @@ def view(run: Run) -> View:
     result = _rows.result(run)
     info = run.info
     word, verdict = _verdict(run)
+    qualified = _qualified(info) if word == VALID else ""
     warnings = _warnings(info, leave_out="overload" if word == OVERLOADED else None)
     return View(
         title=_title(info),
         traffic=_traffic(run, result),
-        good=word == "VALID" and result.kept,
+        mark=_mark(word, result),
         word=word,
+        qualified=qualified,
         answer=_answer(run, result, valid=bool(part(info, "verdict").get("valid", True))),
-        verdict=verdict,
+        verdict="" if qualified else verdict,
         heads=_heads(info, result),
+        ran=_ran(info),
         rows=result.rows,
         rows_note=_rows_note(result),
         classes=result.classes,
@@ -86,7 +99,7 @@ def view(run: Run) -> View:
         errors=result.errors,
         fidelity=_sending.fidelity(info),
         warnings=warnings,
-        no_warnings="No warnings." if run.complete else "None were noted before the run ended.",
+        no_warnings=_no_warnings(run, word),
         definitions=DEFINITIONS,
         commands=_facts.commands(run),
         facts=_facts.used(run),
@@ -119,7 +132,7 @@ def _backend_name(info: Mapping[str, Any]) -> str:
     return first(part(info, "backend"), "backend", "name") or spec.partition(":")[0] or "backend"
 
 
-OVERLOADED = "OVERLOADED"
+VALID, OVERLOADED = "VALID", "OVERLOADED"
 _ENDS = {"running": "It was killed, or is still going on", "interrupted": "It was interrupted"}
 
 
@@ -142,8 +155,26 @@ def _verdict(run: Run) -> tuple[str, str]:
         if grown is not None:
             grew = clean(grown.get("message") or "", 600).removeprefix("overloaded: ")
             return OVERLOADED, f"{_sentence(grew, 600)} {_sentence(grown.get('remedy'), 400)}".strip()
-        return "VALID", "All checks of the run passed."
+        return VALID, "All checks of the run passed."
     return "NOT VALID", " ".join(_sentence(reason, 400) for reason in reasons) or said
+
+
+def _qualified(info: Mapping[str, Any]) -> str:
+    """'with 2 warnings (late-client, few)' of the verdict 'valid, with 2 warnings (late-client, few)'."""
+    said = clean(part(info, "verdict").get("text") or "", 300)
+    head, _, rest = said.partition(", ")
+    return rest.rstrip(".") if head.lower() == "valid" else ""
+
+
+def _mark(word: str, result: _rows.Result) -> Mark:
+    if word == OVERLOADED:
+        return Mark(OVERLOADED, good=False)
+    if word != VALID or result.total == 0:
+        return Mark("NOTHING PROVEN", None)
+    if result.attainment is None:
+        return Mark("NO GOAL GIVEN", None)
+    missed = "GOAL MISSED" if result.attainment < result.goal else "BOUND BROKEN"
+    return Mark("GOAL REACHED" if result.kept else missed, result.kept)
 
 
 def _planned(run: Run) -> int:
@@ -176,15 +207,23 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
 
 
 def _heads(info: Mapping[str, Any], result: _rows.Result) -> Facts:
+    """What the result speaks of: the SLO, the system and the rate."""
+    rows = (
+        ("SLO", result.slo_text),
+        ("System", _system.system(info) or _backend_name(info)),
+        ("Rate", result.rate),
+    )
+    return tuple((name, value) for name, value in rows if value)
+
+
+def _ran(info: Mapping[str, Any]) -> Facts:
+    """What was run, in full."""
     workload, backend = part(info, "workload"), part(info, "backend")
     provenance = {**part(workload, "provenance"), **workload}
     rows = (
-        ("SLO", result.slo_text),
         ("Workload", ", ".join(t for t in (first(workload, "name"), *_system.source(info)) if t)),
         ("Preparation", first(provenance, "preparation", "source")),
         ("Tokenizer", first(provenance, "tokenizer")),
-        ("Rate", result.rate),
-        ("System", _system.system(info)),
         ("Backend", ", ".join(t for t in (_backend_name(info), pairs(backend, _APART)) if t)),
         ("Model", first(backend, "model")),
         ("Hardware", _system.hardware(info)),
@@ -194,6 +233,12 @@ def _heads(info: Mapping[str, Any], result: _rows.Result) -> Facts:
 
 
 _APART = ("backend", "name", "model", "hardware", "device")
+
+
+def _no_warnings(run: Run, word: str) -> str:
+    if word == OVERLOADED:
+        return "None but the overload."
+    return "No warnings." if run.complete else "None were noted before the run ended."
 
 
 def _warnings(info: Mapping[str, Any], leave_out: str | None) -> tuple[Warned, ...]:

@@ -22,16 +22,19 @@ class Markdown:
     def render(self, run: Run) -> str:
         """The text, ending with a newline."""
         view = _view.view(run)
+        state = f"{view.word}, {view.qualified}." if view.qualified else f"{view.word}: {view.verdict}"
         blocks = [
             f"## {in_markdown(view.title)}",
-            f"**{in_markdown(view.answer, None)}**",
-            f"{view.word}: {in_markdown(view.verdict, None)}",
+            in_markdown(view.traffic, None),
+            f"**{view.mark.text}. {in_markdown(view.answer, None)}**",
+            in_markdown(state, None),
+            *(f"> {in_markdown(f'{w.message} {w.remedy}'.strip(), None)}" for w in view.warnings),
             "\n".join(f"- {name}: {in_markdown(value)}" for name, value in view.heads),
             _table(HEADS, _rows(view)),
             in_markdown(view.flow, None),
             _table(("status", "requests", "share"), view.counts),
             f"Sending: {in_markdown(view.fidelity, None)}",
-            *(f"> {in_markdown(f'{w.message} {w.remedy}'.strip(), None)}" for w in view.warnings),
+            "\n".join(["What was run:", "", *(f"- {name}: {in_markdown(value)}" for name, value in view.ran)]),
         ]
         return "\n\n".join(block for block in blocks if block) + "\n"
 

@@ -108,9 +108,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 
 def _lines(view: _view.View) -> Iterator[Line]:
     heads = dict(view.heads)
-    if "System" in heads:
-        yield Line("system", heads["System"])
-    yield Line("SLO", heads.get("SLO", "none given"))
+    yield Line("system", heads["System"])
+    yield Line("SLO", heads["SLO"])
     if "Rate" in heads:
         yield Line("rate", heads["Rate"])
     yield Line("flow", view.flow)
@@ -128,7 +127,11 @@ def _cautions(view: _view.View) -> Iterator[Line]:
 def _end(view: _view.View, run: Run) -> Iterator[Line]:
     report = run.path / "report.html"
     yield Line("report", "", copied=clean(report if report.exists() else f"bench report {run.path}", None))
-    yield Line(view.word, f"{view.answer} {view.verdict}".strip(), _style(view.good))
+    told = f"{view.answer} {view.verdict}".strip()
+    if view.qualified:
+        yield Line(f"{view.word},", f"{view.qualified}: {told}")
+    else:
+        yield Line(view.word, told, "bold" if view.word == _view.VALID else _style(False))
     yield Line("next", f"{view.next.text}:", copied=view.next.command)
 
 

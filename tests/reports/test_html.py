@@ -19,6 +19,7 @@ from reports._twin import MOST_ROWS, twin
 from reports.html import Html
 
 MakeRun = Callable[..., Run]
+QUALIFIED = "valid, with 2 warnings (late-client, few)"
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = [
     SCRIPT,
@@ -110,10 +111,54 @@ def test_page_order_is_fixed(make_run: MakeRun) -> None:
     """The verdict would no longer come before the tables, the tables before the figures."""
     html = Html().render(make_run())
 
-    marks = ('class="verdict', 'id="percentiles"', ">How the requests ended", 'id="figures"', 'id="fidelity"',
-             'id="warnings"', 'id="definitions"', 'id="repeat"')  # fmt: skip
+    marks = ('class="verdict', 'id="warnings"', 'id="percentiles"', ">How the requests ended", 'id="ran"',
+             'id="figures"', 'id="fidelity"', 'id="definitions"', 'id="repeat"')  # fmt: skip
     places = [html.index(mark) for mark in marks]
     assert sorted(places) == places
+
+
+def box_of(run: Run) -> str:
+    """The HTML of the verdict."""
+    return Html().render(run).partition('<section class="verdict')[2].partition("</section>")[0]
+
+
+def test_verdict_is_for_those_who_decide(make_run: MakeRun) -> None:
+    """Who decides would have to read about tokenizers and block counts before the rate and the SLO."""
+    run = make_run()
+    names = re.findall(r"<dt>([^<]*)</dt>", box_of(run))
+    words = " ".join(Page(Html().render(run)).words().split())
+
+    assert ["SLO", "System", "Rate"] == names
+    assert "Tokenizer OPT Backend engine, policy sarathi, kv paged, kv blocks 512" in words.partition("What was run")[2]
+
+
+@pytest.mark.parametrize(
+    ("given", "mark", "color"),
+    [
+        ({}, "GOAL REACHED", "good"),
+        ({"slo": "ttft=0.1"}, "GOAL MISSED", "bad"),
+        ({"slo": "ttft=1,p99:e2e=1"}, "BOUND BROKEN", "bad"),
+        ({"slo": ""}, "NO GOAL GIVEN", ""),
+        ({"warnings": [{"code": "overload", "message": "overloaded: the queue grew"}]}, "OVERLOADED", "bad"),
+        ({"verdict": {"valid": False, "reasons": ["tokens were lost"]}}, "NOTHING PROVEN", ""),
+        ({"complete": False, "state": "running"}, "NOTHING PROVEN", ""),
+    ],
+)
+def test_goal_and_validity_are_two_things(given: dict[str, Any], mark: str, color: str, make_run: MakeRun) -> None:
+    """A green VALID would be read as 'passed' for a run that missed its goal or was overloaded."""
+    box = box_of(make_run(**given))
+
+    assert f'<p class="mark{" " + color if color else ""}">{mark}</p>' in box
+    assert box.startswith(f'{" " + color if color else ""}" aria')
+    assert not re.search(r'class="word [^"]*(good|bad)', box)
+
+
+def test_verdict_of_the_harness_is_shown_as_it_comes(make_run: MakeRun) -> None:
+    """A run with warnings would be called valid without a word about them."""
+    words = " ".join(re.sub(r"<[^>]*>", "", box_of(make_run(verdict={"valid": True, "text": QUALIFIED}))).split())
+
+    assert "VALID, with 2 warnings (late-client, few)" in words
+    assert "All checks of the run passed" not in words
 
 
 def test_page_fetches_nothing(make_run: MakeRun) -> None:

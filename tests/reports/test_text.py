@@ -169,6 +169,22 @@ def test_title_says_what_was_asked_for(make_run: MakeRun) -> None:
     assert len(re.findall("achieved|rate 11.9", text)) == 1
 
 
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_verdict_of_the_harness_is_shown_as_it_comes(form: str, make_run: MakeRun) -> None:
+    """A run with warnings would be called valid without a word about them."""
+    run = make_run(verdict={"valid": True, "text": "valid, with 2 warnings (late-client, few)"})
+    text = " ".join(registry.make("reports", form).render(run).split())
+
+    assert "VALID, with 2 warnings (late-client, few)" in text
+
+
+def test_valid_is_green_for_nobody(make_run: MakeRun) -> None:
+    """A green VALID would be read as 'passed' for a run that missed its goal."""
+    shown = {Text(color=True).render(make_run(slo=slo)).partition("VALID")[0][-8:] for slo in ("ttft=9", "ttft=0.1")}
+
+    assert all("\x1b[1m" in style and "32" not in style for style in shown)
+
+
 def test_text_in_color_says_the_same(make_run: MakeRun) -> None:
     """A terminal would show other words than the log."""
     colored = Text(color=True).render(make_run())
