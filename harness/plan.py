@@ -7,6 +7,7 @@ import importlib
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness import registry, slo
@@ -110,8 +111,20 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
             f"The schedule drawn now ({schedule.sha256[:12]}) is not that of the run to repeat "
             f"({repeats[:12]}); the trace, the preset or bench itself has changed since."
         )
-    filled = replace(spec, slo=slo.text(objective) or None)
+    filled = _anywhere(replace(spec, slo=slo.text(objective) or None))
     return Plan(filled, loaded, replace(objective, goal=spec.goal), backend, schedule)
+
+
+def _anywhere(spec: RunSpec) -> RunSpec:
+    """The spec with whole paths of traces, so that its run.json repeats the run from any folder."""
+    arrivals = parse(spec.arrivals) if spec.arrivals is not None else None
+    if arrivals is not None and arrivals.name == "trace":
+        path = arrivals.args.get("path", arrivals.first)
+        first = None if arrivals.first is None else str(Path(arrivals.first).absolute())
+        args = {**arrivals.args, **({"path": str(Path(path).absolute())} if path and first is None else {})}
+        arrivals = replace(arrivals, args=args, first=first)
+    trace = None if spec.trace is None else str(Path(spec.trace).absolute())
+    return replace(spec, trace=trace, arrivals=None if arrivals is None else str(arrivals))
 
 
 def _check_classes(objective: Slo, schedule: Schedule) -> None:

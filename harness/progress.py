@@ -91,7 +91,7 @@ def line(live: Live) -> str:
     """The state of a run in one plain line."""
     parts = [f"{live.elapsed_s():.0f} s", f"sent {live.sent}/{live.total}"]
     parts += [f"in flight {live.sent - live.finished}", f"finished {live.finished}", f"failed {live.failed}"]
-    if live.scored:
+    if live.scored and live.slo.bounds:
         parts.append(f"within the SLO {live.met / live.scored:.1%}")
     return ", ".join(parts)
 
@@ -106,11 +106,12 @@ def cells(live: Live) -> list[tuple[str, str]]:
     rate = f"{live.sent / elapsed_s:.2f}" if elapsed_s > 0 else "-"
     counts = f"{live.sent} of {live.total} sent, {live.sent - live.finished} in flight, "
     counts += f"{live.finished} finished, {live.failed} failed"
+    share = f"{live.met / live.scored:.1%} (goal {live.slo.goal:.0%})" if live.scored else "-"
     return [
         ("elapsed", f"{elapsed_s:.0f} s{remaining}"),
         ("requests", counts),
         ("rate", f"{rate} of {asked} req/s"),
-        ("within SLO", f"{live.met / live.scored:.1%} (goal {live.slo.goal:.0%})" if live.scored else "-"),
+        *([("within SLO", share)] if live.slo.bounds else []),
         ("last 10 s", f"TTFT {_two(ttft_s, 's')}; TPOT {_two(tpot_s, 's')}"),
         ("lateness", f"p99 {_quantile(live.late_s(), 0.99) * 1e3:.1f} ms" if live.late_s() else "-"),
     ]

@@ -19,11 +19,32 @@ def test_everything_that_is_listed_is_explained(kind: str, capsys: pytest.Captur
         assert capsys.readouterr().out.startswith(name)
 
 
-@pytest.mark.parametrize("term", ["ttft", "tpot", "goodput", "capacity", "lateness", "idc", "SLO", "goodput_rps"])
+TERMS = """ttft tpot goodput capacity lateness idc SLO goodput_rps valid overloaded inconclusive sending ks drain rate
+rejected timeout preemptions p99 within fail-under dispersion window interrupted context"""
+
+
+@pytest.mark.parametrize("term", TERMS.split())
 def test_words_of_the_result_are_explained(term: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A newcomer could not read the summary."""
     assert main(["explain", term]) == 0
     assert "(term)" in capsys.readouterr().out
+
+
+def test_other_words_lead_to_terms() -> None:
+    """`bench explain percentile` would end in a traceback."""
+    terms, aliases = _names.glossary()
+
+    assert set(aliases.values()) <= set(terms)
+    assert not set(aliases) & set(terms)
+
+
+def test_metrics_are_explained_without_fields_of_their_classes(capsys: pytest.CaptureFixture[str]) -> None:
+    """'assume Assume, default nothing' tells a user nothing."""
+    for name in _names.names("metrics"):
+        assert main(["explain", f"metrics.{name}"]) == 0
+        shown = capsys.readouterr().out
+        assert "Assume" not in shown
+        assert "arguments" not in shown
 
 
 def test_arguments_are_explained_with_unit_and_default(capsys: pytest.CaptureFixture[str]) -> None:

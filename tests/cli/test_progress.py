@@ -92,5 +92,16 @@ def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_before_anything_has_happened_the_panel_is_empty_and_whole() -> None:
     """The first picture would end in a division by zero."""
-    assert {"-"} == {dict(cells(Live()))[name] for name in ("within SLO", "lateness")}
-    assert "- of - req/s" == dict(cells(Live()))["rate"]
+    empty = dict(cells(Live(slo=Slo((Bound("ttft", 0.25),)))))
+
+    assert {"-"} == {empty[name] for name in ("within SLO", "lateness")}
+    assert "- of - req/s" == empty["rate"]
+
+
+def test_without_an_slo_nothing_is_within_it() -> None:
+    """'within the SLO 100%' of a run that has none would be read as a success."""
+    found = Live(total=1, span_s=1.0, sent=1, finished=1)
+    found.seen([record(0, 0.1)])
+
+    assert "SLO" not in line(found)
+    assert "within SLO" not in dict(cells(found))

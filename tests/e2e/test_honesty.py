@@ -247,6 +247,21 @@ def test_a_trace_in_real_time_is_not_replayed_for_a_day(trace: str) -> None:
     assert "the first 60 s of the trace (--duration changes that)" in opening(wall)
 
 
+@pytest.mark.parametrize("form", ["--trace quiet.csv", "--arrivals trace:quiet.csv", "--arrivals trace:path=quiet.csv"])
+def test_a_replay_is_repeated_from_another_folder(
+    form: str, sim: Sim, trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`bench run --config /elsewhere/run.json` would look for the trace where the shell stands."""
+    Path(trace).rename(tmp_path / "quiet.csv")
+    _, first, _ = sim(*form.split(), "--requests", "10")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    code, again, _ = sim("--config", "../out/run.json")
+
+    assert 0 == code
+    assert first["schedule"]["sha256"] == again["schedule"]["sha256"]
+
+
 def test_a_bound_for_a_class_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """`ttft@chat=2` of a trace of conversations would hold, whatever the system did."""
     trace = tmp_path / "burst.csv"
