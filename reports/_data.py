@@ -15,7 +15,14 @@ if TYPE_CHECKING:
     from harness.api import Bound, Slo
     from harness.folder import Run
 
-LABELS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2e": "E2E", "itl_p99": "ITL p99", "lateness": "lateness"}
+LABELS = {
+    "ttft": "TTFT",
+    "tpot": "TPOT",
+    "itl": "ITL",
+    "e2e": "E2E",
+    "itl_p99": "ITL p99 (request)",
+    "lateness": "lateness",
+}
 EMPTY = "No request was recorded, so there is nothing to draw; run it longer or with more --requests."
 
 
@@ -31,6 +38,21 @@ class Margin:
 def label(metric: str) -> str:
     """The printed name of a metric."""
     return LABELS.get(metric, metric)
+
+
+def bound_label(metric: str, percentile: float | None = None, tag: str | None = None) -> str:
+    """The printed name of what a bound asks: of a metric with many values a request the largest of each request."""
+    if percentile is not None:
+        name = f"{label(metric)} p{percentile:g} (run)"
+    else:
+        name = f"{label(metric)} max (request)" if pooled(metric) else label(metric)
+    return name if tag is None else f"{name} @{clean(tag, 40)}"
+
+
+def pooled(metric: str) -> bool:
+    """Whether the metric has a value per token and not one per request."""
+    found = measure.metrics().get(metric)
+    return found is not None and measure.is_pooled(found)
 
 
 def metric(run: Run, name: str) -> np.ndarray:
@@ -79,5 +101,4 @@ def _margin(run: Run, scored: slos.BoundScore) -> Margin:
         limit = np.where(np.isnan(own), limit, own)
     values = metric(run, bound.metric)
     ratio = np.where(np.isnan(values) | ~scored.applies, 0.0, values / limit)
-    name = label(bound.metric) + (f"@{clean(bound.tag, 40)}" if bound.tag is not None else "")
-    return Margin(bound, name, np.where(answered(run), ratio, np.inf))
+    return Margin(bound, bound_label(bound.metric, tag=bound.tag), np.where(answered(run), ratio, np.inf))

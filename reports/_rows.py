@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from harness.measure import metrics, sample, succeeded
+from harness.measure import metrics, per_request, sample, succeeded
 from harness.summary import describe, summarize
 from reports import _data, _numbers, _sending
 from reports._clean import clean
@@ -18,6 +18,8 @@ from reports._errors import Error, errors
 from reports._facts import caution, part
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from harness.folder import Run
 
 ALWAYS = ("ttft", "tpot", "itl", "e2e")
@@ -84,7 +86,7 @@ def result(run: Run) -> Result:
     asked = part(run.info, "workload").get("rate_rps")
     rate = float(asked) if isinstance(asked, int | float) and asked > 0 else None
     overloaded = caution(run.info, "overload") is not None
-    measured = {} if overloaded else part(summary, "metrics")
+    measured = {} if overloaded else {**part(summary, "metrics"), **_largest(run.requests, bounds)}
     return Result(
         total=total,
         ok=ok,
@@ -115,10 +117,22 @@ def rows(measured: Mapping[str, Any], bounds: Iterable[Mapping[str, Any]], goal:
     """One row per latency and per bound: a bound on all requests stands in the row of its metric."""
     bounds = list(bounds)
     plain = {str(b["metric"]): b for b in bounds if b.get("tag") is None and b.get("percentile") is None}
-    names = [*ALWAYS, *(m for m in plain if m not in ALWAYS)]
-    made = [_row(_data.label(name), part(measured, name), plain.get(name), goal) for name in names]
+    largest = [name for name in plain if _data.pooled(name)]
+    own = [name for name in plain if name not in (*ALWAYS, *largest)]
+    made = [
+        _row(_data.label(name), part(measured, name), None if name in largest else plain.get(name), goal)
+        for name in (*ALWAYS, *own)
+    ]
+    made += [_row(_data.bound_label(n), part(measured, _data.bound_label(n)), plain[n], goal) for n in largest]
     apart = [b for b in bounds if b.get("tag") is not None or b.get("percentile") is not None]
     return (*made, *(_row(_bound_name(b), None, b, goal) for b in apart))
+
+
+def _largest(table: pa.Table, bounds: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Percentiles of the largest value of each request, where a bound asks for it."""
+    asked = {str(b["metric"]) for b in bounds if b.get("tag") is None and b.get("percentile") is None}
+    values = {name: per_request(metrics()[name], table)[succeeded(table)] for name in asked if _data.pooled(name)}
+    return {_data.bound_label(name): describe(found[~np.isnan(found)]) for name, found in values.items()}
 
 
 def _row(name: str, values: Mapping[str, Any] | None, bound: Mapping[str, Any] | None, goal: float) -> Row:
@@ -147,9 +161,7 @@ def _met(bound: Mapping[str, Any], goal: float) -> tuple[str, bool]:
 
 
 def _bound_name(bound: Mapping[str, Any]) -> str:
-    percentile = bound.get("percentile")
-    name = _data.label(str(bound["metric"])) + ("" if percentile is None else f" p{percentile:g}")
-    return name if bound.get("tag") is None else f"{name} @{clean(bound['tag'], 40)}"
+    return _data.bound_label(str(bound["metric"]), bound.get("percentile"), bound.get("tag"))
 
 
 def _slo_text(bounds: list[Mapping[str, Any]], goal: float) -> str:
@@ -215,6 +227,7 @@ def _class(run: Run, tag: str | None, bounds: list[Mapping[str, Any]], goal: flo
     own = [
         {**b, "tag": None} for b in bounds if tag is not None and b.get("tag") == tag and b.get("percentile") is None
     ]
+    measured |= {} if overloaded else _largest(table, own)
     name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
     failed = int(np.sum(~ok))
     return Group(f"{_numbers.count(table.num_rows, 'request')} {name}, {failed:,} failed", rows(measured, own, goal))

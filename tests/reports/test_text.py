@@ -185,6 +185,19 @@ def test_valid_is_green_for_nobody(make_run: MakeRun) -> None:
     assert all("\x1b[1m" in style and "32" not in style for style in shown)
 
 
+def test_bounds_on_gaps_are_told_apart(make_run: MakeRun) -> None:
+    """A bound on the largest gap of each request would stand beside percentiles of all gaps, as if it spoke of them."""
+    text = Text(width=100).render(make_run(slo="itl=0.04,itl_p99=0.05,p99:itl=0.1", failed=0))
+    rows = {line[:19].strip(): line[19:].split() for line in text.splitlines()[3:12]}
+
+    told = "ITL max (request) <= 40 ms, ITL p99 (request) <= 50 ms, ITL p99 (run) <= 100 ms"
+    assert told in " ".join(text.split())
+    assert ["ms", "30.1", "30.0", "35.1", "39.3"] == rows["ITL"]
+    assert ["40", "ms"] == rows["ITL max (request)"][5:7]
+    assert float(rows["ITL max (request)"][2]) > float(rows["ITL"][3])
+    assert ["100", "ms", "kept"] == rows["ITL p99 (run)"][:3]
+
+
 def test_text_in_color_says_the_same(make_run: MakeRun) -> None:
     """A terminal would show other words than the log."""
     colored = Text(color=True).render(make_run())
