@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 from harness.api import Caution
 from harness.measure import succeeded
 from harness.metrics._lists import number
+from harness.slo_text import bound_text
 from harness.validity import less_traffic
 
 if TYPE_CHECKING:
+    from harness.api import Slo
     from harness.drive import Outcome
     from harness.folder import Run
 
@@ -18,12 +20,33 @@ BEFORE = "before the slice"
 """The reason for rows that --start leaves out: the user asked for it, so nobody is warned."""
 
 
-def cautions(run: Run, outcome: Outcome | None) -> Iterator[Caution]:
-    """Warnings from how a run ended and from what `run.json` says of its workload and its backend."""
+LOOSE_S = 60.0
+"""A bound above this on the wait for one token was probably meant in milliseconds: nobody waits a minute."""
+
+ONE_TOKEN = ("ttft", "ttft_sent", "tpot", "itl", "itl_p99")
+"""Metrics that are the wait for one token."""
+
+
+def cautions(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[Caution]:
+    """Warnings from how a run ended, from its SLO, and from what `run.json` says of its workload and backend."""
+    yield from loose(objective)
     recorded = bool(_part(run.info, "workload").get("recorded"))
     yield from _cut(run, outcome, recorded=recorded)
     yield from _left_out(_part(_part(run.info, "workload"), "provenance"))
     yield from _too_long(run, recorded=recorded)
+
+
+def loose(objective: Slo) -> Iterator[Caution]:
+    """Bounds that were probably meant in milliseconds."""
+    for bound in objective.bounds:
+        if bound.metric in ONE_TOKEN and bound.limit > LOOSE_S:
+            name = bound_text(bound).rpartition("=")[0]
+            yield Caution(
+                "loose-bound",
+                f"the bound {bound_text(bound)} is {bound.limit:g} s",
+                f"write {name}={bound.limit:g}ms for milliseconds",
+                {"limit_s": bound.limit},
+            )
 
 
 def _part(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -32,7 +32,7 @@ def conclude(run: Run, objective: Slo, gap_cdf: GapCdf | None, outcome: Outcome 
     if outcome is not None and outcome.error is not None:
         reason = f"The backend failed: {outcome.error}"
         verdict = dataclasses.replace(verdict, valid=False, reasons=[reason, *verdict.reasons])
-    verdict = dataclasses.replace(verdict, warnings=[*cautions(run, outcome), *verdict.warnings])
+    verdict = dataclasses.replace(verdict, warnings=[*cautions(run, objective, outcome), *verdict.warnings])
     summary = summarize(run.requests, objective)
     vllm = summary.pop("vllm")
     return {

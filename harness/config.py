@@ -250,6 +250,8 @@ def read(path: str) -> ConfigFile:
     file = Path(path)
     if file.is_dir():
         file = file / "run.json"
+        if not file.exists():
+            raise UsageError(f"'{path}' is a folder without run.json; name a TOML file, or the folder of a run.")
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -257,11 +259,11 @@ def read(path: str) -> ConfigFile:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"'{path}' cannot be read as text ({error}).") from None
     if file.suffix == ".json":
-        return _from_run(text, str(path))
+        return _from_run(text, str(file))
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"'{path}' is not TOML: {error}.") from None
+        raise UsageError(f"'{path}' is not TOML: {str(error).rstrip('.')}.") from None
     return ConfigFile(Given(_flat(values, str(path)), str(path)))
 
 
@@ -273,6 +275,8 @@ def _flat(values: dict[str, Any], path: str) -> dict[str, object]:
 
 
 def _from_run(text: str, path: str) -> ConfigFile:
+    from harness.records import VERSION  # heavy: pyarrow
+
     try:
         info = json.loads(text)
     except ValueError as error:
@@ -280,6 +284,9 @@ def _from_run(text: str, path: str) -> ConfigFile:
     spec = info.get("spec") if isinstance(info, dict) else None
     if not isinstance(spec, dict):
         raise UsageError(f"'{path}' was not written by 'bench run': it has no 'spec'.")
+    schema = info.get("schema")
+    if isinstance(schema, int) and schema > VERSION:
+        raise UsageError(f"'{path}' has schema {schema}, this bench reads up to {VERSION}; use a newer bench.")
     schedule = info.get("schedule")
     sha256 = schedule.get("sha256") if isinstance(schedule, dict) else None
     return ConfigFile(Given(_flat(spec, path), path), sha256)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness import registry, slo
+from harness.cautions import loose
 from harness.conclude import conclude
 from harness.config import RunSpec
 from harness.drive import Outcome, Stop, drive_virtual, quiet_process, until
@@ -67,6 +68,8 @@ def execute(
     if asked is not None:
         check_free(asked, force=force)
     planned = plan(spec, repeats=repeats)
+    for caution in loose(planned.slo):
+        say(f"warning: {caution.message}; {caution.remedy}")
     live = Live(total=len(planned.schedule), span_s=planned.schedule.span_s, slo=planned.slo)
     start = _Start(planned, asked, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     try:
@@ -129,7 +132,10 @@ def write_report(run: Run, say: Callable[[str], None]) -> Path | None:
 
 def default_folder(planned: Plan) -> Path:
     """bench-runs/<workload>-<backend>-<UTC stamp>."""
-    name = f"{_plain(planned.loaded.name)}-{_plain(parse(planned.spec.backend).name)}"
+    workload = planned.loaded.name
+    if planned.spec.trace is not None:
+        workload = workload.partition(".")[0] or workload
+    name = f"{_plain(workload)}-{_plain(parse(planned.spec.backend).name)}"
     return Path(RUNS) / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
@@ -179,7 +185,9 @@ class _Start:
         if self._folder is None or not recorded:
             return Interrupted("interrupted before there was anything to report.")
         path = shlex.quote(str(self._folder.path))
-        return Interrupted(f"interrupted before the report; {recorded:,} records are kept: bench report {path}")
+        return Interrupted(
+            f"interrupted before the report; 'bench report {path}' tells of the {recorded:,} records kept."
+        )
 
     def _info(self) -> dict[str, Any]:
         p = self.planned

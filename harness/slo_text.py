@@ -13,7 +13,7 @@ from harness.spec import seconds
 if TYPE_CHECKING:
     from harness.api import Metric
 
-_BOUND = re.compile(r"(?:p(?P<percentile>[^:=@]*):)?(?P<metric>[^:=@]*)(?:@(?P<tag>[^=]*))?(?:=(?P<limit>.*))?")
+_BOUND = re.compile(r"(?:[pP](?P<percentile>[^:=@]*):)?(?P<metric>[^:=@]*)(?:@(?P<tag>[^=]*))?(?:=(?P<limit>.*))?")
 
 
 def parse(text: str, *, goal: float = 0.9) -> Slo:
@@ -59,7 +59,8 @@ def _key(bound: Bound) -> tuple[object, ...]:
 def _bound(part: str, whole: str) -> Bound:
     match = _BOUND.fullmatch(part)
     if not part or match is None:
-        raise UsageError(f"'{whole}': '{part}' is no bound; write metric=seconds, such as ttft=0.25,tpot=100ms.")
+        where = f"'{part}'" if part == whole.strip() else f"'{whole}': '{part}'"
+        raise UsageError(f"{where} is no bound; write metric=seconds, such as ttft=0.25,tpot=100ms.")
     name, limit, tag = match["metric"].strip(), match["limit"], match["tag"]
     metric = _metric(name)
     if limit is None or not limit.strip():

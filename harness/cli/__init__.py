@@ -47,7 +47,11 @@ First steps
   bench list                   every workload, model, GPU and policy there is
   bench explain goodput        what a word of the result means
 
-Exit codes: 0 good; 1 a bound failed; 2 wrong usage; 3 the backend failed; 4 the run is not valid; 5 inconclusive.
+\b
+Exit codes
+  0 good                     1 --fail-under: a bound failed      2 wrong usage
+  3 the backend failed       4 not valid, or ended at once       5 --fail-under: inconclusive
+  130 interrupted before there was a report
 """
 
 
@@ -87,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(error.format_message(), 2)
     except (KeyboardInterrupt, click.Abort):
         return _complain("interrupted before there was anything to report.", INTERRUPTED)
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # click makes exit code 1 of a reader who has left, which is no failed bound
         from harness.cli import _terminal
 
         _terminal.detach()

@@ -35,8 +35,9 @@ def nothing(_: str) -> None:
 
 
 def complain(sentence: str) -> None:
-    """What went wrong, in one sentence."""
-    click.echo(f"bench: {' '.join(sentence.split())}", err=True)
+    """What went wrong, in one sentence with a period."""
+    text = " ".join(sentence.split())
+    click.echo(f"bench: {text}{'' if text.endswith(('.', '!', '?')) else '.'}", err=True)
 
 
 def show(form: str, run: Run) -> None:

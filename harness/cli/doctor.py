@@ -12,17 +12,17 @@ def command(no_engine: bool) -> int:
 
     Ends with exit code 0 when everything that a run needs is there, else 3.
     """
-    from harness.cli import _checks
+    from harness.cli import _checks, _terminal
 
     checks = [c for c in _checks.ALL if not (no_engine and c is _checks.engine)]
     failed = 0
     for check in checks:
         found = check()
         failed += found.state == "FAIL"
-        click.echo(f"{found.state:<5} {found.name:<17} {found.value}")
+        _terminal.say(f"{found.state:<5} {found.name:<17} {found.value}")
         if found.remedy:
-            click.echo(f"      {'':<17} -> {found.remedy}")
-    click.echo()
+            _terminal.say(f"      {'':<17} -> {found.remedy}")
+    _terminal.say("")
     ready = "Everything a run needs is there. Next: bench run --workload chatbot --slo ttft=0.25,tpot=0.1"
-    click.echo("A run needs what failed above." if failed else ready)
+    _terminal.say("A run needs what failed above." if failed else ready)
     return 3 if failed else 0

@@ -25,7 +25,7 @@ def command(name: str) -> int:
 
     A name that several kinds have is explained for each; KIND.NAME chooses one (arrivals.gamma).
     """
-    from harness.cli import _names
+    from harness.cli import _names, _terminal
     from harness.errors import no_such
 
     kind, dot, short = name.partition(".")
@@ -40,7 +40,7 @@ def command(name: str) -> int:
     if not found:
         known = {n for k in _names.kinds() for n in _names.names(k)} | set(terms)
         raise _short(no_such("name", name, known))
-    click.echo("\n\n".join(found))
+    _terminal.say("\n\n".join(found))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -13,15 +14,16 @@ TEMPLATE = Path(__file__).with_name("init.toml")
 @click.argument("file", default="bench.toml")
 def command(file: str) -> int:
     """Write FILE (bench.toml), a commented configuration that 'bench run --config FILE' takes."""
+    from harness.cli import _terminal
     from harness.errors import UsageError
 
     path = Path(file)
     try:
         with path.open("x", encoding="utf-8") as out:
-            out.write(TEMPLATE.read_text(encoding="utf-8"))
+            out.write(TEMPLATE.read_text(encoding="utf-8").replace("bench.toml", shlex.quote(file)))
     except FileExistsError:
         raise UsageError(f"'{file}' exists and is left alone; name another file.") from None
     except OSError as error:
         raise UsageError(f"'{file}' cannot be written: {error.strerror}.") from None
-    click.echo(f"{file} written; edit it, then: bench run --config {file}")
+    _terminal.say(f"{file} written; edit it, then: bench run --config {shlex.quote(file)}")
     return 0

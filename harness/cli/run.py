@@ -43,8 +43,9 @@ Exit codes
   1 --fail-under: too few requests kept the SLO, or a percentile bound is broken
   2 wrong usage
   3 the backend failed
-  4 the run is not valid
+  4 the run is not valid, or was ended at once (Ctrl-C twice, SIGTERM) without --fail-under
   5 --fail-under: good so far, but the queue was growing, or the run was ended early
+  130 interrupted before the report
 
 Ctrl-C once stops sending, waits for answers and reports; twice ends the run now. Both keep what was measured.
 """

@@ -30,6 +30,15 @@ def test_words_of_the_result_are_explained(term: str, capsys: pytest.CaptureFixt
     assert "(term)" in capsys.readouterr().out
 
 
+def test_a_list_that_is_read_by_a_program_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    """`bench list | grep` would miss what stands after the 96th column."""
+    main(["list"])
+    lines = capsys.readouterr().out.splitlines()
+
+    assert not any(line.endswith("...") for line in lines)
+    assert max(map(len, lines)) > 100
+
+
 def test_other_words_lead_to_terms() -> None:
     """`bench explain percentile` would end in a traceback."""
     terms, aliases = _names.glossary()

@@ -72,7 +72,10 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("run --config broken.toml", 2, "'broken.toml' is not TOML", "line 1"),
     ("run --config table.toml", 2, "slo in 'table.toml' must be one value", "name = value"),
     ("run --config image.toml", 2, "'image.toml' cannot be read as text", "utf-8"),
-    ("run --config strange", 2, "'strange' is not JSON", "line 1"),
+    ("run --config strange", 2, "'strange/run.json' is not JSON", "line 1"),
+    ("run --config full", 2, "'full' is a folder without run.json", "the folder of a run"),
+    ("run --config newer", 2, "'newer/run.json' has schema 99, this bench reads up to 1", "newer bench"),
+    ("run --backend null --slo x:ttft=1", 2, "'x:ttft=1' is no bound; write metric=seconds", "ttft=0.25"),
     ("run --config typed.toml", 2, "duration in 'typed.toml' must be a duration such as", "True"),
     ("run --config strange.json", 2, "'strange.json' was not written by 'bench run'", "spec"),
     ("run --config run.json", 2, "No option 'colour' (in 'run.json').", "Known: "),
@@ -106,6 +109,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "run.json": RUN_JSON,
         "full/notes.txt": "mine",
         "strange/run.json": "[1, 2",
+        "newer/run.json": '{"schema": 99, "spec": {}}',
     }
     for name, text in files.items():
         path = tmp_path / name
@@ -129,6 +133,7 @@ def test_wrong_line_gets_one_sentence(
     assert err.startswith(f"bench: {begin}"), err
     assert names in err
     assert err.count("\n") == 1
+    assert err.endswith((".\n", "?\n"))
     assert "Traceback" not in err
     assert out == ""
     assert before == sorted(place.rglob("*"))

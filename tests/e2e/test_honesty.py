@@ -227,6 +227,16 @@ def test_rows_of_a_trace_that_are_not_sent_are_told(sim: Sim, trace: str) -> Non
     assert "dropped-rows" not in {w["code"] for w in part["warnings"]}
 
 
+@pytest.mark.parametrize(("bound", "told"), [("ttft=250", True), ("P99:tpot=61", True), ("ttft=60,e2e=600", False)])
+def test_a_bound_of_minutes_for_one_token_is_questioned(bound: str, told: bool, sim: Sim) -> None:
+    """`--slo ttft=250` was meant in milliseconds: everything would be within the SLO."""
+    _, found, _ = sim("--requests", "5", "--slo", bound)
+
+    assert told == ("loose-bound" in {w["code"] for w in found["warnings"]})
+    if told:
+        assert _warning(found, "loose-bound")["remedy"].endswith("ms for milliseconds")
+
+
 def test_rows_before_the_start_are_no_loss() -> None:
     """Whoever asks for the second hour of a trace would be warned about the first."""
     assert traces.BEFORE == BEFORE

@@ -131,6 +131,23 @@ def test_init_writes_what_config_takes(bench: Bench, tmp_path: Path) -> None:
     assert info(tmp_path / "out")["spec"]["requests"] == 60
 
 
+def test_init_names_the_file_that_it_writes(bench: Bench, tmp_path: Path) -> None:
+    """The header of my.toml would tell to start a run with bench.toml."""
+    finished(bench("init", "my.toml"))
+
+    head = (tmp_path / "my.toml").read_text(encoding="utf-8").splitlines()[0]
+    assert head.endswith("bench run --config my.toml")
+
+
+def test_folder_of_a_trace_has_no_extension(bench: Bench, tmp_path: Path) -> None:
+    """Folders called azure.csv-sim-... look like files."""
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens"
+    (tmp_path / "azure.csv").write_text(f"{head}\n2023-11-16 18:15:46.68,374,44\n", encoding="utf-8")
+    finished(bench("run", "--trace", "azure.csv", "--backend", "sim", "--no-html"))
+
+    assert next((tmp_path / "bench-runs").iterdir()).name.startswith("azure-sim-")
+
+
 @pytest.mark.parametrize(("limit", "code"), [("1%", 0), ("100%", 1)])
 def test_fail_under_decides_the_exit_code(limit: str, code: int, bench: Bench) -> None:
     """A nightly job would stay green while half of all requests fail."""
@@ -223,7 +240,8 @@ def test_an_interrupt_before_the_report_tells_what_is_kept(
     code = main([*QUICK, "--quiet", "--out", str(tmp_path / "out")])
 
     assert 130 == code
-    expected = f"bench: interrupted before the report; 20 records are kept: bench report {tmp_path / 'out'}\n"
+    told = f"'bench report {tmp_path / 'out'}' tells of the 20 records kept."
+    expected = f"bench: interrupted before the report; {told}\n"
     assert expected == capsys.readouterr().err.lstrip("\n")
     assert 0 == main(["report", str(tmp_path / "out")])
 
@@ -244,9 +262,10 @@ def test_an_interrupt_before_the_first_record_says_so(
     assert "interrupted before there was anything to report." in capsys.readouterr().err
 
 
-def test_reader_that_leaves_does_not_matter(bench: Bench) -> None:
-    """`bench run | head -1` would end with a traceback, or with the exit code of a failure."""
-    process = bench(*QUICK, "--out", "out")
+@pytest.mark.parametrize("line", [(*QUICK, "--out", "out"), ("list",), ("--help",), ("explain", "null")])
+def test_reader_that_leaves_does_not_matter(line: tuple[str, ...], bench: Bench) -> None:
+    """`bench list | head -1` would end with a traceback, or with the exit code of a broken bound."""
+    process = bench(*line)
     assert process.stdout is not None
     process.stdout.close()
     process.stdout = None
