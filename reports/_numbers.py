@@ -106,8 +106,8 @@ def seconds(value_s: float | None) -> str:
 def limit(value_s: float) -> str:
     """A bound as its author wrote it: '250 ms', '2 s', without made-up digits."""
     if abs(value_s) < 1.0:
-        return f"{plain(value_s * 1000)} ms"
-    return f"{plain(value_s)} s"
+        return f"{option(value_s * 1000)} ms"
+    return f"{option(value_s)} s"
 
 
 def count(value: float | None, one: str, many: str | None = None) -> str:
