@@ -73,11 +73,11 @@ def _left_out(provenance: Mapping[str, Any]) -> Iterator[Caution]:
         reasons = {str(why): n for why, n in _part(facts, "dropped").items() if isinstance(n, int) and why != BEFORE}
         left_out = sum(reasons.values())
         if left_out:
-            told = ", ".join(f"{why}: {n:,}" for why, n in reasons.items())
+            told = ", ".join(f"{n:,} because {why}" for why, n in reasons.items())
             of = f"{facts.get('rows', left_out):,} rows of {facts.get('file', 'the trace')}"
             yield Caution(
                 "dropped-rows",
-                f"{left_out:,} of {of} are not sent ({told})",
+                f"{left_out:,} of {of} are not sent: {told}",
                 "failures of the recorded system are rightly left out; mend the file where it is something else",
                 {"dropped": left_out},
             )
