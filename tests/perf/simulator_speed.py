@@ -2,7 +2,8 @@
 
 Two request sets on one A100 with Llama-2-7B: `fix` (512 in, 128 out, Poisson 11/s) and `var` (lognormal, mean 390 in
 and 199 out, Poisson 9/s). Everything between the drawn schedule and the finished summary is counted: simulation,
-records, tables (requests and steps), SLO scores, percentiles. Public simulators reach 850 to 3,400 requests per CPU second.
+records, tables (requests and steps), SLO scores, percentiles. Public simulators reach 850 to 3,400 requests per CPU
+second.
 
     python tests/perf/simulator_speed.py [--requests 4000] [--repeats 7] [--long 1000000] [--policy vllm-v0]
 """
