@@ -6,7 +6,6 @@ A leap is one entry here and is spread into its steps later, many entries in one
 from __future__ import annotations
 
 from array import array
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
     from backends.serving.batch import Batch
     from backends.serving.decodes import Decodes
 
-SPREAD = 8192  # entries that are batches at one time; older ones are columns
+SPREAD = 4096  # entries that are tuples at one time; older ones are columns
 
 
 class StepLog:
     """Batches that were carried out, in order."""
 
-    __slots__ = ("_batches", "_count", "_end_s", "_leaps", "_phases", "_size", "_tables")
+    __slots__ = ("_end_s", "_leaps", "_phases", "_rows", "_size", "_tables")
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
@@ -33,22 +32,32 @@ class StepLog:
         self._clear()
 
     def _clear(self) -> None:
-        self._batches: list[Batch] = []
+        self._rows: list[tuple[float, ...]] = []
         self._end_s = array("d")
-        self._count: list[int] = []  # steps of each entry
         self._leaps: list[tuple[int, int]] = []  # (entry, tick) of each leap of several steps
         self._phases: list[bytes] = []  # per leap: members that need a block, by tick mod block size
 
     def append(self, batch: Batch, end_s: list[float], decoding: Decodes) -> None:
         """A batch in flight will end at `end_s`; call it before `commit`."""
-        batches, count = self._batches, len(end_s)
+        rows, count = self._rows, len(end_s)
         if count > 1 and decoding.phases is not None:
-            self._leaps.append((len(batches), decoding.tick))
+            self._leaps.append((len(rows), decoding.tick))
             self._phases.append(decoding.phases.tobytes())
-        batches.append(batch)
-        self._count.append(count)
+        rows.append(
+            (
+                count,
+                batch.start_s,
+                batch.replica,
+                batch.prefill_tokens if batch.loads else 0,
+                batch.decode_seqs,
+                batch.context_tokens,
+                batch.waiting,
+                batch.running,
+                batch.free_blocks,
+            )  # fmt: skip
+        )
         self._end_s.extend(end_s)
-        if len(batches) >= SPREAD:
+        if len(rows) >= SPREAD:
             self._spread()
 
     def table(self) -> pa.Table:
@@ -63,31 +72,32 @@ class StepLog:
     def _spread(self) -> None:
         import pyarrow as pa
 
-        count = np.array(self._count, np.int64)
+        if not self._rows:
+            self._tables.append(STEPS.empty_table())
+            return
+        count, starts, replica, prefill, decodes, context, waiting, running, free = (
+            np.array(column) for column in zip(*self._rows, strict=True)
+        )
         first = np.cumsum(count) - count  # (entries,) index of an entry's first step
         row = np.repeat(np.arange(len(count)), count)  # (steps,) entry of a step
         nth = np.arange(len(row)) - first[row]  # (steps,) place within its leap
         end_s = np.frombuffer(self._end_s, np.float64)
         start_s = np.empty(len(row))
         start_s[1:] = end_s[:-1]
-        start_s[first] = self._column("start_s", np.float64)
-        decodes = self._column("decode_seqs")
+        start_s[first] = starts
         columns = {
-            "replica": self._column("replica", np.int32)[row],
+            "replica": replica[row],
             "start_s": start_s,
             "end_s": end_s,
-            "prefill_tokens": np.array([b.prefill_tokens if b.loads else 0 for b in self._batches], np.int64)[row],
+            "prefill_tokens": prefill[row],
             "decode_seqs": decodes[row],
-            "context_tokens": self._column("context_tokens")[row] + nth * decodes[row],
-            "waiting": self._column("waiting")[row],
-            "running": self._column("running")[row],
-            "free_blocks": self._column("free_blocks")[row] - self._taken(row, nth, first),
+            "context_tokens": context[row] + nth * decodes[row],
+            "waiting": waiting[row],
+            "running": running[row],
+            "free_blocks": free[row] - self._taken(row, nth, first),
         }
         self._tables.append(pa.table([pa.array(columns[f.name], f.type) for f in STEPS], schema=STEPS))
         self._clear()
-
-    def _column(self, name: str, kind: type = np.int64) -> np.ndarray:
-        return np.fromiter(map(attrgetter(name), self._batches), kind, len(self._batches))
 
     def _taken(self, row: np.ndarray, nth: np.ndarray, first: np.ndarray) -> np.ndarray:
         """(steps,) blocks taken since the first step of the same leap."""
