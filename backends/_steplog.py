@@ -54,7 +54,7 @@ class StepLog:
                 batch.waiting,
                 batch.running,
                 batch.free_blocks,
-            )  # fmt: skip
+            )
         )
         self._end_s.extend(end_s)
         if len(rows) >= SPREAD:
