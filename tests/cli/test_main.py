@@ -26,7 +26,7 @@ def failing(error: BaseException) -> Callable[..., Any]:
         (BackendError("the server is gone."), 3, "the server is gone."),
         (NotValid("two schedules differ."), 4, "two schedules differ."),
         (KeyboardInterrupt(), 130, "interrupted before there was anything to report."),
-        (PermissionError(13, "Permission denied", "/root/x"), 3, "refused: '/root/x': Permission denied."),
+        (PermissionError(13, "Permission denied", "/locked/x"), 3, "refused: '/locked/x': Permission denied."),
         (OSError("no more processes"), 3, "refused: no more processes."),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
