@@ -6,6 +6,10 @@ records, tables (requests and steps), SLO scores, percentiles. Public simulators
 second.
 
     python tests/perf/simulator_speed.py [--requests 4000] [--repeats 7] [--long 1000000] [--policy vllm-v0]
+    python tests/perf/simulator_speed.py --flat 1000000
+
+`--long` holds all tables for the summary; `--flat` draws, simulates and makes tables piece by piece, holds nothing and
+sums nothing up: the cost of the simulator alone, by eighths of the run.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from itertools import islice
 
 import numpy as np
@@ -82,6 +87,34 @@ def measure(requests: list[Request], policy: str, log_steps: bool) -> dict[str, 
     }  # fmt: skip
 
 
+def flat(count: int, policy: str) -> None:
+    """Print the CPU time per request of each eighth of a run of `fix` that keeps nothing, and the peak memory."""
+    rng = np.random.default_rng(0)
+    at_s, requests = 0.0, 0
+    gc.freeze()
+    gc.disable()
+
+    def drawn() -> Iterator[Request]:
+        nonlocal at_s
+        for i in range(count):
+            at_s += rng.exponential(1 / 11)
+            yield Request(i, at_s, 512, 128)
+
+    sim = Sim(model="llama2-7b", hardware="a100-80g", policy=policy)
+    records = sim.simulate(drawn())
+    start, before = time.process_time(), 0
+    while batch := list(islice(records, BATCH)):
+        to_table(batch)
+        sim.steps_table()
+        requests += len(batch)
+        if requests - before >= count // 8 or requests == count:
+            now = time.process_time()
+            cost = (now - start) / (requests - before) * 1e6
+            print(f"flat {policy:8} {requests:>9,} requests  {cost:5.2f} us each", flush=True)
+            start, before = now, requests
+    print(f"flat {policy:8} peak {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+
+
 def child(name: str, count: int, policy: str, repeats: int) -> None:
     """Print the best of some runs, in a process of its own so that its memory can be read."""
     requests = SETS[name](count)
@@ -103,6 +136,7 @@ def main() -> None:
     options.add_argument("--requests", type=int, default=4000)
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--long", type=int, default=0, help="also a run of this many requests (say 1000000)")
+    options.add_argument("--flat", type=int, default=0, help="instead: so many requests, nothing kept")
     options.add_argument("--policy", action="append")
     options.add_argument("--child", nargs=4)
     given = options.parse_args()
@@ -111,6 +145,9 @@ def main() -> None:
         child(name, int(count), policy, int(repeats))
         return
     for policy in given.policy or ["vllm-v0", "sarathi"]:
+        if given.flat:
+            flat(given.flat, policy)
+            continue
         for name in SETS:
             sizes = [(given.requests, given.repeats)] + ([(given.long, 1)] if given.long else [])
             for count, repeats in sizes:
