@@ -197,7 +197,7 @@ def _flow(
         name, served, output = "served", info.get("request_throughput"), info.get("output_throughput")
     yield f"{name} {_numbers.number(served)} req/s"
     if summary.get("bounds") and not overloaded:
-        at = f" at {_numbers.plain(rate)} req/s" if rate else ""
+        at = f" at {_numbers.plain(rate, 4)} req/s" if rate else ""
         yield f"goodput {_numbers.number(summary.get('goodput_rps'))} req/s (within the SLO{at})"
     yield f"output {_numbers.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
     yield f"failed {_failed(summary):,}"

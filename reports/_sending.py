@@ -23,7 +23,7 @@ def at_once(info: Mapping[str, Any]) -> bool:
 def rate(info: Mapping[str, Any], asked_rps: float | None) -> str:
     """'asked 12 req/s, achieved 11.9 req/s'; what is not known is left out."""
     sent_rps = part(info, "fidelity").get("achieved_rps")
-    texts = [f"asked {_numbers.plain(asked_rps)} req/s"] if asked_rps else []
+    texts = [f"asked {_numbers.plain(asked_rps, 4)} req/s"] if asked_rps else []
     if at_once(info):
         texts.append("all at one instant")
     elif isinstance(sent_rps, int | float):

@@ -51,7 +51,7 @@ def source(info: Mapping[str, Any]) -> list[str]:
     if arrivals is not None and arrivals == lengths:
         return [f"times and lengths {lengths}"]
     rate_rps = workload.get("rate_rps")
-    rate = f"{_numbers.plain(rate_rps)} req/s" if isinstance(rate_rps, int | float) and rate_rps > 0 else ""
+    rate = f"{_numbers.plain(rate_rps, 4)} req/s" if isinstance(rate_rps, int | float) and rate_rps > 0 else ""
     trace = _trace(part(workload, "provenance"))
     mean = f" ({rate} on average)" if rate else ""
     if trace is None or arrivals is None or not arrivals.startswith("trace:"):

@@ -189,7 +189,7 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
         return "No request was recorded."
     requests = _numbers.count(result.total, "request")
     one = "request" if result.rate_rps == 1 else "requests"
-    rate = f" at {_numbers.plain(result.rate_rps)} {one} per second" if result.rate_rps else ""
+    rate = f" at {_numbers.plain(result.rate_rps, 4)} {one} per second" if result.rate_rps else ""
     if result.attainment is None:
         return f"{result.ok:,} of {requests} ended well{rate}; no SLO was given."
     reached = "reaches" if result.attainment >= result.goal else "misses"
