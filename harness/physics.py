@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -31,7 +32,7 @@ def broken(table: pa.Table) -> Iterator[str]:
         if bad.any():
             yield f"{law}: not so for {_which(table, bad)}."
     pair = little(table)
-    if pair is not None and not math.isclose(*pair, rel_tol=LITTLE):
+    if pair is not None and not math.isclose(*pair, rel_tol=LITTLE, abs_tol=sys.float_info.min):
         yield (
             f"Little's law: {pair[0]:.12g} requests in the system on average, but arrival rate times mean time "
             f"in the system gives {pair[1]:.12g}."
@@ -54,8 +55,8 @@ def little(table: pa.Table) -> tuple[float, float] | None:
     order = np.argsort(times_s, kind="stable")
     present = np.cumsum(np.repeat([1, -1], len(arrive_s))[order])
     mean_present = float((present[:-1] * np.diff(times_s[order])).sum() / horizon_s)
-    share = float((leave_s - arrive_s).mean() / horizon_s)  # at most 1: a rate of requests alone may overflow
-    return mean_present, len(arrive_s) * share
+    shares = (leave_s - arrive_s) / horizon_s  # each at most 1: a rate of requests alone may overflow
+    return mean_present, float(shares.sum())
 
 
 def _which(table: pa.Table, bad: Mask) -> str:
