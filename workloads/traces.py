@@ -1,23 +1,29 @@
-"""Reads a slice of a recorded trace, whatever its format, and says what was left out."""
+"""Reads a slice of a recorded trace, whatever its format, and says what was left out and what is odd."""
 
 from __future__ import annotations
 
-import tomllib
-from array import array
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
 from harness import registry
 from harness.errors import UsageError
-from workloads.readers import _lines, _table
+from harness.spec import parse
+from workloads.readers import _cells, _known, _plain, _source
+from workloads.readers._collect import BEFORE, Bounds, Collector, parsed
+from workloads.readers._ordered import ordered
 
 if TYPE_CHECKING:
-    from workloads.readers._table import Reader, Row, Table
+    from numpy.typing import NDArray
 
-BEFORE = "before the slice"
+    from workloads.readers._requests import Reader
+    from workloads.readers._source import Source
+
+__all__ = ["BEFORE", "Blocks", "Slice", "Trace", "blocks", "read"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,142 +38,208 @@ class Slice:
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.start_s is not None and self.start_s < 0:
+        if self.start_s is not None and not self.start_s >= 0:
             raise ValueError(f"start_s must not be negative, got {self.start_s:g}.")
-        if self.stop_s is not None and self.stop_s <= (self.start_s or 0):
+        if self.stop_s is not None and not self.stop_s > (self.start_s or 0):
             raise ValueError(f"stop_s must be above start_s = {self.start_s or 0:g}, got {self.stop_s:g}.")
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit must be at least 1, got {self.limit}.")
 
 
+WHOLE = Slice()
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The requests of a slice as columns, (N,) each; `at_s` never falls.
+    """The requests of a slice as a table, one row each; `at_s` never falls.
 
-    Time 0 is the first row kept, or the start of the slice where one was given. `prefix_ids`, `sessions`
-    (number, turn) and `tags` are empty where the format has none.
+    Columns: `at_s` float64 (0 = first row kept, or the start of the slice where one was given), `prompt_tokens`
+    and `output_tokens` int64; where the format knows them `prefix_ids` list<int64> (blocks of `block_tokens`),
+    `session` int64, `turn` int32, `parent` int64 (row number of the turn before, null for a root), `tag` string.
     """
 
-    at_s: array[float]
-    prompt_tokens: array[int]
-    output_tokens: array[int]
-    prefix_ids: list[tuple[int, ...]]
-    sessions: list[tuple[int, int] | None]
-    tags: list[str | None]
+    table: pa.Table
+    block_tokens: int
     facts: Mapping[str, object]
 
     def __len__(self) -> int:
-        return len(self.at_s)
+        return int(self.table.num_rows)
+
+    @property
+    def at_s(self) -> NDArray[np.float64]:
+        """Arrival times in seconds, (N,)."""
+        return np.asarray(self.table.column("at_s"), np.float64)
 
     @property
     def mean_rate_rps(self) -> float:
         """Requests per second between the first and the last; 0 where all come at once."""
-        span_s = self.at_s[-1] - self.at_s[0]
-        return (len(self.at_s) - 1) / span_s if span_s > 0 else 0.0
+        at_s = self.at_s
+        span_s = float(at_s[-1] - at_s[0])
+        return (len(self) - 1) / span_s if span_s > 0 else 0.0
 
 
-def read(path: str, reader: str | None, part: Slice) -> Trace:
-    """The slice of the trace file; raises UsageError naming file, line and column for whatever is wrong with it."""
-    file = _lines.checked(path)
-    table = _table.open_table(file)
-    name = reader or _detect(table)
-    chosen: Reader = registry.make("readers", name)
-    table.require(chosen.needs, name, chosen.form)
-    return _collect(file, name, chosen, _sorted(table, chosen), part)
+class Blocks:
+    """A trace as tables of bounded size, to be iterated once; `facts` are complete after the last one.
+
+    The columns are those of `Trace`. Memory does not grow with the file, only with the number of its sessions.
+    """
+
+    def __init__(self, source: Source, name: str, reader: Reader, part: Slice, *, sort: bool) -> None:
+        self.block_tokens = _block_tokens(source, reader)
+        self._source, self._name, self._reader, self._part, self._sort = source, name, reader, part, sort
+        self._facts: Mapping[str, object] | None = None
+        self._tables = self._read()
+        self._first: pa.Table | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns; the first block is read for them."""
+        if self._first is None:
+            self._first = next(self._tables)
+        return self._first.schema
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        first, self._first = self._first, None
+        if first is not None:
+            yield first
+        yield from self._tables
+
+    def _read(self) -> Iterator[pa.Table]:
+        part = self._part
+        collector = Collector(Bounds(part.start_s, part.stop_s, part.limit))
+        try:
+            rows = parsed(self._source.blocks, self._reader)
+            for block, requests in ordered(rows) if self._sort else rows:
+                yield from collector.take(block, requests)
+                if collector.done:
+                    break
+            if not collector.kept:
+                raise UsageError(_nothing(self._source.file, collector, part))
+            self._facts = self._finished(collector)
+        finally:
+            self._source.close()
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """What `Trace.facts` holds; raises ValueError before the last block was taken."""
+        if self._facts is None:
+            raise ValueError("The facts of a trace are known after its last block.")
+        return self._facts
+
+    def _finished(self, seen: Collector) -> Mapping[str, object]:
+        part, file = self._part, self._source.file
+        dropped = {reason: count for reason, count in seen.dropped.items() if count}
+        rows = seen.kept + sum(dropped.values())
+        digest = self._source.sha256()
+        known, doubts = _known.facts(file, digest, rows, whole=not seen.done)
+        return {
+            "file": file.name,
+            "sha256": digest,
+            **known,
+            "bytes": file.stat().st_size,
+            "reader": self._name,
+            **self._reader.facts,
+            "rows": rows,
+            "requests": seen.kept,
+            "dropped": dropped,
+            "time_0": "first row kept" if part.start_s is None else f"start of the slice, {part.start_s:g} s",
+            "start_s": part.start_s,
+            "stop_s": part.stop_s,
+            "limit": part.limit,
+            **({"sorted": True} if self._sort else {}),
+            "span_s": (seen.last_s or 0.0) - (seen.zero_s or 0.0),
+            "grain_s": seen.oddities.grain_s,
+            "distinct_stamps": seen.oddities.distinct,
+            "duplicates": seen.oddities.duplicates,
+            "oddities": [*doubts, *_of_dropped(dropped), *seen.oddities.sentences()],
+        }
 
 
-def _detect(table: Table) -> str:
-    readers = {name: registry.find("readers", name) for name in registry.names("readers")}
-    for name, kind in readers.items():
-        if kind.form == table.form and set(kind.needs) <= set(table.columns):
-            return name
-    needs = "; ".join(f"{n} needs {k.form.upper()} with {', '.join(k.needs)}" for n, k in readers.items())
+def read(
+    path: str,
+    reader: str | None = None,
+    part: Slice = WHOLE,
+    columns: str | None = None,
+    *,
+    sort: bool = False,
+    block_bytes: int = _source.BLOCK_BYTES,
+) -> Trace:
+    """The slice of the trace file; raises UsageError naming file, line and column for whatever is wrong with it.
+
+    `reader` is the spec of a reader; without it the columns tell. `columns` maps our names to those of a plain file:
+    'at=ts,prompt=in,output=out'. `sort` orders rows by stamp where they are not.
+    """
+    parts = blocks(path, reader, part, columns, sort=sort, block_bytes=block_bytes)
+    table = pa.concat_tables(list(parts))
+    return Trace(table, parts.block_tokens, parts.facts)
+
+
+def blocks(
+    path: str,
+    reader: str | None = None,
+    part: Slice = WHOLE,
+    columns: str | None = None,
+    *,
+    sort: bool = False,
+    block_bytes: int = _source.BLOCK_BYTES,
+) -> Blocks:
+    """The same as `read`, block by block in bounded memory (with `sort`, the whole file is held)."""
+    source = _source.open_source(path, block_bytes)
+    try:
+        name, chosen = _chosen(source, reader, columns)
+        return Blocks(source, name, chosen, part, sort=sort)
+    except BaseException:
+        source.close()
+        raise
+
+
+def _chosen(source: Source, spec: str | None, columns: str | None) -> tuple[str, Reader]:
+    """Spec and reader: the one asked for, a plain one where columns are mapped, else one whose columns are there."""
+    if spec is None:
+        spec = source.form.replace("json", "jsonl") if columns else _detect(source)
+    given = parse(spec)
+    kind = registry.find("readers", given.name)
+    mapped = hasattr(kind, "mapped")
+    if columns is not None and not mapped:
+        raise UsageError(f"Reader '{given.name}' knows its columns; --columns goes with csv, jsonl or parquet.")
+    chosen: Reader = registry.make("readers", given, **({} if columns is None else {"columns": columns}))
+    source.require(() if mapped else chosen.needs, given.name, chosen.form)
+    if mapped:
+        _plain.resolved(source.file, source.columns, columns)
+    return str(given), chosen
+
+
+def _detect(source: Source) -> str:
+    """The reader that needs most of what is there; a plain one only where no format is known."""
+    kinds = {name: registry.find("readers", name) for name in registry.names("readers")}
+    kinds = {name: kind for name, kind in kinds.items() if kind.form == source.form}
+    fitting = [n for n, k in kinds.items() if not hasattr(k, "mapped") and set(k.needs) <= set(source.columns)]
+    if fitting:
+        return max(fitting, key=lambda name: len(kinds[name].needs))
+    plain = next(n for n, k in kinds.items() if hasattr(k, "mapped"))
+    if _plain.fits(source.columns):
+        return plain
+    form = source.form.upper().replace("PARQUET", "Parquet")
+    needs = "; ".join(f"{n} needs {form} with {', '.join(k.needs)}" for n, k in kinds.items() if n != plain)
+    where = ", line 1" if source.form != "parquet" else ""
     raise UsageError(
-        f"Trace '{table.file}', line 1: no reader knows the columns {_table.shown_columns(table.columns)}; {needs}."
+        f"Trace '{source.file}'{where}: no reader knows the columns {_cells.shown_columns(source.columns)}; "
+        f"{needs}{'; ' if needs else ''}name others with --columns 'at=...,prompt=...,output=...'."
     )
 
 
-def _sorted(table: Table, reader: Reader) -> Iterator[Row]:
-    last_s = 0.0
-    for row in reader.rows(table):
-        if row.at_s < last_s:
-            table.fail(row.line, reader.stamp, f"stamps must not fall, this one is {last_s - row.at_s:g} s earlier")
-        last_s = row.at_s
-        yield row
+def _block_tokens(source: Source, reader: Reader) -> int:
+    given = source.metadata.get("bench.block_tokens", "")
+    return int(given) if given.isdigit() and 0 < int(given) < _cells.LARGEST_TOKENS else reader.block_tokens
 
 
-def _collect(file: Path, name: str, reader: Reader, rows: Iterator[Row], part: Slice) -> Trace:
-    kept = Trace(array("d"), array("q"), array("q"), [], [], [], {})
-    dropped: Counter[str] = Counter()
-    numbers: dict[str, int] = {}
-    turns: Counter[str] = Counter()
-    last: Row | None = None
-    for row in rows:
-        if part.stop_s is not None and row.at_s >= part.stop_s:
-            break
-        last = row
-        turn = turns[row.session] if row.session else 0
-        if row.session and not row.dropped:
-            turns[row.session] += 1
-        if row.at_s < (part.start_s or 0):
-            dropped[BEFORE] += 1
-        elif row.dropped:
-            dropped[row.dropped] += 1
-        else:
-            session = (numbers.setdefault(row.session, len(numbers)), turn) if row.session else None
-            _append(kept, row, session, reader.extras)
-            if len(kept.at_s) == part.limit:
-                break
-    if not kept.at_s:
-        raise UsageError(_nothing(file, last, dropped, part))
-    return _finished(kept, file, name, reader, dropped, part)
-
-
-def _append(kept: Trace, row: Row, session: tuple[int, int] | None, extras: tuple[str, ...]) -> None:
-    kept.at_s.append(row.at_s)
-    kept.prompt_tokens.append(row.prompt_tokens)
-    kept.output_tokens.append(row.output_tokens)
-    if "prefix_ids" in extras:
-        kept.prefix_ids.append(row.prefix_ids)
-    if "sessions" in extras:
-        kept.sessions.append(session)
-    if "tags" in extras:
-        kept.tags.append(row.tag)
-
-
-def _nothing(file: Path, last: Row | None, dropped: Counter[str], part: Slice) -> str:
-    if last is None and part.stop_s is None:
+def _nothing(file: Path, seen: Collector, part: Slice) -> str:
+    if seen.last_s is None and part.stop_s is None:
         return f"Trace '{file}' has a header but no rows."
-    reasons = ", ".join(f"{count} {reason}" for reason, count in dropped.items())
-    seen = f" ({reasons}; the last row read is {last.at_s:g} s after the first)" if last else ""
-    return f"Trace '{file}': no request is left{seen}; change start, stop or the file."
+    reasons = ", ".join(f"{count} {reason}" for reason, count in seen.dropped.items() if count)
+    last = f" ({reasons}; the last row read is {seen.last_s:g} s after the first)" if seen.last_s is not None else ""
+    return f"Trace '{file}': no request is left{last}; change start, stop or the file."
 
 
-def _finished(kept: Trace, file: Path, name: str, reader: Reader, dropped: Counter[str], part: Slice) -> Trace:
-    zero_s = kept.at_s[0] if part.start_s is None else part.start_s
-    digest = _lines.sha256(file)
-    known = tomllib.loads(Path(_lines.__file__).with_name("_known.toml").read_text(encoding="utf-8")).get(digest)
-    facts: dict[str, object] = {
-        "file": file.name,
-        "sha256": digest,
-        "known": known["name"] if known else "not a file of our list of official traces",
-        **({"source": known["source"], "licence": known["licence"]} if known else {}),
-        "reader": name,
-        **reader.facts,
-        "rows": len(kept) + sum(dropped.values()),
-        "requests": len(kept),
-        "dropped": dict(dropped),
-        "time_0": "first row kept" if part.start_s is None else f"start of the slice, {part.start_s:g} s",
-        "start_s": part.start_s,
-        "stop_s": part.stop_s,
-        "limit": part.limit,
-    }
-    return Trace(
-        array("d", (at_s - zero_s for at_s in kept.at_s)),
-        kept.prompt_tokens,
-        kept.output_tokens,
-        kept.prefix_ids,
-        kept.sessions,
-        kept.tags,
-        facts,
-    )
+def _of_dropped(dropped: Mapping[str, int]) -> list[str]:
+    return [f"{_cells.counted(count)} left out: {reason}." for reason, count in dropped.items() if reason != BEFORE]

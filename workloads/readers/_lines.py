@@ -1,19 +1,23 @@
-"""Opens trace files: plain or gzip text, line by line, with an error that names file and line for whatever is wrong."""
+"""Opens trace files, plain, gzip or Zstandard: every byte is read once, hashed, and given as whole lines."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import zlib
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path
+from typing import IO, NamedTuple
 
 from harness.errors import UsageError
 
 LONGEST_LINE_BYTES = 16 << 20  # a longer one is no line of a trace
-_GZIP = b"\x1f\x8b"
-_FORMATS = "a trace is CSV or JSON lines, plain or gzip"
+FORMATS = "a trace is CSV, JSON lines or Parquet; text may be packed with gzip or zstd"
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_PIECE_BYTES = 256 << 10
+BOM = b"\xef\xbb\xbf"
 
 
 def checked(path: str) -> Path:
@@ -21,15 +25,15 @@ def checked(path: str) -> Path:
     file = Path(path)
     try:
         if file.is_dir():
-            raise UsageError(f"Trace '{path}' is a folder; name a file in it{_listing(file)}.")
+            raise UsageError(f"Trace '{path}' is a folder{_pool(file) or f', and a trace is a file{_listing(file)}'}.")
         if not file.exists():
             raise UsageError(_missing(file, path))
         if not file.is_file():
-            raise UsageError(f"Trace '{path}' is not a regular file; {_FORMATS}.")
+            raise UsageError(f"Trace '{path}' is not a regular file; {FORMATS}.")
         if file.stat().st_size == 0:
-            raise UsageError(f"Trace '{path}' is empty; {_FORMATS}.")
+            raise UsageError(f"Trace '{path}' is empty; {FORMATS}.")
     except (OSError, ValueError) as error:  # a name too long, a NUL in it, no permission
-        raise UsageError(f"Trace '{path}' cannot be read: {_reason(error)}.") from None
+        raise UsageError(f"Trace '{path}' cannot be read: {reason(error)}.") from None
     return file
 
 
@@ -42,9 +46,55 @@ def _missing(file: Path, path: str) -> str:
     return f"Trace '{path}' does not exist.{guess}" if near else f"Trace '{path}' does not exist{guess}."
 
 
+def _pool(folder: Path) -> str:
+    """What to do with a pool of ServeGen, which describes clients and holds no requests."""
+    if next(folder.glob("chunk-*-trace.csv"), None) is None:
+        return ""
+    return f" of ServeGen clients, which hold rates and no requests; draw from it with --arrivals servegen:{folder}"
+
+
 def _listing(folder: Path) -> str:
     names = sorted(f.name for f in folder.iterdir() if f.is_file() and not f.name.startswith("."))
-    return f"; '{folder}' holds {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else ""
+    return f"; '{folder}' holds {', '.join(names[:5])}{' and others' if len(names) > 5 else ''}" if names else ""
+
+
+class Hashed(io.RawIOBase):
+    """A file that hashes what is read from it, in order; seeking is not possible."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("rb", buffering=0)
+        self._sha256 = hashlib.sha256()
+        self.bytes_read = 0
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what BufferedReader hands over
+        """Fill the buffer as far as the file goes."""
+        count = self._file.readinto(buffer) or 0
+        self._sha256.update(buffer[:count])
+        self.bytes_read += count
+        return count
+
+    def digest(self) -> str:
+        """SHA-256 of the whole file: what was not read yet is read now."""
+        buffer = memoryview(bytearray(1 << 20))
+        while self.readinto(buffer):
+            pass
+        return self._sha256.hexdigest()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
+
+
+class Lines(NamedTuple):
+    """Whole lines as they stand in the file; the last of the file may lack its end. `first` is the number of line 1."""
+
+    first: int
+    data: bytes
 
 
 def sha256(file: Path) -> str:
@@ -53,37 +103,105 @@ def sha256(file: Path) -> str:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
-        raise UsageError(f"Trace '{file}' cannot be read: {_reason(error)}.") from None
+        raise UsageError(f"Trace '{file}' cannot be read: {reason(error)}.") from None
+
+
+def unpacked(hashed: Hashed) -> IO[bytes]:
+    """The text of a file, unpacked if it is gzip or Zstandard."""
+    raw = io.BufferedReader(hashed, 1 << 20)
+    start = raw.peek(4)[:4]
+    if start.startswith(_GZIP):
+        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]  # all that is used of it: read1
+    if start == _ZSTD:
+        import pyarrow as pa
+
+        packed: IO[bytes] = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
+        return packed
+    return raw
+
+
+def blocks(file: Path, stream: IO[bytes], size: int) -> Iterator[Lines]:
+    """Runs of whole lines of about `size` bytes; raises UsageError where the file is damaged, after what came before.
+
+    A byte order mark at the start is dropped. A line longer than LONGEST_LINE_BYTES is refused.
+    """
+    line, rest, failure = 1, b"", ""
+    while not failure:
+        pieces, length = [rest], len(rest)
+        while length < size and not failure:
+            piece, failure = _piece(stream, size - length)
+            pieces.append(piece)
+            length += len(piece)
+        data = b"".join(pieces)
+        end = len(data) if failure == _END else data.rfind(b"\n") + 1
+        rest = data[end:]
+        if end:
+            whole = data[:end] if rest else data
+            _check_lengths(file, line, whole)
+            yield Lines(line, whole.removeprefix(BOM) if line == 1 else whole)
+            line += whole.count(b"\n")
+        elif len(rest) >= LONGEST_LINE_BYTES:
+            raise _too_long(file, line)
+        else:
+            size = max(size, 2 * len(rest))
+    if failure != _END:
+        raise UsageError(f"Trace '{file}' cannot be read after line {line - 1}: {failure}.")
+
+
+_END = "end of file"
+
+
+def _piece(stream: IO[bytes], size: int) -> tuple[bytes, str]:
+    """The next bytes, and why there will be no more."""
+    try:
+        read1 = getattr(stream, "read1", stream.read)
+        piece: bytes = read1(min(size, _PIECE_BYTES))
+    except (OSError, EOFError, zlib.error, ValueError) as error:  # gzip.BadGzipFile is an OSError; Arrow's a ValueError
+        return b"", reason(error).splitlines()[0].rstrip(".")[:200]
+    return piece, "" if piece else _END
+
+
+def _check_lengths(file: Path, line: int, data: bytes) -> None:
+    if len(data) < LONGEST_LINE_BYTES:
+        return
+    for number, text in enumerate(data.split(b"\n"), line):
+        if len(text) >= LONGEST_LINE_BYTES:
+            raise _too_long(file, number)
+
+
+def _too_long(file: Path, line: int) -> UsageError:
+    return UsageError(f"Trace '{file}', line {line}: longer than {LONGEST_LINE_BYTES >> 20} MiB; {FORMATS}.")
+
+
+def is_text(data: bytes) -> bool:
+    """Whether it is UTF-8 without NUL."""
+    try:
+        return b"\0" not in data and (data.isascii() or bool(data.decode()))
+    except UnicodeDecodeError:
+        return False
+
+
+def text_of(line: bytes, file: Path, number: int) -> str:
+    """A line without its end and the blanks around it; raises UsageError for what is no text."""
+    if b"\0" in line:
+        raise UsageError(f"Trace '{file}', line {number}: this is a binary file; {FORMATS}.")
+    try:
+        return line.decode().strip()
+    except UnicodeDecodeError as error:
+        byte = line[error.start]
+        raise UsageError(f"Trace '{file}', line {number}: byte 0x{byte:02x} is not UTF-8 text; {FORMATS}.") from None
 
 
 def numbered(file: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its end) of every line that is not blank; a byte order mark is dropped."""
-    number = 0
-    try:
-        with file.open("rb") as raw:
-            packed = raw.read(2) == _GZIP
-        with gzip.open(file, "rb") if packed else file.open("rb") as stream:
-            while line := stream.readline(LONGEST_LINE_BYTES):
-                number += 1
-                text = _text(line, file, number)
-                if text:
+    with Hashed(file) as hashed:
+        for first, data in blocks(file, unpacked(hashed), 1 << 20):
+            for number, line in enumerate(data.split(b"\n"), first):
+                if text := text_of(line, file, number):
                     yield number, text
-    except (OSError, EOFError, zlib.error) as error:  # gzip.BadGzipFile is an OSError
-        raise UsageError(f"Trace '{file}' cannot be read after line {number}: {_reason(error)}.") from None
 
 
-def _text(line: bytes, file: Path, number: int) -> str:
-    if b"\0" in line or (number == 1 and line[:4] == b"PAR1"):
-        raise UsageError(f"Trace '{file}', line {number}: this is a binary file; {_FORMATS}.")
-    if len(line) == LONGEST_LINE_BYTES:
-        raise UsageError(f"Trace '{file}', line {number}: longer than {LONGEST_LINE_BYTES >> 20} MiB; {_FORMATS}.")
-    try:
-        return line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-    except UnicodeDecodeError as error:
-        byte = line[error.start]
-        raise UsageError(f"Trace '{file}', line {number}: byte 0x{byte:02x} is not UTF-8 text; {_FORMATS}.") from None
-
-
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What the operating system, or a decoder, says is wrong."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text[:1].lower() + text[1:].rstrip(".")

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from workloads.readers._table import Extra, Form, Row, Table, shown
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from workloads.readers._requests import Marked, Requests
+
+if TYPE_CHECKING:
+    from workloads.readers._block import Block, Ints, Mask
 
 _TAGS = {"Conversation log": "conversation", "API log": "api"}
+SESSION, ELAPSED, TOTAL, LOG = "Session ID", "Elapsed time", "Total tokens", "Log Type"
+_NO_TIME = "Elapsed time is no number of seconds of 0 or more (it is not used)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,45 +29,66 @@ class Burstgpt:
     are kept: whole-second stamps make them legitimate. The log type becomes the tag, `conversation` or `api`.
     """
 
-    form: ClassVar[Form] = "csv"
+    form: ClassVar[str] = "csv"
     needs: ClassVar[tuple[str, ...]] = ("Timestamp", "Request tokens", "Response tokens")
     stamp: ClassVar[str] = "Timestamp"
-    extras: ClassVar[tuple[Extra, ...]] = ("sessions", "tags")
+    block_tokens: ClassVar[int] = 512
     facts: ClassVar[Mapping[str, str]] = {
         "tokenizer": "OpenAI's, of ChatGPT and GPT-4",
         "stamps": "whole seconds: several requests may share one",
     }
 
-    def rows(self, table: Table) -> Iterator[Row]:
-        """Every row, failures included (with the reason in `dropped`)."""
+    def requests(self, block: Block) -> Requests:
+        """Every row, failures included (as dropped); a total that is not the sum means a damaged row."""
         stamp, prompt, output = self.needs
-        first_s: float | None = None
-        for line, cells in table.cells():
-            at_s = table.number(line, stamp, cells[stamp])
-            if first_s is None:
-                first_s = at_s
-            prompt_tokens = table.tokens(line, prompt, cells[prompt])
-            output_tokens = table.tokens(line, output, cells[output])
-            _check_total(table, line, cells.get("Total tokens", ""), prompt_tokens + output_tokens)
-            log = cells.get("Log Type", "")
-            yield Row(
-                line,
-                at_s - first_s,
-                prompt_tokens,
-                output_tokens,
-                session=cells.get("Session ID", "").strip() or None,
-                tag=_TAGS.get(log, log) or None,
-                dropped=_dropped(prompt_tokens, output_tokens),
-            )
+        at = block.numbers(stamp)
+        prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
+        if block.has(TOTAL):
+            _check_totals(block, prompt_tokens + output_tokens)
+        return Requests(
+            stamp,
+            at,
+            1,
+            prompt_tokens,
+            output_tokens,
+            drops=(("failed (Response tokens is 0)", output_tokens == 0), ("Request tokens is 0", prompt_tokens == 0)),
+            session=block.names(SESSION) if block.has(SESSION) else None,
+            tag=_tags(block.names(LOG)) if block.has(LOG) else None,
+            notes=_elapsed(block),
+        )
 
 
-def _dropped(prompt_tokens: int, output_tokens: int) -> str | None:
-    if output_tokens == 0:
-        return "failed (Response tokens is 0)"
-    return "Request tokens is 0" if prompt_tokens == 0 else None
+def _check_totals(block: Block, sums: Ints) -> None:
+    """In every published row the total is the sum of both counts."""
+    cells = block.cells(TOTAL)
+    given: Mask = pc.not_equal(pc.utf8_trim_whitespace(cells), "").to_numpy(zero_copy_only=False)
+    if given.all():
+        totals = block.tokens(TOTAL)
+        wrong = totals != sums
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            block.fail(row, TOTAL, f"{sums[row]} expected (request + response), got {cells[row].as_py()[:40]!r}")
+        return
+    for row in np.flatnonzero(given).tolist():
+        _check_totals(_one(block, row), sums[row : row + 1])
 
 
-def _check_total(table: Table, line: int, cell: str, expected: int) -> None:
-    """In every published row the total is the sum of both counts; another total means a damaged row."""
-    if cell and table.tokens(line, "Total tokens", cell) != expected:
-        table.fail(line, "Total tokens", f"{expected} expected (request + response), got {shown(cell)}")
+def _one(block: Block, row: int) -> Block:
+    from dataclasses import replace
+
+    return replace(block, size=1, cells=lambda c: block.cells(c)[row : row + 1], where=lambda _: block.where(row))
+
+
+def _tags(logs: pa.Array) -> pa.Array:
+    encoded = logs.dictionary_encode()
+    tags = pa.array([_TAGS.get(log, log) for log in encoded.dictionary.to_pylist()], pa.string())
+    return tags.take(encoded.indices)
+
+
+def _elapsed(block: Block) -> Marked:
+    """The one use of `Elapsed time`: to say how many rows have none that can be right."""
+    if not block.has(ELAPSED):
+        return ()
+    cells = block.cells(ELAPSED)
+    numbers = pc.match_substring_regex(cells, r"^\s*\d+(\.\d*)?\s*$")
+    return ((_NO_TIME, ~numbers.to_numpy(zero_copy_only=False)),)

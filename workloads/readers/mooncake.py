@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from workloads.readers._table import Extra, Form, Row, Table, shown
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from workloads.readers._requests import Requests, empty
+
+if TYPE_CHECKING:
+    from workloads.readers._block import Block, Ints
 
 BLOCK_TOKENS = 512
 
@@ -20,43 +27,40 @@ class Mooncake:
     requests at each, and are replayed as they are. The tokenizer is not published.
     """
 
-    form: ClassVar[Form] = "json"
+    form: ClassVar[str] = "json"
     needs: ClassVar[tuple[str, ...]] = ("timestamp", "input_length", "output_length", "hash_ids")
     stamp: ClassVar[str] = "timestamp"
-    extras: ClassVar[tuple[Extra, ...]] = ("prefix_ids",)
+    block_tokens: ClassVar[int] = BLOCK_TOKENS
     facts: ClassVar[Mapping[str, str]] = {
         "tokenizer": "not published",
         "stamps": "on a grid of about 3 s in the recorded traces, replayed as they are: several requests share one",
         "prefixes": f"ids of {BLOCK_TOKENS}-token blocks kept",
     }
 
-    def rows(self, table: Table) -> Iterator[Row]:
+    def requests(self, block: Block) -> Requests:
         """Every row; a row without prompt or output tokens is told as dropped."""
-        first_ms: float | None = None
-        for line, cells in table.objects():
-            missing = [n for n in self.needs if n not in cells]
-            if missing:
-                table.fail(line, missing[0], "missing")
-            at_ms = table.number(line, "timestamp", cells["timestamp"])
-            if first_ms is None:
-                first_ms = at_ms
-            prompt_tokens = table.tokens(line, "input_length", cells["input_length"])
-            output_tokens = table.tokens(line, "output_length", cells["output_length"])
-            ids = _ids(table, line, cells["hash_ids"], prompt_tokens)
-            dropped = None
-            if prompt_tokens == 0 or output_tokens == 0:
-                dropped = f"{'input_length' if prompt_tokens == 0 else 'output_length'} is 0"
-            yield Row(line, (at_ms - first_ms) / 1000, prompt_tokens, output_tokens, ids, dropped=dropped)
+        stamp, prompt, output, ids = self.needs
+        at_ms = block.numbers(stamp)
+        prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
+        return Requests(
+            stamp,
+            at_ms,
+            1000,
+            prompt_tokens,
+            output_tokens,
+            drops=empty(prompt, prompt_tokens, output, output_tokens),
+            prefix_ids=one_per_block(block, ids, prompt_tokens, BLOCK_TOKENS),
+        )
 
 
-def _ids(table: Table, line: int, cell: object, prompt_tokens: int) -> tuple[int, ...]:
-    if not isinstance(cell, list):
-        table.fail(line, "hash_ids", f"a list of ids expected, got {shown(cell)}")
-    for value in cell:
-        if type(value) is not int or not 0 <= value < 1 << 63:
-            table.fail(line, "hash_ids", f"an id must be a whole number from 0 to 2**63 - 1, got {shown(value)}")
-    expected = -(-prompt_tokens // BLOCK_TOKENS)
-    if len(cell) != expected:
-        what = f"{expected} ids expected for {prompt_tokens} tokens in blocks of {BLOCK_TOKENS}"
-        table.fail(line, "hash_ids", f"{what}, got {len(cell)}")
-    return tuple(cell)
+def one_per_block(block: Block, column: str, prompt_tokens: Ints, block_tokens: int) -> pa.ListArray:
+    """The ids, of which every prompt has one per block, the last block begun included."""
+    ids = block.id_lists(column)
+    counts = pc.list_value_length(ids).to_numpy(zero_copy_only=False)
+    expected = -(-prompt_tokens // block_tokens)
+    wrong = counts != expected
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        what = f"{expected[row]} ids expected for {prompt_tokens[row]} tokens in blocks of {block_tokens}"
+        block.fail(row, column, f"{what}, got {counts[row]}")
+    return ids

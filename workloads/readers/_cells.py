@@ -1,0 +1,143 @@
+"""Checks of single cells of a trace, and how cells are shown: what the fast paths fall back on for an odd block."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import NoReturn
+
+from harness.errors import UsageError
+
+LARGEST_TOKENS = 1 << 31
+LARGEST_NUMBER = 1e300
+SECOND_NS = 1_000_000_000
+FIRST_YEAR, LAST_YEAR = 1678, 2261  # what 64-bit nanoseconds hold
+_LONGEST_SHOWN = 40
+_DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+_STAMP = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)(?:[ T]([01]\d|2[0-3])(?::([0-5]\d)(?::([0-5]\d)(?:\.(\d{1,9}))?)?)?"
+    r"(Z|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?",
+    re.ASCII,
+)
+
+Fail = Callable[[str], NoReturn]
+
+
+class BadRow(UsageError):
+    """A row of a block is wrong; `row` counts from the start of the block."""
+
+    def __init__(self, message: str, row: int) -> None:
+        super().__init__(message)
+        self.row = row
+
+
+def fail(file: Path, where: str, column: str | None, message: str, row: int) -> NoReturn:
+    """Raise BadRow naming file, line and column."""
+    at = f", column {shown(column)}" if column else ""
+    raise BadRow(f"Trace '{file}', {where}{at}: {message}.", row)
+
+
+def tokens(cell: object, refuse: Fail) -> int:
+    """A token count of 0 or more from text or JSON; `refuse` is called with what is wrong."""
+    if type(cell) is int:
+        value: float = cell
+    elif isinstance(cell, str) and cell.isdigit() and cell.isascii() and len(cell) < 16:
+        value = int(cell)
+    else:
+        value = number(cell, refuse)
+    if value != int(value):
+        refuse(f"a token count must be a whole number, got {shown(cell)}")
+    if value < 0:
+        refuse(f"must not be negative, got {shown(cell)}")
+    if value >= LARGEST_TOKENS:
+        refuse(f"a token count must be between 0 and {LARGEST_TOKENS - 1}, got {shown(cell)}")
+    return int(value)
+
+
+def number(cell: object, refuse: Fail) -> float:
+    """A finite number of 0 or more from text or JSON."""
+    if cell is None or (isinstance(cell, str) and not cell.strip()):
+        refuse("a number is missing")
+    if isinstance(cell, str):
+        value = float(text) if _DECIMAL.fullmatch(text := cell.strip()) else math.nan
+    elif isinstance(cell, int | float) and not isinstance(cell, bool):
+        value = float(cell) if abs(cell) < LARGEST_NUMBER else math.inf
+    else:
+        value = math.nan
+    if not abs(value) < LARGEST_NUMBER:  # nor is it when it is no number
+        refuse(f"a finite number expected, got {shown(cell)}")
+    if value < 0:
+        refuse(f"must not be negative, got {shown(cell)}")
+    return value
+
+
+def name_of(cell: object, refuse: Fail) -> str | None:
+    """A name from text or a whole number; None where there is none."""
+    if cell is None:
+        return None
+    if isinstance(cell, str):
+        if half_characters(cell):
+            refuse(f"half a character, {shown(cell)}")
+        return cell.strip() or None
+    if type(cell) is not int or abs(cell) >= 1 << 63:
+        refuse(f"a name (text or a whole number) expected, got {shown(cell)}")
+    return str(cell)
+
+
+def half_characters(text: str) -> bool:
+    """Whether JSON's escapes made a text that cannot be written as UTF-8."""
+    return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)
+
+
+def counted(number: int, noun: str = "row") -> str:
+    """'1 row', '2,345 rows'."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def stamp_ns(cell: object, refuse: Fail) -> tuple[int, bool]:
+    """Nanoseconds since 1970 (UTC where the stamp has an offset), and whether it has one."""
+    match = _STAMP.fullmatch(cell.strip()) if isinstance(cell, str) else None
+    if not match:
+        refuse(f"a stamp such as 2023-11-16 18:15:46.6805900 expected, got {shown(cell)}")
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    try:
+        days = date(int(year), int(month), int(day)).toordinal() - date(1970, 1, 1).toordinal()
+    except ValueError:
+        refuse(f"there is no such date as {shown(cell)}")
+    if not FIRST_YEAR <= int(year) <= LAST_YEAR:
+        refuse(f"a year between {FIRST_YEAR} and {LAST_YEAR} expected, got {shown(cell)}")
+    seconds = ((days * 24 + int(hour or 0)) * 60 + int(minute or 0)) * 60 + int(second or 0)
+    if zone and zone != "Z":
+        minutes = zone[3:].lstrip(":")
+        offset = int(zone[1:3]) * 3600 + int(minutes or 0) * 60
+        seconds -= offset if zone[0] == "+" else -offset
+    return seconds * SECOND_NS + int((fraction or "0").ljust(9, "0")), zone is not None
+
+
+def looks_like_a_stamp(cell: object) -> bool:
+    """Whether a cell is a date rather than a number."""
+    return isinstance(cell, str) and _STAMP.fullmatch(cell.strip()) is not None
+
+
+def block_size(tokens: int) -> None:
+    """Raise ValueError unless a block can have so many tokens."""
+    if not 1 <= tokens < LARGEST_TOKENS:
+        raise ValueError(f"block_tokens must be between 1 and {LARGEST_TOKENS - 1}, got {tokens}.")
+
+
+def shown(cell: object) -> str:
+    """A cell as it may be printed in one line: quoted, escaped, cut."""
+    try:
+        text = repr(cell)
+    except ValueError:  # an int of more digits than Python prints
+        return "a very large number"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+def shown_columns(columns: tuple[str, ...]) -> str:
+    """Column names as they may be printed in one line."""
+    names = ", ".join(shown(c)[1:-1] for c in columns[:12])
+    return f"{names}, ..." if len(columns) > 12 else names

@@ -1,0 +1,240 @@
+"""Objects of a JSON lines file, or of a file that is one JSON list, in blocks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from harness.errors import UsageError
+from workloads.readers import _cells, _lines
+from workloads.readers._block import MISSING, Block
+
+if TYPE_CHECKING:
+    from workloads.readers._lines import Lines
+
+_BLANKS = " \t\r\n"
+_DECODER = json.JSONDecoder()
+_scan: Callable[[str, int], tuple[Any, int]] = vars(_DECODER)["scan_once"]  # what its own methods call
+
+
+@dataclass(slots=True)
+class _Objects:
+    """Some objects with the line where each starts; `texts` are theirs as written, for finding equal ones."""
+
+    lines: list[int] = field(default_factory=list)
+    objects: list[dict[str, object]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+
+def open_objects(
+    file: Path, start: str, runs: Iterator[Lines], *, listed: bool
+) -> tuple[dict[str, object], Iterator[Block]]:
+    """The first object (whose line is `start`), and the blocks; raises UsageError for what is no object."""
+    groups = _of_list(file, runs) if listed else _of_lines(file, runs)
+    first = next(groups, None)
+    if first is None:
+        what = "is an empty JSON list" if listed else f"holds no JSON object but {_cells.shown(start)}"
+        raise UsageError(f"Trace '{file}' {what}; {_lines.FORMATS}.")
+    if isinstance(first, UsageError):
+        raise first
+    columns = tuple(first.objects[0])
+    return first.objects[0], _blocks(file, columns, first, groups)
+
+
+def _blocks(
+    file: Path, columns: tuple[str, ...], first: _Objects, rest: Iterator[_Objects | UsageError]
+) -> Iterator[Block]:
+    start = 0
+    cells_of_first = first.objects[0]
+    group: _Objects | UsageError | None = first
+    while group is not None:
+        if isinstance(group, UsageError):
+            raise group
+        yield _block(file, columns, group, cells_of_first, start)
+        start += len(group.objects)
+        group = next(rest, None)
+
+
+def _block(
+    file: Path, columns: tuple[str, ...], group: _Objects, cells_of_first: dict[str, object], start: int
+) -> Block:
+    return Block(
+        file,
+        columns,
+        len(group.objects),
+        lambda column: [o.get(column, MISSING) for o in group.objects],
+        lambda: pa.table({"text": pa.array(group.texts, pa.string())}),
+        lambda row: f"line {group.lines[row]}",
+        cells_of_first,
+        start,
+    )
+
+
+def _of_lines(file: Path, runs: Iterator[Lines]) -> Iterator[_Objects | UsageError]:
+    """The objects of each run, and the error after the last good one."""
+    try:
+        for first, data in runs:
+            group = _Objects()
+            failure = None
+            for number, text in enumerate(_texts(file, first, data), first):
+                try:
+                    if isinstance(text, UsageError):
+                        raise text
+                    if text:
+                        group.objects.append(_object(file, number, text))
+                        group.lines.append(number)
+                        group.texts.append(text)
+                except UsageError as error:
+                    failure = error
+                    break
+            if group.objects:
+                yield group
+            if failure:
+                yield failure
+                return
+    except UsageError as error:
+        yield error
+
+
+def _texts(file: Path, first: int, data: bytes) -> Iterator[str | UsageError]:
+    """The lines without blanks around them, and the error for the first that is no text."""
+    if _lines.is_text(data):
+        yield from map(str.strip, data.decode().split("\n"))
+        return
+    for number, line in enumerate(data.split(b"\n"), first):
+        try:
+            yield _lines.text_of(line, file, number)
+        except UsageError as error:
+            yield error
+            return
+
+
+def _object(file: Path, line: int, text: str) -> dict[str, object]:
+    """The same as `parse_object`, with less to do for a good line."""
+    try:
+        value, end = _scan(text, 0)
+    except (StopIteration, ValueError, RecursionError):
+        return parse_object(file, line, text)
+    return value if end == len(text) and type(value) is dict else parse_object(file, line, text)
+
+
+def parse_object(file: Path, line: int, text: str) -> dict[str, object]:
+    """The JSON object of one line; raises UsageError naming the line."""
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(
+            f"Trace '{file}', line {line}: not complete JSON ({error.msg} at character {error.pos + 1})."
+        ) from None
+    except (ValueError, RecursionError):
+        raise UsageError(f"Trace '{file}', line {line}: not JSON of a trace.") from None
+    if not isinstance(value, dict):
+        raise UsageError(f"Trace '{file}', line {line}: a JSON object expected, got {_cells.shown(value)}.")
+    return value
+
+
+def _of_list(file: Path, runs: Iterator[Lines]) -> Iterator[_Objects | UsageError]:
+    """The elements of a JSON list, as many at a time as a run completes; the list is never whole in memory."""
+    text, line, before = "", 1, "["
+    try:
+        for first, data in runs:
+            line = first if not text else line
+            more, failure = _decoded(file, first, data)
+            text += more
+            group = _Objects()
+            try:
+                text, line, before = _elements(file, text, line, before, group)
+            except UsageError as error:
+                failure = error
+            if group.objects:
+                yield group
+            if failure:
+                yield failure
+                return
+        if before != "]":
+            yield _cut(file, line, text)
+    except UsageError as error:
+        yield error
+
+
+def _cut(file: Path, line: int, text: str) -> UsageError:
+    try:
+        _DECODER.raw_decode(text or "[")
+    except (ValueError, RecursionError) as error:
+        why = f" ({error.msg})" if isinstance(error, json.JSONDecodeError) and text else ""
+        return UsageError(f"Trace '{file}', line {line}: not complete JSON{why}: the list has no end.")
+    raise AssertionError("a complete element would have been taken")
+
+
+def _elements(file: Path, text: str, line: int, before: str, group: _Objects) -> tuple[str, int, str]:
+    """Takes complete elements off the text; returns what is left, its line, and what came before it.
+
+    `before` is '[' at the start, 'first' behind that, ',' where an element is due, '}' after one, ']' after the list.
+    """
+    at = 0
+    if before == "[" and text.lstrip(_BLANKS)[:1] == "[":
+        at = text.index("[") + 1
+        line += text.count("\n", 0, at)
+        before = "first"
+    while True:
+        begin = at
+        while at < len(text) and text[at] in _BLANKS:
+            at += 1
+        line += text.count("\n", begin, at)
+        if at == len(text):
+            return "", line, before
+        if before == "}" and text[at] == ",":
+            at, before = at + 1, ","
+        elif before in ("}", "first") and text[at] == "]":
+            at, before = at + 1, "]"
+        elif before in (",", "first") and text[at] == "{":
+            found = _element(file, line, text, at)
+            if found is None:
+                return text[at:], line, before
+            value, end = found
+            group.objects.append(value)
+            group.lines.append(line)
+            group.texts.append(text[at:end])
+            line += text.count("\n", at, end)
+            at, before = end, "}"
+        else:
+            raise _unexpected(file, line, before, text[at : at + 20].split("\n")[0])
+
+
+def _unexpected(file: Path, line: int, before: str, text: str) -> UsageError:
+    if before == "]":
+        return UsageError(f"Trace '{file}', line {line}: {_cells.shown(text)} after the end of the JSON list.")
+    wanted = "',' or ']'" if before == "}" else "a JSON object"
+    return UsageError(f"Trace '{file}', line {line}: {wanted} expected in the JSON list, got {_cells.shown(text)}.")
+
+
+def _element(file: Path, line: int, text: str, at: int) -> tuple[dict[str, object], int] | None:
+    """The object that starts at a character and where it ends; None if its end is yet to come."""
+    try:
+        value, end = _DECODER.raw_decode(text, at)
+    except json.JSONDecodeError as error:
+        if len(text) - at >= _lines.LONGEST_LINE_BYTES:
+            raise UsageError(f"Trace '{file}', line {line}: not complete JSON ({error.msg}).") from None
+        return None
+    except (ValueError, RecursionError):
+        raise UsageError(f"Trace '{file}', line {line}: not JSON of a trace.") from None
+    return value, end
+
+
+def _decoded(file: Path, first: int, data: bytes) -> tuple[str, UsageError | None]:
+    """The text up to the first line that is none, and what is wrong with that."""
+    if _lines.is_text(data):
+        return data.decode(), None
+    good = 0
+    for number, line in enumerate(data.split(b"\n"), first):
+        try:
+            _lines.text_of(line, file, number)
+        except UsageError as error:
+            return data[:good].decode(), error
+        good += len(line) + 1
+    raise AssertionError("some line is no text")

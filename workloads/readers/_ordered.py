@@ -1,0 +1,57 @@
+"""Orders the rows of a trace by stamp; the whole file is held for that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from workloads.readers._requests import Requests
+
+if TYPE_CHECKING:
+    from workloads.readers._block import Block
+
+
+def ordered(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Requests]]:
+    """All rows as one block, rows of equal stamp in the order of the file."""
+    taken = list(rows)
+    if not taken:
+        return
+    joined = _joined([requests for _, requests in taken])
+    order = np.argsort(joined.at, kind="stable")
+    requests = joined.take(order)
+    if requests.parent_row is not None:
+        requests = replace(requests, parent_row=_moved(requests.parent_row, order))
+    blocks = [block for block, _ in taken]
+
+    def identity() -> pa.Table:
+        return pa.concat_tables([b.identity() for b in blocks]).combine_chunks().take(pa.array(order))
+
+    size = sum(b.size for b in blocks)
+    yield replace(blocks[0], size=size, identity=identity, where=lambda _: "sorted"), requests
+
+
+def _joined(parts: list[Requests]) -> Requests:
+    values: dict[str, Any] = {}
+    for name in (f.name for f in fields(Requests)):
+        columns = [getattr(p, name) for p in parts]
+        if columns[0] is None or isinstance(columns[0], str | float | int):
+            values[name] = columns[0]
+        elif name in ("drops", "notes"):
+            texts = [text for text, _ in columns[0]]
+            values[name] = tuple((t, np.concatenate([c[i][1] for c in columns])) for i, t in enumerate(texts))
+        else:
+            values[name] = pa.concat_arrays(columns) if isinstance(columns[0], pa.Array) else np.concatenate(columns)
+    return Requests(**values)
+
+
+def _moved(parents: pa.Array, order: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
+    """Row numbers before as row numbers after the ordering."""
+    places = np.empty_like(order)
+    places[order] = np.arange(len(order))
+    given = parents.fill_null(-1).to_numpy(zero_copy_only=False)
+    known = (given >= 0) & (given < len(order))
+    return pa.array(places[np.where(known, given, 0)], pa.int64(), mask=~known)

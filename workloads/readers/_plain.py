@@ -1,0 +1,138 @@
+"""The columns of a plain table: which of them is the stamp, the prompt, the output; by a map or by usual names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from harness.errors import UsageError, no_such
+from workloads.readers._cells import looks_like_a_stamp, shown_columns
+from workloads.readers._requests import Requests, empty
+
+if TYPE_CHECKING:
+    from workloads.readers._block import Block, Floats, Ints
+
+UNITS = {"at": 1, "at_ms": 1_000, "at_us": 1_000_000, "at_ns": 1_000_000_000}
+KEYS = (*UNITS, "prompt", "output", "session", "turn", "tag", "prefix_ids", "parent")
+ALIASES: Mapping[str, tuple[str, ...]] = {
+    "at": ("at_s", "at", "scheduled_s", "arrival_s", "arrived_at", "arrival_time", "arrival_timestamp", "timestamp"),
+    "at_ms": ("at_ms", "timestamp_ms", "arrival_ms"),
+    "at_us": ("at_us", "timestamp_us"),
+    "at_ns": ("at_ns", "timestamp_ns"),
+    "prompt": ("prompt_tokens", "input_tokens", "num_prefill_tokens", "input_length", "prompt_len", "input_len"),
+    # what was asked stands before what came: a failed request of a run came to less
+    "output": ("output_tokens_asked", "output_tokens", "num_decode_tokens", "output_length", "output_len"),
+    "session": ("session", "session_id"),
+    "turn": ("turn",),
+    "tag": ("tag",),
+    "prefix_ids": ("prefix_ids", "hash_ids"),
+    "parent": ("parent",),
+}
+_EXAMPLE = "'at=ts,prompt=in,output=out'"
+
+
+def fits(columns: tuple[str, ...]) -> bool:
+    """Whether the usual names of a stamp and of both lengths are there."""
+    found = _by_name(columns)
+    return "prompt" in found and "output" in found and any(unit in found for unit in UNITS)
+
+
+def resolved(file: Path, columns: tuple[str, ...], given: str | None) -> dict[str, str]:
+    """The file's column for each of our names; raises UsageError for a map that does not fit the file.
+
+    A map names all that is read; without one, the usual names do.
+    """
+    found = _parsed(given) if given is not None else _by_name(columns)
+    for name, column in found.items():
+        if column not in columns:
+            near = get_close_matches(column, columns, n=1, cutoff=0.5)
+            guess = f" Did you mean '{near[0]}'?" if near else ""
+            raise UsageError(
+                f"--columns {name}={column}: trace '{file}' has no such column; found: {shown_columns(columns)}.{guess}"
+            )
+    units = [unit for unit in UNITS if unit in found]
+    missing = [n for n in ("prompt", "output") if n not in found] + ([] if units else ["at"])
+    if missing:
+        asked = " or ".join(missing)
+        what = (
+            f"no column is known as {asked}" if given is None else f"--columns names all that is read, and no {asked}"
+        )
+        raise UsageError(f"Trace '{file}': {what}; found: {shown_columns(columns)}; write --columns {_EXAMPLE}.")
+    if len(units) > 1:
+        raise UsageError(f"Trace '{file}': both {found[units[0]]} and {found[units[1]]} are stamps; use --columns.")
+    return found
+
+
+def _parsed(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in text.split(","):
+        name, equals, column = (p.strip() for p in part.partition("="))
+        if not equals or not column:
+            raise UsageError(f"--columns '{text}': '{part.strip()}' is not ours=theirs; write {_EXAMPLE}.")
+        if name not in KEYS:
+            raise no_such("column", name, KEYS, f"Write --columns {_EXAMPLE}.")
+        if name in found:
+            raise UsageError(f"--columns '{text}': {name} is given twice.")
+        found[name] = column
+    return found
+
+
+def _by_name(columns: tuple[str, ...]) -> dict[str, str]:
+    lower = {c.lower(): c for c in reversed(columns)}
+    return {
+        name: next(lower[a] for a in names if a in lower)
+        for name, names in ALIASES.items()
+        if lower.keys() & set(names)
+    }
+
+
+def requests(block: Block, given: str | None) -> Requests:
+    """The requests of a block of a plain table."""
+    found = resolved(block.file, block.columns, given)
+    unit = next(u for u in UNITS if u in found)
+    stamp, prompt, output = found[unit], found["prompt"], found["output"]
+    at, per_s = _stamps(block, stamp, UNITS[unit])
+    prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
+    return Requests(
+        stamp,
+        at,
+        per_s,
+        prompt_tokens,
+        output_tokens,
+        drops=empty(prompt, prompt_tokens, output, output_tokens),
+        session=block.names(found["session"], optional=True) if "session" in found else None,
+        turn=block.tokens(found["turn"]) if "turn" in found else None,
+        parent_row=_row_numbers(block, found["parent"]) if "parent" in found else None,
+        tag=block.names(found["tag"], optional=True) if "tag" in found else None,
+        prefix_ids=block.id_lists(found["prefix_ids"]) if "prefix_ids" in found else None,
+    )
+
+
+def _stamps(block: Block, column: str, per_s: int) -> tuple[Ints | Floats, int]:
+    cells = block.cells(column)
+    typed = isinstance(cells, pa.Array) and pa.types.is_timestamp(cells.type)
+    if typed or looks_like_a_stamp(block.first[column]):
+        return block.stamps_ns(column), UNITS["at_ns"]
+    return block.numbers(column), per_s
+
+
+def _row_numbers(block: Block, column: str) -> pa.Array:
+    """Whole numbers, null where there is none."""
+    cells = block.cells(column)
+    if isinstance(cells, pa.Array) and pa.types.is_integer(cells.type):
+        return cells.cast(pa.int64())
+    names = block.names(column, optional=True)
+    missing = names.is_null().to_numpy(zero_copy_only=False)
+    kept = np.flatnonzero(~missing)
+    numbers = np.full(len(names), -1, np.int64)
+    for row in kept.tolist():
+        text = names[row].as_py()
+        if not (text.isascii() and text.isdigit() and len(text) < 16):
+            block.fail(row, column, f"the number of a row expected, got {text[:40]!r}")
+        numbers[row] = int(text)
+    return pa.array(numbers, pa.int64(), mask=missing)

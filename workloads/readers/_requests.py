@@ -1,0 +1,96 @@
+"""What a reader makes of a block of rows, and what a reader is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+
+from workloads.readers._block import Block, Floats, Ints, Mask
+
+Marked = tuple[tuple[str, Mask], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Columns of a block, one value a row.
+
+    `at` is in the units of the file, `per_s` of them a second. `drops` are reasons why a row is no request (the first
+    that applies counts), `notes` what is odd about rows that stay. A conversation is told in one of three ways:
+    `session` names it; or `chat` and `parent` name each turn and the one before; or, beside `session`, `parent_row` is
+    the number of the row of the turn before. `turn` is the recorded turn, from 0, where there is one. `expanded` says
+    that a row of the file holds several requests.
+    """
+
+    stamp: str
+    at: Ints | Floats
+    per_s: float
+    prompt_tokens: Ints
+    output_tokens: Ints
+    drops: Marked = ()
+    session: pa.Array | None = None
+    chat: pa.Array | None = None
+    parent: pa.Array | None = None
+    parent_row: pa.Array | None = None
+    turn: Ints | None = None
+    tag: pa.Array | None = None
+    prefix_ids: pa.ListArray | None = None
+    notes: Marked = ()
+    expanded: bool = False
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def values(self) -> pa.Table:
+        """Stamp, lengths, session and tag."""
+        columns = {"at": self.at, "prompt": self.prompt_tokens, "output": self.output_tokens}
+        return pa.table(columns | {n: c for n in ("session", "tag") if (c := getattr(self, n)) is not None})
+
+    def head(self, size: int) -> Requests:
+        """The first rows."""
+        return self._each(lambda column: column[:size])
+
+    def take(self, order: Ints) -> Requests:
+        """The rows in another order."""
+        return self._each(
+            lambda column: column.take(pa.array(order)) if isinstance(column, pa.Array) else column[order]
+        )
+
+    def _each(self, change: Any) -> Requests:
+        changed: dict[str, Any] = {}
+        for name in (f.name for f in fields(self)):
+            value = getattr(self, name)
+            if name in ("drops", "notes"):
+                changed[name] = tuple((text, change(mask)) for text, mask in value)
+            else:
+                changed[name] = value if value is None or isinstance(value, str | float | int) else change(value)
+        return Requests(**changed)
+
+
+class Reader(Protocol):
+    """Reads one format of trace by column name.
+
+    `needs` are the columns that tell the format, `stamp` that of the times. `facts` tell the tokenizer and what to
+    know about the stamps.
+    """
+
+    form: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]]
+    stamp: ClassVar[str]
+    facts: ClassVar[Mapping[str, str]]
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of the blocks that the prefix ids name."""
+        ...
+
+    def requests(self, block: Block) -> Requests:
+        """The requests of a block, failures included; raises UsageError naming line and column for a bad row."""
+        ...
+
+
+def empty(prompt: str, prompt_tokens: Ints, output: str, output_tokens: Ints) -> Marked:
+    """The drops for rows without prompt or output tokens; the names are those of the columns."""
+    return ((f"{prompt} is 0", prompt_tokens == 0), (f"{output} is 0", output_tokens == 0))

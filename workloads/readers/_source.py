@@ -1,0 +1,100 @@
+"""Opens a trace file as blocks of rows, whatever it is: CSV, JSON lines, a JSON list, Parquet, packed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NoReturn
+
+from harness.errors import UsageError
+from workloads.readers import _csv, _json, _lines, _parquet
+from workloads.readers._cells import shown_columns
+
+if TYPE_CHECKING:
+    from workloads.readers._block import Block
+
+Form = Literal["csv", "json", "parquet"]
+FORMS: Mapping[str, str] = {"csv": "CSV with a header line", "json": "JSON lines", "parquet": "Parquet"}
+BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An open file: its columns, its rows in blocks (once), and its hash, for which the rest of it is read."""
+
+    file: Path
+    form: Form
+    columns: tuple[str, ...]
+    blocks: Iterator[Block]
+    sha256: Callable[[], str]
+    close: Callable[[], None]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def require(self, needs: tuple[str, ...], reader: str, form: str) -> None:
+        """Raise UsageError unless every column that the reader needs is there."""
+        if form != self.form:
+            self._refuse(f"reader '{reader}' needs {FORMS[form]}, this looks like {FORMS[self.form]}")
+        missing = [n for n in needs if n not in self.columns]
+        if missing:
+            what = f"missing column '{missing[0]}'; found: {shown_columns(self.columns)}"
+            self._refuse(f"{what}; reader '{reader}' needs {', '.join(needs)}")
+
+    def _refuse(self, message: str) -> NoReturn:
+        where = ", line 1" if self.form != "parquet" else ""
+        raise UsageError(f"Trace '{self.file}'{where}: {message}.")
+
+
+def open_source(path: str, block_bytes: int = BLOCK_BYTES) -> Source:
+    """The file as a source; raises UsageError where it is none of the known forms."""
+    file = _lines.checked(path)
+    try:
+        hashed = _lines.Hashed(file)
+    except OSError as error:
+        raise UsageError(f"Trace '{path}' cannot be read: {_lines.reason(error)}.") from None
+    with file.open("rb") as start:
+        if start.read(4) == _parquet.MAGIC:
+            hashed.close()
+            return _open_parquet(file, block_bytes)
+    stream = _lines.unpacked(hashed)
+    runs = _lines.blocks(file, stream, block_bytes)
+    number, text, runs = _first_line(file, runs)
+
+    def sha256() -> str:
+        assert stream  # a stream that is forgotten closes the file
+        return hashed.digest()
+
+    if text[0] in "{[":
+        first, objects = _json.open_objects(file, text, runs, listed=text[0] == "[")
+        size = {"bench.block_tokens": str(first["block_tokens"])} if "block_tokens" in first else {}
+        return Source(file, "json", tuple(first), objects, sha256, hashed.close, size)
+    columns = _csv.header(file, number, text)
+    return Source(file, "csv", columns, _csv.blocks(file, columns, _after(runs), block_bytes), sha256, hashed.close)
+
+
+def _open_parquet(file: Path, block_bytes: int) -> Source:
+    table = _parquet.open_table(file)
+    blocks = _parquet.blocks(file, table, max(1, block_bytes >> 6))
+    columns, metadata = _parquet.columns(table), _parquet.metadata(table)
+    return Source(file, "parquet", columns, blocks, lambda: _lines.sha256(file), table.close, metadata)
+
+
+def _first_line(file: Path, runs: Iterator[_lines.Lines]) -> tuple[int, str, Iterator[_lines.Lines]]:
+    """Number and text of the first line that is not blank, and the runs from that line on."""
+    for first, data in runs:
+        begin = 0
+        for number, line in enumerate(data.split(b"\n"), first):
+            if text := _lines.text_of(line, file, number):
+                return number, text, chain([_lines.Lines(number, data[begin:])], runs)
+            begin += len(line) + 1
+    raise UsageError(f"Trace '{file}' holds only blank lines; {_lines.FORMATS}.")
+
+
+def _after(runs: Iterator[_lines.Lines]) -> Iterator[_lines.Lines]:
+    """The same without the first line."""
+    number, data = next(runs)
+    end = data.find(b"\n") + 1
+    if end:
+        yield _lines.Lines(number + 1, data[end:])
+    yield from runs

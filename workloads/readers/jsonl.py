@@ -1,0 +1,51 @@
+"""Plain JSON lines: stamps, prompt and output tokens under usual names, or under those that `--columns` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from workloads.readers import _plain
+from workloads.readers._cells import block_size
+
+if TYPE_CHECKING:
+    from workloads.readers._block import Block
+    from workloads.readers._requests import Requests
+
+
+@dataclass(frozen=True, slots=True)
+class Jsonl:
+    """Any JSON lines, or one JSON list of objects; `columns` maps our names to its keys: 'at=ts,prompt=in,output=out'.
+
+    Stamps are seconds (`at_ms`, `at_us`, `at_ns`: other units) or dates, counts are tokens. `session`, `turn`, `parent`
+    (row number of the turn before), `tag` and `prefix_ids` (lists of ids of blocks of `block_tokens` tokens) may be
+    there. Source: the user's file.
+    """
+
+    columns: str | None = None
+    block_tokens: int = 512
+
+    form: ClassVar[str] = "json"
+    needs: ClassVar[tuple[str, ...]] = ("at_s", "prompt_tokens", "output_tokens")
+    stamp: ClassVar[str] = "at_s"
+    mapped: ClassVar[bool] = True
+    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not told by the file", "stamps": "as the file gives them"}
+
+    def __post_init__(self) -> None:
+        block_size(self.block_tokens)
+
+    def requests(self, block: Block) -> Requests:
+        """Every object; one without prompt or output tokens is told as dropped."""
+        found = _plain.requests(block, self.columns)
+        if found.prefix_ids is None:
+            return found
+        blocks = found.prefix_ids.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        over = (blocks - 1) * self.block_tokens >= np.maximum(found.prompt_tokens, 1)
+        said = (
+            f"more prefix blocks of {self.block_tokens} tokens than the prompt has room for; tell their size with "
+            "--reader jsonl:block_tokens=N"
+        )
+        return replace(found, notes=(*found.notes, (said, over)))

@@ -1,0 +1,58 @@
+"""vLLM's timed traces (JSON lines: timestamp, input_length, output_length, perhaps hash_ids)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from harness.errors import no_such
+from workloads.readers._cells import block_size
+from workloads.readers._requests import Requests, empty
+from workloads.readers.mooncake import one_per_block
+
+if TYPE_CHECKING:
+    from workloads.readers._block import Block
+
+_PER_S = {"s": 1, "ms": 1000, "us": 1_000_000}
+
+
+@dataclass(frozen=True, slots=True)
+class TimedTrace:
+    """Stamps in `unit` (s, ms or us), counts in tokens; `hash_ids`, where there, name blocks of `block_tokens` tokens.
+
+    Source of the format: vllm-project/vllm PR 39795, `vllm bench serve` with a timed trace, which reads Mooncake's rows
+    (ms, 512) and Bailian's (s, 16) alike. The file does not tell unit and block size; those of Mooncake are assumed.
+    """
+
+    unit: str = "ms"
+    block_tokens: int = 512
+
+    form: ClassVar[str] = "json"
+    needs: ClassVar[tuple[str, ...]] = ("timestamp", "input_length", "output_length")
+    stamp: ClassVar[str] = "timestamp"
+    facts: ClassVar[Mapping[str, str]] = {
+        "tokenizer": "not told by the file",
+        "stamps": "unit as the reader was told, milliseconds by default (--reader timed-trace:unit=s for seconds)",
+    }
+
+    def __post_init__(self) -> None:
+        block_size(self.block_tokens)
+        if self.unit not in _PER_S:
+            raise no_such("unit", self.unit, _PER_S)
+
+    def requests(self, block: Block) -> Requests:
+        """Every row; a row without prompt or output tokens is told as dropped."""
+        stamp, prompt, output = self.needs
+        at = block.numbers(stamp)
+        prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
+        ids = block.has("hash_ids")
+        return Requests(
+            stamp,
+            at,
+            _PER_S[self.unit],
+            prompt_tokens,
+            output_tokens,
+            drops=empty(prompt, prompt_tokens, output, output_tokens),
+            prefix_ids=one_per_block(block, "hash_ids", prompt_tokens, self.block_tokens) if ids else None,
+        )

@@ -1,0 +1,1 @@
+"""What `bench trace` does with recorded traces: look, check, convert, scale, slice, download."""

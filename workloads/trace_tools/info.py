@@ -1,0 +1,200 @@
+"""What is in a trace: span, rate, lengths, burstiness, conversations, shared prefixes; as plain facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness import burstiness
+from harness.errors import UsageError
+from harness.quantiles import quantiles
+from harness.ranks import spearman
+from workloads.trace_tools import _conversations, cache
+from workloads.transforms import grain_s
+
+if TYPE_CHECKING:
+    from workloads.traces import Trace
+
+WIDTHS_S = (1.0, 10.0, 60.0, 300.0, 600.0, 1200.0, 3600.0, 21_600.0, 86_400.0)
+"""Widths of the bins of the index of dispersion; those of which the trace has fewer than 10 are left out."""
+
+WINDOWS_S = (300.0, 1200.0)
+"""Windows in which the spread of gaps is measured: rate changes between them do not count."""
+
+TICK_WIDTHS_S = (10.0, 30.0, 60.0, 300.0, 600.0, 1200.0, 3600.0, 21_600.0, 86_400.0)
+"""The same for stamps on ticks, beside the tick itself; each is taken as the nearest number of whole ticks."""
+
+MOST_RANKED = 1_000_000
+"""Rows whose rank correlation is taken; of more, an even sample."""
+
+
+def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
+    """Everything that `bench trace info` tells, fit for JSON; None where something cannot be told.
+
+    `caches` are specs such as 'lru:tokens=3M' (see `cache.from_spec`). Raises UsageError for a wrong spec.
+    """
+    at_s = trace.at_s
+    grain = grain_s(at_s)
+    if caches and "prefix_ids" not in trace.table.column_names:
+        raise UsageError("--cache replays prefixes, and this trace names none; leave it out.")
+    stores = {spec: cache.from_spec(spec, trace.block_tokens) for spec in caches}
+    facts: dict[str, Any] = {
+        "file": dict(trace.facts),
+        "requests": len(trace),
+        "span_s": float(at_s[-1] - at_s[0]),
+        "rate_rps": trace.mean_rate_rps or None,
+        "lengths": _lengths(trace),
+        "grain_s": grain,
+        "ticks": _ticks(at_s, grain) if shares_stamps(trace, grain) else None,
+        "gaps": _gaps(at_s),
+        "counts": _counts(at_s),
+    }
+    if "tag" in trace.table.column_names and trace.table["tag"].null_count < len(trace):
+        facts["classes"] = _classes(trace, grain)
+    if "session" in trace.table.column_names:
+        facts["conversations"] = _conversations.of(trace.table)
+    if "prefix_ids" in trace.table.column_names:
+        facts["prefixes"] = _prefixes(trace, stores)
+    return facts
+
+
+def shares_stamps(trace: Trace, grain: float | None) -> bool:
+    """Whether stamps are so coarse that the gaps say more about the clock than about the traffic."""
+    return grain is not None and trace.mean_rate_rps * grain > 1
+
+
+def _lengths(trace: Trace) -> dict[str, Any]:
+    prompt, output = (np.asarray(trace.table[name]) for name in ("prompt_tokens", "output_tokens"))
+    varied = len(trace) > 2 and np.ptp(prompt) > 0 and np.ptp(output) > 0
+    few = slice(None, None, -(-len(trace) // MOST_RANKED))
+    return {
+        "prompt_tokens": _summary(prompt),
+        "output_tokens": _summary(output),
+        "spearman": spearman(prompt[few], output[few]) if varied else None,
+    }
+
+
+def _summary(values: np.ndarray) -> dict[str, float]:
+    p50, p90, p99, most = quantiles(values.astype(np.float64), [0.5, 0.9, 0.99, 1.0])
+    return {"mean": float(values.mean()), "p50": p50, "p90": p90, "p99": p99, "max": most}
+
+
+def _gaps(at_s: np.ndarray) -> dict[str, Any]:
+    span_s = float(at_s[-1] - at_s[0])
+    windows = {f"{width:g}": burstiness.window_cvs(at_s, width) for width in WINDOWS_S if 2 * width <= span_s}
+    gaps_s = np.diff(at_s)
+    return {
+        "cv": burstiness.gap_cv(at_s),
+        "zero_share": float((gaps_s == 0).mean()) if len(gaps_s) else None,
+        "longest_s": float(gaps_s.max()) if len(gaps_s) else None,
+        "window_cv": {
+            width: dict(zip(("p10", "p50", "p90"), quantiles(found, [0.1, 0.5, 0.9]), strict=True))
+            for width, found in windows.items()
+            if len(found)
+        },
+    }
+
+
+def _counts(at_s: np.ndarray) -> dict[str, Any]:
+    """How counts vary, per width; beside the minutes of Poisson arrivals of the same rate."""
+    spread = {f"{width:g}": burstiness.dispersion(at_s, width) for width in WIDTHS_S}
+    minutes = burstiness.counts(at_s, 60.0)
+    mean = float(minutes.mean()) if len(minutes) else 0.0
+    return {
+        "dispersion": {width: value for width, value in spread.items() if value is not None},
+        "acf": {f"{width:g}": burstiness.autocorrelation(burstiness.counts(at_s, width)) for width in (10.0, 60.0)},
+        "minutes": len(minutes),
+        "empty_minutes": float((minutes == 0).mean()) if len(minutes) else None,
+        "empty_minutes_poisson": float(np.exp(-mean)) if len(minutes) else None,
+        "peak_minute": float(minutes.max() / mean) if mean > 0 else None,
+    }
+
+
+def _ticks(at_s: np.ndarray, grain: float | None) -> dict[str, Any]:
+    """Counts per tick instead of gaps; a tick without a request counts."""
+    assert grain is not None
+    counts = burstiness.per_tick(at_s, grain)
+    ticks = {1, *(round(width / grain) for width in TICK_WIDTHS_S if width >= 2 * grain)}
+    spread = {f"{width * grain:g}": burstiness.spread(_sums(counts, width)) for width in sorted(ticks)}
+    return {
+        "tick_s": grain,
+        "ticks": len(counts),
+        "mean": float(counts.mean()),
+        "most": int(counts.max()),
+        "dispersion": {width: value for width, value in spread.items() if value is not None},
+        "acf": [burstiness.autocorrelation(counts, lag) for lag in (1, 2)],
+    }
+
+
+def _sums(counts: np.ndarray, width: int) -> np.ndarray:
+    """Sums of `width` counts each; what is left over at the end is not one."""
+    whole = len(counts) // width * width
+    sums: np.ndarray = counts[:whole].reshape(-1, width).sum(axis=1)
+    return sums
+
+
+def _classes(trace: Trace, grain: float | None) -> dict[str, dict[str, Any]]:
+    """What differs between the classes of traffic, the largest first; None is called 'none'."""
+    tags = trace.table["tag"].combine_chunks().dictionary_encode()
+    codes = np.asarray(tags.indices.fill_null(len(tags.dictionary)))
+    names = [*tags.dictionary.to_pylist(), "none"]
+    prompt, output = (np.asarray(trace.table[name]) for name in ("prompt_tokens", "output_tokens"))
+    found: dict[str, dict[str, Any]] = {}
+    for code in np.argsort(-np.bincount(codes, minlength=len(names)), kind="stable").tolist():
+        rows = codes == code
+        if rows.any():
+            found[str(names[code])] = _class(trace.at_s[rows], prompt[rows], output[rows], grain)
+    return found
+
+
+def _class(at_s: np.ndarray, prompt: np.ndarray, output: np.ndarray, grain: float | None) -> dict[str, Any]:
+    span_s = float(at_s[-1] - at_s[0])
+    shared = grain is not None and len(at_s) * grain > span_s
+    cvs = np.zeros(0) if shared else burstiness.window_cvs(at_s, WINDOWS_S[-1])
+    return {
+        "requests": len(at_s),
+        "rate_rps": (len(at_s) - 1) / span_s if span_s > 0 else None,
+        "window_cv_p50": float(np.median(cvs)) if len(cvs) else None,
+        "dispersion_60s": burstiness.dispersion(at_s, 60.0),
+        "prompt_mean": float(prompt.mean()),
+        "output_mean": float(output.mean()),
+    }
+
+
+def _prefixes(trace: Trace, stores: Mapping[str, cache.Lru]) -> dict[str, Any]:
+    endless = cache.Lru().replay(trace.table)
+    return {
+        "block_tokens": trace.block_tokens,
+        "blocks": endless.blocks,
+        "distinct": cache.distinct_blocks(trace.table),
+        "endless_hit_ratio": endless.ratio,
+        "caches": {spec: _cached(store, trace, endless) for spec, store in stores.items()},
+    }
+
+
+def _cached(store: cache.Lru, trace: Trace, endless: cache.Hits) -> dict[str, Any]:
+    hits = store.replay(trace.table)
+    share = hits.hits / endless.hits if endless.hits else None
+    return {"capacity_blocks": store.capacity_blocks, "hit_ratio": hits.ratio, "share_of_endless": share}
+
+
+def picture(trace: Trace, facts: Mapping[str, Any], texts: Sequence[str] = ()) -> dict[str, Any]:
+    """What a page of pictures of the trace is drawn from (the keys of `reports.traffic.page`)."""
+    table, about = trace.table, facts["file"]
+    drawn: dict[str, Any] = {
+        "name": "recorded",
+        "times_s": trace.at_s,
+        "prompt_tokens": np.asarray(table["prompt_tokens"]),
+        "output_tokens": np.asarray(table["output_tokens"]),
+        "texts": [*texts] or [*map(str, about.get("oddities", ()))],
+        "source": f"{about.get('file')}, SHA-256 {about.get('sha256')} ({about.get('known')})",
+    }
+    if facts["ticks"]:
+        drawn["grain_s"] = facts["grain_s"]
+    if "session" in table.column_names:
+        turns, think_s = _conversations.series(table)
+        if len(turns):
+            drawn |= {"turns": turns, "think_s": think_s, "think": "the request before"}
+    return drawn

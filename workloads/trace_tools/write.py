@@ -1,0 +1,174 @@
+"""Writes a trace as Parquet (with its origin inside), CSV or JSON lines, block by block.
+
+A file has its name only when it is complete: until then it is called FILE.part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from harness import writable
+from harness.errors import UsageError, no_such
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+VERSION = "1"
+"""Version of the columns of a trace file, in the metadata of Parquet."""
+
+UNITS = {"at_s": "s", "prompt_tokens": "tokens", "output_tokens": "tokens"}
+
+
+class Sink(Protocol):
+    """An open file that takes tables, and last what is known of the whole."""
+
+    def write(self, table: pa.Table) -> None:
+        """Append the rows."""
+        ...
+
+    def finish(self, about: Mapping[str, object]) -> None:
+        """All rows are written; `about` goes into the file where it can hold it."""
+        ...
+
+
+def write(
+    path: str,
+    tables: Iterable[pa.Table],
+    about: Callable[[], Mapping[str, object]],
+    *,
+    block_tokens: int | None = None,
+    force: bool = False,
+) -> int:
+    """Write the tables and return how many rows they have; `about()` is asked after the last.
+
+    `about` tells where the rows come from and what was done; Parquet holds it as JSON, each key under `bench.KEY`.
+    `block_tokens` is the size of the blocks that the prefix ids name. Raises UsageError for an unknown ending, a file
+    that is there (unless `force`), or no folder.
+    """
+    file = _allowed(path, force)
+    part = file.with_name(file.name + ".part")
+    stream = iter(tables)
+    first = next(stream, None)
+    if first is None or not len(first):
+        raise UsageError(f"There is no request to write into '{path}'; ask for more of them, or a longer duration.")
+    rows = 0
+    try:
+        with SINKS[file.suffix](part, _described(first.schema, block_tokens)) as sink:
+            for table in chain((first,), stream):
+                sink.write(table)
+                rows += len(table)
+            sink.finish(about())
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
+    return rows
+
+
+def origin(path: str) -> Mapping[str, object] | None:
+    """What a Parquet file that was written here tells about where its rows come from; None for other files."""
+    import pyarrow.parquet as pq  # heavy
+
+    file = Path(path)
+    if file.suffix != ".parquet":
+        return None
+    with pq.ParquetFile(file) as stored:
+        text = (stored.metadata.metadata or {}).get(b"bench.source")
+    try:
+        found = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _allowed(path: str, force: bool) -> Path:
+    file = Path(path)
+    if file.suffix not in SINKS:
+        raise no_such("form of trace to write", file.suffix or path, SINKS, "The ending of --output FILE tells it.")
+    writable.check(path)
+    if file.exists() and not force:
+        raise UsageError(f"'{path}' is there already; --force replaces it.")
+    return file
+
+
+def _described(schema: pa.Schema, block_tokens: int | None) -> pa.Schema:
+    """The schema with units and version."""
+    fields = [f.with_metadata({"unit": UNITS[f.name]} if f.name in UNITS else None) for f in schema]
+    blocks = {} if block_tokens is None else {"bench.block_tokens": str(block_tokens)}
+    return pa.schema(fields, metadata={"bench.table": "trace", "bench.schema_version": VERSION, **blocks})
+
+
+class _Parquet:
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        import pyarrow.parquet as pq  # heavy
+
+        self._schema = schema
+        self.writer = pq.ParquetWriter(file, schema, compression="zstd", compression_level=1)
+
+    def write(self, table: pa.Table) -> None:
+        self.writer.write_table(table.cast(self._schema))
+
+    def finish(self, about: Mapping[str, object]) -> None:
+        self.writer.add_key_value_metadata(
+            {f"bench.{key}": json.dumps(value, default=str) for key, value in about.items()}
+        )
+
+
+class _Csv:
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        from pyarrow import csv  # heavy
+
+        lists = [f.name for f in schema if pa.types.is_list(f.type)]
+        if lists:
+            raise UsageError(f"CSV cannot hold the lists of {lists[0]}; write .parquet or .jsonl.")
+        self.writer = csv.CSVWriter(file, schema)
+
+    def write(self, table: pa.Table) -> None:
+        self.writer.write_table(table)
+
+    def finish(self, about: Mapping[str, object]) -> None:
+        """CSV has no room for it."""
+
+
+class _JsonLines:
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        size = (schema.metadata or {}).get(b"bench.block_tokens")
+        self._same = {"block_tokens": int(size)} if size and "prefix_ids" in schema.names else {}  # for all rows
+        self.writer = file.open("w", encoding="utf-8")
+
+    def write(self, table: pa.Table) -> None:
+        for batch in table.to_batches(max_chunksize=8192):
+            rows = ({**row, **self._same} for row in batch.to_pylist())
+            lines = (json.dumps({k: v for k, v in row.items() if v is not None}) for row in rows)
+            self.writer.writelines(f"{line}\n" for line in lines)
+
+    def finish(self, about: Mapping[str, object]) -> None:
+        """JSON lines have no room for it."""
+
+
+def _opened(kind: Callable[[Path, pa.Schema], Any]) -> Callable[[Path, pa.Schema], AbstractContextManager[Sink]]:
+    """Open a sink, and close its writer whatever happens."""
+
+    @contextmanager
+    def sink(file: Path, schema: pa.Schema) -> Iterator[Sink]:
+        made = kind(file, schema)
+        try:
+            yield made
+        finally:
+            made.writer.close()
+
+    return sink
+
+
+SINKS: Mapping[str, Callable[[Path, pa.Schema], AbstractContextManager[Sink]]] = {
+    ".parquet": _opened(_Parquet),
+    ".csv": _opened(_Csv),
+    ".jsonl": _opened(_JsonLines),
+}
+"""How each form is written, by the ending of the file."""

@@ -1,0 +1,237 @@
+"""What can be done to a recorded trace, each under its own name and told in its facts: filter, scale, jitter.
+
+Load is scaled in two ways that are not the same. Time compression keeps the spread of the gaps and moves the
+dispersion curve along the bin width; thinning and superposition keep time and change how many come.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import numpy as np
+
+from harness import burstiness
+from harness.errors import UsageError, no_such
+from harness.spec import build, parse, seconds
+from workloads import _filter
+from workloads._trace_rows import conversations, joined, reordered, rows_of, with_columns, with_small_ids
+from workloads._turned import turned_copy
+
+if TYPE_CHECKING:
+    from workloads.traces import Trace
+
+
+class Step(Protocol):
+    """One way to scale the load of a trace."""
+
+    law: ClassVar[str]
+
+    def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:
+        """The trace with another load; what was random comes from `rng`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Compress:
+    """Time runs `factor` times as fast (below 1: slower); every request stays."""
+
+    factor: float
+    law: ClassVar[str] = "rate x factor; gap CV unchanged; dispersion at T is what it was at factor x T"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.factor) and self.factor > 0):
+            raise ValueError(f"factor must be above 0, got {self.factor:g}.")
+
+    def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:  # noqa: ARG002  # nothing is random here
+        """All stamps divided by the factor."""
+        return at_times(trace, trace.at_s / self.factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Thin:
+    """Each request stays with probability `share`; a conversation stays or goes as a whole."""
+
+    share: float
+    law: ClassVar[str] = "rate x share; dispersion - 1 is multiplied by share at every width (of conversations, if any)"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be above 0 and at most 1, got {self.share:g}.")
+
+    def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:
+        """The rows that were drawn. Raises UsageError when none is left."""
+        units, count = conversations(trace.table)
+        kept = (rng.random(count) < self.share)[units]
+        if not kept.any():
+            raise UsageError(f"'thin:{self.share:g}' leaves none of {len(trace)} requests; keep a larger share.")
+        return leaving_out(
+            rows_of(trace, np.flatnonzero(kept)), {f"thinned out (share {self.share:g})": int((~kept).sum())}
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Superpose:
+    """`copies` of the trace at once: itself, and others turned by a random time (what passes the end comes first).
+
+    With `shift_s` they are turned by different whole multiples of it: 1d keeps the hour of the day. A copy has
+    conversations and prefixes of its own: it shares no block with the others. A conversation that passes the end of
+    the trace goes on as another one.
+    """
+
+    copies: int
+    shift_s: float | None = None
+    law: ClassVar[str] = "rate x copies; dispersion unchanged at widths well below the length of the trace"
+
+    def __post_init__(self) -> None:
+        if self.copies < 2:
+            raise ValueError(f"copies must be at least 2, got {self.copies}.")
+        if self.shift_s is not None and self.shift_s <= 0:
+            raise ValueError(f"shift_s must be longer than 0 s, got {self.shift_s:g}.")
+
+    def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:
+        """All copies in order of time. Raises UsageError where the trace has too few multiples of `shift_s`."""
+        if self.copies * len(trace) > MOST_ROWS:
+            raise UsageError(
+                f"'superpose:{self.copies}' of {len(trace):,} requests is more than {MOST_ROWS:,}; take fewer copies."
+            )
+        period_s, shifts_s = self._turns(trace.at_s, rng)
+        table = with_small_ids(trace.table)
+        turned = [turned_copy(table, i + 1, period_s, shift_s) for i, shift_s in enumerate(shifts_s)]
+        whole = joined([table, *turned])
+        order = np.argsort(np.asarray(whole["at_s"]), kind="stable")
+        before = trace.facts.get("added")
+        extra = {f"in {self.copies - 1} other copies": len(whole) - len(table)}
+        scaled = dataclasses.replace(trace, table=reordered(whole, order))
+        return told(scaled, added={**(before if isinstance(before, dict) else {}), **extra})
+
+    def _turns(self, at_s: np.ndarray, rng: np.random.Generator) -> tuple[float, list[float]]:
+        """After how long (s) the trace starts over, and by how much each other copy is later."""
+        mean_gap_s = float(at_s[-1] - at_s[0]) / (len(at_s) - 1) if len(at_s) > 1 else 1.0
+        period_s = float(at_s[-1]) + mean_gap_s
+        others = self.copies - 1
+        if self.shift_s is None:
+            return period_s, rng.uniform(0, period_s, others).tolist()
+        multiples = math.ceil(period_s / self.shift_s)
+        if multiples <= others:
+            raise UsageError(
+                f"'superpose:{self.copies},shift={self.shift_s:g}s': a trace of {period_s:.6g} s has room for "
+                f"{multiples} copies that far apart; take fewer copies or a shorter shift."
+            )
+        chosen = 1 + rng.choice(multiples - 1, others, replace=False)
+        return multiples * self.shift_s, (chosen * self.shift_s).tolist()
+
+
+SCALES: dict[str, type[Compress] | type[Thin] | type[Superpose]] = {
+    "compress": Compress,
+    "thin": Thin,
+    "superpose": Superpose,
+}
+
+
+def scaling(text: str) -> tuple[Step, ...]:
+    """The steps of 'compress:2', 'thin:0.5' or 'superpose:3+thin:0.5', in their order. Raises UsageError."""
+    return tuple(_step(part) for part in text.split("+"))
+
+
+def _step(text: str) -> Step:
+    spec = parse(text)
+    if spec.name not in SCALES:
+        raise no_such("way to scale", spec.name, SCALES, "Write compress:2, thin:0.5 or superpose:3.")
+    return build(SCALES[spec.name], spec)
+
+
+def scaled(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
+    """The trace after the steps of `scaling(text)`; its facts tell each with its law and the rates."""
+    done: list[dict[str, object]] = []
+    for part, step in zip(text.split("+"), scaling(text), strict=True):
+        before = trace
+        trace = step.apply(trace, rng)
+        done.append(
+            {"step": part.strip(), "law": step.law, "requests": [len(before), len(trace)],
+             "rate_rps": [before.mean_rate_rps, trace.mean_rate_rps]}
+        )  # fmt: skip
+    return told(trace, scale=done)
+
+
+def filtered(trace: Trace, text: str) -> Trace:
+    """The rows for which all conditions hold, and why each of the others is gone: rows in = rows out + named drops.
+
+    Time 0 stays the start of the slice, or becomes the first row kept. Raises UsageError when no row is left.
+    """
+    kept, dropped = _filter.judge(trace.table, _filter.conditions(text), str(trace.facts.get("file", "the trace")))
+    if not kept.any():
+        raise UsageError(f"--where '{text}' leaves none of {len(trace)} requests; loosen it.")
+    trace = leaving_out(rows_of(trace, np.flatnonzero(kept)), dropped)
+    if trace.facts.get("start_s") is None:
+        trace = at_times(trace, trace.at_s - trace.at_s[0])
+    return told(trace, where=text)
+
+
+def first(trace: Trace, limit: int | None) -> Trace:
+    """At most `limit` requests from the start; None: all."""
+    if limit is None or len(trace) <= limit:
+        return trace
+    cut = dataclasses.replace(trace, table=trace.table.slice(0, limit))
+    return told(leaving_out(cut, {f"after the first {limit}": len(trace) - limit}), limit=limit)
+
+
+def jittered(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
+    """Every stamp later by a random time, uniform below `text` (a duration, or 'grain': how coarse the stamps are).
+
+    Requests keep their order: where two would change places their stamps do instead. Raises UsageError for 'grain'
+    where the stamps are fine.
+    """
+    width_s = seconds(text, "--jitter ('grain', or a time)") if text != "grain" else grain_s(trace.at_s)
+    if width_s is None and len(np.unique(trace.at_s)) < LEAST_STAMPS:
+        raise UsageError(f"'grain': fewer than {LEAST_STAMPS} different stamps do not tell it; give a time such as 3s.")
+    if width_s is None:
+        raise UsageError("'grain': the stamps of this trace are finer than 1 ms; give a time such as 1s, or no jitter.")
+    if width_s <= 0:
+        raise UsageError(f"--jitter must be longer than 0 s, got '{text}'.")
+    moved = np.sort(trace.at_s + rng.uniform(0, width_s, len(trace)))
+    return told(at_times(trace, moved), jitter=f"uniform in [0 s, {width_s:g} s), order kept")
+
+
+MOST_ROWS = 100_000_000
+"""Rows that superposed copies may have together; they are held in memory."""
+
+LEAST_STAMPS = 10
+"""Different stamps that tell how coarse they are."""
+
+RESOLUTIONS_S = (60.0, 1.0, 0.1, 0.01, 0.001)
+"""What stamps are rounded to, coarsest first."""
+
+
+def grain_s(at_s: np.ndarray) -> float | None:
+    """How coarse the stamps are: the tick on which several sit at a time (3 s), or what they are rounded to (1 s).
+
+    None for stamps finer than 1 ms, and for fewer than 10 different ones.
+    """
+    distinct = np.unique(at_s)
+    if len(distinct) < LEAST_STAMPS:
+        return None
+    if tick := burstiness.tick_s(at_s):
+        return tick
+    from_first = distinct - distinct[0]
+    return next((r for r in RESOLUTIONS_S if np.abs(from_first - r * np.round(from_first / r)).max() < 1e-6), None)
+
+
+def told(trace: Trace, **facts: object) -> Trace:
+    """The trace with more facts, and the number of requests and the span (s) that it has now."""
+    now = {"requests": len(trace), "span_s": float(trace.at_s[-1])}
+    return dataclasses.replace(trace, facts={**trace.facts, **facts, **now})
+
+
+def leaving_out(trace: Trace, reasons: Mapping[str, int]) -> Trace:
+    """The trace with rows named as left out in its facts; `dropped` there are those that are no requests at all."""
+    before = trace.facts.get("left_out")
+    return told(trace, left_out={**(before if isinstance(before, dict) else {}), **reasons})
+
+
+def at_times(trace: Trace, at_s: np.ndarray) -> Trace:
+    """The trace with other stamps."""
+    return dataclasses.replace(trace, table=with_columns(trace.table, {"at_s": at_s}))
