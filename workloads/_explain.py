@@ -7,29 +7,45 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from workloads._build import spec_of
+from workloads.arrivals.closed import Closed
+from workloads.blend import Blend
 from workloads.listed import Listed
 from workloads.mixed import Mixed
 
 if TYPE_CHECKING:
-    from harness.api import Lengths
+    from harness.api import Lengths, Workload
     from workloads._loaded import Loaded
+    from workloads._presets import Preset
+    from workloads.prefixes import Prefixes
 
 DRAWS = 100_000
+ROWS = 20_000
+"""Requests drawn to tell what sessions, prefixes and classes come to."""
+WARMING_UP = "A run begins with nobody under way: the rate of requests rises to its mean as follow-ups come in."
 _LABELS = {"source": "Source", "preparation": "Preparation", "tokenizer": "Tokenizer", "licence": "Licence",
            "slo_source": "SLO from"}  # fmt: skip
 
 
-def text(loaded: Loaded, about: str) -> str:
-    """What the workload is, its lengths, arrivals, SLO and provenance, one fact a line."""
-    lines = [loaded.name, "", about, ""]
+def text(loaded: Loaded, preset: Preset) -> str:
+    """What the workload is, its classes, lengths, arrivals, SLO and provenance, one fact a line."""
+    lines = [loaded.name, "", preset.about, ""]
     workload = loaded.workload
     if isinstance(workload, Listed):
         lines += _listed(workload)
     elif isinstance(workload, Mixed):
-        lines += _lengths(workload.lengths)
-        lines.append(f"Arrivals: {loaded.arrivals_text}, mean {loaded.rate_rps:g} requests/s")
+        lines += _mixed(workload)
+        lines.append(f"Arrivals: {loaded.arrivals_text}, {_rate(loaded)}")
         lines.append(f"Lengths from: {loaded.lengths_text}")
+    elif isinstance(workload, Blend):
+        lines += _blend(workload, loaded)
+    else:
+        lines += [f"Arrivals: {loaded.arrivals_text}, {_rate(loaded)}", *_whole(workload)]
+    if preset.arguments:
+        lines.append("Arguments: " + ", ".join(f"{key}={value}" for key, value in preset.arguments.items()))
     lines.append(f"Default SLO: {_slo(loaded.slo)}")
     if loaded.requests:
         lines.append(f"Default number of requests: {loaded.requests}")
@@ -38,8 +54,21 @@ def text(loaded: Loaded, about: str) -> str:
 
 
 def _slo(slo: Mapping[str, float]) -> str:
-    parts = [f"{metric.upper()} at most {bound:g} s" for metric, bound in slo.items()]
+    parts = []
+    for metric, bound in slo.items():
+        name, at, tag = metric.partition("@")
+        percentile, colon, plain = name.rpartition(":")
+        parts.append(f"{percentile.upper()}{' ' if colon else ''}{plain.upper()} at most {bound:g} s"
+                     f"{f' for {tag}' if at else ''}")  # fmt: skip
     return " and ".join(parts) or "none; give one with --slo"
+
+
+def _rate(loaded: Loaded) -> str:
+    if loaded.rate_rps is None:
+        return "at the rate that the answers allow"
+    if loaded.arrivals_rps is None or loaded.arrivals_rps == loaded.rate_rps:
+        return f"mean {loaded.rate_rps:g} requests/s"
+    return f"mean {loaded.rate_rps:g} requests/s ({loaded.arrivals_rps:.4g} arrivals/s, each with its follow-ups)"
 
 
 def _listed(workload: Listed) -> Iterator[str]:
@@ -48,7 +77,54 @@ def _listed(workload: Listed) -> Iterator[str]:
         yield f"  {r.id}: {r.scheduled_s:g} s, {r.prompt_tokens} -> {r.output_tokens}"
 
 
-def _lengths(lengths: Lengths) -> Iterator[str]:
+def _mixed(workload: Mixed) -> Iterator[str]:
+    new = "" if workload.sessions is None and workload.prefixes is None else " (new in each request)"
+    yield from _lengths(workload.lengths, new)
+    if workload.prefixes is not None:
+        yield f"Shared prefixes: {_prefixes(workload.prefixes)}"
+    if workload.sessions is not None:
+        yield f"Sessions: {spec_of(workload.sessions)}, mean {workload.sessions.mean_requests:.3g} requests each"
+        yield WARMING_UP
+    if isinstance(workload.arrivals, Closed):
+        yield f"Users: {workload.arrivals.users}, each with one request under way"
+    if new:
+        yield from _whole(workload)
+
+
+def _blend(workload: Blend, loaded: Loaded) -> Iterator[str]:
+    whole = "dealt out to the classes" if workload.arrivals is not None else "each class its own"
+    yield f"Classes: {len(workload.classes)}; arrivals: {_arrivals(workload, loaded)} ({whole}), {_rate(loaded)}"
+    for c in workload.classes[:8]:
+        parts = [f"lengths {spec_of(c.lengths)}"]
+        if c.sessions is not None:
+            parts.append(f"sessions {spec_of(c.sessions)}, mean {c.sessions.mean_requests:.3g} requests")
+        if c.prefixes is not None:
+            parts.append(f"prefixes: {_prefixes(c.prefixes)}")
+        deadline_s = c.slo.get("task", getattr(c.sessions, "deadline_s", None))
+        if deadline_s is not None:
+            parts.append(f"deadline of a task {deadline_s:g} s")
+        if c.priority:
+            parts.append(f"priority {c.priority}")
+        yield f"  {c.tag}: {'; '.join(parts)}"
+    if len(workload.classes) > 8:
+        yield f"  and {len(workload.classes) - 8} more"
+    if any(c.sessions is not None and c.sessions.mean_requests > 1 for c in workload.classes):
+        yield WARMING_UP
+    yield from _whole(workload)
+
+
+def _arrivals(workload: Blend, loaded: Loaded) -> str:
+    """The arrivals of the classes; one name where they are all the same, as twenty times 'poisson' says no more."""
+    kinds = {c.arrivals.__class__.__name__.lower() for c in workload.classes}
+    return kinds.pop() if workload.arrivals is None and len(kinds) == 1 else loaded.arrivals_text
+
+
+def _prefixes(prefixes: Prefixes) -> str:
+    popular = f", popularity Zipf({prefixes.zipf:g})" if prefixes.count > 1 else ""
+    return f"{prefixes.count} of {prefixes.tokens} tokens{popular}, in {prefixes.share:.0%} of the requests"
+
+
+def _lengths(lengths: Lengths, new: str) -> Iterator[str]:
     """Mean, p50 and p90 of prompt and output."""
     quantile = getattr(lengths, "quantile_tokens", None)
     if quantile is not None:
@@ -58,4 +134,54 @@ def _lengths(lengths: Lengths) -> Iterator[str]:
         p50, p90 = np.quantile(drawn, [0.5, 0.9], axis=0, method="inverted_cdf").tolist()
         origin = f"p50 and p90 from {DRAWS:,} draws"
     for i, side in enumerate(("Prompt", "Output")):
-        yield f"{side} tokens: mean {lengths.mean_tokens[i]:,.1f}, p50 {p50[i]:,}, p90 {p90[i]:,} ({origin})"
+        mean = lengths.mean_tokens[i]
+        yield f"{side} tokens{new}: mean {mean:,.1f}, p50 {p50[i]:,}, p90 {p90[i]:,} ({origin})"
+
+
+def _whole(workload: Workload) -> Iterator[str]:
+    """What comes out, from the first requests of seed 0."""
+    table = _first_rows(workload)
+    yield f"The first {len(table):,} requests of seed 0, up to {table['scheduled_s'][-1].as_py():,.0f} s:"
+    tags = table["tag"]
+    names = sorted(name for name in pc.unique(tags).to_pylist() if name is not None)
+    for name in names[:8] if len(names) > 1 else []:
+        yield f"  {name}: {_sums(table.filter(pc.equal(tags, name)), len(table))}"
+    yield f"  all: {_sums(table, len(table))}"
+
+
+def _first_rows(workload: Workload) -> pa.Table:
+    chunks, rows = [], 0
+    for chunk in workload.start(np.random.default_rng(0)):
+        chunks.append(chunk)
+        rows += len(chunk)
+        if rows >= ROWS:
+            break
+    return pa.concat_tables(chunks)[:ROWS]
+
+
+def _sums(table: pa.Table, of: int) -> str:
+    prompt, output = (table[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
+    parts = [f"{len(table) / of:.1%} of the requests"] if len(table) < of else []
+    parts.append(f"mean {prompt.mean():,.0f} -> {output.mean():,.0f} tokens")
+    waiting = int(pc.sum(pc.greater(pc.list_value_length(table["after"]), 0)).as_py())
+    if waiting:
+        parts.append(f"{waiting / len(table):.1%} wait for an answer")
+    if shared := shared_tokens(table):
+        parts.append(f"{shared / prompt.sum():.1%} of the prompt tokens have come before")
+    return ", ".join(parts)
+
+
+def shared_tokens(table: pa.Table) -> int:
+    """Prompt tokens in whole named blocks that an earlier row holds too: what an endless prefix cache would find."""
+    lists = table["prefix_ids"].combine_chunks()
+    ids = lists.flatten().to_numpy()
+    counts = lists.value_lengths().to_numpy()
+    if not len(ids):
+        return 0
+    block = np.repeat(table["prefix_block_tokens"].to_numpy(), counts)
+    place = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
+    whole = np.flatnonzero(np.repeat(table["prompt_tokens"].to_numpy(), counts) >= (place + 1) * block)
+    _, first = np.unique(ids[whole], return_index=True)
+    seen = np.ones(len(whole), bool)
+    seen[first] = False
+    return int(block[whole[seen]].sum())

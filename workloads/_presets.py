@@ -4,27 +4,61 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harness.api import Request
+from harness.errors import UsageError, no_such
+from harness.spec import Spec, convert
 
 FOLDER = Path(__file__).with_name("presets")
 
 
 @dataclass(frozen=True, slots=True)
+class Class:
+    """A class of traffic of a mix: its share, and parts as specs. `deadline_s` bounds a whole task.
+
+    `slo` holds its own bounds in seconds, which stand in the SLO of the workload as `metric@name`. With `copies`
+    it stands for so many classes alike (tenants) of which number k has a share of 1 / k**`zipf`.
+    """
+
+    name: str
+    lengths: str
+    share: float = 1.0
+    arrivals: str = "poisson"
+    sessions: str = "single"
+    prefixes: str | None = None
+    priority: int = 0
+    deadline_s: float | None = None
+    slo: Mapping[str, float] = field(default_factory=dict)
+    copies: int | None = None
+    zipf: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Preset:
-    """What a preset file says; either `lengths` and `arrivals` (specs) or a list of requests."""
+    """What a preset file says: parts as specs, or classes of traffic, or a list of requests.
+
+    In a mix `rate_rps` is that of all requests, `shares_of` says what the shares count, and `arrivals`, where
+    given, is one stream that is dealt out to the classes; else each has its own. `arguments` are values that a
+    user may change (`multi-tenant:tenants=50`); `{name}` stands for one in any text.
+    """
 
     about: str
     lengths: str | None = None
-    arrivals: str = "poisson"
+    arrivals: str | None = None
+    sessions: str = "single"
+    prefixes: str | None = None
     content: str = "tokens"
     requests: int | None = None
+    rate_rps: float = 1.0
+    shares_of: Literal["requests", "arrivals"] = "requests"
     slo: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
     request: tuple[Mapping[str, Any], ...] = ()
+    classes: tuple[Class, ...] = ()
 
     def listed(self) -> tuple[Request, ...]:
         """The requests of a preset that lists them."""
@@ -38,12 +72,69 @@ def names() -> list[str]:
 
 
 def text(name: str) -> str:
-    """The TOML of a preset."""
-    return (FOLDER / f"{name}.toml").read_text(encoding="utf-8")
+    """The TOML of a preset: one of ours, or the file of that name."""
+    return _path(name).read_text(encoding="utf-8")
 
 
-def read(name: str) -> Preset:
-    """The preset of this name, which exists."""
-    values = tomllib.loads(text(name))
-    values["about"] = values["about"].strip()
-    return Preset(**values)
+def read(spec: Spec) -> Preset:
+    """The preset of this name, or of the file of this name, with the arguments of the spec.
+
+    Raises UsageError for arguments that it does not take, and for a file that is no preset.
+    """
+    try:
+        values = tomllib.loads(text(spec.name))
+    except FileNotFoundError:
+        raise UsageError(f"No preset file '{spec.name}'.") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"'{spec.name}' is not a preset: {error}") from None
+    arguments = _arguments(spec, values.get("arguments", {}))
+    values = _filled(values, arguments) | {"arguments": arguments}
+    classes = tuple(_made(Class, c, spec.name) for c in values.pop("class", ()))
+    values["about"] = str(values.get("about", "")).strip()
+    preset: Preset = _made(Preset, {**values, "classes": classes}, spec.name)
+    return preset
+
+
+def _path(name: str) -> Path:
+    return Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+
+
+def _arguments(spec: Spec, defaults: Mapping[str, object]) -> dict[str, object]:
+    if spec.first is not None or (spec.args and not defaults):
+        takes = f"takes {', '.join(defaults)} as key=value" if defaults else "takes no arguments"
+        raise UsageError(
+            f"'{spec}': preset {spec.name} {takes}; use --rate, --arrivals, --lengths, --sessions or --content to "
+            "change it."
+        )
+    for key in spec.args:
+        if key not in defaults:
+            raise no_such(f"argument of {spec.name}", key, defaults)
+    given = {key: convert(value, type(defaults[key]), key, str(spec)) for key, value in spec.args.items()}
+    return {**defaults, **given}
+
+
+def _filled(value: Any, arguments: Mapping[str, object]) -> Any:
+    """The value with `{name}` replaced in all its texts; a text that is nothing else becomes the argument itself."""
+    if isinstance(value, dict):
+        return {key: _filled(item, arguments) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_filled(item, arguments) for item in value]
+    if not isinstance(value, str):
+        return value
+    for name, argument in arguments.items():
+        if value == f"{{{name}}}":
+            return argument
+        value = value.replace(f"{{{name}}}", str(argument))
+    return value
+
+
+def _made(kind: type[Any], values: Mapping[str, Any], name: str) -> Any:
+    """A Preset or Class; raises UsageError for a key that it does not have or lacks."""
+    known = [f.name for f in fields(kind)]
+    for key in values:
+        if key not in known:
+            raise UsageError(f"'{name}': {no_such('key of a preset', key, known)}")
+    try:
+        return kind(**values)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"'{name}' is not a preset: {error}") from None

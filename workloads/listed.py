@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness.records import scheduled_table
+
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
 
-    from harness.api import Request, RequestRecord
+    from harness.api import Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +22,9 @@ class Listed:
     requests: tuple[Request, ...]
     facts: Mapping[str, object] = field(default_factory=dict)
 
-    def start(self, rng: np.random.Generator) -> Iterator[Request]:  # noqa: ARG002  # nothing is random here
+    def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:  # noqa: ARG002  # nothing is random here
         """All requests."""
-        return iter(self.requests)
-
-    def follow_ups(self, record: RequestRecord) -> Iterable[Request]:  # noqa: ARG002  # an open loop
-        """None: the list holds every request."""
-        return ()
+        yield scheduled_table(self.requests)
 
     def describe(self) -> Mapping[str, object]:
         """Where the list comes from."""

@@ -46,4 +46,4 @@ class Trace:
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:  # noqa: ARG002  # nothing is random here
         """Arrival times in seconds, as many as the trace has."""
-        return iter(self.trace.at_s)
+        return iter(self.trace.at_s.tolist())

@@ -14,17 +14,28 @@ _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the step of SplitMix64
 _WORD = (1 << 64) - 1
 _PREFIX, _OWN = 1, 2
 
+BUST_TOKENS = 32
+"""Leading tokens of a request's own with `bust`: two of the usual blocks of 16."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Token ids uniform over the vocabulary, drawn from `seed`.
+    """Token ids uniform over the vocabulary, drawn from `seed`; lengths are in tokens.
 
     Token j of block b of a prefix depends on (seed, b, j) and nothing else; a token of the request's own on
     (seed, request id, position). So neither order nor process matters, and no generator is built per request.
-    Source: the counter-based generator SplitMix64 (Steele, Lea, Flood, OOPSLA 2014); lengths are in tokens.
+    With `bust` the first 32 tokens of every prompt are its own, so that no prefix cache finds anything: lengths stay,
+    and `prefix_ids` stay in the tables, but nothing is shared (`facts` says so).
+    Source: the counter-based generator SplitMix64 (Steele, Lea, Flood, OOPSLA 2014).
     """
 
     seed: int = 0
+    bust: bool = False
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """What a report says about the content."""
+        return {"content": "random token ids", **busted(self.bust)}
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
         """(T,) int64 in [0, vocab_size), T = request.prompt_tokens."""
@@ -37,9 +48,18 @@ class Tokens:
             keys = np.array([_key(self.seed, _PREFIX, b) for b in request.prefix_ids], dtype=np.uint64)
             within = np.arange(block, dtype=np.uint64) * np.uint64(_GOLDEN)
             counters[:shared] = np.add.outer(keys, within).ravel()[:shared]
-        own = np.arange(shared, request.prompt_tokens, dtype=np.uint64) * np.uint64(_GOLDEN)
-        counters[shared:] = own + np.uint64(_key(self.seed, _OWN, request.id))
+        own = np.uint64(_key(self.seed, _OWN, request.id))
+        counters[shared:] = own + np.arange(shared, request.prompt_tokens, dtype=np.uint64) * np.uint64(_GOLDEN)
+        if self.bust:
+            head = min(BUST_TOKENS, request.prompt_tokens)
+            counters[:head] = own + np.arange(head, dtype=np.uint64) * np.uint64(_GOLDEN)
         return _to_range(_mix(counters), vocab_size)
+
+
+def busted(bust: bool) -> dict[str, object]:
+    """The facts of a content with `bust`."""
+    told = f"the first {BUST_TOKENS} tokens of every prompt are its own: prefix_ids are named, but nothing is shared"
+    return {"bust": told} if bust else {}
 
 
 def _key(*parts: int) -> int:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +26,9 @@ class Marginal:
     """Prompt or output lengths alone: knots of the CDF, and the mean of each segment between them.
 
     A segment holds the whole numbers above its lower knot up to its upper one, so the CDF is exact at every
-    stored quantile. Inside, the length is low + (high - low) * v**bend for v uniform, where the bend gives the
-    segment its mean, then rounded up or down at random so that this mean stays exact.
+    stored quantile (with `shared_knots` it holds the lower knot too, for lists of few different values, whose mean
+    could not be kept otherwise). Inside, the length is low + (high - low) * v**bend for v uniform, where the bend
+    gives the segment its mean, then rounded up or down at random so that this mean stays exact.
     """
 
     low: np.ndarray  # (101,)
@@ -33,10 +36,10 @@ class Marginal:
     means: np.ndarray  # (101,)
 
     @classmethod
-    def from_figures(cls, side: Mapping[str, list[float]]) -> Marginal:
+    def from_figures(cls, side: Mapping[str, Any]) -> Marginal:
         """From the `prompt` or `output` part of a figures file."""
         knots = np.insert(np.array(side["quantiles"], dtype=float), 100, side["quantile_99_9"])
-        low = np.minimum(knots[:-1] + 1, knots[1:])
+        low = np.minimum(knots[:-1] + (0 if side.get("shared_knots") else 1), knots[1:])
         low[0] = knots[0]
         return cls(low, knots[1:], np.array(side["segment_means"]))
 
@@ -66,11 +69,12 @@ class Marginal:
 class Copula:
     """How the ranks of prompt and output go together: shares of the 100 x 100 percentile pairs.
 
-    Ranks are uniform inside a pair of percentiles. Rows and columns sum to 1/100 each, so that the copula
-    leaves both marginals alone.
+    Ranks are uniform inside a pair of percentiles; in a `crossed` pair the output's falls as the prompt's rises. Rows
+    and columns sum to 1/100 each, so that the copula leaves both marginals alone.
     """
 
     shares: np.ndarray  # (100, 100)
+    crossed: np.ndarray | None = None  # (100, 100) bool
 
     @classmethod
     def fit(
@@ -78,25 +82,29 @@ class Copula:
     ) -> Copula:
         """The table of rank deciles spread evenly, without the pairs whose total could exceed `limit`.
 
+        A percentile that has no other pair (the longest outputs of the arXiv list) takes those that stay within the
+        limit when crossed.
+
         `tilt` weighs a pair by exp(tilt * a * b), a and b being ranks from -1/2 to 1/2; it makes up for the rank
         correlation that spreading and the limit change. Rows and columns are then scaled in turn until each
         sums to 1/100 (iterative proportional fitting: Deming and Stephan, Annals of Mathematical Statistics 11,
-        1940), which keeps the odds ratios. Where the limit leaves hardly any choice (LongBench) this is slow
+        1940), which keeps the odds ratios. Where the limit leaves hardly any choice (LongBench, arXiv) this is slow
         and stops with columns right to about 0.1%; the stated means count that in.
         """
         centred = (np.arange(100) + 0.5) / 100 - 0.5
         counts = np.asarray(deciles) + (_PSEUDO_COUNT if limit else 0.0)
         shares = np.kron(counts, np.ones((10, 10))) * np.exp(tilt * np.outer(centred, centred))
+        crossed = None
         if limit is not None:
-            total = np.add.outer(np.delete(prompt.high, 99), np.delete(output.high, 99))
-            shares = np.where(total <= limit, shares, 0.0)
+            allowed, crossed = _within(limit, prompt, output)
+            shares = np.where(allowed, shares, 0.0)
         for _ in range(_ROUNDS):
             shares /= 100 * shares.sum(axis=0)
             rows = 100 * shares.sum(axis=1, keepdims=True)
             shares /= rows
             if np.abs(rows - 1).max() < 1e-12:
                 break
-        return cls(shares / shares.sum())
+        return cls(shares / shares.sum(), crossed)
 
     def spearman(self, prompt: Marginal, output: Marginal) -> float:
         """Rank correlation of the lengths drawn (ties take their mean rank)."""
@@ -109,7 +117,23 @@ class Copula:
         cumulative = np.cumsum(self.shares)
         pair = np.searchsorted(cumulative, uniforms[0] * cumulative[-1], side="right")
         rows, cols = np.divmod(np.minimum(pair, self.shares.size - 1), 100)
-        return (rows + uniforms[1]) / 100, (cols + uniforms[2]) / 100
+        within = uniforms[1]
+        if self.crossed is not None:
+            within = np.where(self.crossed[rows, cols], np.nextafter(1 - uniforms[2], 0), within)
+        return (rows + within) / 100, (cols + uniforms[2]) / 100
+
+
+def _within(limit: int, prompt: Marginal, output: Marginal) -> tuple[np.ndarray, np.ndarray | None]:
+    """(100, 100) pairs of percentiles that stay within the limit, and which of them only when crossed."""
+    ends = [(np.delete(side.low, 100), np.delete(side.high, 99)) for side in (prompt, output)]
+    (prompt_low, prompt_high), (output_low, output_high) = ends
+    allowed = np.add.outer(prompt_high, output_high) <= limit
+    if allowed.any(axis=0).all() and allowed.any(axis=1).all():
+        return allowed, None
+    needy = ~allowed.any(axis=1)[:, None] | ~allowed.any(axis=0)[None, :]
+    longest = np.maximum(np.add.outer(prompt_low, output_high), np.add.outer(prompt_high, output_low))
+    crossed = needy & (longest <= limit)
+    return allowed | crossed, crossed
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +147,7 @@ class Empirical:
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
-        """Exact means of the sampler: those of the list, but for the last digits of LongBench."""
+        """Exact means of the sampler: those of the list, but for the last digits of LongBench, arXiv and BWB."""
         shares = self.copula.shares
         return self.prompt.mean(shares.sum(axis=1)), self.output.mean(shares.sum(axis=0))
 
@@ -144,8 +168,9 @@ class Empirical:
             yield from zip(prompts.tolist(), outputs.tolist(), strict=True)
 
 
+@cache
 def load(name: str) -> Empirical:
-    """The sampler of `figures/<name>.json`."""
+    """The sampler of `figures/<name>.json`, made once: a mix of a thousand classes has one."""
     figures = json.loads((Path(__file__).with_name("figures") / f"{name}.json").read_text(encoding="utf-8"))
     prompt, output = Marginal.from_figures(figures["prompt"]), Marginal.from_figures(figures["output"])
     limit = figures["max_total_tokens"]

@@ -15,11 +15,10 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from workloads.lengths._empirical import EDGES, Copula, Marginal
+from workloads.lengths._measured import joint_of, side_of, tilt_of
 
 FIGURES = Path(__file__).with_name("figures")
 CUT_TOKENS = np.arange(1900, 2049)  # DistServe: random.randint(1900, 2048), every value equally likely
@@ -115,6 +114,74 @@ SOURCES = (
         },
         max_total_tokens=2047,
     ),
+    Source(
+        "azure",
+        "azure2023/AzureLLMInferenceTrace_conv.csv",
+        ("ContextTokens", "GeneratedTokens"),
+        "azure2023_conv",
+        {
+            "preparation": "every request of one hour of a production conversation service (16 November 2023); no "
+            "filter by length",
+            "tokenizer": "not published",
+            "source": "Azure/AzurePublicDataset @ b469a113cedc, data/AzureLLMInferenceTrace_conv.csv",
+            "licence": "CC-BY-4.0",
+        },
+    ),
+    Source(
+        "mooncake",
+        "mooncake/conversation_trace.jsonl",
+        ("input_length", "output_length"),
+        "mooncake_conversation",
+        {
+            "preparation": "every request of one hour of Kimi's conversation service, with its history as the prompt; "
+            "no filter by length (the longest prompt has 126,195 tokens); shared prefixes are not in the lengths",
+            "tokenizer": "not published (Kimi)",
+            "source": "kvcache-ai/Mooncake @ 3b5a59413395, FAST25-release/traces/conversation_trace.jsonl",
+            "licence": "Apache-2.0 (the repository; the trace folder names none of its own)",
+        },
+    ),
+    Source(
+        "lmsys",
+        "lmsys/lmsys.csv",
+        ("ContextTokens", "GeneratedTokens"),
+        "lmsys_chat_first_turn_longchat",
+        {
+            "preparation": "first user turn and first answer of 100,000 conversations of LMSYS-Chat-1M, shuffled; no "
+            "filter by length",
+            "tokenizer": "lmsys/longchat-13b-16k (Llama SentencePiece)",
+            "source": "efeslab/Nanoflow @ d6b381e58110, datasets/traces/lmsys.csv",
+            "licence": "lengths: Apache-2.0 (the repository they are from); the texts behind them are gated",
+        },
+    ),
+    Source(
+        "arxiv",
+        "arxiv_summarization/arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv",
+        ("num_prefill_tokens", "num_decode_tokens"),
+        "arxiv_summarization_llama2",
+        {
+            "preparation": "article to abstract, prompt + output at most 4,096 tokens; that filter makes prompt and "
+            "output anti-correlated, the task does not",
+            "tokenizer": "Llama-2",
+            "source": "microsoft/vidur @ 7d47513363ec, data/processed_traces/"
+            "arxiv_summarization_stats_llama2_tokenizer_filtered_v2.csv",
+            "licence": "MIT (the repository)",
+        },
+        max_total_tokens=4096,
+    ),
+    Source(
+        "bwb",
+        "arxiv_summarization/bwb_stats_llama2_tokenizer_filtered_v2.csv",
+        ("num_prefill_tokens", "num_decode_tokens"),
+        "bwb_translation_llama2",
+        {
+            "preparation": "translation of books (Bilingual Web Books), prompt + output at most 4,096 tokens",
+            "tokenizer": "Llama-2",
+            "source": "project-etalon/etalon @ d5f18de15a22, data/processed_traces/"
+            "bwb_stats_llama2_tokenizer_filtered_v2.csv",
+            "licence": "Apache-2.0 (the repository)",
+        },
+        max_total_tokens=4096,
+    ),
 )
 
 
@@ -123,7 +190,7 @@ def main(data: Path) -> None:
     FIGURES.mkdir(exist_ok=True)
     for source in SOURCES:
         text = json.dumps(figures(source, data), indent=1, sort_keys=True)
-        (FIGURES / f"{source.name}.json").write_text(_one_line_lists(text) + "\n", encoding="utf-8")
+        (FIGURES / f"{source.name}.json").write_text(one_line_lists(text) + "\n", encoding="utf-8")
         sys.stdout.write(f"{source.name}\n")
 
 
@@ -131,11 +198,11 @@ def figures(source: Source, data: Path) -> dict[str, object]:
     """Everything the sampler of one list needs, and its provenance."""
     prompt, output, rows = _lengths(source, data)
     summary = json.loads((data / "lengths" / f"{source.summary}.json").read_text()) if source.summary else None
-    joint = summary["joint"] if summary else _joint(prompt, output)
+    joint = summary["joint"] if summary else joint_of(prompt, output)
     deciles = joint["rank_decile_table_rows_prompt_cols_output"]
     sides = {
-        "prompt": _side(prompt, summary and summary["prompt"]["quantiles_0_100"]),
-        "output": _side(output, summary and summary["output"]["quantiles_0_100"]),
+        "prompt": side_of(prompt, summary and summary["prompt"]["quantiles_0_100"]),
+        "output": side_of(output, summary and summary["output"]["quantiles_0_100"]),
     }
     return {
         **source.texts,
@@ -143,26 +210,16 @@ def figures(source: Source, data: Path) -> dict[str, object]:
         "max_total_tokens": source.max_total_tokens,
         "spearman": joint["spearman"],
         "rank_deciles": deciles,
-        "tilt": _tilt(sides, deciles, source.max_total_tokens, joint["spearman"]),
+        "tilt": tilt_of(sides, deciles, source.max_total_tokens, joint["spearman"]),
         **sides,
     }
-
-
-def _tilt(sides: Mapping[str, Any], deciles: list[list[float]], limit: int | None, spearman: float) -> float:
-    """The tilt of the copula that gives the rank correlation of the list, by bisection."""
-    prompt, output = Marginal.from_figures(sides["prompt"]), Marginal.from_figures(sides["output"])
-    low, high = -50.0, 50.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        reached = Copula.fit(deciles, prompt, output, limit, middle).spearman(prompt, output)
-        low, high = (middle, high) if reached < spearman else (low, middle)
-    return round((low + high) / 2, 6)
 
 
 def _lengths(source: Source, data: Path) -> tuple[np.ndarray, np.ndarray, int]:
     """(N,) prompts and (N,) outputs, and how many rows the list has."""
     with (data / "traces" / source.rows).open(encoding="utf-8", newline="") as file:
-        pairs = [(int(row[source.columns[0]]), int(row[source.columns[1]])) for row in csv.DictReader(file)]
+        rows = map(json.loads, file) if source.rows.endswith(".jsonl") else csv.DictReader(file)
+        pairs = [(int(row[source.columns[0]]), int(row[source.columns[1]])) for row in rows]
     prompt, output = np.array(pairs).T
     if source.name == "longbench":
         cut = np.minimum((KEEP_TOKENS - output)[:, None], CUT_TOKENS)  # (N, 149)
@@ -170,63 +227,8 @@ def _lengths(source: Source, data: Path) -> tuple[np.ndarray, np.ndarray, int]:
     return prompt, output, len(pairs)
 
 
-def _side(values: np.ndarray, stored: list[int] | None) -> dict[str, Any]:
-    """Quantiles (inverted empirical CDF) and the means between them, of prompts or of outputs."""
-    ordered = np.sort(values)
-    knots = np.quantile(ordered, EDGES, method="inverted_cdf").astype(int)
-    quantiles = np.delete(knots, 100)
-    if stored is not None and quantiles.tolist() != stored:
-        raise ValueError("the raw rows and the stored quantiles disagree")
-    return {
-        "mean": round(float(ordered.mean()), 3),
-        "quantiles": quantiles.tolist(),
-        "quantile_99_9": int(knots[100]),
-        "segment_means": np.round(_segment_means(ordered, knots), 6).tolist(),
-    }
-
-
-def _segment_means(ordered: np.ndarray, knots: np.ndarray) -> np.ndarray:
-    """(101,) mean between neighbouring knots, moved as little as needed into what the sampler can draw there.
-
-    A segment holds the whole numbers above its lower knot up to its upper one, so that the CDF at a stored
-    quantile is exact; what that moves the means is taken back from the other segments in proportion to their room.
-    """
-    sums = np.interp(EDGES * len(ordered), np.arange(len(ordered) + 1), np.concatenate([[0], np.cumsum(ordered)]))
-    weights = np.diff(EDGES)
-    raw = np.diff(sums) / (weights * len(ordered))
-    low, high = np.minimum(knots[:-1] + 1, knots[1:]), knots[1:]
-    low[0] = knots[0]
-    means = np.clip(raw, low, high)
-    excess = float(weights @ (means - raw))
-    room = means - low if excess > 0 else high - means
-    means = means - excess * room / float(weights @ room)
-    if not (np.all(means >= low - 1e-9) and np.all(means <= high + 1e-9)):
-        raise ValueError("no sampler on these quantiles has this mean")
-    return np.asarray(np.clip(means, low, high))
-
-
-def _joint(prompt: np.ndarray, output: np.ndarray) -> dict[str, Any]:
-    """Spearman's rho and the 10 x 10 table of rank deciles, where equal values share their ranks evenly."""
-    from scipy.stats import spearmanr
-
-    rows, cols = _decile_shares(prompt), _decile_shares(output)
-    return {
-        "spearman": round(float(spearmanr(prompt, output).statistic), 4),
-        "rank_decile_table_rows_prompt_cols_output": np.round(rows.T @ cols / len(prompt) * 1000, 3).tolist(),
-    }
-
-
-def _decile_shares(values: np.ndarray) -> np.ndarray:
-    """(N, 10) how much of each value's rank interval lies in each decile."""
-    ordered = np.sort(values)
-    low = np.searchsorted(ordered, values, "left") / len(values)
-    high = np.searchsorted(ordered, values, "right") / len(values)
-    start = np.arange(10) / 10
-    overlap = np.minimum(high[:, None], start + 0.1) - np.maximum(low[:, None], start)
-    return np.asarray(np.clip(overlap, 0, None) / (high - low)[:, None])
-
-
-def _one_line_lists(text: str) -> str:
+def one_line_lists(text: str) -> str:
+    """JSON with every list of numbers on a line of its own."""
     import re
 
     return re.sub(r"\[[^\[\]]*\]", lambda found: " ".join(found.group().split()), text)

@@ -1,0 +1,91 @@
+"""Arrivals whose rate changes: a renewal process that runs in operational time, where its mean gap is 1.
+
+Operational time is the integral of the rate, so a gap that is under way when the rate changes is stretched or
+shortened, and neither lost nor begun anew. The gap law and the rate stay apart: scaling the rate leaves the
+coefficient of variation of neighbouring gaps as it is. Source: time change of a point process (Daley and Vere-Jones,
+An Introduction to the Theory of Point Processes, 2003, section 7.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+CHUNK = 4096  # gaps drawn at once, whatever the caller takes
+Gaps = Callable[[int], np.ndarray]
+"""Draws n gaps of mean 1."""
+
+
+class Piece(NamedTuple):
+    """A stretch of `duration_s` in which the rate goes in a straight line from `start_rps` to `end_rps`.
+
+    Rates are >= 0. The last piece may be endless (`math.inf`), at a constant rate.
+    """
+
+    duration_s: float
+    start_rps: float
+    end_rps: float
+    gaps: Gaps | None = None  # another gap law from here on; None: as before
+
+    @property
+    def arrivals(self) -> float:
+        """The integral of the rate: how many arrivals are expected."""
+        mean_rps = (self.start_rps + self.end_rps) / 2
+        return self.duration_s * mean_rps if mean_rps else 0.0
+
+
+def times_along(pieces: Iterable[Piece], gaps: Gaps) -> Iterator[float]:
+    """Arrival times (s) of a renewal process with `gaps` of mean 1, whose rate follows the `pieces`.
+
+    The first gap comes before the first arrival. Ends when the pieces do. Times never fall, and the stream does not
+    depend on how much of it is taken at a time. Pieces are asked for as they are reached, so they may be endless;
+    endless pieces of rate 0 are never left.
+    """
+    for chunk in chunks_along(pieces, gaps):
+        yield from chunk.tolist()
+
+
+def chunks_along(pieces: Iterable[Piece], gaps: Gaps) -> Iterator[np.ndarray]:
+    """The times of `times_along` in arrays (n,) of 1 to CHUNK float64: those of one piece, or a part of them."""
+    start_s = lost_s = last_s = 0.0  # start of the piece; what the sum of durations lost (Kahan); the last arrival
+    source, waiting, next_ = gaps, np.zeros(0), 0  # arrivals from waiting[next_] on are still to come
+    base = last = 0.0  # operational times, like `waiting` since it was drawn: start of the piece, last arrival
+    for piece in pieces:
+        if piece.gaps is not None and piece.gaps is not source:
+            source, waiting, next_ = piece.gaps, waiting[next_ : next_ + 1], 0  # the gap under way stays as drawn
+        end = base + piece.arrivals
+        while True:
+            if next_ == len(waiting):
+                waiting, next_ = np.cumsum(source(_ahead(piece))), 0
+                base, end, last = base - last, end - last, 0.0
+            stop = int(waiting.searchsorted(end))
+            if stop > next_:
+                inside, next_ = waiting[next_:stop], stop
+                times = start_s + _elapsed(piece, inside - base)
+                if piece.end_rps > piece.start_rps:  # the quotient of two growing numbers may fall by a rounding
+                    times = np.maximum.accumulate(np.maximum(times, last_s))
+                yield times
+                last_s, last = float(times[-1]), float(inside[-1])
+            if next_ < len(waiting):
+                break
+        step_s = piece.duration_s - lost_s
+        end_s = start_s + step_s
+        start_s, lost_s, base = end_s, (end_s - start_s) - step_s, end
+
+
+def _ahead(piece: Piece) -> int:
+    """Gaps to draw at once: few for a short piece with a law of its own, whose other draws may go to waste."""
+    return CHUNK if piece.gaps is None else int(min(CHUNK, 16 + piece.arrivals))
+
+
+def _elapsed(piece: Piece, operational: np.ndarray) -> np.ndarray:
+    """(n,) seconds since the start of the piece at which its integral of the rate reaches `operational`."""
+    rise = (piece.end_rps - piece.start_rps) / piece.duration_s
+    if rise == 0:
+        return np.asarray(np.minimum(operational / piece.start_rps, piece.duration_s))
+    root = np.sqrt(np.maximum(piece.start_rps**2 + 2 * rise * operational, 0))
+    divisor = piece.start_rps + root  # 0 only where both the rate and `operational` are
+    elapsed = np.divide(2 * operational, divisor, out=np.zeros_like(operational), where=divisor > 0)
+    return np.asarray(np.minimum(elapsed, piece.duration_s))

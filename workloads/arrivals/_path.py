@@ -1,0 +1,79 @@
+"""A rate that is known beforehand: straight pieces, first those of `lead`, then those of `cycle` again and again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise, repeat
+from typing import NamedTuple
+
+import numpy as np
+
+from workloads.arrivals._gaps import gamma_gaps
+from workloads.arrivals._operational import Piece, times_along
+
+
+class Path(NamedTuple):
+    """Rate over time, in requests per second; it ends with `lead` where `cycle` is empty."""
+
+    lead: tuple[Piece, ...]
+    cycle: tuple[Piece, ...]
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Long-run mean: of the cycle, or of the whole where there is none."""
+        part = self.cycle or self.lead
+        if math.isinf(part[-1].duration_s):
+            return part[-1].start_rps
+        return math.fsum(p.arrivals for p in part) / math.fsum(p.duration_s for p in part)
+
+    def times(self, rng: np.random.Generator, cv: float) -> Iterator[float]:
+        """Arrival times (s) along the rate, with gamma gaps of coefficient of variation `cv` in operational time."""
+        endless = chain.from_iterable(repeat(self.cycle)) if self.cycle else ()
+        return times_along(chain(self.lead, endless), gamma_gaps(rng, cv))
+
+    def operational_time(self, times_s: np.ndarray) -> np.ndarray:
+        """(N,) arrivals expected from 0 to each of `times_s`: there the gaps have mean 1 and one law."""
+        times_s = np.asarray(times_s, np.float64)
+        lead_s, cycle_s = (math.fsum(p.duration_s for p in part) for part in self)
+        if not self.cycle:
+            return _integral(self.lead, np.minimum(times_s, lead_s))
+        before = _integral(self.lead, np.minimum(times_s, lead_s)) if self.lead else 0.0
+        after_s = np.maximum(times_s - lead_s, 0)
+        if math.isinf(cycle_s):
+            return np.asarray(before + _integral(self.cycle, after_s))
+        turns, within_s = np.divmod(after_s, cycle_s)
+        return np.asarray(before + turns * math.fsum(p.arrivals for p in self.cycle) + _integral(self.cycle, within_s))
+
+
+def flat(duration_s: float, rate_rps: float) -> tuple[Piece, ...]:
+    """One piece at a constant rate; none where it has no duration."""
+    return (Piece(duration_s, rate_rps, rate_rps),) if duration_s > 0 else ()
+
+
+def along(points_s: Sequence[float], rates_rps: Sequence[float]) -> tuple[Piece, ...]:
+    """Pieces that join the points (time, rate) by straight lines."""
+    knots = list(zip(points_s, rates_rps, strict=True))
+    return tuple(Piece(b - a, rate, to) for (a, rate), (b, to) in pairwise(knots) if b > a)
+
+
+def rest_of(pieces: Sequence[Piece], after_s: float) -> tuple[Piece, ...]:
+    """What is left of finite `pieces` when their first `after_s` seconds are gone."""
+    kept = []
+    for piece in pieces:
+        gone_s = min(after_s, piece.duration_s)
+        after_s -= gone_s
+        if gone_s < piece.duration_s:
+            rate_rps = piece.start_rps + (piece.end_rps - piece.start_rps) * gone_s / piece.duration_s
+            kept.append(Piece(piece.duration_s - gone_s, rate_rps, piece.end_rps))
+    return tuple(kept)
+
+
+def _integral(pieces: Sequence[Piece], times_s: np.ndarray) -> np.ndarray:
+    """(N,) integral of the rate from 0 to `times_s`, all within the pieces."""
+    durations, starts, ends = (np.array(column) for column in zip(*(p[:3] for p in pieces), strict=True))
+    edges = np.concatenate(([0.0], np.cumsum(durations[:-1])))
+    areas = np.concatenate(([0.0], np.cumsum([p.arrivals for p in pieces[:-1]])))
+    k = np.maximum(np.searchsorted(edges, times_s, side="right") - 1, 0)
+    since = times_s - edges[k]
+    return np.asarray(areas[k] + since * (starts[k] + (ends - starts)[k] / durations[k] * since / 2))

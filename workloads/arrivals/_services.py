@@ -1,0 +1,153 @@
+"""The two services of BurstGPT as pieces of rate and gap law: conversation, and API with its campaigns.
+
+Rates are relative, with mean 1 in the long run; a user's rate multiplies them. Where each number comes from is told in
+`_fit_burstgpt.py`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from workloads.arrivals._operational import Gaps, Piece
+from workloads.arrivals._stationary import gamma
+
+HOUR_S = 3600.0
+WINDOW_S = 1200.0  # figure 6: gap law and rate are those of 20 minutes
+DAYS, WORKDAYS = 7, 5  # Monday first
+NEAR = 1.5  # a run begins while campaigns carry their mean within this factor: half the time they carry nothing
+
+
+def read_figures() -> dict[str, Any]:
+    """The published figures and what was derived from them (`figures/burstgpt.json`)."""
+    path = Path(__file__).with_name("figures") / "burstgpt.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """People who chat: a daily curve, quieter weekends, every hour's own noise; nearly Poisson inside."""
+
+    requests_per_hour: Sequence[float]
+    weekend_factor: float
+    noise_sd: float
+    gamma_shape: float
+
+    def pieces(self, rate_rps: float, start_h: float, rng: np.random.Generator) -> Iterator[Piece]:
+        """Endless pieces of an hour; `start_h` counts from Monday, 0:00, and may lie inside an hour."""
+        week = self.week()
+        hour, left_s = int(start_h), HOUR_S * (1 - start_h % 1)
+        while True:
+            noise = math.exp(self.noise_sd * float(rng.standard_normal()) - self.noise_sd**2 / 2)
+            rate = rate_rps * noise * float(week[hour % len(week)])
+            yield Piece(left_s, rate, rate)
+            hour, left_s = hour + 1, HOUR_S
+
+    def week(self) -> np.ndarray:
+        """(168,) relative rate of every hour from Monday, 0:00; its mean is 1."""
+        day = np.array(self.requests_per_hour)
+        week = np.concatenate([day if i < WORKDAYS else self.weekend_factor * day for i in range(DAYS)])
+        return np.asarray(week / week.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """Programs that call: campaigns of heavy-tailed rate, and inside them bursts whose law changes every 20 minutes."""
+
+    campaigns_per_day: float
+    campaign_h: float
+    campaign_sd: float
+    window_sd: float
+    window_shape_correlation: float
+    shape_memory: float
+    shapes: Sequence[float]
+
+    def pieces(self, levels: Iterator[tuple[float, float]], rng: np.random.Generator) -> Iterator[Piece]:
+        """Endless pieces from `levels` (duration s, rate); each window of 20 minutes has its own factor and gap law."""
+        gaps_rng, windows_rng = rng.spawn(2)
+        left_s, level = next(levels)
+        for i, (shape, factor) in enumerate(self.windows(windows_rng)):
+            law: Gaps | None = gamma(shape, gaps_rng, running=i == 0)
+            to_go_s = WINDOW_S
+            while to_go_s > 0:
+                part_s = min(left_s, to_go_s)
+                yield Piece(part_s, level * factor, level * factor, law)
+                law, to_go_s, left_s = None, to_go_s - part_s, left_s - part_s
+                if left_s <= 0:
+                    left_s, level = next(levels)
+
+    def windows(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+        """Endless (gamma shape, factor of the rate), one for each 20 minutes.
+
+        The shape has the law of figure 6 and, through a normal score, its memory. The factor is lognormal, of mean 1,
+        correlated with the shape.
+        """
+        keep, joint, sd = self.shape_memory, self.window_shape_correlation, self.window_sd
+        table = shape_table(self.shapes)
+        score = float(rng.standard_normal())
+        while True:
+            fresh, own = rng.standard_normal(2).tolist()
+            shape = math.exp(float(np.interp(score, *table)))
+            yield shape, math.exp(sd * (joint * score + math.sqrt(1 - joint**2) * own) - sd**2 / 2)
+            score = keep * score + math.sqrt(1 - keep**2) * fresh
+
+    def levels(self, rate_rps: float, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+        """Endless (duration s, rate): what all campaigns carry together, `rate_rps` in the long run.
+
+        Begins when they carry the mean within a factor of 1.5 (`NEAR`), so that a short run is neither idle nor a
+        flood; the stretch before is left out.
+        """
+        path = self._campaigns(rng)
+        for duration_s, level in path:
+            if 1 / NEAR <= level <= NEAR:
+                yield duration_s, rate_rps * level
+                break
+        yield from ((duration_s, rate_rps * level) for duration_s, level in path)
+
+    def _campaigns(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
+        """Endless (duration s, level) of mean 1: campaigns begin as a Poisson process and last exponential times."""
+        between_s, lasts_s = 24 * HOUR_S / self.campaigns_per_day, self.campaign_h * HOUR_S
+        mean_active = lasts_s / between_s
+        centre = -math.log(mean_active) - self.campaign_sd**2 / 2
+        ends: list[tuple[float, float]] = []  # (time, rate) of the campaigns under way, a heap
+        now_s, begins_s = 0.0, float(rng.exponential(between_s))
+
+        def begin() -> None:
+            heapq.heappush(
+                ends, (now_s + float(rng.exponential(lasts_s)), float(rng.lognormal(centre, self.campaign_sd)))
+            )
+
+        for _ in range(int(rng.poisson(mean_active))):
+            begin()
+        while True:
+            next_s = min(begins_s, ends[0][0]) if ends else begins_s
+            yield next_s - now_s, math.fsum(rate for _, rate in ends)
+            now_s = next_s
+            if ends and ends[0][0] <= now_s:
+                heapq.heappop(ends)
+            else:
+                begin()
+                begins_s = now_s + float(rng.exponential(between_s))
+
+
+def shape_table(shapes: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(normal scores, logarithms of the shapes), both rising: the law of the shapes, not beyond the given ones."""
+    normal = NormalDist()
+    scores = [normal.inv_cdf((i + 0.5) / len(shapes)) for i in range(len(shapes))]
+    return np.array(scores), np.log(np.sort(shapes))
+
+
+def table_pieces(table: Mapping[str, Sequence[float]], scale: float, rng: np.random.Generator) -> Iterator[Piece]:
+    """The windows of figure 6 one after the other, again and again; `scale` multiplies their rates."""
+    for i, (shape, mean_gap_s) in enumerate(cycle(zip(table["gamma_shape"], table["mean_gap_s"], strict=True))):
+        yield Piece(WINDOW_S, scale / mean_gap_s, scale / mean_gap_s, gamma(shape, rng, running=i == 0))

@@ -1,0 +1,155 @@
+"""Arrivals like those of BurstGPT: people who chat by day, and programs that come in campaigns and in bursts."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from workloads._checks import positive
+from workloads.arrivals._operational import Piece, times_along
+from workloads.arrivals._services import (
+    DAYS,
+    HOUR_S,
+    WINDOW_S,
+    Api,
+    Conversation,
+    read_figures,
+    table_pieces,
+)
+from workloads.arrivals._stationary import gamma
+
+if TYPE_CHECKING:
+    from workloads.arrivals._operational import Gaps
+
+Service = Literal["both", "api", "conversation"]
+Mode = Literal["week", "steady", "figure6"]
+
+
+@dataclass(frozen=True, slots=True)
+class Burstgpt:
+    """The two services of BurstGPT, each a renewal process along its own random rate; times in seconds.
+
+    `conversation` follows the daily curve of figure 4 with quieter weekends, with gamma gaps of shape 0.80 inside,
+    nearly Poisson. `api` comes in campaigns (1.4 begin a day, 5.6 h each, rates lognormal); inside, rate and gamma
+    shape (0.02 to 4) change every 20 minutes as in figure 6: that is where the bursts are. `both` superposes them with
+    `api_share` of the requests (0.896 as in part 1). One shape for all of BurstGPT fits neither.
+
+    `mode=week` is all of this. `mode=steady` leaves out curve and campaigns: what happens inside, for runs of minutes
+    at a known rate. `mode=figure6` replays the 54 windows that the figure shows of one service's day (from 12h for
+    api, from 8h for conversation), again and again.
+
+    `rate_rps` is the long-run mean rate; None is that of the first month of part 1 (0.2775 requests/s for both) or of
+    figure 6. It scales the rate and leaves the law of neighbouring gaps alone. A run begins at hour `start_h` of day
+    `start_day` (0 is Monday); at noon conversation is near its mean, at 4h almost nothing comes (the head of the
+    published file is such a stretch). Campaigns have no hour: a run begins when they carry about their mean, and may
+    see none for hours later. `grain_s=1` rounds times down to whole seconds, as the published stamps are.
+
+    Source: HPMLL/BurstGPT (KDD 2025, arXiv 2401.17644), figures 4 and 6 and the hourly counts of its first month.
+    """
+
+    service: Service = "both"
+    rate_rps: float | None = None
+    mode: Mode = "week"
+    api_share: float | None = None
+    start_day: int = 0
+    start_h: float = 12.0
+    grain_s: float = 0.0
+    figures: Mapping[str, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check()
+        object.__setattr__(self, "figures", read_figures())
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Long-run mean rate in requests per second."""
+        return self._published_rps() if self.rate_rps is None else self.rate_rps
+
+    @property
+    def settles_s(self) -> float:
+        """Shortest time in which the mean rate must show: twenty campaigns or windows, two weeks, or two turns."""
+        if self.mode == "figure6":
+            return 2 * WINDOW_S * len(self.figures["figure6"][self.service]["mean_gap_s"])
+        api_s = 20 * (float(self.figures["api"]["campaign_h"]) * HOUR_S if self.mode == "week" else WINDOW_S)
+        conversation_s = 2 * DAYS * 24 * HOUR_S if self.mode == "week" else 0.0
+        return {"api": api_s, "conversation": conversation_s, "both": max(api_s, conversation_s)}[self.service]
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Source and licence of the figures."""
+        return {key: self.figures[key] for key in ("source", "licence")}
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Endless arrival times in seconds."""
+        api_rng, conversation_rng = rng.spawn(2)
+        streams = []
+        if self.service != "conversation":
+            streams.append(self._api(api_rng))
+        if self.service != "api":
+            streams.append(self._conversation(conversation_rng))
+        merged = streams[0] if len(streams) == 1 else heapq.merge(*streams)
+        return merged if self.grain_s == 0 else (math.floor(t / self.grain_s) * self.grain_s for t in merged)
+
+    def _api(self, rng: np.random.Generator) -> Iterator[float]:
+        rate_rps = self.mean_rate_rps * (self._share() if self.service == "both" else 1.0)
+        if self.mode == "figure6":
+            return _along(self._table(rng), rng)
+        inside_rng, levels_rng = rng.spawn(2)
+        api = Api(**self.figures["api"])
+        levels = iter([(math.inf, rate_rps)]) if self.mode == "steady" else api.levels(rate_rps, levels_rng)
+        return _along(api.pieces(levels, inside_rng), rng)
+
+    def _conversation(self, rng: np.random.Generator) -> Iterator[float]:
+        rate_rps = self.mean_rate_rps * (1 - self._share() if self.service == "both" else 1.0)
+        if self.mode == "figure6":
+            return _along(self._table(rng), rng)
+        gaps_rng, noise_rng = rng.spawn(2)
+        talk = Conversation(**self.figures["conversation"])
+        gaps = gamma(talk.gamma_shape, gaps_rng, running=True)
+        if self.mode == "steady":
+            return times_along([Piece(math.inf, rate_rps, rate_rps)], gaps)
+        return times_along(talk.pieces(rate_rps, 24 * self.start_day + self.start_h, noise_rng), gaps)
+
+    def _table(self, rng: np.random.Generator) -> Iterator[Piece]:
+        return table_pieces(self.figures["figure6"][self.service], self.mean_rate_rps / self._published_rps(), rng)
+
+    def _share(self) -> float:
+        """Share of the API service in `both`."""
+        return float(self.figures["api_share"]) if self.api_share is None else self.api_share
+
+    def _published_rps(self) -> float:
+        if self.mode == "figure6":
+            return float(np.mean(1 / np.array(self.figures["figure6"][self.service]["mean_gap_s"])))
+        share = float(self.figures["api_share"])
+        return float(self.figures["rate_rps"]) * {"both": 1.0, "api": share, "conversation": 1 - share}[self.service]
+
+    def _check(self) -> None:
+        for name, value, known in (("service", self.service, Service), ("mode", self.mode, Mode)):
+            if value not in get_args(known):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got '{value}'.")
+        if self.rate_rps is not None:
+            positive(rate_rps=self.rate_rps)
+        if self.service == "both" and self.mode == "figure6":
+            raise ValueError("figure 6 shows one service at a time; give service=api or service=conversation.")
+        if self.api_share is not None:
+            if self.service != "both":
+                raise ValueError(f"api_share goes with service=both; service={self.service} is one service alone.")
+            if not 0 < self.api_share < 1:
+                raise ValueError(f"api_share must be between 0 and 1, got {self.api_share:g}.")
+        if not 0 <= self.start_h < 24:
+            raise ValueError(f"start_h must be from 0 to below 24, got {self.start_h:g}.")
+        if not 0 <= self.start_day < 7:
+            raise ValueError(f"start_day must be from 0 (Monday) to 6 (Sunday), got {self.start_day}.")
+        if not 0 <= self.grain_s < math.inf:
+            raise ValueError(f"grain_s must be >= 0 (0: times as drawn), got {self.grain_s:g}.")
+
+
+def _along(pieces: Iterator[Piece], rng: np.random.Generator) -> Iterator[float]:
+    """Times along pieces of which the first brings its gap law."""
+    none: Gaps = rng.standard_exponential
+    return times_along(pieces, none)

@@ -1,0 +1,96 @@
+"""A closed loop: users who each wait for their answer, think, and ask again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from workloads._checks import positive
+
+Law = Literal["exponential", "fixed"]
+MOST_USERS = 1_000_000
+CHUNK = 4096  # requests drawn at once, or one of each user where there are more users
+
+
+class Cycles(NamedTuple):
+    """Requests in order of their earliest time (s), the number of the user who asks, and the think time before it."""
+
+    at_s: np.ndarray
+    user: np.ndarray
+    think_s: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """`users` users, each with one request under way: the next one comes `think_s` seconds after the answer.
+
+    Think times are exponential with that mean, or all the same (`law=fixed`). Users start at 0, or evenly spread
+    over `ramp_s` seconds. A request that failed does not stop its user. The schedule holds the earliest time of
+    each request, as if answers took no time; so that a duration bounds it, a cycle is taken to last at least
+    `least_cycle_s` even where nobody thinks, which also is the fastest that a user can go. The rate follows from
+    the answers, so it cannot be asked for; `mean_rate_rps` is that of the earliest times, the highest possible, in
+    requests per second. Source: closed systems in Schroeder, Wierman, Harchol-Balter, Open Versus Closed, NSDI 2006.
+    """
+
+    users: int = 32
+    think_s: float = 2.0
+    ramp_s: float = 0.0
+    law: Law = "exponential"
+    least_cycle_s: float = 0.05
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.users <= MOST_USERS:
+            raise ValueError(f"users must be between 1 and {MOST_USERS}, got {self.users}.")
+        for name, value in (("think_s", self.think_s), ("ramp_s", self.ramp_s)):
+            if not value >= 0:
+                raise ValueError(f"{name} must be 0 or more, got {value:g}.")
+        if self.law not in get_args(Law):
+            raise ValueError(f"law must be one of {', '.join(get_args(Law))}, got '{self.law}'.")
+        positive(least_cycle_s=self.least_cycle_s)
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Highest possible mean rate in requests per second: that of answers which take no time."""
+        return self.users / self._mean_cycle_s
+
+    @property
+    def _mean_cycle_s(self) -> float:
+        """E[max(think, least cycle)]."""
+        if self.law == "fixed" or self.think_s == 0:
+            return max(self.think_s, self.least_cycle_s)
+        return self.least_cycle_s + self.think_s * float(np.exp(-self.least_cycle_s / self.think_s))
+
+    def cycles(self, rng: np.random.Generator) -> Iterator[Cycles]:
+        """Endless requests of all users, in chunks ordered by earliest time; ties in order of the users."""
+        start_s = self.ramp_s * np.arange(self.users) / self.users
+        waiting = Cycles(start_s, np.arange(self.users), np.zeros(self.users))
+        last_s = start_s
+        rounds = max(1, CHUNK // self.users)
+        while True:
+            think_s = self._thinks(rng, rounds)
+            cycle_s = np.maximum(think_s, self.least_cycle_s)
+            cycle_s[0] += last_s
+            at_s = np.cumsum(cycle_s, axis=0)  # (rounds, users)
+            last_s = at_s[-1]
+            users = np.broadcast_to(np.arange(self.users), at_s.shape)
+            drawn = (at_s.ravel(), users.ravel(), think_s.ravel())
+            merged = Cycles(*(np.concatenate(pair) for pair in zip(waiting, drawn, strict=True)))
+            due = merged.at_s < last_s.min()  # nobody comes before: the next of each user is later than its last
+            waiting = Cycles(*(column[~due] for column in merged))
+            ready = Cycles(*(column[due] for column in merged))
+            order = np.lexsort((ready.user, ready.at_s))
+            yield Cycles(*(column[order] for column in ready))
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Endless earliest times in seconds, as if answers took no time."""
+        for chunk in self.cycles(rng):
+            yield from chunk.at_s.tolist()
+
+    def _thinks(self, rng: np.random.Generator, rounds: int) -> np.ndarray:
+        """(rounds, users) think times."""
+        if self.law == "fixed":
+            return np.full((rounds, self.users), float(self.think_s))
+        return rng.exponential(self.think_s, (rounds, self.users))

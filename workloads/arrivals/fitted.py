@@ -1,0 +1,53 @@
+"""Arrivals of a model that 'bench trace fit' wrote: a rate that bursts as the trace's did, at any mean rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from workloads._checks import positive
+from workloads.fit import _draw
+from workloads.fit.model import Model
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The arrivals, in seconds, of all services of the model file `path`.
+
+    `rate_rps` (default: the rate of the trace) multiplies the rate; its ups and downs keep their times and their
+    depth, and the spread of neighbouring gaps stays: more clients of the same kind, not the same trace played faster.
+    `service` names one service of a model that has several (one per tag of its trace). `of=sessions` are the first
+    requests of sessions only, to go with `--sessions fitted:FILE`. Source: the trace that the
+    model was fitted to, whose SHA-256 is in `facts`. Gaps have no one law to test a run against.
+    """
+
+    path: str
+    rate_rps: float | None = None
+    service: str | None = None
+    of: Literal["requests", "sessions"] = "requests"
+    model: Model = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.rate_rps is not None:
+            positive(rate_rps=self.rate_rps)
+        object.__setattr__(self, "model", Model.load(self.path).only(self.service).of(self.of))
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Mean rate in requests per second, over a time much longer than the slowest ups and downs."""
+        return self.model.rate_rps if self.rate_rps is None else self.rate_rps
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The trace behind the model, and the parameters of each service."""
+        arrivals = [service.process.text() for service in self.model.services]
+        return {"model": self.path, **self.model.source, "arrivals": arrivals}
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Endless arrival times in seconds."""
+        for at_s, _ in _draw.arrivals(self.model, rng, self.rate_rps):
+            yield from at_s.tolist()

@@ -1,0 +1,74 @@
+"""On/off arrivals: bursts at a steady rate, with silence between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from workloads._checks import positive
+from workloads.arrivals._gaps import check_cv, gamma_cdf, gamma_gaps
+from workloads.arrivals._operational import Piece, times_along
+from workloads.arrivals._path import Path, flat
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class OnOff:
+    """Requests come for `on_s` seconds, then none for `off_s` seconds, and so on; the first are on.
+
+    `rate_rps` is the long-run mean in requests per second; while on, the rate is rate_rps (on_s + off_s) / on_s. With
+    `dwell` exponential (the default) both times are means of exponential laws, with fixed they are kept to the
+    second. Inside, gamma gaps of coefficient of variation `cv` in operational time: a gap under way stops while off
+    and goes on afterwards; cv = 1 is Poisson (the interrupted Poisson process). With exponential times and cv = 1 the
+    index of dispersion of counts grows to 1 + 2 rate_rps off_s**2 / (on_s + off_s). The law of the gaps is stated for
+    fixed times only, where the rate is known beforehand. Source: Kuczura, The Interrupted Poisson Process as an
+    Overflow Process, Bell System Technical Journal 52 (1973).
+    """
+
+    rate_rps: float = 1.0
+    on_s: float = 10.0
+    off_s: float = 30.0
+    dwell: Literal["exponential", "fixed"] = "exponential"
+    cv: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(rate_rps=self.rate_rps, on_s=self.on_s, off_s=self.off_s)
+        check_cv(self.cv)
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Long-run mean rate in requests per second."""
+        return self.rate_rps
+
+    @property
+    def on_rps(self) -> float:
+        """Rate while on, requests per second."""
+        return self.rate_rps * (self.on_s + self.off_s) / self.on_s
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Endless arrival times in seconds."""
+        if self.dwell == "fixed":
+            return self._path().times(rng, self.cv)
+        gaps, dwells = rng.spawn(2)  # a stream each, so that another rate has the same bursts
+        return times_along(self._bursts(dwells), gamma_gaps(gaps, self.cv))
+
+    @property
+    def gap_cdf(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Probability that a gap in operational time (mean 1) is at most its arguments; None for random times."""
+        return (lambda gaps: gamma_cdf(gaps, self.cv)) if self.dwell == "fixed" else None
+
+    @property
+    def operational_time(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Arrivals expected from 0 to its arguments (s); None for random times."""
+        return self._path().operational_time if self.dwell == "fixed" else None
+
+    def _path(self) -> Path:
+        return Path((), flat(self.on_s, self.on_rps) + flat(self.off_s, 0.0))
+
+    def _bursts(self, rng: np.random.Generator) -> Iterator[Piece]:
+        while True:
+            yield Piece(rng.exponential(self.on_s), self.on_rps, self.on_rps)
+            yield Piece(rng.exponential(self.off_s), 0.0, 0.0)

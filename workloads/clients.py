@@ -1,0 +1,73 @@
+"""A workload of clients: who sends when, and how long this client's requests are, drawn together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from harness.records import schedule_chunk
+from workloads._pool import Pool, choose
+from workloads._token_laws import TokenLaws
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """The requests of a ServeGen pool in folder `path`; each carries its client as `tag` ('client-12').
+
+    `rate_rps` scales all clients alike to this mean over the whole span of the pool (None: as published), `clients`
+    takes the ones with most requests only, time 0 is `start_s` seconds after the first window (midnight). Bursts of a
+    client come with this client's lengths, which a mix of independent arrivals and lengths does not have. Source: the
+    folder (alibaba/ServeGen), whose hash is in `facts`.
+    """
+
+    path: str
+    rate_rps: float | None = None
+    clients: int | None = None
+    start_s: float = 0.0
+    pool: Pool = field(init=False, repr=False, compare=False)
+    laws: TokenLaws = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        pool = choose(self.path, rate_rps=self.rate_rps, clients=self.clients, start_s=self.start_s)
+        object.__setattr__(self, "pool", pool)
+        object.__setattr__(self, "laws", TokenLaws.of(pool.clients))
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Mean rate over the span of the pool in requests per second."""
+        return self.pool.mean_rate_rps
+
+    @property
+    def settles_s(self) -> float:
+        """Shortest time in which the mean rate must show: the rates come round with the span of the pool."""
+        return 2 * self.pool.span_s
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The pool, its hash, and the largest share of requests of 0 tokens in a law (they are not drawn)."""
+        return {**self.pool.facts, "tokenizer": "that of the model served", "zero_tokens_left_out": self.laws.left_out}
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts for the report."""
+        return self.facts
+
+    def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:
+        """Endless chunks of the schedule."""
+        times_rng, tokens_rng = rng.spawn(2)
+        tags = pa.array([f"client-{client.number}" for client in self.pool.clients], pa.string())
+        first = 0
+        for times, client in self.pool.blocks(times_rng):
+            law = self.laws.of_requests(client, self.pool.pool_time_s(times))
+            prompts, outputs = self.laws.draw(law, tokens_rng)
+            yield schedule_chunk(
+                len(times),
+                id=np.arange(first, first + len(times)),
+                scheduled_s=times,
+                prompt_tokens=prompts,
+                output_tokens=outputs,
+                tag=tags.take(pa.array(client)),
+            )
+            first += len(times)

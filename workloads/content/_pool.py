@@ -1,0 +1,131 @@
+"""Words that a tokenizer turns into one token each, whatever stands beside them.
+
+A text made of such words has as many tokens as words: exactly, by construction. The words are found in the vocabulary
+and tried out when the tokenizer is loaded: every ordered pair of them, and long random rows. For a tokenizer that
+splits at spaces, and for byte pair encoding over a whole text, pairs that hold make rows that hold: the first merge
+across the border of two words would be made in the pair as well. For any other kind the rows are the evidence.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from harness.errors import UsageError
+from workloads._tokenizer import open_tokenizer
+
+MOST_WORDS, FEWEST_WORDS = 256, 16  # 16 words tell 16-token blocks apart by 64 bits
+CANDIDATES = 8192  # vocabularies list frequent tokens first; those of the first words are the plainest
+ROWS, ROW_WORDS = 8, 2000
+_WORD = re.compile(
+    "(?:Ġ|▁|##)?([a-z]{1,16})"
+)  # marks of a leading space (byte-level, SentencePiece), of a continuation
+
+
+class Form(NamedTuple):
+    """How words are put together: what stands before the first, and between two."""
+
+    lead: str
+    joint: str
+
+    def text(self, words: Iterable[str]) -> str:
+        """The words in a row."""
+        joined = self.joint.join(words)
+        return self.lead + joined if joined else ""
+
+
+FORMS = (Form(" ", " "), Form("", " "), Form("", ""))
+Encode = Callable[[str], list[int]]
+
+
+class Pool(NamedTuple):
+    """`words[i]` is the token `ids[i]`; `opening` and `closing` are the special tokens around every text."""
+
+    form: Form
+    words: tuple[str, ...]
+    ids: tuple[int, ...]
+    opening: tuple[int, ...]
+    closing: tuple[int, ...]
+    sha256: str
+
+
+def load(path: str, *, special: bool) -> Pool:
+    """The words of a Hugging Face `tokenizer.json`; `special`: with the tokens that it adds around a text.
+
+    Raises UsageError for a file that is none, and for a tokenizer without enough such words.
+    """
+    tokenizer, sha256 = open_tokenizer(path, "Content text")
+    form, words, ids = _found(path, tokenizer.get_vocab(with_added_tokens=False), _encoder(tokenizer, special=False))
+    around = _encoder(tokenizer, special=special)(form.text(words[:1]))
+    at = around.index(ids[0])
+    return Pool(form, words, ids, tuple(around[:at]), tuple(around[at + 1 :]), sha256)
+
+
+def _encoder(tokenizer: object, *, special: bool) -> Encode:
+    """One text at a time: batches would start threads, which a later fork does not survive."""
+    encode = tokenizer.encode  # type: ignore[attr-defined]  # the library ships no types for it
+    return lambda text: list(encode(text, add_special_tokens=special).ids)
+
+
+def _found(path: str, vocabulary: dict[str, int], encode: Encode) -> tuple[Form, tuple[str, ...], tuple[int, ...]]:
+    """The first form in which enough words hold."""
+    by_id = sorted(vocabulary.items(), key=lambda item: item[1])
+    candidates = list(dict.fromkeys(m[1] for token, _ in by_id if (m := _WORD.fullmatch(token))))[:CANDIDATES]
+    for form in FORMS:
+        usable = [
+            word for word in candidates if form.joint or len(word) == 1
+        ]  # glued words would merge; letters may not
+        pool = _apart(_single(usable, form, encode), form, encode)
+        if len(pool) >= FEWEST_WORDS and _rows_hold(pool, form, encode):
+            return form, tuple(pool), tuple(pool.values())
+    raise UsageError(
+        f"The tokenizer '{path}' has no {FEWEST_WORDS} words that stay one token each beside one another, so no text "
+        "has an exact token count; use --content calibrated, which corrects its lengths by what the server counts."
+    )
+
+
+def _single(candidates: Sequence[str], form: Form, encode: Encode) -> dict[str, int]:
+    """Words (with their token) that are one and the same token at the start of a text and after themselves."""
+    pool: dict[str, int] = {}
+    taken: set[int] = set()
+    for word in candidates:
+        ids = encode(form.text([word] * 3))
+        if len(ids) == 3 and len(set(ids)) == 1 and ids[0] not in taken:  # two spellings may be one token
+            pool[word] = ids[0]
+            taken.add(ids[0])
+            if len(pool) == MOST_WORDS:
+                break
+    return pool
+
+
+def _apart(pool: dict[str, int], form: Form, encode: Encode) -> dict[str, int]:
+    """The words that keep their token beside every other; of two that do not, the one with more quarrels goes."""
+    while quarrels := _quarrels(pool, form, encode):
+        while quarrels:
+            worst = Counter(word for pair in quarrels for word in set(pair)).most_common(1)[0][0]
+            quarrels = [pair for pair in quarrels if worst not in pair]
+            pool = {word: token for word, token in pool.items() if word != worst}
+    return pool
+
+
+def _quarrels(pool: dict[str, int], form: Form, encode: Encode) -> list[tuple[str, str]]:
+    """Pairs of words that, in one order or the other, are not their two tokens."""
+
+    def holds(row: list[str]) -> bool:
+        return encode(form.text(row)) == [pool[word] for word in row]
+
+    found = []
+    for word in pool:
+        if not holds([part for other in pool for part in (word, other)] + [word]):
+            found += [(word, other) for other in pool if not holds([word, other, word])] or [(word, word)]
+    return found
+
+
+def _rows_hold(pool: dict[str, int], form: Form, encode: Encode) -> bool:
+    """Whether long rows of words, drawn with a fixed seed, are their tokens."""
+    rng, words = random.Random(0), list(pool)
+    rows = (rng.choices(words, k=ROW_WORDS) for _ in range(ROWS))
+    return all(encode(form.text(row)) == [pool[word] for word in row] for row in rows)

@@ -1,0 +1,178 @@
+"""Fits a log-Gaussian Cox process to the dispersion curve of a trace, by least squares on its logarithm.
+
+A trace is one draw, and the spread of counts over few long bins is skew: most draws show less than the expectation.
+So the curve is held against what a typical (median) draw of the model shows over a span of the same length, found by
+simulating the rate. Source of the idea: Gourieroux, Monfort and Renault, Indirect inference, Journal of Applied
+Econometrics 8, 1993.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.arrivals._cox import LARGEST_SD, STEPS, Component, LogRate
+from workloads.fit import _theory
+from workloads.fit._curve import Curve, summed
+
+Floats = npt.NDArray[np.float64]
+
+MOST_COMPONENTS = 3
+LEAST_GAIN = (
+    18.4  # of the weighted squares, for one more component: twice the 1 % point of chi-square with 2 degrees of
+)
+# freedom, since errors at neighbouring widths go together and count for about half
+LEAST_FALL = 0.15  # of the root mean square of the weighted errors, too: else it is noise that it follows
+ROUNDS = 5  # at most, of simulating a typical draw and fitting again
+MOST_STEPS = 40  # of a least-squares search; most need about 15
+SETTLED = 0.02  # change of all parameters below which a round is the last
+GOOD = 0.5  # log2, root mean square
+DRAWS = 60  # simulated in a round
+LONGEST = 0.25  # of the span: a longer memory cannot be told from a trend
+GRID = 2 * STEPS  # points of a simulated rate
+SEED = 1  # of the simulated rates: the same for all parameters, so that a fit is repeatable
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a draw as long as the trace should show: the closed form for its gaps, a known share of the rate that
+    comes from a daily curve, and by how much a typical draw stays below the expectation."""
+
+    curve: Curve
+    gaps: _theory.Renewal
+    profile: Floats  # (W + 1,) variance of the mean of the daily curve over each width, and over the span
+    typical: Floats  # (W,) median by mean of the variance that slow components bring
+
+    def of(self, components: Sequence[Component]) -> Floats:
+        """(W,) indices of dispersion."""
+        curve = self.curve
+        widths_s = np.append(curve.widths_s, curve.span_s)
+        slow = [part for part in components if _is_slow(part, curve)]
+        whole = _theory.dispersion(curve.rate_rps, components, self.gaps, widths_s, self.profile)
+        seen = _theory.seen_in(whole[:-1], float(whole[-1]), widths_s[:-1], curve.span_s)
+        extra = curve.rate_rps * widths_s * _theory.rate_variance(slow, widths_s)
+        varied = _theory.seen_in(extra[:-1], float(extra[-1]), widths_s[:-1], curve.span_s)
+        return np.asarray(seen + (self.typical - 1) * varied)
+
+    def errors(self, components: Sequence[Component]) -> Floats:
+        """(W,) log of seen by wanted, in standard errors."""
+        return np.asarray(self.curve.logs_over(self.of(components)) / self.curve.errors)
+
+    def off_by(self, components: Sequence[Component]) -> float:
+        """Root mean square of log2 of seen by wanted, over the widths by how well each is known."""
+        return self.curve.off_by(self.of(components))
+
+    def cost(self, components: Sequence[Component]) -> float:
+        """Sum of the squared errors."""
+        return float(np.sum(self.errors(components) ** 2))
+
+
+class Fit(NamedTuple):
+    """Components of the log-rate, slowest first, and by how much a typical draw is off the curve (log2, RMS)."""
+
+    components: tuple[Component, ...]
+    off_by: float
+
+
+def fit(curve: Curve, gaps: _theory.Renewal, profile: Floats | None = None) -> Fit:
+    """As many components (0 to 3) as the curve can tell apart.
+
+    One more component is taken if it lowers the sum of squared weighted errors by 18.4 (twice the 1 % point with two
+    degrees of freedom of chi-square) and their root mean square by 15 %. `profile` (W + 1,) is the variance that a
+    daily curve gives the mean rate (1) over each width and over the span. Where no typical draw of such a process
+    comes within 0.5 of the curve (a few campaigns carry the trace), the fit is the one whose expectation is right.
+    """
+    known = np.zeros(len(curve.widths_s) + 1) if profile is None else profile
+    plain = best = _grown(Wanted(curve, gaps, known, np.ones(len(curve.widths_s))))
+    tried = []
+    for _ in range(ROUNDS):
+        wanted = Wanted(curve, gaps, known, _typical(curve, best))
+        tried.append(Fit(best, wanted.off_by(best)))
+        if not best or (len(tried) > 1 and _same(best, tried[-2].components)):
+            break
+        best = _fitted(wanted, [best])
+    found = min(tried, key=lambda one: one.off_by)
+    components = plain if found.off_by > GOOD else found.components
+    return Fit(tuple(sorted(components, key=lambda part: -part.tau_s)), found.off_by)
+
+
+def _same(one: Sequence[Component], other: Sequence[Component]) -> bool:
+    return bool(np.allclose(one, other, rtol=SETTLED))
+
+
+def _grown(wanted: Wanted) -> tuple[Component, ...]:
+    best: tuple[Component, ...] = ()
+    cost = wanted.cost(best)
+    for number in range(1, MOST_COMPONENTS + 1):
+        if len(wanted.curve.widths_s) < 2 * number + 2:
+            break
+        found = _fitted(wanted, _starts(wanted.curve, best))
+        lower = wanted.cost(found)
+        if cost - lower < LEAST_GAIN or lower > cost * (1 - LEAST_FALL) ** 2:
+            break
+        best, cost = found, lower
+    return best
+
+
+def _fitted(wanted: Wanted, starts: Sequence[Sequence[Component]]) -> tuple[Component, ...]:
+    """The best components among those reached from each of some starting points."""
+    from scipy.optimize import least_squares  # heavy
+
+    low = np.log([1e-3, wanted.curve.widths_s[0]])
+    high = np.log([LARGEST_SD, wanted.curve.span_s * LONGEST])
+    found = []
+    for start in starts:
+        values = np.clip(np.log(np.array(start)), low + 1e-3, high - 1e-3)  # (number, 2)
+        bounds = (np.tile(low, len(start)), np.tile(high, len(start)))
+        result = least_squares(_errors, values.ravel(), bounds=bounds, max_nfev=MOST_STEPS, args=(wanted,))
+        found.append((float(result.cost), _components(result.x)))
+    return min(found)[1]
+
+
+def _errors(logs: Floats, wanted: Wanted) -> Floats:
+    return wanted.errors(_components(logs))
+
+
+def _components(logs: Floats) -> tuple[Component, ...]:
+    return tuple(Component(float(sd), float(tau_s)) for sd, tau_s in np.exp(np.reshape(logs, (-1, 2))))
+
+
+def _starts(curve: Curve, before: tuple[Component, ...]) -> list[tuple[Component, ...]]:
+    """What was found before, with one more component beside it whose memory is tried over the whole range."""
+    ladder = np.geomspace(curve.widths_s[0] * 3, curve.span_s / 3, 6)
+    return [(*before, Component(0.1 if before else 0.3, float(tau_s))) for tau_s in ladder]
+
+
+def _is_slow(part: Component, curve: Curve) -> bool:
+    return part.tau_s > 2 * curve.span_s / GRID
+
+
+def _typical(curve: Curve, components: Sequence[Component]) -> Floats:
+    """(W,) median over draws by expectation of the variance of the rate, as a span of this length shows it.
+
+    Components faster than two steps of the grid are left out: a span holds so many of their ups and downs that it
+    shows their expectation.
+    """
+    slow = tuple(part for part in components if _is_slow(part, curve))
+    step_s = curve.span_s / GRID
+    widths = np.unique(np.round(np.maximum(curve.widths_s / step_s, 1)).astype(int))
+    if not slow:
+        return np.ones(len(curve.widths_s))
+    rate = LogRate(slow, step_s)
+    draws = [_path(rate, seed) for seed in np.random.SeedSequence(SEED).spawn(DRAWS)]
+    seen = [[summed(path, w).var(ddof=1) / w**2 / path.mean() for w in widths] for path in draws]
+    expected = _theory.rate_variance(slow, np.append(widths * step_s, curve.span_s))
+    # a variance of means, so it is the width times it that `seen_in` takes for an index of dispersion
+    shown = _theory.seen_in(expected[:-1] * widths, float(expected[-1]) * GRID, widths * step_s, curve.span_s) / widths
+    ratio = np.median(seen, axis=0) / np.maximum(shown, 1e-12)
+    return np.asarray(np.interp(np.log(curve.widths_s), np.log(widths * step_s), ratio))
+
+
+def _path(rate: LogRate, seed: np.random.SeedSequence) -> Floats:
+    blocks = islice(rate.factors(np.random.default_rng(seed)), GRID // STEPS)
+    return np.concatenate(list(blocks))

@@ -1,0 +1,147 @@
+"""Draws requests from a model in blocks that are the same whoever draws them, and with how many workers.
+
+Arrivals are one stream, cut into blocks of 65,536 rows. The lengths of block b come from a seed of their own, (seed,
+b), so that blocks can be drawn in any order, by any number of processes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import closing
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from harness.errors import UsageError
+from workloads.fit import _lengths
+from workloads.fit.process import merged
+
+if TYPE_CHECKING:
+    from workloads.fit.model import Model
+    from workloads.lengths._empirical import Empirical
+
+ROWS = 65_536
+_ARRIVALS, _LENGTHS = 0, 1  # of the seed's children
+
+
+class Block(NamedTuple):
+    """Rows of a draw: time (s), number of the service, prompt and output tokens, (N,) each."""
+
+    at_s: np.ndarray
+    service: np.ndarray
+    prompt_tokens: np.ndarray
+    output_tokens: np.ndarray
+
+
+class Limits(NamedTuple):
+    """How much is drawn; at least one of both."""
+
+    requests: int | None
+    duration_s: float | None
+
+
+def checked(
+    model: Model, rate_rps: float | None, requests: int | None, duration_s: float | None, workers: int
+) -> Limits:
+    """The limits. Raises UsageError for ones that make no sense."""
+    if requests is None and duration_s is None:
+        raise UsageError("A model has no end: give the number of requests or the duration.")
+    if requests is not None and requests < 1:
+        raise UsageError(f"The number of requests must be at least 1, got {requests}.")
+    if duration_s is not None and not 0 < duration_s < np.inf:
+        raise UsageError(f"The duration must be longer than 0 s, got {duration_s:g} s.")
+    if rate_rps is not None and not 0 < rate_rps < np.inf:
+        raise UsageError(f"The rate must be > 0 req/s, got {rate_rps:g}; the model's own is {model.rate_rps:.4g}.")
+    if workers < 1:
+        raise UsageError(f"The number of workers must be at least 1, got {workers}.")
+    return Limits(requests, duration_s)
+
+
+def arrivals(
+    model: Model, rng: np.random.Generator, rate_rps: float | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Endless blocks of (times in seconds, number of the service); a rate is shared out as in the trace."""
+    scale = 1.0 if rate_rps is None else rate_rps / model.rate_rps
+    streams = [
+        service.process.times(own, service.process.rate_rps * scale)
+        for service, own in zip(model.services, rng.spawn(len(model.services)), strict=True)
+    ]
+    return merged(streams)
+
+
+def blocks(model: Model, rate_rps: float | None, limits: Limits, seed: int, workers: int) -> Iterator[Block]:
+    """Blocks of 65,536 rows (the last one has fewer), in order of time."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ARRIVALS,)))
+    due = enumerate(_limited(_even(arrivals(model, rng, rate_rps)), limits))
+    if workers == 1:
+        samplers = _samplers(model)
+        for number, (at_s, which) in due:
+            yield Block(at_s, which, *_tokens(samplers, seed, number, which))
+        return
+    with closing(_parallel(model, due, seed, workers)) as drawn:
+        yield from drawn
+
+
+def _parallel(
+    model: Model, due: Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]], seed: int, workers: int
+) -> Generator[Block, None, None]:
+    waiting: deque[tuple[np.ndarray, np.ndarray, Future[tuple[np.ndarray, np.ndarray]]]] = deque()
+    figures = [service.lengths for service in model.services]
+    pool = ProcessPoolExecutor(workers, get_context("spawn"))  # not fork: Arrow's threads would not be in the child
+    try:
+        for number, (at_s, which) in due:
+            waiting.append((at_s, which, pool.submit(_work, figures, seed, number, which)))
+            if len(waiting) > 2 * workers:
+                at_s, which, future = waiting.popleft()
+                yield Block(at_s, which, *future.result())
+        for at_s, which, future in waiting:
+            yield Block(at_s, which, *future.result())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _work(figures: list[Mapping[str, Any]], seed: int, number: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return _tokens([_lengths.sampler(part) for part in figures], seed, number, which)
+
+
+def _samplers(model: Model) -> list[Empirical]:
+    return [_lengths.sampler(service.lengths) for service in model.services]
+
+
+def _tokens(samplers: list[Empirical], seed: int, number: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Prompt and output tokens of block `number`, whose rows are of the services `which`."""
+    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_LENGTHS, number)))
+    uniforms = rng.random((ROWS, 5))[: len(which)].T  # (5, N): a shorter block is the beginning of a longer one
+    return _lengths.mixed(samplers, which, uniforms)
+
+
+def _even(stream: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The same rows in blocks of 65,536."""
+    held: list[tuple[np.ndarray, np.ndarray]] = []
+    rows = 0
+    for block in stream:
+        held.append(block)
+        rows += len(block[0])
+        if rows >= ROWS:
+            at_s, which = (np.concatenate(parts) for parts in zip(*held, strict=True))
+            for start in range(0, rows - ROWS + 1, ROWS):
+                yield at_s[start : start + ROWS], which[start : start + ROWS]
+            rest = rows - rows % ROWS
+            held, rows = [(at_s[rest:], which[rest:])], rows % ROWS
+
+
+def _limited(
+    stream: Iterator[tuple[np.ndarray, np.ndarray]], limits: Limits
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    left = limits.requests
+    for at_s, which in stream:
+        end = len(at_s) if limits.duration_s is None else int(np.searchsorted(at_s, limits.duration_s))
+        end = end if left is None else min(end, left)
+        if end:
+            yield at_s[:end], which[:end]
+        left = None if left is None else left - end
+        if end < len(at_s) or left == 0:
+            return

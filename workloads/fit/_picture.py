@@ -1,0 +1,77 @@
+"""What a picture of a fit shows: the trace, a draw of the model beside it, and dispersion curves with their bands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workloads.fit import _draw, _sessions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from workloads.fit.model import Model
+
+LENGTHS = 50_000  # pairs shown, evenly spaced
+MOST_ROWS = 2_000_000  # of a stream whose single arrivals are given; of a longer one the first so many
+SEED = 0
+
+
+def facts(model: Model, table: pa.Table | None) -> dict[str, Any]:
+    """The facts that `reports.traffic.page` takes; without the trace (a stored model) the draw stands alone."""
+    quality = model.quality
+    span_s = float(quality.get("span_s") or MOST_ROWS / model.rate_rps)
+    drawn = _drawn(model, span_s)
+    shown = drawn if table is None else {**_recorded(table), "other": drawn}
+    found = {
+        **shown,
+        "curves": _curves(quality),
+        "grain_s": quality.get("grain_s"),
+        "texts": model.text().splitlines(),
+        "source": f"{model.source.get('file')}, sha256 {model.source.get('sha256')}",
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _recorded(table: pa.Table) -> dict[str, Any]:
+    few = slice(None, None, -(-table.num_rows // LENGTHS))
+    sessions = _sessions.series(table)
+    return {
+        "name": "recorded",
+        "times_s": np.asarray(table["at_s"])[:MOST_ROWS],
+        "prompt_tokens": np.asarray(table["prompt_tokens"])[few],
+        "output_tokens": np.asarray(table["output_tokens"])[few],
+        "turns": sessions and sessions.sizes,
+        "think_s": sessions and sessions.think_s,
+        "think": sessions and "the request before",
+    }
+
+
+def _drawn(model: Model, span_s: float) -> dict[str, Any]:
+    blocks = list(_draw.blocks(model, None, _draw.Limits(MOST_ROWS, span_s), SEED, 1))
+    at_s, _, prompt, output = (np.concatenate(column) for column in zip(*blocks, strict=True)) if blocks else _NOTHING
+    few = slice(None, None, max(-(-len(at_s) // LENGTHS), 1))
+    return {"name": "drawn", "times_s": at_s, "prompt_tokens": prompt[few], "output_tokens": output[few]}
+
+
+_NOTHING = (np.zeros(0), np.zeros(0, np.int8), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+def _curves(quality: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not quality.get("widths_s"):
+        return None
+    curves = quality["dispersion"]
+    return {
+        "widths_s": quality["widths_s"],
+        "found": _numbers(curves["trace"]),
+        "band_low": _numbers(curves["low"]),
+        "band_high": _numbers(curves["high"]),
+        "band": f"90% of {quality['seeds']} draws",
+        "toys": {"Poisson": _numbers(curves["poisson"]), "gamma renewal": _numbers(curves["gamma"])},
+    }
+
+
+def _numbers(values: list[float | None]) -> list[float]:
+    return [np.nan if value is None else value for value in values]

@@ -1,0 +1,159 @@
+"""What `bench trace fit` and `bench trace generate` do, as plain functions of plain arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, get_args
+
+import pyarrow as pa
+
+from harness.errors import UsageError, no_such
+from harness.records import schedule_chunk
+from harness.schedule import Schedule, digest
+from workloads import traces, transforms
+from workloads.fit import _draw, _services
+from workloads.fit import quality as _quality
+from workloads.fit.model import Model
+
+if TYPE_CHECKING:
+    from workloads.fit.quality import Quality
+
+Mode = Literal["parametric", "rate-following"]
+
+SOURCE = ("file", "sha256", "known", "source", "licence", "reader", "tokenizer", "rows", "requests", "dropped")
+SLICE = ("start_s", "stop_s", "limit")
+
+
+def fit(
+    path: str | os.PathLike[str],
+    *,
+    reader: str | None = None,
+    columns: str | None = None,
+    start_s: float | None = None,
+    stop_s: float | None = None,
+    limit: int | None = None,
+    mode: Mode = "parametric",
+    window_s: float | None = None,
+) -> Model:
+    """A generator of requests like those of the trace, with its quality measured on 20 seeds (`model.quality`).
+
+    `window_s` is the narrowest window of mode rate-following; None chooses it. `model.save(path)` writes
+    model.json, `Model.load(path)` reads it, `model.text()` tells it in words. Raises UsageError for what is wrong
+    with the file, and for a trace that is too short to fit (it says how many requests it has and needs).
+    """
+    _check(mode, window_s)
+    try:
+        part = traces.Slice(start_s, stop_s, limit)
+    except ValueError as error:
+        raise UsageError(f"Slice of trace '{path}': {error}") from None
+    trace = traces.read(os.fspath(path), reader, part, columns)
+    return fit_trace(trace, mode=mode, window_s=window_s)
+
+
+def fit_trace(
+    trace: traces.Trace, *, mode: Mode = "parametric", window_s: float | None = None, seeds: int = 20
+) -> Model:
+    """The same for a trace that was read, or made, already; `seeds` 0 leaves the quality out."""
+    _check(mode, window_s)
+    work = _services.Work(mode, window_s, transforms.grain_s(trace.at_s))
+    services = _services.fit(trace, work)
+    source = {name: trace.facts[name] for name in SOURCE + SLICE if name in trace.facts}
+    method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
+    model = Model(services, source, method, table=trace.table)
+    return model.rated(quality(model, trace, seeds).facts()) if seeds else model
+
+
+_GAPS = "gamma gaps in operational time, their shape from the local variation of neighbouring gaps"
+_HOW = {
+    "parametric": "log-Gaussian Cox process: the log-rate is a sum of Ornstein-Uhlenbeck processes (sd, tau_s), fitted "
+    "by least squares to the log of the dispersion curve against its closed form, corrected for a typical draw; "
+    + _GAPS,
+    "rate-following": "rate of the trace in equal windows, the differences of halves shrunk level by level so that the "
+    "noise of counting is not counted twice; " + _GAPS,
+}
+_LENGTHS = "quantiles of prompt and output, and a copula of their ranks (10 x 10 deciles and a tilt)"
+
+
+def quality(model: Model, trace: traces.Trace, seeds: int = 20) -> Quality:
+    """How `seeds` draws of the model compare with the trace, with Poisson and gamma renewal toys beside them.
+
+    `Quality.facts()` is the plain dict for JSON and for pictures; its docstring lists the keys.
+    """
+    return _quality.measure(model, trace, seeds)
+
+
+def generate(
+    model: Model,
+    *,
+    rate_rps: float | None = None,
+    requests: int | None = None,
+    duration_s: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+) -> Schedule:
+    """A schedule of independent requests drawn from the model; `rate_rps` None keeps the rate of the trace.
+
+    One of `requests` and `duration_s` must be given, or both (whatever ends first). Equal arguments give equal bytes,
+    whatever the number of `workers` (processes). Raises UsageError for limits that make no sense.
+    """
+    limits = _draw.checked(model, rate_rps, requests, duration_s, workers)
+    chunks, rows = [], 0
+    for block in _draw.blocks(model, rate_rps, limits, seed, workers):
+        chunks.append(_chunk(model, block, rows))
+        rows += len(block.at_s)
+    if not chunks:
+        raise UsageError(f"No request is due in the first {duration_s:g} s; give a longer duration or a higher rate.")
+    table = pa.concat_tables(chunks)
+    return Schedule(table, digest(table))
+
+
+def _chunk(model: Model, block: _draw.Block, rows: int) -> pa.Table:
+    columns = {"tag": _tags(model, block)} if _has_tags(model) else {}
+    return schedule_chunk(
+        len(block.at_s),
+        id=range(rows, rows + len(block.at_s)),
+        scheduled_s=block.at_s,
+        prompt_tokens=block.prompt_tokens,
+        output_tokens=block.output_tokens,
+        **columns,
+    )
+
+
+def tables(
+    model: Model,
+    *,
+    rate_rps: float | None = None,
+    requests: int | None = None,
+    duration_s: float | None = None,
+    seed: int = 0,
+    workers: int = 1,
+) -> Iterator[pa.Table]:
+    """The requests of `generate`, as tables of at most 65,536 rows in the columns of a trace (`at_s`,
+    `prompt_tokens`, `output_tokens`, and `tag` where the model has several services), for writing 10 million rows in
+    bounded memory.
+    """
+    limits = _draw.checked(model, rate_rps, requests, duration_s, workers)
+    return (_trace_table(model, block) for block in _draw.blocks(model, rate_rps, limits, seed, workers))
+
+
+def _trace_table(model: Model, block: _draw.Block) -> pa.Table:
+    columns = {"at_s": block.at_s, "prompt_tokens": block.prompt_tokens, "output_tokens": block.output_tokens}
+    return pa.table(columns | ({"tag": _tags(model, block)} if _has_tags(model) else {}))
+
+
+def _has_tags(model: Model) -> bool:
+    return any(service.tag is not None for service in model.services)
+
+
+def _tags(model: Model, block: _draw.Block) -> pa.Array:
+    return pa.array([service.tag for service in model.services], pa.string()).take(pa.array(block.service))
+
+
+def _check(mode: str, window_s: float | None) -> None:
+    if mode not in get_args(Mode):
+        raise no_such("mode of a fit", mode, get_args(Mode))
+    if window_s is not None and mode != "rate-following":
+        raise UsageError("A window is given to mode rate-following only; leave it out, or choose that mode.")
+    if window_s is not None and not window_s > 0:
+        raise UsageError(f"The window must be longer than 0 s, got {window_s:g} s.")

@@ -1,0 +1,195 @@
+"""A fitted generator: what `bench trace fit` writes (model.json) and `generate` and `fitted:FILE` read."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UsageError, no_such
+from workloads.fit import _lengths, _picture
+from workloads.fit.process import Process, from_json
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VERSION = 1
+ABOUT = "a generator fitted by 'bench trace fit'; use it with --arrivals fitted:FILE, --lengths fitted:FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One kind of traffic: its arrivals and its lengths (figures of `_lengths.measure`).
+
+    Where the trace has sessions: their turns and times (`_sessions.measure`), when sessions start, and the lengths of
+    what is new in a turn and of its answer.
+    """
+
+    tag: str | None
+    process: Process
+    lengths: Mapping[str, Any]
+    sessions: Mapping[str, Any] | None = None
+    starts: Process | None = None
+    turn_lengths: Mapping[str, Any] | None = None
+
+    def of_sessions(self) -> Service:
+        """The service whose arrivals are those of sessions. Raises ValueError where the trace had none."""
+        if self.starts is None or self.turn_lengths is None:
+            raise ValueError("the trace of the model had no sessions to fit; leave out of=sessions.")
+        return Service(self.tag, self.starts, self.turn_lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Services (one per tag of the trace), the trace they were fitted to, and how well (`Quality.facts()`)."""
+
+    services: tuple[Service, ...]
+    source: Mapping[str, object]
+    method: Mapping[str, object]
+    quality: Mapping[str, Any] = field(default_factory=dict)
+    table: pa.Table | None = field(default=None, repr=False, compare=False)  # of the trace, after a fit; not stored
+
+    @property
+    def rate_rps(self) -> float:
+        """Mean rate of all services together, requests per second."""
+        return sum(service.process.rate_rps for service in self.services)
+
+    def only(self, tag: str | None) -> Model:
+        """The model with the one service `tag`, or as it is for None. Raises UsageError for an unknown tag."""
+        if tag is None:
+            return self
+        known = [service.tag for service in self.services if service.tag is not None]
+        if not known:
+            raise UsageError(f"The model has no service '{tag}': its trace had no tags; leave the service out.")
+        if tag not in known:
+            raise no_such("service of the model", tag, known)
+        return replace(self, services=tuple(service for service in self.services if service.tag == tag))
+
+    def of(self, what: str) -> Model:
+        """The model of 'requests', or of 'sessions' as one arrival each. Raises ValueError where it has none."""
+        if what == "requests":
+            return self
+        with_sessions = tuple(service for service in self.services if service.starts is not None)
+        return replace(self, services=tuple(s.of_sessions() for s in with_sessions or self.services))
+
+    def rated(self, quality: Mapping[str, Any]) -> Model:
+        """The model with the quality that was measured."""
+        return replace(self, quality=quality)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write model.json; an existing file is replaced in one step. Raises UsageError where it cannot be written."""
+        path = Path(path)
+        part = path.with_name(path.name + ".part")
+        text = json.dumps(self._json(), indent=1, allow_nan=False)
+        try:
+            part.write_text(_short_lists(text) + "\n", encoding="utf-8")
+            part.replace(path)
+        except OSError as error:
+            raise UsageError(f"'{path}' cannot be written: {error.strerror}.") from None
+
+    def _json(self) -> dict[str, Any]:
+        services = [
+            {"tag": s.tag, "arrivals": s.process.as_json(), "lengths": s.lengths, "sessions": s.sessions,
+             "session_arrivals": s.starts and s.starts.as_json(), "turn_lengths": s.turn_lengths}
+            for s in self.services
+        ]  # fmt: skip
+        return {"bench_model": VERSION, "about": ABOUT, "source": self.source, "method": self.method,
+                "quality": self.quality, "services": services}  # fmt: skip
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Model:
+        """A stored model. Raises UsageError for a file that is none, that is damaged, or of a newer version."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UsageError(f"No model '{path}'; 'bench trace fit TRACE -o {path}' makes one.") from None
+        except (OSError, UnicodeDecodeError):
+            raise UsageError(
+                f"'{path}' is not a model: it is no text file; give what 'bench trace fit' wrote."
+            ) from None
+        try:
+            values = json.loads(text)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise UsageError(f"'{path}' is not a model: it is no JSON ({error}).") from None
+        return cls._of(values, path)
+
+    @classmethod
+    def _of(cls, values: Any, path: str | os.PathLike[str]) -> Model:
+        version = values.get("bench_model") if isinstance(values, dict) else None
+        if not isinstance(version, int):
+            raise UsageError(f"'{path}' is not a model: it has no 'bench_model'; give what 'bench trace fit' wrote.")
+        if version > VERSION:
+            raise UsageError(f"'{path}' is a model of version {version}, newer than {VERSION}; use a newer program.")
+        try:
+            services = _services(values["services"])
+            return cls(services, dict(values["source"]), dict(values["method"]), dict(values["quality"]))
+        except KeyError as error:
+            raise UsageError(f"'{path}' is a damaged model: {error} is missing; fit it again.") from None
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise UsageError(f"'{path}' is a damaged model: {error}") from None
+
+    def picture(self) -> dict[str, Any]:
+        """Facts for `reports.traffic.page`: the trace (after a fit), a draw as long, and dispersion curves."""
+        return _picture.facts(self, self.table)
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Source, parameters and quality in words and numbers, each with the name of what it is about."""
+        file, digest, requests = (self.source.get(name) for name in ("file", "sha256", "requests"))
+        rows = f"{requests:,}" if isinstance(requests, int) else requests
+        lines = [("model of", f"{file} (SHA-256 {str(digest)[:12]}...), {rows} requests")]
+        for service in self.services:
+            tag = f"{service.tag}: " if service.tag else ""
+            lines.append(("arrivals", f"{tag}{service.process.text()}"))
+            lines.append(("lengths", f"{tag}{_lengths_text(service.lengths)}"))
+            lines += [("sessions", f"{tag}{_sessions_text(service.sessions)}")] if service.sessions else []
+        notes = self.method.get("notes")
+        lines += [("note", str(note)) for note in notes] if isinstance(notes, list) else []
+        verdict = self.quality.get("verdict", [])
+        return lines + [("" if i else "quality", str(sentence)) for i, sentence in enumerate(verdict)]
+
+    def text(self) -> str:
+        """The `lines`, their names in a column."""
+        return "\n".join(f"{name:<12}{text}" for name, text in self.lines())
+
+
+def _services(parts: Sequence[Mapping[str, Any]]) -> tuple[Service, ...]:
+    if not parts:
+        raise ValueError("it has no services.")
+    return tuple(_service(part) for part in parts)
+
+
+def _service(values: Mapping[str, Any]) -> Service:
+    tag = values["tag"]
+    if not (tag is None or isinstance(tag, str)):
+        raise ValueError(f"a tag must be text, got {tag!r}.")
+    _lengths.sampler(values["lengths"])  # refuses what cannot be drawn from
+    starts, turn_lengths = values.get("session_arrivals"), values.get("turn_lengths")
+    if turn_lengths is not None:
+        _lengths.sampler(turn_lengths)
+    return Service(
+        tag, from_json(values["arrivals"]), dict(values["lengths"]), values.get("sessions"),
+        None if starts is None else from_json(starts), turn_lengths,
+    )  # fmt: skip
+
+
+def _lengths_text(figures: Mapping[str, Any]) -> str:
+    sides = [
+        f"{name} mean {figures[name]['mean']:,.0f}, p50 {figures[name]['quantiles'][50]:,}"
+        for name in ("prompt", "output")
+    ]
+    return f"{'; '.join(sides)} tokens; rank correlation {figures['spearman']:.2f} ({figures['rows']:,} rows)"
+
+
+def _sessions_text(sessions: Mapping[str, Any]) -> str:
+    think = sessions["think_s"]["quantiles"][50] if sessions.get("think_s") else None
+    after = "" if think is None else f", time from request to request p50 {think:.4g} s"
+    return f"{sessions['sessions']} sessions of {sessions['mean_turns']:.3g} turns on average{after}"
+
+
+def _short_lists(text: str) -> str:
+    """Lists of numbers on one line each."""
+    return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found.group().split()), text)

@@ -1,0 +1,167 @@
+"""Arrival processes that a model can hold: a random rate like that of the trace, or the rate of the trace itself.
+
+Both run a gamma renewal process in operational time, so that another rate leaves the spread of neighbouring gaps as it
+is. The rate is multiplied, its ups and downs keep their times: the index of dispersion less 1 grows as the rate, which
+is the law of thinning and superposition, not that of time compression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count, repeat
+from typing import Any
+
+import numpy as np
+
+from workloads._checks import positive
+from workloads.arrivals._cox import STEPS, Component, LogRate
+from workloads.arrivals._gaps import gamma_gaps
+from workloads.arrivals._grid import times_on_grid
+from workloads.fit import _profile
+
+ARRIVALS = 65_536  # turned into times together, about
+PER_MEMORY = 8  # steps of the rate in the shortest memory
+PER_HOUR = 12  # steps of the rate in an hour of a daily curve
+
+
+@dataclass(frozen=True, slots=True)
+class Cox:
+    """Arrivals (req/s) along a random rate: lognormal, with one or more memories, times a curve of the day and week."""
+
+    rate_rps: float
+    gap_shape: float
+    components: tuple[Component, ...] = ()
+    hourly: tuple[float, ...] = ()
+    weekly: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        positive(rate_rps=self.rate_rps, gap_shape=self.gap_shape)
+        object.__setattr__(self, "components", LogRate(self.components, 1.0).components)  # checks them
+        for name, values, length in (("hourly", self.hourly, 24), ("weekly", self.weekly, 7)):
+            if values and (len(values) != length or min(values) < 0 or not 0 < sum(values) < np.inf):
+                raise ValueError(f"{name} must be {length} factors, none negative and not all 0, got {values}.")
+
+    @property
+    def step_s(self) -> float:
+        """Seconds for which a rate holds."""
+        steps = [part.tau_s / PER_MEMORY for part in self.components if part.sd > 0]
+        if self.hourly:
+            steps.append(_profile.HOUR_S / PER_HOUR)
+        return min(steps, default=1 / self.rate_rps)
+
+    def times(self, rng: np.random.Generator, rate_rps: float | None = None) -> Iterator[np.ndarray]:
+        """Endless blocks of arrival times (s), never falling; equal rngs have the same ups and downs at any rate."""
+        rates_rng, gaps_rng = rng.spawn(2)
+        rates = self._rates(rates_rng, self.rate_rps if rate_rps is None else rate_rps)
+        return _along(self.step_s, rates, self.gap_shape, gaps_rng)
+
+    def _rates(self, rng: np.random.Generator, rate_rps: float) -> Iterator[np.ndarray]:
+        mean = float(np.mean(_profile.factors(np.arange(168) * _profile.HOUR_S, self.hourly, self.weekly)))
+        for block, factors in zip(count(), LogRate(self.components, self.step_s).factors(rng), strict=False):
+            at_s = (block * STEPS + np.arange(STEPS)) * self.step_s
+            known = _profile.factors(at_s, self.hourly, self.weekly) / mean if self.hourly else 1.0
+            yield rate_rps * factors * known
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        parts = [{"sd": part.sd, "tau_s": part.tau_s} for part in self.components]
+        return {"kind": "parametric", "rate_rps": self.rate_rps, "gap_shape": self.gap_shape, "components": parts,
+                "hourly": list(self.hourly), "weekly": list(self.weekly)}  # fmt: skip
+
+    def text(self) -> str:
+        """The parameters in words."""
+        parts = [f"{part.sd:.3g} with a memory of {part.tau_s:.3g} s" for part in self.components]
+        day = ", a curve of the day" + (" and of the week" if self.weekly else "") if self.hourly else ""
+        rate = (
+            "a rate that wanders (standard deviation of its log " + " and ".join(parts) + ")" if parts else "even rate"
+        )
+        return f"{self.rate_rps:.4g} req/s, {rate}{day}, {_gaps(self.gap_shape)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """Arrivals (req/s) along the rate of the trace, in windows of `window_s`; it starts again after the last."""
+
+    rate_rps: float
+    gap_shape: float
+    window_s: float
+    factors: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        positive(rate_rps=self.rate_rps, gap_shape=self.gap_shape, window_s=self.window_s)
+        if not self.factors or min(self.factors) < 0 or not 0 < sum(self.factors) < np.inf:
+            raise ValueError("factors must be at least one number, none negative and not all 0.")
+
+    @property
+    def span_s(self) -> float:
+        """Seconds after which the rate starts again."""
+        return self.window_s * len(self.factors)
+
+    def times(self, rng: np.random.Generator, rate_rps: float | None = None) -> Iterator[np.ndarray]:
+        """Endless blocks of arrival times (s), never falling."""
+        _, gaps_rng = rng.spawn(2)
+        factors = np.array(self.factors) / np.mean(self.factors)
+        rates = repeat((self.rate_rps if rate_rps is None else rate_rps) * factors)
+        return _along(self.window_s, rates, self.gap_shape, gaps_rng)
+
+    def as_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"kind": "rate-following", "rate_rps": self.rate_rps, "gap_shape": self.gap_shape,
+                "window_s": self.window_s, "factors": [round(x, 5) for x in self.factors]}  # fmt: skip
+
+    def text(self) -> str:
+        """The parameters in words."""
+        return (
+            f"{self.rate_rps:.4g} req/s, rate of the trace in {len(self.factors)} windows of {self.window_s:.4g} s "
+            f"(starts again after {self.span_s:.6g} s), {_gaps(self.gap_shape)}"
+        )
+
+
+Process = Cox | Following
+
+
+def from_json(values: Mapping[str, Any]) -> Process:
+    """A process from `as_json`. Raises KeyError, TypeError or ValueError for anything else."""
+    if values["kind"] == "parametric":
+        parts = tuple(Component(float(part["sd"]), float(part["tau_s"])) for part in values["components"])
+        day, week = (tuple(map(float, values[name])) for name in ("hourly", "weekly"))
+        return Cox(float(values["rate_rps"]), float(values["gap_shape"]), parts, day, week)
+    if values["kind"] == "rate-following":
+        factors = tuple(map(float, values["factors"]))
+        return Following(float(values["rate_rps"]), float(values["gap_shape"]), float(values["window_s"]), factors)
+    raise ValueError(f"kind must be parametric or rate-following, got '{values['kind']}'.")
+
+
+def _along(step_s: float, rates: Iterable[np.ndarray], shape: float, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """Times in blocks of about 65,536 at most, whatever the rate."""
+    return times_on_grid(step_s, _cut(rates, step_s), gamma_gaps(rng, shape**-0.5))
+
+
+def _cut(rates: Iterable[np.ndarray], step_s: float) -> Iterator[np.ndarray]:
+    for block in rates:
+        pieces = int(np.ceil(block.sum() * step_s / ARRIVALS))
+        yield from np.array_split(block, min(max(pieces, 1), len(block)))
+
+
+def _gaps(shape: float) -> str:
+    return "gaps gamma of shape " + f"{shape:.3g} (CV {shape**-0.5:.3g}) in operational time"
+
+
+def merged(streams: list[Iterator[np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Blocks of (times, number of the stream each comes from), in order of time; ends with the first that ends."""
+    held = [np.zeros(0)] * len(streams)
+    while True:
+        for i, stream in enumerate(streams):
+            while not len(held[i]):
+                block = next(stream, None)
+                if block is None:
+                    return
+                held[i] = block
+        until_s = min(times[-1] for times in held)
+        cuts = [int(np.searchsorted(times, until_s, side="right")) for times in held]
+        times_s = np.concatenate([times[:cut] for times, cut in zip(held, cuts, strict=True)])
+        which = np.repeat(np.arange(len(streams), dtype=np.int8), cuts)
+        order = np.argsort(times_s, kind="stable")
+        yield times_s[order], which[order]
+        held = [times[cut:] for times, cut in zip(held, cuts, strict=True)]

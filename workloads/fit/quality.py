@@ -1,0 +1,167 @@
+"""How close draws of a fitted model come to the trace it was fitted to, and how far toys stay from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness import burstiness
+from harness.ranks import spearman
+from workloads import transforms
+from workloads.fit import _draw, _lengths, _verdict
+from workloads.fit._stamps import Stamps
+from workloads.fit._yard import Draw, Yard, sorted_gaps, toy, until
+
+if TYPE_CHECKING:
+    from workloads.fit.model import Model
+    from workloads.traces import Trace
+
+Floats = npt.NDArray[np.float64]
+
+MOST_ROWS = 6_000_000  # drawn for all seeds together; a longer trace is held against fewer seeds
+MOST_TOY_ROWS = 2_000_000  # the same for a toy, whose draws are all alike
+LEAST_SEEDS = 3
+USUAL_S = burstiness.WIDTHS_S[-1]  # widest bin of the usual distance
+LENGTHS = 50_000  # pairs drawn
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    """Statistics of a trace beside those of draws of its model (5 %, median, 95 % over seeds) and of two toys.
+
+    Toys: `poisson`, and `gamma` (gamma renewal with the CV of all gaps of the trace), of the same rate and span.
+    """
+
+    measured: Mapping[str, Any]
+
+    def facts(self) -> dict[str, Any]:
+        """Plain data for JSON and pictures; None where a statistic cannot be told.
+
+        `mode`, `rows`, `span_s`, `rate_rps`, `seeds`, `grain_s`, `widths_s` [bin widths],
+        `dispersion`: {`trace` [one per width], `median` [..], `low` [5 %], `high` [95 %], `poisson` [..], `gamma`},
+        `curve_distance`: {`model`, `poisson`, `gamma`} (root mean square of log2, widths from 0.5 s, or the grain, to
+        120 s, or a tenth of the span), `curve_distance_all` the same over all widths,
+        `gaps_ks`: {`model`, `poisson`, `gamma`} (median over seeds; None where stamps sit on a coarse grid),
+        `gap_cdf`: {`gaps_s` [..], `trace` [..], `model` [..] of one seed} or None,
+        `acf`: {`widths_s` [..], `trace` [lag-1 of counts], `median`, `low`, `high`, `poisson`, `gamma`},
+        `window_cv`: {`width_s`, `trace`, `median`, `low`, `high`, `poisson`, `gamma`} (median over windows) or None,
+        `rate_rps_drawn`: {`low`, `median`, `high`},
+        `lengths`: {`prompt_ks`, `output_ks`, `spearman_trace`, `spearman_model`, `mean_prompt_tokens` [trace, model],
+        `mean_output_tokens` [trace, model]},
+        `verdict`: [sentences].
+        """
+        return dict(self.measured)
+
+
+def measure(model: Model, trace: Trace, seeds: int = 20) -> Quality:
+    """Quality of a model of this trace; fewer seeds than asked for (at least 3) for more than 300,000 rows."""
+    stamps = Stamps.of(np.asarray(trace.at_s, np.float64), transforms.grain_s(trace.at_s))
+    yard = Yard.of_trace(stamps)
+    seeds = max(min(seeds, LEAST_SEEDS), min(seeds, MOST_ROWS // len(trace)))
+    cv = burstiness.gap_cv(stamps.spread_s) or 1.0
+    draws: dict[str, Draw] = {
+        "model": lambda rng: (at_s for at_s, _ in _draw.arrivals(model, rng)),
+        "poisson": toy(stamps.rate_rps, 1.0),
+        "gamma": toy(stamps.rate_rps, cv),
+    }
+    few = max(min(seeds, MOST_TOY_ROWS // len(trace)), 1)
+    rows = {name: yard.drawn(draw, stamps.span_s, seeds if name == "model" else few) for name, draw in draws.items()}
+    facts = {
+        "mode": model.method.get("mode"),
+        "rows": len(trace),
+        "span_s": stamps.span_s,
+        "rate_rps": stamps.rate_rps,
+        "seeds": seeds,
+        "grain_s": stamps.grain_s,
+        **_compared(yard, yard.measure(stamps.at_s), rows),
+        "gap_cdf": _gap_cdf(yard, draws["model"], stamps.span_s),
+        "lengths": _compared_lengths(model, trace),
+    }
+    plain = _plain(facts)
+    return Quality(plain | {"verdict": _verdict.sentences(plain)})
+
+
+def _compared(yard: Yard, own: Floats, rows: Mapping[str, Floats]) -> dict[str, Any]:
+    middle = {name: _quantile(found, 0.5) for name, found in rows.items()}
+    band = {"low": _quantile(rows["model"], 0.05), "high": _quantile(rows["model"], 0.95)}
+    toys = {"poisson": middle["poisson"], "gamma": middle["gamma"]}
+    series = {"trace": own, "median": middle["model"], **band, **toys}
+    curve, acf = slice(0, len(yard.widths_s)), slice(len(yard.widths_s), -3)
+    compared = [w <= USUAL_S for w in yard.widths_s]
+    distances = {name: burstiness.curve_distance(found[curve], own[curve]) for name, found in middle.items()}
+    usual = {name: burstiness.curve_distance(x[curve][compared], own[curve][compared]) for name, x in middle.items()}
+    return {
+        "widths_s": yard.widths_s,
+        "dispersion": {name: row[curve] for name, row in series.items()},
+        "curve_distance": usual,
+        "curve_distance_all": distances,
+        "gaps_ks": {name: found[-2] for name, found in middle.items()},
+        "acf": {"widths_s": yard.acf_s, **{name: row[acf] for name, row in series.items()}},
+        "window_cv": yard.window_s and {"width_s": yard.window_s, **{name: row[-3] for name, row in series.items()}},
+        "rate_rps_drawn": {name: series[name][-1] for name in ("low", "median", "high")},
+    }
+
+
+def _quantile(rows: Floats, share: float) -> Floats:
+    """Over seeds, for each statistic; NaN where no seed has it."""
+    found = np.full(rows.shape[1], math.nan)
+    known = np.isfinite(rows).any(axis=0)
+    found[known] = np.nanquantile(rows[:, known], share, axis=0)
+    return found
+
+
+def _gap_cdf(yard: Yard, draw: Draw, span_s: float) -> dict[str, Any] | None:
+    if yard.gaps_s is None:
+        return None
+    seed = np.random.default_rng(0)
+    drawn = sorted_gaps(until(draw(seed), span_s))
+    at = np.unique(np.quantile(yard.gaps_s, np.linspace(0.005, 0.995, 100)))
+    return {
+        "gaps_s": at,
+        "trace": np.searchsorted(yard.gaps_s, at, side="right") / len(yard.gaps_s),
+        "model": np.searchsorted(drawn, at, side="right") / max(len(drawn), 1),
+    }
+
+
+def _compared_lengths(model: Model, trace: Trace) -> dict[str, Any]:
+    prompt, output = (np.asarray(trace.table[name]) for name in ("prompt_tokens", "output_tokens"))
+    full = (prompt > 0) & (output > 0)
+    own = prompt[full], output[full]
+    drawn = _drawn_lengths(model)
+    few = slice(None, None, -(-len(own[0]) // _lengths.MOST_JOINT))
+    ranks = [spearman(*(side[few] for side in own)), spearman(*drawn)]
+    return {
+        "prompt_ks": burstiness.distance(np.sort(own[0]).astype(np.float64), np.sort(drawn[0]).astype(np.float64)),
+        "output_ks": burstiness.distance(np.sort(own[1]).astype(np.float64), np.sort(drawn[1]).astype(np.float64)),
+        "spearman_trace": ranks[0],
+        "spearman_model": ranks[1],
+        "mean_prompt_tokens": [own[0].mean(), drawn[0].mean()],
+        "mean_output_tokens": [own[1].mean(), drawn[1].mean()],
+    }
+
+
+def _drawn_lengths(model: Model) -> tuple[np.ndarray, np.ndarray]:
+    """Lengths in the mix of the trace: each service's share of the arrivals."""
+    rng = np.random.default_rng(0)
+    parts = []
+    for service in model.services:
+        count = max(round(LENGTHS * service.process.rate_rps / model.rate_rps), 2)
+        parts.append(_lengths.draw(_lengths.sampler(service.lengths), rng.random((5, count))))
+    prompt, output = (np.concatenate(side) for side in zip(*parts, strict=True))
+    return prompt, output
+
+
+def _plain(value: Any) -> Any:
+    """For JSON: lists and numbers of six digits, None for what is not a number."""
+    if isinstance(value, Mapping):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_plain(part) for part in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

@@ -1,0 +1,62 @@
+"""Lengths of a ServeGen pool: the mixture of what its clients send, prompt and output of one client together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from workloads._pool import Pool, choose
+from workloads._token_laws import TokenLaws
+
+CHUNK = 4096  # pairs drawn at once, whatever the caller takes
+
+
+@dataclass(frozen=True, slots=True)
+class Servegen:
+    """Prompt and output tokens of requests of the pool in folder `path`, without regard to time.
+
+    For every request a client and a window are drawn by their share of the requests, then prompt and output each from
+    its law there. `clients` takes the ones with most requests only. Other fields (reason_ratio) are not used. Source:
+    the folder (chunk-N-dataset.json, alibaba/ServeGen), whose hash is in `facts`.
+    """
+
+    path: str
+    clients: int | None = None
+    pool: Pool = field(init=False, repr=False, compare=False)
+    laws: TokenLaws = field(init=False, repr=False, compare=False)
+    shares: np.ndarray = field(init=False, repr=False, compare=False)  # (laws,)
+
+    def __post_init__(self) -> None:
+        pool = choose(self.path, rate_rps=None, clients=self.clients, start_s=0.0)
+        object.__setattr__(self, "pool", pool)
+        object.__setattr__(self, "laws", TokenLaws.of(pool.clients))
+        object.__setattr__(self, "shares", self._shares())
+
+    @property
+    def mean_tokens(self) -> tuple[float, float]:
+        """Mean prompt and output tokens."""
+        prompt, output = self.shares @ self.laws.means()
+        return float(prompt), float(output)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """The pool, its hash, and the largest share of requests of 0 tokens in a law (they are not drawn)."""
+        return {**self.pool.facts, "tokenizer": "that of the model served", "zero_tokens_left_out": self.laws.left_out}
+
+    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        """Endless (prompt_tokens, output_tokens)."""
+        edges = np.cumsum(self.shares)
+        while True:
+            law = np.searchsorted(edges, rng.random(CHUNK) * edges[-1], side="right")
+            prompts, outputs = self.laws.draw(law, rng)
+            yield from zip(prompts.tolist(), outputs.tolist(), strict=True)
+
+    def _shares(self) -> np.ndarray:
+        """(laws,) share of the requests that each law holds for."""
+        found = np.zeros(len(self.laws.means()))
+        for i, client in enumerate(self.pool.clients):
+            law = self.laws.of_requests(np.full(len(client.start_s), i), client.start_s)
+            np.add.at(found, law, client.rate_rps)
+        return np.asarray(found / found.sum())

@@ -1,0 +1,1 @@
+"""How an arrival becomes a task of several requests: turns of a conversation, stages of an agent's work."""

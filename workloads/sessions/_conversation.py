@@ -1,0 +1,74 @@
+"""What all conversations share: each prompt is the history so far and something new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from workloads._tasks import Streams, Tasks, starts_of
+
+BLOCK_TOKENS = 64
+"""Tokens of a named block: small enough to share nearly all of a history, large enough to keep a schedule small."""
+
+
+def check(truncate_at_tokens: int | None, block_tokens: int) -> None:
+    """Raise ValueError for a limit or a block that holds nothing."""
+    if truncate_at_tokens is not None and truncate_at_tokens < 1:
+        raise ValueError(f"truncate_at_tokens must be at least 1, got {truncate_at_tokens}.")
+    if block_tokens < 1:
+        raise ValueError(f"block_tokens must be at least 1, got {block_tokens}.")
+
+
+def conversations(
+    sizes: np.ndarray,
+    streams: Streams,
+    think_s: Callable[[int], np.ndarray],
+    truncate_at_tokens: int | None,
+    block_tokens: int,
+) -> Tasks:
+    """Conversations of `sizes` (tasks,) turns; `think_s(n)` draws n times from an answer to the next turn.
+
+    A prompt is all that was said before (prompts' new parts and answers) and the new part. One that would be longer
+    than `truncate_at_tokens` drops the oldest turns, each with its answer, until it fits; a new part that is too
+    long alone is sent alone. What was dropped stays dropped. A prompt starts with the same named blocks as the one
+    before it in its conversation, unless something was dropped in between.
+    """
+    first = starts_of(sizes)
+    begin = np.repeat(first, sizes)  # (M,) first row of the conversation of each row
+    rows = np.arange(len(begin))
+    new, answer = streams.pairs(len(rows))
+    said = np.cumsum(new + answer) - (new + answer)  # (M,) tokens said before, over all conversations
+    oldest = _oldest_kept(said, new, begin, truncate_at_tokens)
+    prompt = said - said[oldest] + new
+    delay_s = np.zeros(len(rows))
+    delay_s[rows > begin] = think_s(int((rows > begin).sum()))
+    blocks = np.where(np.repeat(sizes > 1, sizes), -(-prompt // block_tokens), 0)  # one alone shares nothing
+    return Tasks(
+        sizes,
+        rows - begin,
+        prompt,
+        answer,
+        delay_s,
+        rows - 1,
+        (rows > begin).astype(np.int64),
+        blocks,
+        _first_block(oldest, blocks, begin, first),
+    )
+
+
+def _oldest_kept(said: np.ndarray, new: np.ndarray, begin: np.ndarray, limit: int | None) -> np.ndarray:
+    """(M,) row of the oldest turn that the prompt of each row still holds."""
+    if limit is None:
+        return begin
+    fits = np.searchsorted(said, said + new - limit)  # the first row after which all together fit
+    return np.asarray(np.maximum.accumulate(np.clip(fits, begin, np.arange(len(said)))))
+
+
+def _first_block(oldest: np.ndarray, blocks: np.ndarray, begin: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """(M,) number of the first block: prompts that start at the same turn share it, others have blocks of their own."""
+    last = np.ones(len(oldest), bool)  # of the prompts that start at its oldest turn
+    last[:-1] = (oldest[1:] != oldest[:-1]) | (begin[1:] != begin[:-1])
+    used = np.cumsum(np.where(last, blocks, 0))
+    before = np.concatenate(([0], used[:-1]))
+    return np.asarray(before - before[begin]) if len(first) else before[:0]

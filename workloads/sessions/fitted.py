@@ -1,0 +1,67 @@
+"""Sessions of a model that 'bench trace fit' wrote: turns and times between them as in its trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workloads._checks import positive
+from workloads.fit.model import Model
+from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
+
+if TYPE_CHECKING:
+    from workloads._tasks import Streams, Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The turns of the sessions in the model file `path`, and the times from one to the next, times `think_scale`.
+
+    `service` names one service of a model that has several. Times are seconds from a request to the next of its
+    session: a trace does not tell when answers ended, so here they begin after the answer, somewhat later. Lengths are
+    those of the new tokens of a turn and of its answer; the prompt holds the history too, of which the oldest turns are
+    dropped where it would pass `truncate_at_tokens`. Source: the trace that the model was fitted to.
+    """
+
+    path: str
+    service: str | None = None
+    think_scale: float = 1.0
+    truncate_at_tokens: int | None = None
+    block_tokens: int = BLOCK_TOKENS
+    turns: np.ndarray = field(init=False, repr=False, compare=False)  # cumulative share of 1, 2, ... turns
+    think_s: np.ndarray = field(init=False, repr=False, compare=False)  # (101,) quantiles 0 to 100 %
+
+    def __post_init__(self) -> None:
+        positive(think_scale=self.think_scale)
+        check(self.truncate_at_tokens, self.block_tokens)
+        facts = _sessions(Model.load(self.path).only(self.service), self.path)
+        object.__setattr__(self, "turns", np.cumsum(facts["turns"]) / np.sum(facts["turns"]))
+        object.__setattr__(self, "think_s", np.array(facts["think_s"]["quantiles"], float))
+
+    @property
+    def mean_requests(self) -> float:
+        """Mean number of turns."""
+        return float(1 + (1 - self.turns[:-1]).sum())
+
+    def tasks(self, count: int, streams: Streams) -> Tasks:
+        """The next `count` sessions."""
+        sizes = 1 + np.searchsorted(self.turns[:-1], streams.sizes.random(count), side="right")
+        return conversations(
+            sizes, streams, lambda n: self._think_s(streams, n), self.truncate_at_tokens, self.block_tokens
+        )
+
+    def _think_s(self, streams: Streams, n: int) -> np.ndarray:
+        ranks = np.linspace(0, 1, len(self.think_s))
+        return np.asarray(self.think_scale * np.interp(streams.delays.random(n), ranks, self.think_s))
+
+
+def _sessions(model: Model, path: str) -> dict[str, Any]:
+    known = [service for service in model.services if service.sessions]
+    if not known:
+        raise ValueError(f"the trace of '{path}' had no sessions to fit.")
+    if len(known) > 1:
+        tags = ", ".join(str(service.tag) for service in known)
+        raise ValueError(f"'{path}' has several services with sessions ({tags}); name one with service=.")
+    return dict(known[0].sessions or {})

@@ -1,0 +1,57 @@
+"""Conversations that go on with the same probability after every answer, with exponential think times."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
+
+if TYPE_CHECKING:
+    from workloads._tasks import Streams, Tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Geometric:
+    """A geometric number of turns with mean `mean`, exponential think times with mean `think_s` seconds.
+
+    It has no memory: real conversations that have gone on for long are likelier to go on (see `burstgpt`).
+    Lengths are those of the new tokens of a turn and of its answer; the prompt holds the history too, of which
+    the oldest turns are dropped where it would pass `truncate_at_tokens` (default: nothing is dropped). Source:
+    the usual assumption, a toy to compare with.
+    """
+
+    mean: float = 3.0
+    think_s: float = 10.0
+    truncate_at_tokens: int | None = None
+    block_tokens: int = BLOCK_TOKENS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.mean <= 1000:
+            raise ValueError(f"mean must be between 1 and 1000 turns, got {self.mean:g}.")
+        if self.think_s < 0:
+            raise ValueError(f"think_s must not be negative, got {self.think_s:g}.")
+        check(self.truncate_at_tokens, self.block_tokens)
+
+    @property
+    def mean_requests(self) -> float:
+        """Mean number of turns."""
+        return self.mean
+
+    def tasks(self, count: int, streams: Streams) -> Tasks:
+        """The next `count` conversations."""
+        sizes = self._turns(streams.sizes.random(count))
+        return conversations(
+            sizes, streams, lambda n: self._think_s(streams, n), self.truncate_at_tokens, self.block_tokens
+        )
+
+    def _turns(self, uniform: np.ndarray) -> np.ndarray:
+        if self.mean == 1:
+            return np.ones(len(uniform), np.int64)
+        return np.asarray(1 + np.floor(np.log1p(-uniform) / math.log1p(-1 / self.mean)).astype(np.int64))
+
+    def _think_s(self, streams: Streams, n: int) -> np.ndarray:
+        return np.asarray(-self.think_s * np.log1p(-streams.delays.random(n)))
