@@ -12,7 +12,7 @@ from harness.errors import UsageError, no_such
 from harness.spec import Spec, parse
 
 if TYPE_CHECKING:
-    from harness.api import Request
+    from harness.api import FollowUps, Request
 
 NAMES = ("distserve_sim",)
 ENDLESS_KV = "reserve-oracle:block_tokens=1048576,blocks=262144"  # one block a sequence, more than ever run
@@ -30,6 +30,10 @@ class Mode:
     def requests(self, asked: Iterable[Request]) -> Iterator[Request]:
         """The requests as the mode reads them."""
         return (replace(r, output_tokens=r.output_tokens + self.further_tokens) for r in asked)
+
+    def follow_ups(self, released: FollowUps | None) -> FollowUps | None:
+        """What answers set free, as the mode reads it."""
+        return None if released is None else lambda record: self.requests(released(record))
 
 
 def mode(name: str, latency: str | None, model_name: str, hardware_name: str, tp: int) -> Mode:

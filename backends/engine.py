@@ -123,7 +123,7 @@ class Engine:
         """Facts for run.json."""
         return {
             "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self.policy, "kv": self.kv,
-            "executor": self.executor, "gpus": 1,
+            "executor": self.executor, "gpus": 1, "prefix_cache": False,
         } | self._facts  # fmt: skip
 
     async def close(self) -> None:

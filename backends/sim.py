@@ -98,10 +98,12 @@ class Sim:
         """One record per request, in the order in which they end; `requests` are ordered by `scheduled_s`."""
         if isinstance(self._model, Recorded):
             return self._model.retimed(
-                requests, lambda arriving: _simulate(self.cluster, self._model, self._steps, arriving, None, leap=False)
+                requests,
+                follow_ups,
+                lambda first, more: _simulate(self.cluster, self._model, self._steps, first, more, leap=False),
             )
         if self._compat is not None:
-            requests = self._compat.requests(requests)
+            requests, follow_ups = self._compat.requests(requests), self._compat.follow_ups(follow_ups)
         steps = self._steps if self.log_steps else None
         return _simulate(self.cluster, self._model, steps, iter(requests), follow_ups, leap=self.leap)
 
@@ -116,7 +118,7 @@ class Sim:
             "backend": "sim", "model": self.model, "max_tokens": model(self.model).max_tokens,
             "hardware": self.hardware, "latency": self.latency, "policy": self.policy, "kv": self.kv,
             "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size, "replicas": self.replicas,
-            "router": self.router, "tp": self.tp, "gpus": self.tp * self.replicas,
+            "router": self.router, "tp": self.tp, "gpus": self.tp * self.replicas, "prefix_cache": False,
         }  # fmt: skip
 
 
@@ -160,10 +162,15 @@ def _simulate(
             arrival_s = arrivals.next_s
             index, refusal = cluster.add(request, now_s)
             if refusal is not None:
-                yield _rejected(request, refusal, index)
+                record = _rejected(request, refusal, index)
+                yield record
+                if follow_ups is not None:
+                    arrivals.add(follow_ups(record), now_s)
+                    arrival_s = arrivals.next_s
             elif replicas[index].in_flight is None:
                 idle.append(index)
-        for index in idle if len(idle) < 2 else sorted(set(idle)):
+        free = idle if len(idle) < 2 else sorted(set(idle))
+        for index in free:
             replica = replicas[index]
             if recorded is not None and (start_s := recorded.next_start_s(index)) > now_s:
                 if start_s < inf:
@@ -174,10 +181,12 @@ def _simulate(
                 continue
             if isinstance(model, Recorded):
                 ends = [model.end_s(replica, batch)]
+            elif not leap or (coupled and index != free[-1]):  # those after it at this instant may end before a leap
+                ends = _ends(model, batch, now_s, now_s)
             elif coupled and ending:
-                ends = _ends(model, batch, now_s, min(arrival_s, ending[0][0]) if leap else now_s)
+                ends = _ends(model, batch, now_s, min(arrival_s, ending[0][0]))
             else:
-                ends = _ends(model, batch, now_s, arrival_s if leap else now_s)
+                ends = _ends(model, batch, now_s, arrival_s)
             if log is not None:
                 log(batch, ends, replica.decoding)
             heappush(ending, (ends[-1], index, ends))
@@ -260,6 +269,7 @@ def _record(seq: Sequence, replica: int) -> RequestRecord:
         request.id, scheduled_s, scheduled_s, seq.token_s, None, seq.prompt, seq.emitted, request.output_tokens, "ok",
         None, request.session, request.turn, request.tag, None, None, replica, seq.preemptions, seq.prefill_start_s,
         seq.prefill_end_s, None, None, seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s, seq.arrived_s,
+        None, request.slo_task_s,
     )  # fmt: skip
 
 
@@ -267,5 +277,6 @@ def _rejected(request: Request, reason: str, replica: int) -> RequestRecord:
     return RequestRecord(
         request.id, request.scheduled_s, request.scheduled_s, (), (), request.prompt_tokens, 0, request.output_tokens,
         "rejected", reason, request.session, request.turn, request.tag, None, None, replica, 0,
-        slo_ttft_s=request.slo_ttft_s, slo_tpot_s=request.slo_tpot_s,
+        slo_ttft_s=request.slo_ttft_s, slo_tpot_s=request.slo_tpot_s, ended_s=request.scheduled_s,
+        slo_task_s=request.slo_task_s,
     )  # fmt: skip

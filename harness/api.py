@@ -21,8 +21,14 @@ Status = Literal["ok", "rejected", "timeout", "cancelled", "error", "truncated",
 class Request:
     """What is asked of a serving system; it never changes.
 
-    `prefix_ids` names the leading blocks of the prompt, `prefix_block_tokens` tokens each (the last may be
-    shorter): equal id = equal content. Tokens beyond the named blocks belong to this request alone.
+    It is due at `scheduled_s`, or `delay_s` after the answers to all requests in `after` have ended if that is later;
+    so the `scheduled_s` of a follow-up is the earliest time that is possible. A follow-up in the `session` of a request
+    that failed is dropped; one without a session is sent all the same.
+
+    `prefix_ids` names the leading blocks of the prompt, `prefix_block_tokens` tokens each: equal id = equal content.
+    The end of the prompt may cut the last block short, which then holds the first tokens of its content. Tokens
+    beyond the named blocks belong to this request alone. `slo_task_s` bounds the time from when the first request of
+    the session was due to the last token of its last.
     """
 
     id: int
@@ -37,6 +43,9 @@ class Request:
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
     priority: int = 0
+    after: tuple[int, ...] = ()
+    delay_s: float = 0.0
+    slo_task_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +84,8 @@ class RequestRecord:
 
     `token_s` (n,) are the stamps of the token events; `token_n` (n,) how many tokens each carried, None when
     every event carried one. `output_tokens` is what was produced, `output_tokens_asked` what was wanted;
-    `arrived_s` is when the scheduler of the system saw the request, where the backend knows it.
+    `arrived_s` is when the scheduler of the system saw the request, where the backend knows it; `ended_s` is when the
+    request ended, where that was not its last token.
     """
 
     request_id: int
@@ -103,17 +113,18 @@ class RequestRecord:
     slo_ttft_s: float | None = None
     slo_tpot_s: float | None = None
     arrived_s: float | None = None
+    ended_s: float | None = None
+    slo_task_s: float | None = None
 
 
 class Workload(Protocol):
-    """A stream of requests, ordered by `scheduled_s`, plus what each answer brings about."""
+    """A stream of requests, follow-ups included, ordered by `scheduled_s`."""
 
-    def start(self, rng: np.random.Generator) -> Iterator[Request]:
-        """The requests that do not wait for an answer. The stream may be endless: the caller cuts it."""
-        ...
+    def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:
+        """Chunks of the `schedule` table (`harness.records.SCHEDULE`). Without end, perhaps: the caller cuts.
 
-    def follow_ups(self, record: RequestRecord) -> Iterable[Request]:
-        """The requests that this answer brings about (next turn of a session); none for an open loop."""
+        Ids are unique, and whatever a row comes `after` stands above it.
+        """
         ...
 
     def describe(self) -> Mapping[str, object]:
@@ -207,6 +218,7 @@ class Backend(Protocol):
 
 
 FollowUps = Callable[[RequestRecord], Iterable[Request]]
+"""The requests that are due now that this one has ended; each tells by `scheduled_s` when."""
 
 
 @runtime_checkable

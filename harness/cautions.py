@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from harness.api import Caution
 from harness.measure import succeeded
 from harness.metrics._lists import number
@@ -30,10 +34,19 @@ ONE_TOKEN = ("ttft", "ttft_sent", "tpot", "itl", "itl_p99")
 def cautions(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[Caution]:
     """Warnings from how a run ended, from its SLO, and from what `run.json` says of its workload and backend."""
     yield from loose(objective)
-    recorded = bool(_part(run.info, "workload").get("recorded"))
-    yield from _cut(run, outcome, recorded=recorded)
-    yield from _left_out(_part(_part(run.info, "workload"), "provenance"))
+    workload = _part(run.info, "workload")
+    recorded = bool(workload.get("recorded"))
+    yield from _cut(run, outcome, less_traffic(recorded, is_closed(workload)))
+    yield from of_source(_part(workload, "provenance"))
+    yield from _left_out(_part(workload, "provenance"))
+    yield from _cut_tasks(run, objective)
+    yield from _not_shared(run)
     yield from _too_long(run, recorded=recorded)
+
+
+def is_closed(workload: Mapping[str, Any]) -> bool:
+    """Whether the workload of a run.json is one of users who ask again, so that nobody can ask for its rate."""
+    return str(workload.get("arrivals") or "").partition(":")[0] == "closed"
 
 
 def loose(objective: Slo) -> Iterator[Caution]:
@@ -49,12 +62,19 @@ def loose(objective: Slo) -> Iterator[Caution]:
             )
 
 
+def of_source(provenance: Mapping[str, Any]) -> Iterator[Caution]:
+    """What lengths or arrivals say against themselves; those of arrivals stand one level deeper."""
+    for facts in (provenance, _part(provenance, "arrivals")):
+        if "warning" in facts:
+            yield Caution("unlike-the-data", str(facts["warning"]), str(facts.get("remedy", "")))
+
+
 def _part(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = info.get(name)
     return found if isinstance(found, Mapping) else {}
 
 
-def _cut(run: Run, outcome: Outcome | None, *, recorded: bool) -> Iterator[Caution]:
+def _cut(run: Run, outcome: Outcome | None, less: str) -> Iterator[Caution]:
     waited = run.info.get("clock") != "virtual"  # a simulation is never cut: requests without an end have no record
     if outcome is not None and outcome.cut and outcome.ended == "finished" and waited:
         drain_s = run.info["spec"]["drain"]
@@ -62,8 +82,41 @@ def _cut(run: Run, outcome: Outcome | None, *, recorded: bool) -> Iterator[Cauti
             "cut",
             f"{outcome.cut:,} requests had no end {drain_s:g} s after the last one had left and were given up; "
             "they miss the SLO, and the latencies leave them out",
-            f"wait longer with --drain, or {less_traffic(recorded)}",
+            f"wait longer with --drain, or {less}",
             {"cut": outcome.cut},
+        )
+
+
+def _cut_tasks(run: Run, objective: Slo) -> Iterator[Caution]:
+    """Sessions that are bound as a whole and were not sent as a whole."""
+    if run.schedule is None or not any(bound.metric == "task" for bound in objective.bounds):
+        return
+    missing = np.setdiff1d(run.schedule["id"].to_numpy(), run.requests["request_id"].to_numpy())
+    unsent = run.schedule.filter(pc.is_in(run.schedule["id"], pa.array(missing)))["session"].drop_null().unique()
+    begun = run.requests["session"].drop_null().unique()
+    cut = int(pc.sum(pc.is_in(begun, unsent)).as_py() or 0)
+    if cut:
+        yield Caution(
+            "cut-tasks",
+            f"{cut:,} of {len(begun):,} sessions were cut by the end of the run; the bound on task sees only what was "
+            "sent of them, and finds them quicker than they are",
+            "give the tasks a deadline of their own (--sessions ...:deadline=30s), which lets each be finished",
+            {"cut": cut, "sessions": len(begun)},
+        )
+
+
+def _not_shared(run: Run) -> Iterator[Caution]:
+    """Prompts that share their beginnings, on a system that computes each whole."""
+    if run.schedule is None or _part(run.info, "backend").get("prefix_cache") is not False:
+        return
+    named = int(pc.sum(pc.greater(pc.list_value_length(run.schedule["prefix_ids"]), 0)).as_py() or 0)
+    if named:
+        yield Caution(
+            "no-prefix-cache",
+            f"{named:,} of {len(run.schedule):,} prompts begin with blocks that others may share, and this system "
+            "computes each whole",
+            "read TTFT as that of a system without a prefix cache",
+            {"prompts": named},
         )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness import slo
-from harness.cautions import cautions
-from harness.fidelity import GapCdf, Law, fidelity
+from harness import fidelity, slo
+from harness.cautions import cautions, is_closed
+from harness.gap_law import Law
 from harness.summary import summarize
 from harness.validity import Verdict, judge
 
@@ -17,28 +17,39 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 
-def conclude(run: Run, objective: Slo, gap_cdf: GapCdf | None, outcome: Outcome | None) -> dict[str, Any]:
+def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | None) -> dict[str, Any]:
     """The keys that finish run.json: summary, fidelity, warnings, verdict, and vLLM's keys beside them.
 
-    `gap_cdf` is the law of the gaps, where the workload has one that is known. `outcome` is None for a run that was
+    `declared` is what the arrivals promised, None where the workload is gone. `outcome` is None for a run that was
     killed: then it counts as interrupted.
     """
     workload = run.info.get("workload") or {}
     recorded = bool(workload.get("recorded"))
-    law = Law(workload.get("rate_rps"), gap_cdf)
+    law = declared or Law(workload.get("arrivals_rps") or workload.get("rate_rps"), known=False)
+    sent = {} if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
     interrupted = outcome is None or outcome.ended != "finished"
     clock: Literal["wall", "virtual"] = "virtual" if run.info.get("clock") == "virtual" else "wall"
-    verdict = judge(run.requests, run.schedule, clock=clock, interrupted=interrupted, recorded=recorded)
+    window_s = (run.info.get("spec") or {}).get("duration")
+    verdict = judge(
+        run.requests,
+        run.schedule,
+        clock=clock,
+        interrupted=interrupted,
+        recorded=recorded,
+        closed=is_closed(workload),
+        window_s=window_s,
+    )
     if outcome is not None and outcome.error is not None:
         reason = f"The backend failed: {outcome.error}"
         verdict = dataclasses.replace(verdict, valid=False, reasons=[reason, *verdict.reasons])
-    verdict = dataclasses.replace(verdict, warnings=[*cautions(run, objective, outcome), *verdict.warnings])
+    told = [*cautions(run, objective, outcome), *fidelity.cautions(sent)]
+    verdict = dataclasses.replace(verdict, warnings=[*told, *verdict.warnings])
     summary = summarize(run.requests, objective)
     vllm = summary.pop("vllm")
     return {
         **vllm,
         "summary": summary,
-        "fidelity": fidelity(run.schedule, run.requests, law) if run.schedule is not None else {},
+        "fidelity": sent,
         "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in verdict.warnings],
         "verdict": {
             "valid": verdict.valid,

@@ -22,8 +22,8 @@ from harness.spec import parse, seconds
 
 PARTS = ("model", "hardware", "latency", "policy", "router", "kv", "replicas", "tp")
 """Options that fill the field of the same name of the backend."""
-TRACE_ONLY = ("reader", "start", "stop", "limit")
-WORKLOAD_ONLY = ("rate", "arrivals", "lengths")
+TRACE_ONLY = ("reader", "columns", "start", "stop", "limit", "where", "scale", "jitter", "turns")
+WORKLOAD_ONLY = ("rate", "arrivals", "lengths", "sessions", "prefixes")
 SCHEDULE = ("workload", "trace", *TRACE_ONLY, *WORKLOAD_ONLY, "content", "requests", "duration", "seed")
 """Options that decide what is sent and when."""
 DEFAULT_WORKLOAD = "chatbot"
@@ -40,12 +40,19 @@ class RunSpec:
     workload: str | None = None
     trace: str | None = None
     reader: str | None = None
+    columns: str | None = None
     start: float | None = None
     stop: float | None = None
     limit: int | None = None
+    where: str | None = None
+    scale: str | None = None
+    jitter: str | None = None
+    turns: str | None = None
     rate: float | None = None
     arrivals: str | None = None
     lengths: str | None = None
+    sessions: str | None = None
+    prefixes: str | None = None
     content: str | None = None
     requests: int | None = None
     duration: float | None = None
@@ -137,11 +144,12 @@ def _check_together(spec: RunSpec) -> None:
     if spec.trace is None:
         for option in TRACE_ONLY:
             if getattr(spec, option) is not None:
-                raise UsageError(f"--{option} chooses rows of a trace; give --trace FILE too.")
+                raise UsageError(f"--{option} belongs to a trace; give --trace FILE too.")
     else:
         for option in WORKLOAD_ONLY:
             if getattr(spec, option) is not None:
-                raise UsageError(f"--{option} does not go with --trace, which brings its own; use --workload.")
+                instead = "change its load with --scale" if option == "rate" else "use --workload"
+                raise UsageError(f"--{option} does not go with --trace, which brings its own; {instead}.")
     if spec.start is not None and spec.stop is not None and spec.stop <= spec.start:
         raise UsageError(f"--stop must lie after --start, got {spec.stop:g} s and {spec.start:g} s.")
     args = parse(spec.backend).args
@@ -180,7 +188,14 @@ def _rate(value: object, name: str) -> float:
     number = _number(value, name, "a number of requests per second above 0")
     if number <= 0:
         raise UsageError(f"{name} must be a number of requests per second above 0, got '{value}'.")
-    return number
+    return credible_rate(number, name)
+
+
+def credible_rate(rate_rps: float, name: str) -> float:
+    """The rate itself. Raises UsageError for one at which a schedule would be drawn for hours, or span centuries."""
+    if not 1e-6 <= rate_rps <= 1e6:
+        raise UsageError(f"{name} must lie between 0.000001 and 1,000,000 requests per second, got {rate_rps:g}.")
+    return rate_rps
 
 
 def _whole(least: int) -> Callable[[object, str], int]:
@@ -218,7 +233,8 @@ def _seconds(*, zero: bool) -> Callable[[object, str], float]:
 
 CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
     {
-        **dict.fromkeys(("workload", "trace", "reader", "arrivals", "lengths", "content", "slo"), _text),
+        **dict.fromkeys(("workload", "trace", "arrivals", "lengths", "sessions", "prefixes", "content", "slo"), _text),
+        **dict.fromkeys(("reader", "columns", "where", "scale", "jitter", "turns"), _text),
         **dict.fromkeys(("backend", "model", "hardware", "latency", "policy", "router", "kv"), _text),
         "start": _seconds(zero=True),
         "stop": _seconds(zero=False),

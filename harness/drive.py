@@ -50,13 +50,6 @@ def quiet_process() -> Iterator[None]:
         gc.unfreeze()
 
 
-def until(follow_ups: FollowUps | None, end_s: float | None) -> FollowUps | None:
-    """`follow_ups` without those scheduled at or after `end_s`, the end of the sending window."""
-    if follow_ups is None or end_s is None:
-        return follow_ups
-    return lambda record: [r for r in follow_ups(record) if r.scheduled_s < end_s]
-
-
 def drive_virtual(
     simulator: Simulator,
     schedule: Iterable[Request],
@@ -64,20 +57,24 @@ def drive_virtual(
     rows: Rows,
     live: Live,
     stop: Stop,
+    dropped: list[RequestRecord] | None = None,
 ) -> Outcome:
     """Run a simulator to its end, or until `stop` is set, writing rows in batches.
 
-    Raises BackendError when the simulator fails; the rows before that stay.
+    `follow_ups` puts the records of requests that cannot be sent into `dropped`. A simulator that fails gives an
+    outcome with its error; the rows before that stay.
     """
     counted = _Counted(schedule)
+    dropped = [] if dropped is None else dropped
+    released = counted.released(follow_ups)
     batch: list[RequestRecord] = []
     error: str | None = None
     ended: End = "finished"
     try:
-        for record in simulator.simulate(counted, follow_ups):
+        for record in simulator.simulate(counted, released):
             batch.append(record)
             if len(batch) >= BATCH_RECORDS:
-                _write(rows, live, batch)
+                _write(rows, live, batch, dropped)
                 rows.add_steps(simulator.steps_table())
                 batch = []
             if stop.asked:
@@ -87,7 +84,7 @@ def drive_virtual(
         ended = "stopped"
     except BackendError as failure:
         ended, error = "failed", str(failure)
-    _write(rows, live, batch)
+    _write(rows, live, batch, dropped)
     rows.add_steps(simulator.steps_table())
     rows.flush()
     return Outcome(ended, counted.count, counted.remaining(), max(0, counted.count - live.finished), error)
@@ -102,7 +99,7 @@ class Stop:
 
 
 class _Counted:
-    """An iterable that counts what was taken from it."""
+    """An iterable that counts what was taken from it, and the follow-ups that went the same way."""
 
     def __init__(self, requests: Iterable[Request]) -> None:
         self._rest = iter(requests)
@@ -113,14 +110,28 @@ class _Counted:
             self.count += 1
             yield request
 
+    def released(self, follow_ups: FollowUps | None) -> FollowUps | None:
+        """`follow_ups`, counted."""
+        if follow_ups is None:
+            return None
+
+        def count(record: RequestRecord) -> list[Request]:
+            due = list(follow_ups(record))
+            self.count += len(due)
+            return due
+
+        return count
+
     def remaining(self) -> int:
         """How many were never taken."""
         return sum(1 for _ in self._rest)
 
 
-def _write(rows: Rows, live: Live, batch: list[RequestRecord]) -> None:
+def _write(rows: Rows, live: Live, batch: list[RequestRecord], dropped: list[RequestRecord]) -> None:
+    live.finished += len(batch)
+    live.sent = live.finished
+    batch += dropped
+    dropped.clear()
     if batch:
         rows.add_records(batch)
-        live.finished += len(batch)
-        live.sent = live.finished
         live.seen(batch)

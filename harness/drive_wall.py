@@ -199,7 +199,6 @@ class WallDriver:
             return
         for request in self._follow_ups(record):
             heappush(self._heap, (request.scheduled_s, request.id, request, False))
-            self._live.total += 1
             self._turn()
 
     def _fail(self, message: str) -> None:
@@ -268,6 +267,8 @@ def record_of(
         arrived_s=ended.arrived_s,
         slo_ttft_s=request.slo_ttft_s,
         slo_tpot_s=request.slo_tpot_s,
+        ended_s=None if ended.status == "ok" else ended.at_s,
+        slo_task_s=request.slo_task_s,
     )
 
 

@@ -45,20 +45,25 @@ def succeeded(table: pa.Table) -> Mask:
 
 
 def per_request(metric: Metric, table: pa.Table) -> Floats:
-    """(requests,) values, NaN where undefined; of a pooled metric the worst value of each request."""
+    """(requests,) values, NaN where undefined; of a pooled metric the worst value of each request.
+
+    A metric that says `whole` sees the table at once, because the value of a row depends on others.
+    """
     one: Callable[[pa.Table], np.ndarray] = getattr(metric, "worst", metric.of)
+    if getattr(metric, "whole", False):
+        return one(table)
     return _joined(map(one, pieces(table)), len(table))
 
 
 def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
-    """The defined values of the requests in `ok` (requests,): (n,), a copy that the caller may change.
+    """The defined, finite values of the requests in `ok` (requests,): (n,), a copy that the caller may change.
 
     A pooled metric has at most one value per token event.
     """
     if is_pooled(metric):
         return _joined(map(metric.of, kept(table, ok)), _events(table))
     values = per_request(metric, table)[ok]
-    return values[~np.isnan(values)]
+    return values[np.isfinite(values)]
 
 
 def first_last(table: pa.Table) -> tuple[Floats, Floats]:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness import registry, slo
-from harness.api import Backend, Content, FollowUps, Simulator, Slo, Workload
+from harness.api import Backend, Content, FollowUps, RequestRecord, Simulator, Slo, Workload
 from harness.errors import NotValid, UsageError
+from harness.gap_law import Law
+from harness.releases import Releases
 from harness.schedule import Schedule
 from harness.spec import convert, parse
 
@@ -23,6 +25,15 @@ if TYPE_CHECKING:
 
 RECORDED = ("trace", "as listed")
 """Names of arrivals that come at recorded times: no rate can be asked of them, and the seed does not move them."""
+
+MOST_REQUESTS = 100_000_000
+"""Requests that a run may have: their table takes some 10 GB."""
+
+CLOSED = "closed"
+"""Name of arrivals whose rate follows from the answers: none can be asked of them."""
+
+FILES = ("path", "tokenizer")
+"""Arguments of plug-ins that name a file or folder of the user."""
 
 WALL_TRACE_S = 60.0
 """How much of a trace is replayed in real time when nothing says how much."""
@@ -77,18 +88,27 @@ class Plan:
     def rate_rps(self) -> float | None:
         """The mean rate that is asked for: that of the arrivals, or of the part of a recording that is sent.
 
-        None where all requests come at one instant.
+        None where all requests come at one instant, and where users wait for their answers.
         """
+        if parse(self.loaded.arrivals_text).name == CLOSED:
+            return None
         if not self.recorded:
             return self.loaded.rate_rps
         span_s = self.schedule.span_s
         return (len(self.schedule) - 1) / span_s if span_s > 0 else None
 
     @property
-    def follow_ups(self) -> FollowUps | None:
-        """What answers bring about; None for a workload without sessions, which cannot have any."""
-        sessions = self.schedule.table["session"]
-        return None if sessions.null_count == len(sessions) else self.loaded.workload.follow_ups
+    def law(self) -> Law:
+        """What the arrivals declare: their rate, and the law of their gaps where there is one."""
+        begun_rps = None if self.recorded else getattr(self.loaded, "arrivals_rps", None)  # sessions, not their turns
+        clock = getattr(self.loaded, "operational_time", None)
+        settles_s = getattr(self.loaded, "settles_s", 0.0)
+        waiting = self.recorded and self.schedule.has_follow_ups  # of a trace nobody knows a rate of sessions
+        return Law(None if waiting else begun_rps or self.rate_rps, self.loaded.gap_cdf, clock, settles_s=settles_s)
+
+    def follow_ups(self, drop: Callable[[RequestRecord], None]) -> FollowUps | None:
+        """What answers set free; None where nobody waits for one. `drop` gets the records of what cannot be sent."""
+        return Releases(self.schedule, drop, self.spec.duration) if self.schedule.has_follow_ups else None
 
 
 def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
@@ -101,6 +121,7 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
     backend = make_backend(spec)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
+    _check_size(spec, loaded)
     schedule = Schedule.draw(loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration)
     if objective.bounds != slo.parse(loaded.slo_text).bounds:
         _check_classes(objective, schedule)
@@ -116,15 +137,38 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
 
 
 def _anywhere(spec: RunSpec) -> RunSpec:
-    """The spec with whole paths of traces, so that its run.json repeats the run from any folder."""
-    arrivals = parse(spec.arrivals) if spec.arrivals is not None else None
-    if arrivals is not None and arrivals.name == "trace":
-        path = arrivals.args.get("path", arrivals.first)
-        first = None if arrivals.first is None else str(Path(arrivals.first).absolute())
-        args = {**arrivals.args, **({"path": str(Path(path).absolute())} if path and first is None else {})}
-        arrivals = replace(arrivals, args=args, first=first)
+    """The spec with whole paths of files, so that its run.json repeats the run from any folder."""
+    given = {option: getattr(spec, option) for option in ("arrivals", "lengths", "sessions", "content", "workload")}
+    whole: dict[str, Any] = {o: _with_whole_paths(o, text) for o, text in given.items() if text is not None}
     trace = None if spec.trace is None else str(Path(spec.trace).absolute())
-    return replace(spec, trace=trace, arrivals=None if arrivals is None else str(arrivals))
+    return replace(spec, trace=trace, **whole)
+
+
+def _with_whole_paths(option: str, text: str) -> str:
+    kind, given = "lengths" if option == "workload" else option, parse(text)
+    if given.name.endswith(".toml"):
+        return str(replace(given, name=str(Path(given.name).absolute())))
+    if given.name not in registry.names(kind):  # a preset
+        return text
+    fields = [f.name for f in dataclasses.fields(registry.find(kind, given.name)) if f.init]
+    args = {key: str(Path(value).absolute()) if key in FILES else value for key, value in given.args.items()}
+    first = given.first
+    if first is not None and fields[0] in FILES:
+        first = str(Path(first).absolute())
+    return text if (args, first) == (given.args, given.first) else str(replace(given, args=args, first=first))
+
+
+def _check_size(spec: RunSpec, loaded: Loaded) -> None:
+    """A schedule is drawn whole before the run: one too long would be drawn in silence until memory ends."""
+    if parse(loaded.arrivals_text).name in RECORDED:  # what is there bounds it
+        return
+    in_time = None if spec.duration is None else (loaded.rate_rps or 0.0) * spec.duration
+    asked = min((n for n in (spec.requests, in_time) if n is not None), default=0)
+    if asked > MOST_REQUESTS:
+        raise UsageError(
+            f"A run can hold {MOST_REQUESTS:,} requests, and --requests and --duration allow more of them; "
+            "give a smaller one."
+        )
 
 
 def _check_classes(objective: Slo, schedule: Schedule) -> None:
@@ -153,9 +197,14 @@ def load_workload(spec: RunSpec) -> Loaded:
         loaded = catalog.load_trace(
             spec.trace,
             reader=spec.reader,
+            columns=spec.columns,
             start_s=spec.start or 0.0,
             stop_s=spec.stop,
             limit=spec.limit,
+            where=spec.where,
+            scale=spec.scale,
+            jitter=spec.jitter,
+            turns=spec.turns,
             content=spec.content,
             seed=spec.seed,
         )
@@ -165,6 +214,8 @@ def load_workload(spec: RunSpec) -> Loaded:
             rate_rps=spec.rate,
             arrivals=spec.arrivals,
             lengths=spec.lengths,
+            sessions=spec.sessions,
+            prefixes=spec.prefixes,
             content=spec.content,
             seed=spec.seed,
         )

@@ -21,9 +21,13 @@ LATE_SAMPLES = 2000
 
 @dataclass(slots=True)
 class Live:
-    """Counters of a run under way. The driver moves them; whoever draws only reads."""
+    """Counters of a run under way. The driver moves them; whoever draws only reads.
+
+    `at_most`: the total is the most that could be sent, because answers decide how many are due before the end.
+    """
 
     total: int = 0
+    at_most: bool = False
     span_s: float | None = None
     slo: Slo = field(default_factory=Slo)
     sent: int = 0
@@ -89,7 +93,7 @@ def _latencies(record: RequestRecord) -> tuple[float, float]:
 
 def line(live: Live) -> str:
     """The state of a run in one plain line."""
-    parts = [f"{live.elapsed_s():.0f} s", f"sent {live.sent}/{live.total}"]
+    parts = [f"{live.elapsed_s():.0f} s", f"sent {live.sent}{_of(live, '/')}"]
     parts += [f"in flight {live.sent - live.finished}", f"finished {live.finished}", f"failed {live.failed}"]
     if live.scored and live.slo.bounds:
         parts.append(f"within the SLO {live.met / live.scored:.1%}")
@@ -102,9 +106,9 @@ def cells(live: Live) -> list[tuple[str, str]]:
     if live.span_s is not None and live.span_s > elapsed_s:
         remaining = f", sending for {live.span_s - elapsed_s:.0f} s more"
     ttft_s, tpot_s = live.recent()
-    asked = f"{live.total / live.span_s:.2f}" if live.span_s else "-"
+    asked = f"{live.total / live.span_s:.2f}" if live.span_s and not live.at_most else "-"
     rate = f"{live.sent / elapsed_s:.2f}" if elapsed_s > 0 else "-"
-    counts = f"{live.sent} of {live.total} sent, {live.sent - live.finished} in flight, "
+    counts = f"{live.sent}{_of(live, ' of ')} sent, {live.sent - live.finished} in flight, "
     counts += f"{live.finished} finished, {live.failed} failed"
     share = f"{live.met / live.scored:.1%} (goal {live.slo.goal:.0%})" if live.scored else "-"
     return [
@@ -115,6 +119,10 @@ def cells(live: Live) -> list[tuple[str, str]]:
         ("last 10 s", f"TTFT {_two(ttft_s, 's')}; TPOT {_two(tpot_s, 's')}"),
         ("lateness", f"p99 {_quantile(live.late_s(), 0.99) * 1e3:.1f} ms" if live.late_s() else "-"),
     ]
+
+
+def _of(live: Live, word: str) -> str:
+    return f" of up to {live.total}" if live.at_most else f"{word}{live.total}"
 
 
 def _two(values: list[float], unit: str) -> str:

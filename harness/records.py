@@ -16,7 +16,7 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from harness.api import RequestRecord, Step
 
-VERSION = 1
+VERSION = 2
 """Version of all three schemas; a reader refuses a higher one."""
 
 _UNITS = {"_s": "s", "_tokens": "tokens", "_n": "tokens"}
@@ -57,6 +57,8 @@ REQUESTS: pa.Schema = _schema(
         _field("slo_ttft_s", pa.float64(), nullable=True),
         _field("slo_tpot_s", pa.float64(), nullable=True),
         _field("arrived_s", pa.float64(), nullable=True),
+        _field("ended_s", pa.float64(), nullable=True),
+        _field("slo_task_s", pa.float64(), nullable=True),
     ],
 )
 """What happened, one row per request, whatever happened."""
@@ -92,6 +94,9 @@ SCHEDULE: pa.Schema = _schema(
         _field("slo_ttft_s", pa.float64(), nullable=True),
         _field("slo_tpot_s", pa.float64(), nullable=True),
         _field("priority", pa.int32()),
+        _field("after", pa.list_(pa.field("item", pa.int64(), nullable=False))),
+        _field("delay_s", pa.float64()),
+        _field("slo_task_s", pa.float64(), nullable=True),
     ],
 )
 """What is to be sent: the fields of `harness.api.Request`, in its order."""
@@ -121,10 +126,47 @@ def scheduled_table(requests: Sequence[Any]) -> pa.Table:
     """The `schedule` table of some `harness.api.Request`s, in their order."""
     values = dict(zip(SCHEDULE.names, _columns(requests, SCHEDULE.names), strict=True))
     arrays = [
-        ragged(values[f.name], "q", f.type) if f.name == "prefix_ids" else column(values[f.name], f.type)
+        ragged(values[f.name], "q", f.type) if pa.types.is_list(f.type) else column(values[f.name], f.type)
         for f in SCHEDULE
     ]
     return pa.Table.from_arrays(arrays, schema=SCHEDULE)
+
+
+def schedule_chunk(rows: int, **columns: Any) -> pa.Table:
+    """`rows` rows of the `schedule` table from columns (numpy or Arrow arrays, lists); the others get their default.
+
+    `id`, `scheduled_s`, `prompt_tokens` and `output_tokens` have none. Raises ValueError for a column that is not
+    `rows` long or not of the schedule.
+    """
+    if unknown := set(columns) - set(SCHEDULE.names):
+        raise ValueError(f"the schedule has no column {', '.join(sorted(unknown))}")
+    arrays = [_arrow(columns[f.name], f.type) if f.name in columns else _default(rows, f) for f in SCHEDULE]
+    for name, values in zip(SCHEDULE.names, arrays, strict=True):
+        if len(values) != rows:
+            raise ValueError(f"column {name} has {len(values)} values for {rows} rows")
+    return pa.Table.from_arrays(arrays, schema=SCHEDULE)
+
+
+_DEFAULTS = {"prefix_block_tokens": 512, "turn": 0, "priority": 0, "delay_s": 0.0}
+
+
+def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values if values.type == kind else values.cast(kind)
+    return pa.array(values, kind)
+
+
+def _default(rows: int, field: pa.Field) -> pa.Array:
+    if pa.types.is_list(field.type):
+        none = pa.array([], field.type.value_type)
+        return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), none, type=field.type)
+    if field.nullable:
+        return pa.nulls(rows, field.type)
+    if field.name not in _DEFAULTS:
+        raise ValueError(f"column {field.name} of the schedule must be given")
+    return pa.repeat(pa.scalar(_DEFAULTS[field.name], field.type), rows)
 
 
 def _columns(rows: Sequence[Any], names: Sequence[str]) -> list[tuple[Any, ...]]:

@@ -22,6 +22,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
     {
         "arrivals": "workloads.arrivals",
         "lengths": "workloads.lengths",
+        "sessions": "workloads.sessions",
         "content": "workloads.content",
         "readers": "workloads.readers",
         "backends": "backends",

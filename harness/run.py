@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shlex
 import signal
 import sys
@@ -14,11 +15,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow.compute as pc
+
 from harness import registry, slo
 from harness.cautions import loose
 from harness.conclude import conclude
 from harness.config import RunSpec
-from harness.drive import Outcome, Stop, drive_virtual, quiet_process, until
+from harness.drive import Outcome, Stop, drive_virtual, quiet_process
 from harness.drive_wall import WallDriver
 from harness.errors import Interrupted
 from harness.folder import Run, RunFolder, check_free, load, new_folder
@@ -29,7 +32,7 @@ from harness.recorder import Recorder
 from harness.spec import parse
 
 if TYPE_CHECKING:
-    from harness.api import Backend, Simulator
+    from harness.api import Backend, RequestRecord, Simulator
 
 RUNS = "bench-runs"
 FAILED, BELOW, INVALID, UNRESOLVED = 3, 1, 4, 5
@@ -70,7 +73,8 @@ def execute(
     planned = plan(spec, repeats=repeats)
     for caution in loose(planned.slo):
         say(f"warning: {caution.message}; {caution.remedy}")
-    live = Live(total=len(planned.schedule), span_s=planned.schedule.span_s, slo=planned.slo)
+    at_most = planned.schedule.has_follow_ups and planned.spec.duration is not None
+    live = Live(len(planned.schedule), at_most, planned.schedule.span_s, planned.slo)
     start = _Start(planned, asked, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     try:
         return _carried_out(start, live, html=html, quiet=quiet, say=say)
@@ -85,10 +89,17 @@ def _carried_out(start: _Start, live: Live, *, html: bool, quiet: bool, say: Cal
     folder = start.folder()
     folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"})
     run = load(folder.path)
-    folder.update(conclude(run, planned.slo, planned.loaded.gap_cdf, outcome))
+    outcome = _with_unsent(outcome, run, len(planned.schedule))
+    folder.update(conclude(run, planned.slo, planned.law, outcome))
     run = load(folder.path)
     report = write_report(run, say) if html else None
     return Result(run, outcome, report, exit_code(run.info, outcome, planned.spec.fail_under))
+
+
+def _with_unsent(outcome: Outcome, run: Run, planned: int) -> Outcome:
+    """The outcome with all that never left: a driver does not know the follow-ups that no answer set free."""
+    dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
+    return dataclasses.replace(outcome, not_sent=planned - outcome.sent - dropped)
 
 
 def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> int:
@@ -203,6 +214,7 @@ class _Start:
                 "arrivals": p.loaded.arrivals_text,
                 "lengths": p.loaded.lengths_text,
                 "rate_rps": p.rate_rps,
+                "arrivals_rps": p.law.rate_rps,
                 "recorded": p.recorded,
                 "provenance": dict(p.loaded.provenance),
             },
@@ -223,8 +235,8 @@ async def _serve(start: _Start, live: Live) -> Outcome:
     try:
         await backend.open(planned.loaded.content.token_ids)
         recorder = Recorder(start.folder(), live.seen)
-        follow_ups = until(planned.follow_ups, planned.spec.duration)
-        driver = WallDriver(backend, planned.schedule, follow_ups, recorder, live, planned.spec.drain)
+        follow_ups = planned.follow_ups(recorder.add)
+        driver = WallDriver(backend, planned.schedule.planned(), follow_ups, recorder, live, planned.spec.drain)
         try:
             with quiet_process(), _signals(driver):
                 start.folder().update({"startup_s": process_age_s()})
@@ -239,10 +251,11 @@ def _simulate(start: _Start, live: Live) -> Outcome:
     """The run under a virtual clock."""
     planned = start.planned
     simulator = cast("Simulator", planned.backend)
-    follow_ups = until(planned.follow_ups, planned.spec.duration)
+    dropped: list[RequestRecord] = []
+    follow_ups = planned.follow_ups(dropped.append)
     stop = Stop()
     with quiet_process(), _stopped_by_signal(stop):
-        return drive_virtual(simulator, planned.schedule, follow_ups, start.folder(), live, stop)
+        return drive_virtual(simulator, planned.schedule.planned(), follow_ups, start.folder(), live, stop, dropped)
 
 
 @contextmanager

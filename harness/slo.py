@@ -23,7 +23,7 @@ __all__ = ["BoundScore", "Score", "bound_text", "parse", "restored", "score", "s
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-OWN = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s"}
+OWN = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "task": "slo_task_s"}
 """Metrics whose bound a request may bring along, and the column that holds it."""
 
 UNTAGGED = "(untagged)"

@@ -103,6 +103,7 @@ def build(cls: type[T], spec: Spec, **given: object) -> T:
         if not fields:
             raise UsageError(f"'{spec}': {spec.name} takes no arguments.")
         name = next(iter(fields))
+        _no_key_alone(spec, fields)
         values[name] = convert(spec.first, hints[name], name, str(spec))
     for key, text in spec.args.items():
         name = _field(key, fields, spec)
@@ -116,6 +117,13 @@ def build(cls: type[T], spec: Spec, **given: object) -> T:
         return cls(**values)
     except ValueError as error:
         raise UsageError(f"'{spec}': {error}") from None
+
+
+def _no_key_alone(spec: Spec, fields: typing.Mapping[str, Any]) -> None:
+    """'gamma:cv' means a cv and has none: taken for the first argument it would be called a wrong rate."""
+    key = str(spec.first).replace("-", "_")
+    if any(key == name or any(name == key + unit for unit in UNITS) for name in fields):
+        raise UsageError(f"'{spec}': {spec.first} has no value; write '{spec.name}:{spec.first}=...'.")
 
 
 def _required(f: dataclasses.Field[Any]) -> bool:
@@ -172,14 +180,14 @@ def _int(text: str, name: str, where: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise UsageError(f"'{where}': {name} must be int, got '{text}'.") from None
+        raise UsageError(f"'{where}': {name} must be a whole number, got '{text}'.") from None
 
 
 def _float(text: str, name: str, where: str) -> float:
     try:
         value = float(text)
     except ValueError:
-        raise UsageError(f"'{where}': {name} must be float, got '{text}'.") from None
+        raise UsageError(f"'{where}': {name} must be a number, got '{text}'.") from None
     if not math.isfinite(value):
         raise UsageError(f"'{where}': {name} must be a finite number, got '{text}'.")
     return value

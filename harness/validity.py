@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 
 from harness.api import Caution
 from harness.fidelity import LATE_S
-from harness.measure import succeeded
+from harness.measure import first_last, succeeded
 from harness.metrics._lists import number
 from harness.overload import overload
 from harness.physics import broken
 from harness.quantiles import quantile
+from harness.schedule import links
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,29 +77,33 @@ def judge(
     clock: Literal["wall", "virtual"] = "wall",
     interrupted: bool = False,
     recorded: bool = False,
+    closed: bool = False,
+    window_s: float | None = None,
 ) -> Verdict:
     """The verdict on a table of records, against the schedule that was to be sent where it is given.
 
     Not valid: physics broken, requests without a record (unless the run was `interrupted`) or with two, a client
     too late to have sent the schedule (wall clock only), no request that ended well. A growing queue, a late
     client, failures, an interruption and few requests are warnings; what they advise depends on whether the requests
-    came at `recorded` times, of which no rate can be asked.
+    came at `recorded` times or from users in a `closed` loop, of which no rate can be asked. In a run that sent only
+    what was due before `window_s`, follow-ups may be missing; in any run those of a request that was given up.
     """
     if not len(requests):
         return Verdict(False, ["No request has a record, so nothing was measured."])
+    less = less_traffic(recorded, closed)
     late_s = _lateness_s(requests) if clock == "wall" else np.zeros(0)
     ok = int(succeeded(requests).sum())
     reasons = [
         *_twice(requests),
-        *(_unsent(requests, schedule) if schedule is not None and not interrupted else []),
+        *(_unsent(requests, schedule, window_s) if schedule is not None and not interrupted else []),
         *broken(requests),
         *_too_late(late_s),
         *([] if ok else ["No request ended well, so nothing was measured."]),
     ]
     warnings = [
         *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
-        *_late(late_s, recorded=recorded),
-        *_overloaded(requests, recorded=recorded),
+        *_late(late_s, less),
+        *_overloaded(requests, less),
         *_failed(requests, ok),
         *_few(ok, recorded=recorded),
     ]
@@ -121,10 +126,42 @@ def _missing(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
     return found
 
 
-def _unsent(requests: pa.Table, schedule: pa.Table) -> Iterator[str]:
+def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> Iterator[str]:
     missing = _missing(requests, schedule)
+    if len(missing) and "after" in schedule.column_names:
+        missing = np.setdiff1d(missing, _after_given_up(requests, schedule, missing))
+    if len(missing) and window_s is not None:
+        missing = np.intersect1d(missing, schedule["id"].to_numpy()[_due_s(requests, schedule) < window_s])
     if len(missing):
         yield (f"{len(missing):,} of {len(schedule):,} scheduled requests have no record, first request {missing[0]}.")
+
+
+def _due_s(requests: pa.Table, schedule: pa.Table) -> Floats:
+    """(rows,) when each request of the schedule was due; never, where an answer that it waits for has no record."""
+    last_s, ended_s = first_last(requests)[1], number(requests, "ended_s")
+    end_s = np.where(np.isnan(ended_s), np.where(np.isnan(last_s), number(requests, "scheduled_s"), last_s), ended_s)
+    ids = schedule["id"].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    place = np.minimum(np.searchsorted(ids, requests["request_id"].to_numpy(), sorter=order), len(ids) - 1)
+    known = ids[order[place]] == requests["request_id"].to_numpy()
+    end_of = np.full(len(ids) + 1, np.inf)  # of a row that is not there too
+    end_of[order[place[known]]] = end_s[known]
+    due_s = number(schedule, "scheduled_s").copy()
+    child, parent = links(schedule)
+    np.maximum.at(due_s, child, end_of[parent] + number(schedule, "delay_s")[child])
+    return due_s
+
+
+def _after_given_up(requests: pa.Table, schedule: pa.Table, missing: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Ids of missing follow-ups of requests that were given up at the end of the run: nobody was left to send them."""
+    ids = schedule["id"].to_numpy()
+    given_up = np.isin(ids, requests["request_id"].to_numpy()[pc.equal(requests["status"], "timeout").to_numpy()])
+    lost = np.isin(ids, missing)
+    for child, parent in zip(*links(schedule), strict=True):  # whom a request comes after stands above it
+        if lost[child] and parent < len(ids) and given_up[parent]:
+            given_up[child] = True
+    found: npt.NDArray[np.int64] = ids[given_up & lost]
+    return found
 
 
 def _cut_short(requests: pa.Table, schedule: pa.Table) -> Iterator[Caution]:
@@ -147,12 +184,14 @@ def _too_late(late_s: Floats) -> Iterator[str]:
         )
 
 
-def less_traffic(recorded: bool) -> str:
+def less_traffic(recorded: bool, closed: bool = False) -> str:
     """What lowers the load."""
+    if closed:
+        return "take fewer users (--arrivals closed:users=N)"
     return "replay a quieter part of the trace (--start, --stop)" if recorded else "lower --rate"
 
 
-def _late(late_s: Floats, *, recorded: bool) -> Iterator[Caution]:
+def _late(late_s: Floats, less: str) -> Iterator[Caution]:
     p99_s = quantile(late_s, 1 - LATE_SHARE)
     if p99_s > LATE_S:
         share = float((late_s > LATE_S).mean())
@@ -160,19 +199,19 @@ def _late(late_s: Floats, *, recorded: bool) -> Iterator[Caution]:
             "late-client",
             f"the client was late by more than {1000 * LATE_S:.0f} ms for {share:.1%} of the requests (p99 "
             f"{1000 * p99_s:.1f} ms, max {1000 * late_s.max():.1f} ms)",
-            f"{less_traffic(recorded)}, or give the client a processor of its own",
+            f"{less}, or give the client a processor of its own",
             {"share": share, "p99_s": p99_s, "max_s": float(late_s.max())},
         )
 
 
-def _overloaded(requests: pa.Table, *, recorded: bool) -> Iterator[Caution]:
+def _overloaded(requests: pa.Table, less: str) -> Iterator[Caution]:
     grown = overload(requests)
     if grown is not None:
         yield Caution(
             OVERLOAD,
             f"overloaded: the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s, so latencies "
             "tell how long the run was, not how fast the system is",
-            f"{less_traffic(recorded)} until the queue stops growing, or take a faster system",
+            f"{less} until the queue stops growing, or take a faster system",
             {"requests": grown.requests, "seconds": grown.seconds, "waiting_s": grown.waiting_s},
         )
 

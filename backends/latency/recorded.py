@@ -21,7 +21,7 @@ from harness.errors import NotValid, UsageError
 if TYPE_CHECKING:
     from backends.serving.batch import Batch
     from backends.serving.replica import Replica
-    from harness.api import Request, RequestRecord
+    from harness.api import FollowUps, Request, RequestRecord
 
 
 @dataclass(slots=True)
@@ -58,14 +58,23 @@ class Recorded:
             raise UsageError(f"'{self.run}' tells no arrived_s: its backend did not see its own scheduler.")
 
     def retimed(
-        self, requests: Iterable[Request], simulate: Callable[[Iterator[Request]], Iterator[RequestRecord]]
+        self,
+        requests: Iterable[Request],
+        follow_ups: FollowUps | None,
+        simulate: Callable[[Iterator[Request], FollowUps | None], Iterator[RequestRecord]],
     ) -> Iterator[RequestRecord]:
         """Simulate with the arrivals of the run; records keep the schedule and the sending times of the run."""
-        asked = {request.id: request for request in requests if request.id in self._arrived}
-        arriving = [replace(request, scheduled_s=self._arrived[i][0]) for i, request in asked.items()]
-        arriving.sort(key=lambda request: (request.scheduled_s, self._arrived[request.id][1], request.id))
-        for record in simulate(iter(arriving)):
-            record.scheduled_s = asked[record.request_id].scheduled_s
+        due_s: dict[int, float] = {}
+
+        def arriving(asked: Iterable[Request]) -> list[Request]:
+            there = [request for request in asked if request.id in self._arrived]
+            due_s.update((request.id, request.scheduled_s) for request in there)
+            retimed = [replace(request, scheduled_s=self._arrived[request.id][0]) for request in there]
+            return sorted(retimed, key=lambda r: (r.scheduled_s, self._arrived[r.id][1], r.id))
+
+        more = None if follow_ups is None else lambda record: arriving(follow_ups(record))
+        for record in simulate(iter(arriving(requests)), more):
+            record.scheduled_s = due_s[record.request_id]
             record.sent_s = self._arrived[record.request_id][1]
             yield record
 

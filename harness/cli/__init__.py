@@ -10,7 +10,7 @@ import click
 
 from harness.errors import BenchError, no_such
 
-COMMANDS = ("run", "report", "list", "explain", "doctor", "init")
+COMMANDS = ("run", "report", "trace", "list", "explain", "doctor", "init")
 INTERRUPTED = 130
 """What a shell expects of a command that Ctrl-C ended before its report."""
 
@@ -44,6 +44,7 @@ First steps
   bench doctor                 is this machine fit to measure?
   bench run                    a minute of chat on the built-in engine
   bench run --backend sim      the same traffic on a simulated GPU, in a second
+  bench trace info FILE        what is in recorded traffic; run it with --trace FILE
   bench list                   every workload, model, GPU and policy there is
   bench explain goodput        what a word of the result means
 

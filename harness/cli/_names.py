@@ -24,6 +24,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "executors": "what carries out a batch of the engine",
         "arrivals": "--arrivals NAME",
         "lengths": "--lengths NAME",
+        "sessions": "--sessions NAME",
         "content": "--content NAME",
         "readers": "--trace FILE --reader NAME",
         "metrics": "--slo NAME=SECONDS",

@@ -20,28 +20,50 @@ _KINDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true
 
 @click.command("explain", short_help="Explain a preset, plug-in, metric or term.")
 @click.argument("name")
-def command(name: str) -> int:
+@click.option("--html", metavar="FILE", help="Also write pictures of a preset, of arrivals (gamma:cv=2) or of lengths.")
+def command(name: str, html: str | None) -> int:
     """Explain NAME: a preset, a plug-in with its arguments, a model, a GPU, a metric or a term (tpot, ...).
 
     A name that several kinds have is explained for each; KIND.NAME chooses one (arrivals.gamma).
     """
-    from harness.cli import _names, _terminal
+    from harness.cli import _names, _terminal, _trace_tools
     from harness.errors import no_such
 
+    _trace_tools.page_to_write(html)
     kind, dot, short = name.partition(".")
     if not dot or kind not in _names.kinds():
         kind, short = "", name
     wanted = short.split(":")[0].lower().replace("_", "-")
-    found = [_about(k, wanted) for k in _names.kinds() if kind in ("", k) and wanted in _names.names(k)]
+    if short.partition(":")[0].endswith(".toml"):  # a preset of the user
+        kinds, found = ["presets"], [_names.catalog().explain(short)]
+    else:
+        kinds = [k for k in _names.kinds() if kind in ("", k) and wanted in _names.names(k)]
+        found = [_about(k, wanted) for k in kinds]
     terms, aliases = _names.glossary()
     term = aliases.get(wanted, wanted)
     if not kind and term in terms and (term == wanted or not found):
         found.insert(0, f"{term} (term)\n{textwrap.fill(terms[term], 98, initial_indent='  ', subsequent_indent='  ')}")
+    if not found and wanted in _names.kinds():
+        found = [_kind_of_names(wanted)]
     if not found:
         known = {n for k in _names.kinds() for n in _names.names(k)} | set(terms)
         raise _short(no_such("name", name, known))
     _terminal.say("\n\n".join(found))
+    if html is not None:
+        _draw(html, kinds, short, "\n\n".join(found))
     return 0
+
+
+def _draw(html: str, kinds: list[str], spec: str, text: str) -> None:
+    """Write the page of what is drawn under this name: of the first of its kinds that draws something."""
+    from harness.cli import _drawn, _trace_tools
+    from harness.errors import UsageError
+
+    if not kinds:
+        raise UsageError(f"'{spec}' is a term, of which there is nothing to draw; leave out --html.")
+    kind = next((k for k in kinds if k in _drawn.DRAWABLE), kinds[0])
+    facts = _drawn.facts(kind, spec)
+    _trace_tools.draw(html, {**facts, "texts": [*text.splitlines(), *facts.get("texts", ())]}, spec)
 
 
 def _short(error: Exception) -> Exception:
@@ -49,12 +71,22 @@ def _short(error: Exception) -> Exception:
     return type(error)(f"{str(error).split(' Known: ')[0]} 'bench list' shows all names.")
 
 
+def _kind_of_names(kind: str) -> str:
+    """The names of a kind, as 'bench list' has them."""
+    from harness.cli import _names
+
+    rows = _names.rows(kind)
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([f"{kind} ({_names.OPTION[kind]})", *(f"  {name:<{width}}  {text}" for name, text in rows)])
+
+
 def _about(kind: str, name: str) -> str:
     from harness import registry
     from harness.cli import _names
 
     if kind == "presets":
-        return f"{name} (workload preset)\n{textwrap.indent(_names.catalog().explain(name).strip(), '  ')}"
+        text = _names.catalog().explain(name).removeprefix(name).strip()
+        return f"{name} (workload preset)\n{textwrap.indent(text, '  ')}"
     if kind in ("models", "hardware"):
         return f"{name} ({kind})\n{_entry(_names.table(kind)[name])}"
     return f"{name} ({kind}: {_names.OPTION[kind]})\n{_plugin(registry.find(kind, name))}"
@@ -115,11 +147,16 @@ def _kind(hint: Any) -> str:
     return _KINDS.get(name, name)
 
 
+def _default(value: object) -> str:
+    """A default as a spec has it: none, true, 0.5."""
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
 def _argument(f: dataclasses.Field[Any], hint: Any) -> str:
     kind = _kind(hint)
     unit = next((text for end, text in _UNITS.items() if f.name.endswith(end)), "")
     if f.default is not dataclasses.MISSING:
-        default = f"default {'none' if f.default is None else f.default}"
+        default = f"default {_default(f.default)}"
     elif f.default_factory is not dataclasses.MISSING:
         default = f"default {f.default_factory()!r}"
     else:

@@ -7,8 +7,10 @@ import click
 from harness.cli._sections import Sectioned
 
 _SECTIONS = {
-    "Traffic from a workload": ("workload", "rate", "arrivals", "lengths", "content"),
-    "Traffic from a trace instead": ("trace", "reader", "start", "stop", "limit"),
+    "Traffic from a workload": ("workload", "rate", "arrivals", "lengths", "sessions", "prefixes", "content"),
+    "Traffic from a trace instead": (
+        "trace", "reader", "columns", "start", "stop", "limit", "where", "scale", "jitter", "turns",
+    ),
     "How much of it": ("requests", "duration", "seed"),
     "What must be kept": ("slo", "goal", "fail-under"),
     "The system (all of its arguments: bench explain sim, bench explain engine)": (
@@ -57,9 +59,14 @@ Ctrl-C once stops sending, waits for answers and reports; twice ends the run now
 @click.option("--workload", metavar="NAME", help="Preset (bench list presets) or lengths spec; default chatbot.")
 @click.option("--trace", metavar="FILE", help="Replay this file with its own times and lengths.")
 @click.option("--reader", metavar="NAME", help="Format of the file; default: found from its columns.")
+@click.option("--columns", metavar="MAP", help="Columns of a plain trace: at=ts,prompt=in,output=out.")
 @click.option("--start", metavar="TIME", help="Begin of the part to replay.")
 @click.option("--stop", metavar="TIME", help="End of the part to replay.")
 @click.option("--limit", metavar="N", help="At most so many rows.")
+@click.option("--where", metavar="TEXT", help="Rows of the trace to keep: 'prompt_tokens<=4096,output_tokens>=1'.")
+@click.option("--scale", metavar="SPEC", help="Load of the trace: compress:2, thin:0.5, superpose:3.")
+@click.option("--jitter", metavar="TIME", help="Spread the stamps of the trace within TIME, or within its 'grain'.")
+@click.option("--turns", metavar="WHEN", help="Later turns of the trace: recorded (default), or answered: not before.")
 @click.option("--slo", metavar="BOUNDS", help="Such as ttft=0.25,tpot=100ms; default: the preset's.")
 @click.option("--goal", metavar="SHARE", help="Share of requests that must keep the SLO (default 0.9).")
 @click.option("--fail-under", metavar="SHARE", help="Exit code 1 when fewer requests keep the SLO (for scripts).")
@@ -72,9 +79,17 @@ Ctrl-C once stops sending, waits for answers and reports; twice ends the run now
 @click.option("--kv", metavar="SPEC", help="How KV memory is handed out; default paged.")
 @click.option("--replicas", metavar="N", help="sim: copies of the model.")
 @click.option("--tp", metavar="N", help="sim: GPUs that share one copy of the model.")
-@click.option("--rate", metavar="RPS", help="Mean arrivals in requests per second; default: the preset's.")
+@click.option(
+    "--rate",
+    metavar="RPS",
+    help="Mean rate in requests per second; default: that of the arrivals if they have one, else the preset's.",
+)
 @click.option("--arrivals", metavar="SPEC", help="When requests arrive: poisson, gamma:cv=2, constant, ...")
 @click.option("--lengths", metavar="SPEC", help="Prompt and output tokens: sharegpt, fixed:prompt=512,output=64, ...")
+@click.option(
+    "--sessions", metavar="SPEC", help="Turns that follow the answers: burstgpt, fixed:turns=3,think=10s, ..."
+)
+@click.option("--prefixes", metavar="SPEC", help="Prefixes that requests share: shared:count=10,tokens=512,zipf=1.")
 @click.option("--content", metavar="SPEC", help="What is inside a prompt; default tokens (random token ids).")
 @click.option("--requests", metavar="N", help="Send so many requests; default: the preset's, a whole trace.")
 @click.option("--duration", metavar="TIME", help="Send what is due within this time; a trace on a real system: 60s.")

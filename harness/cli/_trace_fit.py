@@ -1,0 +1,120 @@
+"""`bench trace fit` and `bench trace generate`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness import writable
+from harness.cli import _terminal, _trace_text, _trace_tools
+from harness.errors import UsageError, no_such
+from harness.spec import parse
+
+MODES = ("parametric", "rate-following")
+OF_WORKLOADS = ("arrivals", "lengths", "sessions", "prefixes")
+
+
+def fit(
+    file: str,
+    target: str,
+    *,
+    force: bool,
+    mode: str,
+    window: str | None,
+    html: str | None,
+    as_json: bool,
+    **options: str | None,
+) -> int:
+    """Fit a model, write it, and print its parameters and quality."""
+    if mode not in MODES:
+        raise no_such("mode of fitting", mode, MODES)
+    if window is not None and mode != "rate-following":
+        raise UsageError("--window is the narrowest window of --mode rate-following; leave one of them out.")
+    _allowed(target, force)
+    _trace_tools.page_to_write(html)
+    window_s = None if window is None else _trace_tools.duration(window, "--window")
+    model = _command().fit_trace(_trace_tools.read(file, **options), mode=mode, window_s=window_s)
+    model.save(target)
+    _trace_tools.show(model.quality, lambda _: _trace_text.fitted(model.lines(), target), as_json)
+    if html is not None:
+        _trace_tools.draw(html, model.picture(), f"Fit of {Path(file).name}")
+    return 0
+
+
+def generate(source: str, target: str, *, force: bool, **options: str | None) -> int:
+    """Draw a trace from a model or a workload."""
+    limits: dict[str, Any] = {
+        "requests": _optional(options["requests"], lambda text: _trace_tools.whole(text, "--requests", 1)),
+        "duration_s": _optional(options["duration"], lambda text: _trace_tools.duration(text, "--duration")),
+        "seed": _trace_tools.whole(str(options["seed"]), "--seed", 0),
+    }
+    rate = _optional(options["rate"], lambda text: _trace_tools.rate(text, "--rate"))
+    workers = _trace_tools.whole(str(options["workers"]), "--workers", 1)
+    parts = {name: value for name in OF_WORKLOADS if (value := options[name]) is not None}
+    if limits["requests"] is None and limits["duration_s"] is None:
+        raise UsageError("How much is to be drawn? Give --requests N or --duration TIME.")
+    if source.endswith(".json") or (Path(source).is_file() and not source.endswith(".toml")):
+        return _from_model(source, target, force, parts, rate_rps=rate, workers=workers, **limits)
+    return _from_workload(source, target, force, parts, rate, limits)
+
+
+def _from_model(source: str, target: str, force: bool, parts: Mapping[str, str], **options: Any) -> int:
+    if parts:
+        raise UsageError(f"--{next(iter(parts))} belongs to a workload; the model '{source}' brings its own.")
+    model = importlib.import_module("workloads.fit.model").Model.load(source)
+    tables = _command().tables(model, **options)
+    facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
+    rows = _tool().write(target, tables, lambda: {"source": facts}, force=force)
+    return _told(target, rows, f"model {source}", options["seed"])
+
+
+def _from_workload(
+    source: str, target: str, force: bool, parts: Mapping[str, str], rate: float | None, limits: Mapping[str, Any]
+) -> int:
+    from harness.cli import _names
+    from harness.plan import CLOSED
+    from harness.schedule import Schedule
+
+    loaded = _names.catalog().load(source, rate_rps=rate, seed=limits["seed"], **parts)
+    if parse(loaded.arrivals_text).name == CLOSED:
+        raise UsageError(
+            f"'{source}' with arrivals {loaded.arrivals_text}: in a closed loop the answers decide when requests come, "
+            "so there is no trace to draw; take other --arrivals, such as poisson."
+        )
+    schedule = Schedule.draw(loaded.workload, **limits)
+    drawn = importlib.import_module("workloads.trace_tools.drawn")
+    table = drawn.trace_table(schedule.table)
+    facts = {
+        "made_by": f"bench trace generate {source}", "arrivals": loaded.arrivals_text, "lengths": loaded.lengths_text,
+        "seed": limits["seed"], "schedule_sha256": schedule.sha256,
+    }  # fmt: skip
+    tokens = drawn.block_tokens(schedule.table)
+    rows = _tool().write(target, [table], lambda: {"source": facts}, block_tokens=tokens, force=force)
+    origin = f"{loaded.name}: arrivals {loaded.arrivals_text}, lengths {loaded.lengths_text}"
+    return _told(target, rows, origin, limits["seed"], schedule.has_follow_ups)
+
+
+def _told(target: str, rows: int, origin: str, seed: int, follow_ups: bool = False) -> int:
+    _terminal.say(_trace_text.generated(target, rows, origin, seed, follow_ups))
+    return 0
+
+
+def _optional(text: str | None, convert: Any) -> Any:
+    return None if text is None else convert(text)
+
+
+def _allowed(target: str, force: bool) -> None:
+    """Fail before the work, not after it."""
+    writable.check(target)
+    if Path(target).exists() and not force:
+        raise UsageError(f"'{target}' is there already; --force replaces it.")
+
+
+def _command() -> Any:
+    return importlib.import_module("workloads.fit.command")
+
+
+def _tool() -> Any:
+    return _trace_tools.tool("write")

@@ -1,0 +1,90 @@
+"""What the commands of `bench trace` share: options as values, files, pictures, the tools of the workloads package."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness import writable
+from harness.cli import _terminal
+from harness.config import credible_rate
+from harness.errors import UsageError
+from harness.spec import seconds
+
+say = _terminal.say
+
+
+def tool(name: str) -> Any:
+    """A module of workloads/trace_tools; harness may not import it statically."""
+    return importlib.import_module(f"workloads.trace_tools.{name}")
+
+
+def read(file: str, **options: str | None) -> Any:
+    """The slice of a trace that the options choose."""
+    return importlib.import_module("workloads.replay").read(file, **numbers(options))
+
+
+def numbers(options: Mapping[str, str | None]) -> dict[str, Any]:
+    """The options that choose rows, as `workloads.replay.read` takes them. Raises UsageError for wrong values."""
+    start, stop, limit = options.get("start"), options.get("stop"), options.get("limit")
+    plain = {name: value for name, value in options.items() if name not in ("start", "stop", "limit")}
+    return plain | {
+        "start_s": None if start is None else duration(start, "--start"),
+        "stop_s": None if stop is None else duration(stop, "--stop"),
+        "limit": None if limit is None else whole(limit, "--limit", 1),
+    }
+
+
+def duration(text: str, name: str) -> float:
+    """Seconds of '90s' or '10min', not below 0. Raises UsageError."""
+    value = seconds(text, name)
+    if value < 0:
+        raise UsageError(f"{name} must be at least 0 s, got '{text}'.")
+    return value
+
+
+def whole(text: str, name: str, least: int) -> int:
+    """A whole number from `least` on. Raises UsageError."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = least - 1
+    if value < least:
+        raise UsageError(f"{name} must be a whole number from {least} on, got '{text}'.")
+    return value
+
+
+def rate(text: str, name: str) -> float:
+    """Requests per second above 0. Raises UsageError."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise UsageError(f"{name} must be a number of requests per second above 0, got '{text}'.")
+    return credible_rate(value, name)
+
+
+def show(facts: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str], as_json: bool) -> None:
+    """Facts on standard output, as text or as JSON."""
+    say(json.dumps(facts, indent=2, default=str) if as_json else text(facts).rstrip("\n"))
+
+
+def page_to_write(html: str | None) -> None:
+    """Raise UsageError where the page of pictures cannot be written: before the work, not after it."""
+    if html is not None:
+        writable.check(html)
+
+
+def draw(html: str, facts: Mapping[str, object], title: str) -> None:
+    """Write a page of pictures (`reports.traffic.page`); an existing file is replaced."""
+    file = Path(html)
+    page = importlib.import_module("reports.traffic").page(facts, title)
+    part = file.with_name(file.name + ".part")
+    part.write_text(page, encoding="utf-8")
+    part.replace(file)
+    _terminal.note(f"Pictures: {html}")
