@@ -31,6 +31,11 @@ def clean(value: object, limit: int | None = 200) -> str:
     return text
 
 
+def clean_line(value: object, limit: int = 400) -> str:
+    """One line cleaned piece by piece, so that the spaces that align its columns stay."""
+    return "".join(p if p.isspace() else clean(p, None) for p in re.split(r"( +)", str(value)[:limit])).rstrip()
+
+
 def in_figure(value: object, limit: int = 60) -> str:
     """Text for a figure: plotly draws a pseudo-HTML (bold, links) and fills in `%{...}` of its own."""
     return html.escape(clean(value, limit), quote=False).replace("%{", "%&#123;")

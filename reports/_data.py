@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness import measure
+from harness import fidelity, measure
 from harness import slo as slos
 from reports._clean import clean
 
@@ -24,6 +24,20 @@ LABELS = {
     "lateness": "lateness",
 }
 EMPTY = "No request was recorded, so there is nothing to draw; run it longer or with more --requests."
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """Times in seconds, sorted: of the requests that wait for no answer as planned and as sent, and of all as sent.
+
+    `everything` is None where no request waits for an answer; `closed` says that users ask again and again, so that
+    nothing but their first requests is planned.
+    """
+
+    planned: np.ndarray
+    sent: np.ndarray
+    everything: np.ndarray | None
+    closed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +83,22 @@ def column(run: Run, name: str) -> np.ndarray:
     """A numeric column of the requests table as float64, NaN where null."""
     values: np.ndarray = run.requests.column(name).to_numpy(zero_copy_only=False).astype(np.float64)
     return values
+
+
+def sending(run: Run) -> Sending:
+    """When requests were due and when they left; of the schedule where it is stored, which also holds the unsent."""
+    sent_s = column(run, "sent_s")
+    left = np.isfinite(sent_s)
+    everything = np.sort(sent_s[left])
+    if run.schedule is None:
+        return Sending(np.sort(column(run, "scheduled_s")), everything, None, closed=False)
+    planned_s = run.schedule.column("scheduled_s").to_numpy()
+    alone = fidelity.by_itself(run.schedule)
+    if alone.all():
+        return Sending(np.sort(planned_s), everything, None, closed=False)
+    ours = np.isin(column(run, "request_id"), run.schedule.column("id").to_numpy()[alone])
+    closed = run.schedule.column("session").null_count == run.schedule.num_rows
+    return Sending(np.sort(planned_s[alone]), np.sort(sent_s[left & ours]), everything, closed=closed)
 
 
 def slo(run: Run) -> Slo:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,8 @@ from reports._clean import clean
 from reports._facts import part
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.folder import Run
     from reports._rows import Result
 
@@ -39,14 +40,15 @@ def advice(run: Run, result: Result) -> Advice:
         return Advice("remove the cause, then run it again", again)
     if result.attainment is None:
         return Advice("say what must be kept", f"{again} --slo ttft=0.25,tpot=0.1")
-    if not part(run.info, "workload").get("recorded") and result.rate_rps is not None:
-        return _rate(run.info, result, again)
+    asked_rps = part(run.info, "workload").get("rate_rps")
+    if not part(run.info, "workload").get("recorded") and isinstance(asked_rps, int | float) and asked_rps > 0:
+        return _rate(run.info, result, asked_rps, again)
     return (_longer(run.info, again) if result.kept else None) or _other_system(run.info, again)
 
 
-def _rate(info: Mapping[str, Any], result: Result, again: str) -> Advice:
+def _rate(info: Mapping[str, Any], result: Result, asked_rps: float, again: str) -> Advice:
     higher = result.kept and not result.overloaded
-    rate = _numbers.option((result.rate_rps or 0.0) * (2 if higher else 0.5), 3)
+    rate = _numbers.option(asked_rps * (2 if higher else 0.5), 3)
     return Advice(f"try a {'higher' if higher else 'lower'} rate", f"{again} {_with_rate(part(info, 'spec'), rate)}")
 
 
@@ -57,7 +59,7 @@ def _with_rate(spec: Mapping[str, Any], rate: str) -> str:
     if arrivals is not None and own:
         arrivals.args[own[0]] = rate
         return f"--arrivals {shlex.quote(clean(arrivals, None))}"
-    if arrivals is not None and arrivals.first is not None:
+    if arrivals is not None and arrivals.first is not None and arrivals.first[:1].isdigit():  # poisson:2, no FILE
         return f"--arrivals {shlex.quote(f'{clean(arrivals.name)}:rate={rate}')}"
     return f"--rate {rate}"
 

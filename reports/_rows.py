@@ -85,6 +85,7 @@ def result(run: Run) -> Result:
     total, ok = run.requests.num_rows, statuses.get("ok", 0)
     asked = part(run.info, "workload").get("rate_rps")
     rate = float(asked) if isinstance(asked, int | float) and asked > 0 else None
+    offered = _sending.offered(run.info, rate)
     overloaded = caution(run.info, "overload") is not None
     measured = {} if overloaded else {**part(summary, "metrics"), **_largest(run.requests, bounds)}
     return Result(
@@ -96,10 +97,10 @@ def result(run: Run) -> Result:
         broken=tuple(_bound_name(b) for b in bounds if b.get("percentile") is not None and b.get("passed") is False),
         slo_text=_slo_text(bounds, slo.goal),
         overloaded=overloaded,
-        rate_rps=rate,
+        rate_rps=offered,
         rate=_sending.rate(run.info, rate),
         span=_span(run.info, summary),
-        flow=", ".join(_flow(run.info, summary, rate, overloaded=overloaded)),
+        flow=", ".join(_flow(run.info, summary, offered, overloaded=overloaded)),
         rows=rows(measured, bounds, slo.goal),
         classes=_classes(run, bounds, slo.goal, overloaded=overloaded),
         counts=_counts({**statuses, "ok": ok}),

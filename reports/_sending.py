@@ -1,16 +1,22 @@
-"""How the requests were sent, in words: burstiness, the law of the gaps, and how late the client was."""
+"""How the requests were sent, in words: rate, burstiness, the law of the gaps, and how late the client was."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reports import _numbers
 from reports._clean import clean
 from reports._facts import pairs, part
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
 INSTANT_S = 1e-6
 """A schedule shorter than this comes at one instant: no clock of a network tells such gaps apart."""
+
+APART = 0.1
+"""From this share on, the dispersion of the sending is called another than that of the schedule, and the rate drawn
+another than the one asked for."""
 
 
 def at_once(info: Mapping[str, Any]) -> bool:
@@ -21,14 +27,54 @@ def at_once(info: Mapping[str, Any]) -> bool:
 
 
 def rate(info: Mapping[str, Any], asked_rps: float | None) -> str:
-    """'asked 12 req/s, achieved 11.9 req/s'; what is not known is left out."""
-    sent_rps = part(info, "fidelity").get("achieved_rps")
-    texts = [f"asked {_numbers.plain(asked_rps, 4)} req/s"] if asked_rps else []
+    """'asked 12 req/s, drawn 11.8, achieved 11.9 req/s'; what is not known is left out.
+
+    With sessions, all requests together come first and then the sessions; of a closed loop how many users it has.
+    """
+    told = part(info, "fidelity")
+    after = part(told, "follow_ups")
+    total = _known(part(told, "all"), "rps")
+    achieved = [] if total is None else [f"achieved {_numbers.number(total)} req/s"]
+    if after.get("closed"):
+        return ", ".join([f"closed loop of {_numbers.count(told.get('scheduled'), 'user')}", *achieved])
+    asked = [f"asked {_numbers.plain(asked_rps, 4)} req/s"] if asked_rps else []
+    if after:
+        sessions = ", ".join(_arrivals(info, _known(told, "requested_rps"), ""))
+        return ", ".join([*asked, *achieved]) + (f"; sessions per second: {sessions}" if sessions else "")
+    return ", ".join(_arrivals(info, asked_rps, " req/s"))
+
+
+def _arrivals(info: Mapping[str, Any], asked_rps: float | None, unit: str) -> Iterator[str]:
+    """Rates of what waits for no answer: asked, drawn, achieved."""
+    told = part(info, "fidelity")
+    if asked_rps:
+        yield f"asked {_numbers.plain(asked_rps, 4)}{unit}"
+        here = _known(told, "expected_rps")
+        if here is not None and abs(here / asked_rps - 1) >= 0.005:
+            yield f"in this stretch {_numbers.number(here)}"
     if at_once(info):
-        texts.append("all at one instant")
-    elif isinstance(sent_rps, int | float):
-        texts.append(f"achieved {_numbers.number(sent_rps)} req/s")
-    return ", ".join(texts)
+        yield "all at one instant"
+        return
+    drawn_rps, sent_rps = _known(told, "drawn_rps"), _known(told, "achieved_rps")
+    if drawn_rps is not None and not part(info, "workload").get("recorded"):
+        yield f"drawn {_numbers.number(drawn_rps)}"
+    if sent_rps is not None:
+        yield f"achieved {_numbers.number(sent_rps)}{unit}"
+
+
+def offered(info: Mapping[str, Any], asked_rps: float | None) -> float | None:
+    """Requests per second that a result speaks of: those asked for, or those that came where that is left open.
+
+    Answers decide it where requests follow them, chance where the rate itself is random or few requests were drawn.
+    """
+    told = part(info, "fidelity")
+    if part(told, "follow_ups"):
+        return _known(part(told, "all"), "rps") or asked_rps
+    drawn_rps = _known(told, "drawn_rps")
+    if asked_rps is None or drawn_rps is None or at_once(info):
+        return asked_rps
+    apart = told.get("law") == "none" or abs(drawn_rps / asked_rps - 1) > APART
+    return drawn_rps if apart else asked_rps
 
 
 def fidelity(info: Mapping[str, Any]) -> str:
@@ -44,12 +90,12 @@ def fidelity(info: Mapping[str, Any]) -> str:
 
 
 def _texts(told: Mapping[str, Any]) -> Iterator[str]:
-    spread = {clean(s, 12): v for s, v in part(told, "dispersion").items() if isinstance(v, int | float)}
-    if spread:
-        shown = ", ".join(f"{value:,.2f} in {scale} s" for scale, value in spread.items())
-        yield f"dispersion {shown} (variance / mean of arrivals; 1 = Poisson)"
-    if isinstance(ks := told.get("ks"), int | float) and isinstance(p := told.get("ks_p"), int | float):
-        yield f"gaps against their law KS {_numbers.number(ks, 2)} (p {_numbers.probability(p)})"
+    yield from _spread(told)
+    if (ks := _known(told, "ks")) is not None and (p := _known(told, "ks_p")) is not None:
+        how = " in operational time" if told.get("law") == "operational" else ""
+        yield f"gaps{how} KS {_numbers.number(ks, 2)} (p {_numbers.probability(p)})"
+    elif told.get("law") == "none" and _known(told, "achieved_rps") and not part(told, "follow_ups").get("closed"):
+        yield "no gap law declared"
     late = {k: told.get(f"lateness_{k}_s") for k in ("p50", "p99", "max")}
     if late["max"] == 0:
         yield "lateness 0"
@@ -58,3 +104,45 @@ def _texts(told: Mapping[str, Any]) -> Iterator[str]:
     due, sent = told.get("scheduled"), told.get("sent")
     if isinstance(due, int) and isinstance(sent, int) and sent < due:
         yield f"{due - sent:,} not sent"
+    yield from _after(part(told, "follow_ups"))
+
+
+def _spread(told: Mapping[str, Any]) -> Iterator[str]:
+    """Spread of the gaps, dispersion and memory of the counts; of the schedule too, where it is another."""
+    if (tick_s := _known(told, "tick_s")) is not None:
+        yield f"stamps on a grid of {_numbers.limit(float(f'{tick_s:.3g}'))}, so gaps tell little"
+    elif (cv := _known(told, "gap_cv")) is not None:
+        yield f"gap CV {cv:,.2f}"
+    sent, drawn = _by_width(told, "dispersion"), _by_width(part(told, "drawn"), "dispersion")
+    if sent:
+        yield f"dispersion {_slashed(sent)} in {' / '.join(sent)} s (Poisson 1)"
+        if set(sent) == set(drawn) and any(abs(sent[k] - drawn[k]) > APART * max(drawn[k], 0.1) for k in sent):
+            yield f"drawn {_slashed(drawn)}"
+    if memory := _by_width(told, "autocorrelation"):
+        yield f"lag-1 autocorrelation {_slashed(memory)}"
+
+
+def _after(told: Mapping[str, Any]) -> Iterator[str]:
+    sent, planned = told.get("sent"), told.get("planned")
+    open_end = bool(told.get("closed") and told.get("not_sent"))  # users go on until the end: planned is an upper bound
+    if isinstance(sent, int) and open_end:
+        yield f"{_numbers.count(sent, 'follow-up')} sent"
+        return
+    if isinstance(sent, int) and isinstance(planned, int):
+        yield f"{sent:,} of {_numbers.count(planned, 'follow-up')} sent"
+    for key, said in (("dropped", "dropped after a failure"), ("not_sent", "not due before the end")):
+        if isinstance(n := told.get(key), int) and n:
+            yield f"{n:,} {said}"
+
+
+def _by_width(told: Mapping[str, Any], key: str) -> dict[str, float]:
+    return {clean(width, 12): v for width, v in part(told, key).items() if isinstance(v, int | float)}
+
+
+def _slashed(values: Mapping[str, float]) -> str:
+    return " / ".join(f"{value:,.2f}" for value in values.values())
+
+
+def _known(told: Mapping[str, Any], key: str) -> float | None:
+    value = told.get(key)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import UsageError
 from harness.spec import Spec, parse
 from reports import _numbers
 from reports._clean import clean
 from reports._facts import first, part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 
 def system(info: Mapping[str, Any]) -> str:
@@ -56,10 +58,18 @@ def source(info: Mapping[str, Any]) -> list[str]:
     mean = f" ({rate} on average)" if rate else ""
     if trace is None or arrivals is None or not arrivals.startswith("trace:"):
         times = _without_rate(_asked(arrivals, spec, "arrivals")) + (f" at {rate}" if rate else "")
-        return [text for text in (times if arrivals else None, _asked(lengths, spec, "lengths", "workload")) if text]
+        own = [times if arrivals else None, _asked(lengths, spec, "lengths", "workload"), *_shared(workload)]
+        return [text for text in own if text]
     if lengths == "those of the trace":
         return [f"times and lengths of {trace}{mean}"]
     return [text for text in (f"times of {trace}{mean}", _asked(lengths, spec, "lengths")) if text]
+
+
+def _shared(workload: Mapping[str, Any]) -> Iterator[str]:
+    """What makes requests depend on one another: sessions, and prefixes that they share."""
+    for kind in ("sessions", "prefixes"):
+        if (asked := first(part(workload, "provenance"), kind)) is not None:
+            yield f"{kind} {asked}"
 
 
 def parsed(text: object) -> Spec | None:
@@ -89,11 +99,24 @@ def _without_rate(text: str) -> str:
 
 
 def _trace(provenance: Mapping[str, Any]) -> str | None:
-    """The file name of a trace and the slice that was taken of it."""
+    """The file name of a trace, the slice that was taken of it, and what was done to it."""
     facts = provenance if "file" in provenance else part(provenance, "arrivals")
     if "file" not in facts:
         return None
     start_s, stop_s = facts.get("start_s"), facts.get("stop_s")
     begin = f" from {_numbers.plain(start_s)} s" if isinstance(start_s, int | float) and start_s else ""
     end = f" to {_numbers.plain(stop_s)} s" if isinstance(stop_s, int | float) else ""
-    return f"{clean(facts['file'], 80)}{begin}{end}"
+    return ", ".join([f"{clean(facts['file'], 80)}{begin}{end}", *_changes(facts)])
+
+
+def _changes(facts: Mapping[str, Any]) -> Iterator[str]:
+    """What makes a replayed trace another one than was recorded."""
+    if facts.get("where"):
+        yield f"where {clean(facts['where'], 80)}"
+    steps = facts.get("scale")
+    for step in steps if isinstance(steps, list | tuple) else ():
+        yield f"scaled by {clean(part({'step': step}, 'step').get('step'), 40)}"
+    if facts.get("jitter"):
+        yield f"jitter {clean(facts['jitter'], 80)}"
+    if facts.get("turns") == "answered":
+        yield "later turns after the answer"

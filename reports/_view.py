@@ -249,4 +249,4 @@ def _warnings(info: Mapping[str, Any], leave_out: str | None) -> tuple[Warned, .
 
 def _sentence(value: object, limit: int) -> str:
     text = clean(value or "", limit)
-    return text[:1].upper() + text[1:] + ("" if not text or text.endswith((".", "!", "?", ")")) else ".")
+    return text[:1].upper() + text[1:] + ("" if not text or text.endswith((".", "!", "?", ".)")) else ".")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,8 @@ from reports import _view
 from reports._clean import in_markdown
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from harness.folder import Run
 
 HEADS = ("metric", "unit", "mean", "p50", "p90", "p99", "bound", "within")

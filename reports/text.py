@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,8 @@ from reports import _view
 from reports._clean import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from harness.folder import Run
     from reports._rows import Row
 

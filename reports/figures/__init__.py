@@ -7,17 +7,18 @@
     print(caption(figure))
     figure.show()
 
-A module holds `ORDER` (its place on the page), `TITLE` and `figure`; it is found because it is there.
+A module holds `ORDER` and `SECTION` (its place on the page), `TITLE` and `figure`; it is found because it is there.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import plotly.graph_objects as go
 
     from harness.folder import Run
@@ -27,6 +28,7 @@ class FigureModule(Protocol):
     """What every file of this folder holds."""
 
     ORDER: int
+    SECTION: Literal["figures", "fidelity"]
     TITLE: str
     figure: Callable[[Run], go.Figure | str]
 

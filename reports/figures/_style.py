@@ -6,11 +6,15 @@ or a marker always says the same as the colour.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
+
+from reports import _numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#bb6699", "#777777"
 _NIGHT = {BLUE: "#56b4e9", VERMILLION: "#f5843c", GREEN: "#2fc39b", PURPLE: "#dd9cc4", GREY: "#a3a3a3"}
@@ -56,7 +60,7 @@ def log_axis(title: str, values: Iterable[float], **more: object) -> dict[str, o
     steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7) if wide < 1.2 else (1, 2, 5) if wide <= 3 else (1,)
     ticks = [m * 10.0**e for e in range(int(np.floor(low)), int(np.ceil(high)) + 1) for m in steps]
     shown = [t for t in ticks if low <= np.log10(t) <= high] or [10.0 ** ((low + high) / 2)]
-    text = [f"{t:,.10g}" for t in shown]
+    text = [_numbers.plain(t, 10) for t in shown]
     return axis(title, type="log", range=[low, high], tickvals=shown, ticktext=text, **more)
 
 

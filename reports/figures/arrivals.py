@@ -8,8 +8,10 @@ import numpy as np
 
 from harness.quantiles import quantile
 from reports import _data, _numbers
+from reports._facts import part
 from reports.figures import _reduce
 from reports.figures import _style as style
+from reports.figures._rate import stretch
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -17,24 +19,27 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 11
+SECTION = "fidelity"
 TITLE = "Planned and sent requests"
 LATE_S = 0.010
-_WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 _MOST_BINS = 120
 
 
 def figure(run: Run) -> go.Figure | str:
     """Requests per second by the plan and as sent, in equal stretches of time, above the lateness of each request."""
-    planned = np.sort(_planned(run))
+    times = _data.sending(run)
     sent = _data.column(run, "sent_s")
     late = sent - _data.column(run, "scheduled_s")
-    if len(planned) == 0:
+    if len(times.planned) == 0:
         return _data.EMPTY
-    left = sent[np.isfinite(sent)]
-    width = _width(max(float(planned[-1]), float(np.max(left, initial=0.0))), len(planned))
+    due = len(times.planned) if run.schedule is None else run.schedule.num_rows
+    shown = _shown(times)
+    end_s = max(float(np.max(values, initial=0.0)) for _, values, _ in shown)
+    width = stretch(end_s, max(len(values) for _, values, _ in shown), _MOST_BINS)
     drawn = style.panels([0.6, 0.4], 520)
-    _rate(drawn, planned, width, "planned", style.line(style.BLUE))
-    _rate(drawn, left, width, "sent", style.line(style.VERMILLION, "dot", 2.5))
+    for name, values, line in shown:
+        _rate(drawn, values, width, name, line)
+    _declared(drawn, run, end_s)
     kept = _lateness(drawn, sent, late)
     drawn.update_yaxes(style.axis("requests per second", rangemode="tozero"), row=1, col=1)
     drawn.update_yaxes(style.axis("lateness (ms)", rangemode="tozero"), row=2, col=1)
@@ -45,21 +50,33 @@ def figure(run: Run) -> go.Figure | str:
         f"Rates are counts of {_numbers.limit(width)} each.",
         _reduce.note(len(finite), kept, "values of lateness", "evenly chosen, with the extremes of each stretch"),
     ]
-    return style.done(drawn, _finding(planned, sent, finite), notes)
+    return style.done(drawn, _finding(due, sent, finite), notes)
 
 
-def _planned(run: Run) -> np.ndarray:
-    """Scheduled times: of the schedule where it is stored, which also holds what was never sent."""
-    if run.schedule is None:
-        return _data.column(run, "scheduled_s")
-    times: np.ndarray = run.schedule.column("scheduled_s").to_numpy()
-    return times
+def _shown(times: _data.Sending) -> list[tuple[str, np.ndarray, dict[str, object]]]:
+    """Name, times and line of what is counted; what users of a closed loop do was not planned."""
+    blue, red, green = style.line(style.BLUE), style.line(style.VERMILLION, "dot", 2.5), style.line(style.GREEN, "dash")
+    if times.everything is None:
+        return [("planned", times.planned, blue), ("sent", times.sent, red)]
+    everything = ("sent, follow-ups included", times.everything, green)
+    return [everything] if times.closed else [("planned", times.planned, blue), ("sent", times.sent, red), everything]
 
 
-def _width(span_s: float, requests: int) -> float:
-    """A round width that leaves about eight requests or more in a stretch, and no more than 120 stretches."""
-    bins = min(_MOST_BINS, max(4, requests // 8))
-    return next((w for w in _WIDTHS_S if span_s / w <= bins), span_s / bins)
+def _declared(drawn: go.Figure, run: Run, end_s: float) -> None:
+    """The rate that the arrivals declare; not that of a recording, which is only what was measured."""
+    told = part(run.info, "fidelity")
+    course, asked_rps = part(told, "rate_curve"), told.get("requested_rps")
+    rps = course.get("rps")
+    if isinstance(rps, list) and rps and isinstance(course.get("end_s"), int | float):
+        at, values = np.linspace(0.0, course["end_s"], len(rps) + 1), np.array([*rps, rps[-1]], np.float64)
+    elif isinstance(asked_rps, int | float) and not part(run.info, "workload").get("recorded"):
+        at, values = np.array([0.0, end_s]), np.array([asked_rps, asked_rps], np.float64)
+    else:
+        return
+    drawn.add_scatter(
+        x=at, y=values, row=1, col=1, name="declared", mode="lines",
+        line={**style.line(style.GREY, "dash", 2), "shape": "hv"}, hovertemplate="%{x:.6~r} s: %{y:.3r} req/s",
+    )  # fmt: skip
 
 
 def _rate(drawn: go.Figure, times: np.ndarray, width: float, name: str, line: dict[str, object]) -> None:
@@ -86,9 +103,9 @@ def _lateness(drawn: go.Figure, sent: np.ndarray, late: np.ndarray) -> int:
     return len(kept)
 
 
-def _finding(planned: np.ndarray, sent: np.ndarray, late: np.ndarray) -> str:
+def _finding(due: int, sent: np.ndarray, late: np.ndarray) -> str:
     left = int(np.sum(np.isfinite(sent)))
-    text = f"{left:,} of {len(planned):,} planned requests were sent"
+    text = f"{left:,} of {due:,} planned requests were sent"
     if not len(late):
         return text + "."
     if not np.any(late):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 8
+SECTION = "figures"
 TITLE = "Time to first token over the run"
 _STRETCHES = 40
 _LEAST = 10

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 14
+SECTION = "fidelity"
 TITLE = "Lengths asked and got"
 _LOOKS = (
     ("prompt_tokens", "prompt", style.BLUE, "solid"),

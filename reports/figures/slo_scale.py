@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 3
+SECTION = "figures"
 TITLE = "Attainment against SLO scale"
 _GRID = 241
 _LOOKS = [(style.VERMILLION, "dot", "square"), (style.GREEN, "dash", "diamond"), (style.PURPLE, "dashdot", "x")]

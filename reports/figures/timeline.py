@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 10
+SECTION = "figures"
 TITLE = "Batches, queue and memory over time"
 MISSING = (
     "This backend does not show its steps; --backend engine or --backend sim records batch size, queue and free blocks."

@@ -1,0 +1,79 @@
+"""Prompt against output length, request by request, with the median output along the prompts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.ranks import spearman
+from reports.figures import _reduce
+from reports.figures import _style as style
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+
+    from reports.figures._traffic import Floats, Stream
+
+MOST = 1200
+PARTS = 20
+FEW = "Prompt against output needs ten requests or more."
+CONSTANT = "All prompts or all outputs have one length, so there is nothing to see in them together."
+_LOOKS = ((style.BLUE, "circle", "solid"), (style.VERMILLION, "diamond-open", "dash"))
+
+
+def figure(streams: Sequence[Stream]) -> go.Figure | str:
+    """A point per request (an even sample of many), and per twentieth of the prompts the median of its outputs."""
+    pairs = [
+        (s.name, *_positive(s.prompt_tokens, s.output_tokens))
+        for s in streams
+        if s.prompt_tokens is not None and s.output_tokens is not None
+    ]
+    pairs = [(name, prompt, output) for name, prompt, output in pairs if len(prompt) >= 10]
+    if not pairs:
+        return FEW
+    if np.ptp(pairs[0][1]) == 0 or np.ptp(pairs[0][2]) == 0:
+        return CONSTANT
+    drawn = style.new(440)
+    for (name, prompt, output), (color, symbol, _) in zip(pairs, _LOOKS, strict=False):
+        kept = np.linspace(0, len(prompt) - 1, min(MOST, len(prompt))).astype(np.int64)
+        drawn.add_scatter(
+            x=prompt[kept], y=output[kept], name=name, mode="markers",
+            marker={"size": 3.5, "color": color, "symbol": symbol, "opacity": 0.45},
+            hovertemplate="prompt %{x:,}, output %{y:,}",
+        )  # fmt: skip
+    for (name, prompt, output), (color, _, dash) in zip(pairs, _LOOKS, strict=False):
+        at, middle = _medians(prompt, output)
+        drawn.add_scatter(
+            x=at, y=middle, name=f"{name}, median output", mode="lines", line=style.line(color, dash, 3),
+            hovertemplate="prompts near %{x:,.0f}: output %{y:,.0f}",
+        )  # fmt: skip
+    every = [np.concatenate([pair[i] for pair in pairs]) for i in (1, 2)]
+    drawn.update_layout(
+        xaxis=style.log_axis("prompt (tokens, log scale)", [every[0].min(), every[0].max()]),
+        yaxis=style.log_axis("output (tokens, log scale)", [every[1].min(), every[1].max()]),
+    )
+    n = len(pairs[0][1])
+    return style.done(drawn, _finding(pairs), [_reduce.note(n, min(MOST, n), "requests", "evenly chosen")])
+
+
+def _medians(prompt: Floats, output: Floats) -> tuple[Floats, Floats]:
+    """Medians of prompt and of output in each of up to twenty parts of equally many requests."""
+    order = np.argsort(prompt, kind="stable")
+    parts = np.array_split(order, min(PARTS, len(order) // 5 or 1))
+    return np.array([np.median(prompt[p]) for p in parts]), np.array([np.median(output[p]) for p in parts])
+
+
+def _positive(prompt: Floats, output: Floats) -> tuple[Floats, Floats]:
+    """Pairs that a log axis can show."""
+    shown = (prompt > 0) & (output > 0)
+    return prompt[shown], output[shown]
+
+
+def _finding(pairs: Sequence[tuple[str, Floats, Floats]]) -> str:
+    found = [(name, spearman(prompt, output)) for name, prompt, output in pairs]
+    texts = [f"{value:.2f}" + (f" ({name})" if len(found) > 1 else "") for name, value in found]
+    how = "rise with" if found[0][1] > 0.1 else "fall with" if found[0][1] < -0.1 else "neither rise nor fall with"
+    return f"Outputs {how} the length of the prompt, on the whole: rank correlation {' and '.join(texts)}."

@@ -1,0 +1,39 @@
+"""How bursty the requests were, as planned and as sent: the index of dispersion against the width of the bins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports import _data
+from reports._facts import part
+from reports.figures import _dispersion
+from reports.figures._traffic import Stream
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from harness.folder import Run
+
+ORDER = 12
+SECTION = "fidelity"
+TITLE = "How bursty the requests came"
+
+
+def figure(run: Run) -> go.Figure | str:
+    """Dispersion curves of plan and sending on two log axes, with the range in which chance puts Poisson."""
+    if run.requests.num_rows == 0:
+        return _data.EMPTY
+    times = _data.sending(run)
+    named = [("planned", times.planned), ("sent", times.sent)]
+    if times.everything is not None:
+        named = [*([] if times.closed else named), ("sent, follow-ups included", times.everything)]
+    streams = [Stream(name, np.asarray(values, np.float64)) for name, values in named if len(values)]
+    if not streams:
+        return _data.EMPTY
+    tick_s = part(run.info, "fidelity").get("tick_s")
+    grain_s = float(tick_s) if isinstance(tick_s, int | float) else None
+    widths_s = _dispersion.widths(streams[0].span_s, streams[0].arrivals, grain_s)
+    curves = [_dispersion.Curve(s.name, widths_s, _dispersion.curve(s, widths_s, grain_s)) for s in streams]
+    return _dispersion.figure(curves, streams[0].span_s)
