@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from harness.cli import _names, main
@@ -20,7 +23,8 @@ def test_everything_that_is_listed_is_explained(kind: str, capsys: pytest.Captur
 
 
 TERMS = """ttft tpot goodput capacity lateness idc SLO goodput_rps valid overloaded inconclusive sending ks drain rate
-rejected timeout preemptions p99 within fail-under dispersion window interrupted context"""
+rejected timeout preemptions p99 within fail-under dispersion window interrupted context
+autocorrelation cv session turn follow-up think-time prefix closed-loop class deadline trace"""
 
 
 @pytest.mark.parametrize("term", TERMS.split())
@@ -87,3 +91,62 @@ def test_every_option_of_run_is_shown_in_a_group(capsys: pytest.CaptureFixture[s
     assert parameters == {name for names in run._SECTIONS.values() for name in names}
     assert all(p.opts[0] in shown for p in run.command.params)
     assert ["-h, --help"] == [line.split("  ")[1] for line in shown.split("Other options:")[1].splitlines()[1:2]]
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("chatbot", ["dispersion", "rate", "gaps", "lengths", "joint"]),
+        ("ramp:over=30s", ["dispersion", "rate", "gaps"]),
+        ("arrivals.closed", []),
+        ("fixed", ["lengths"]),
+        ("deck-slots", ["rate", "lengths"]),
+    ],
+)
+def test_names_are_drawn(name: str, shown: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A user could read of a workload, but not see it before a run."""
+    page = tmp_path / "page.html"
+
+    assert main(["explain", name, "--html", str(page)]) == 0
+    assert shown == re.findall(r'data-figure="(\w+)"', page.read_text())
+    assert str(page) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("a100-80g", "of the kind hardware, which draws no traffic"), ("idc", "is a term"), ("chatbot", "no folder")],
+)
+def test_what_cannot_be_drawn_is_told(name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`bench explain a100-80g --html` would end in a traceback, or write an empty page."""
+    assert main(["explain", name, "--html", str(tmp_path / ("none/x.html" if said == "no folder" else "x.html"))]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_the_text_of_a_page_keeps_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every line of a paragraph would be a point of a list, with empty points between them."""
+    assert main(["explain", "slo-mix", "--html", str(tmp_path / "page.html")]) == 0
+    page, text = (tmp_path / "page.html").read_text(), capsys.readouterr().out
+
+    assert "<li>" not in page.partition("Pictures")[0]
+    assert text.splitlines()[0] == "slo-mix (workload preset)"
+    assert text.splitlines()[1].startswith("  Chat, deadlines and compound tasks")
+
+
+def test_equal_arrivals_of_classes_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Twenty tenants would fill five lines with 'tenant-01=poisson'."""
+    main(["explain", "multi-tenant"])
+    main(["explain", "burstgpt"])
+    text = capsys.readouterr().out
+
+    assert "Classes: 20; arrivals: poisson (each class its own)" in text
+    assert "Classes: 2; arrivals: burstgpt (each class its own)" in text
+    assert "e+0" not in text
+
+
+def test_a_kind_is_explained_by_its_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """`bench explain arrivals` would be met with 'Did you mean 'arxiv'?'."""
+    assert main(["explain", "arrivals"]) == 0
+    text = capsys.readouterr().out
+
+    assert text.startswith("arrivals (--arrivals NAME)")
+    assert all(f"  {name} " in text for name in _names.names("arrivals"))

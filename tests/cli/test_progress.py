@@ -105,3 +105,12 @@ def test_without_an_slo_nothing_is_within_it() -> None:
 
     assert "SLO" not in line(found)
     assert "within SLO" not in dict(cells(found))
+
+
+def test_a_total_that_answers_decide_is_told_as_such() -> None:
+    """A closed loop that is on time would look as if it lagged behind."""
+    found = Live(total=44, at_most=True, span_s=12.0, sent=27)
+
+    assert "sent 27 of up to 44" in line(found)
+    assert "27 of up to 44 sent" in dict(cells(found))["requests"]
+    assert dict(cells(found))["rate"].endswith("of - req/s")

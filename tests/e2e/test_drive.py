@@ -9,7 +9,7 @@ import pytest
 
 from backends.null import Null
 from harness.api import Ended, FollowUps, Request, RequestRecord, Step, TokenEvent
-from harness.drive import Outcome, quiet_process, until
+from harness.drive import Outcome, quiet_process
 from harness.drive_wall import WallDriver
 from harness.errors import BackendError
 from harness.progress import Live
@@ -127,15 +127,6 @@ def test_follow_ups_go_out_when_their_answer_has_come() -> None:
     assert 6 == outcome.sent
     assert records[0].token_s[-1] < records[10].sent_s  # type: ignore[operator]  # it was sent
     assert records[20].sent_s < 0.2 <= records[1].sent_s  # type: ignore[operator]  # both were sent
-
-
-def test_follow_ups_end_with_the_sending_window() -> None:
-    """A run of 60 s with endless conversations would never end."""
-    follow = until(lambda _: [Request(9, 0.5, 1, 1), Request(10, 1.5, 1, 1)], 1.0)
-
-    assert follow is not None
-    record = RequestRecord(0, 0.0, 0.0, [0.1], None, 1, 1, 1, "ok")
-    assert [9] == [r.id for r in follow(record)]
 
 
 def test_interrupt_once_stops_sending_and_waits() -> None:

@@ -188,6 +188,35 @@ def test_a_killed_run_is_scored_under_the_slo_of_its_preset(sim: Sim) -> None:
     assert again["attainment"] < 0.5
 
 
+def test_a_killed_run_with_sessions_is_not_held_to_the_rate_of_its_requests(sim: Sim) -> None:
+    """Sessions begin at a fraction of the rate of requests: a good schedule would be called far from its rate."""
+    _, found, _ = sim("--sessions", "fixed:turns=4,think=1s", "--rate", "40", "--requests", "1000")
+    path = Path("out/run.json")
+    unfinished = {k: found[k] for k in ("schema", "spec", "clock", "workload", "slo", "schedule")}
+    path.write_text(json.dumps({**unfinished, "state": "running"}), encoding="utf-8")
+    again = completed(load("out")).info
+
+    assert 10.0 == found["fidelity"]["requested_rps"] == again["fidelity"]["requested_rps"]
+    assert "drawn-rate" not in {w["code"] for w in again["warnings"]}
+
+
+def test_a_killed_run_whose_rate_changes_is_not_held_to_its_mean(sim: Sim) -> None:
+    """What the rate should have been is gone with the workload: a ramp would be told to have another rate."""
+    _, found, _ = sim("--arrivals", "ramp:from_rps=2,to_rps=40,over_s=600", "--requests", "1000")
+    path = Path("out/run.json")
+    unfinished = {k: found[k] for k in ("schema", "spec", "clock", "workload", "slo", "schedule")}
+    path.write_text(json.dumps({**unfinished, "state": "running"}), encoding="utf-8")
+
+    assert "drawn-rate" not in {w["code"] for w in completed(load("out")).info["warnings"]}
+
+
+def test_follow_ups_that_no_answer_set_free_are_counted_as_not_sent(sim: Sim) -> None:
+    """An interrupted run of users would say that all but a few of its requests had been sent."""
+    _, found, _ = sim("--arrivals", "closed:users=4,think=1s", "--duration", "20s")
+
+    assert 0 < found["fidelity"]["follow_ups"]["not_sent"] == found["outcome"]["not_sent"]
+
+
 def test_requests_given_up_after_the_drain_are_told_with_what_helps(sim: Sim, trace: str) -> None:
     """A server that swallows requests would look like a fast one with a few failures."""
     slow = ("--requests", "3", "--drain", "50ms")
@@ -199,6 +228,39 @@ def test_requests_given_up_after_the_drain_are_told_with_what_helps(sim: Sim, tr
     assert "wait longer with --drain, or lower --rate" == told["drawn"]["remedy"]
     assert told["replayed"]["remedy"].endswith("replay a quieter part of the trace (--start, --stop)")
     assert {"timeout": 3} == {k: n for k, n in drawn["summary"]["status"].items() if n}
+
+
+def test_no_advice_tells_users_of_a_closed_loop_to_lower_the_rate(sim: Sim) -> None:
+    """--rate is refused with closed arrivals: the advice of the warning would end in an error."""
+    users = ("--arrivals", "closed:users=3,think_s=1", "--requests", "3", "--drain", "50ms")
+    _, found, _ = sim(*users, backend="null:ttft=1h")
+
+    assert (
+        "wait longer with --drain, or take fewer users (--arrivals closed:users=N)" == _warning(found, "cut")["remedy"]
+    )
+    assert not any("--rate" in warning["remedy"] for warning in found["warnings"])
+
+
+def test_a_system_that_computes_shared_prefixes_whole_is_told(sim: Sim) -> None:
+    """TTFT of a system without a prefix cache would pass for that of one with it."""
+    shared = sim("--prefixes", "shared:tokens=64", "--requests", "20")[1]
+    plain = sim("--requests", "20")[1]
+
+    assert "no-prefix-cache" in {w["code"] for w in shared["warnings"]}
+    assert "no-prefix-cache" not in {w["code"] for w in plain["warnings"]}
+
+
+def test_sessions_cut_by_the_end_of_the_run_are_told_where_they_are_bound(sim: Sim) -> None:
+    """Half a task would keep a deadline that the whole would miss."""
+    sessions = ("--sessions", "fixed:turns=4,think=10s", "--duration", "30s", "--rate", "4", "--slo", "task=60")
+
+    assert "cut-tasks" in {w["code"] for w in sim(*sessions)[1]["warnings"]}
+
+
+def test_answered_turns_of_a_trace_without_conversations_are_refused(sim: Sim, trace: str) -> None:
+    """A user would believe that turns waited for their answers."""
+    with pytest.raises(FileNotFoundError):
+        sim("--trace", trace, "--turns", "answered")
 
 
 def test_requests_longer_than_the_context_are_told(sim: Sim) -> None:

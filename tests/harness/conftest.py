@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from harness.api import Request, RequestRecord
-from harness.records import to_table
+from harness.records import scheduled_table, to_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +64,12 @@ class Traffic:
         self.rate_rps = rate_rps
         self.requests = requests
 
-    def start(self, rng: np.random.Generator) -> Iterator[Request]:
+    def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:
+        requests = self.requests_of(rng)
+        while rows := list(islice(requests, 64)):
+            yield scheduled_table(rows)
+
+    def requests_of(self, rng: np.random.Generator) -> Iterator[Request]:
         at, i = 0.0, 0
         while self.requests is None or i < self.requests:
             at += rng.exponential(1 / self.rate_rps)
@@ -79,9 +85,6 @@ class Traffic:
                 priority=i % 2,
             )
             i += 1
-
-    def follow_ups(self, record: RequestRecord) -> Sequence[Request]:  # noqa: ARG002  # an open loop
-        return ()
 
     def describe(self) -> dict[str, object]:
         return {}

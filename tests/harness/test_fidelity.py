@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from scipy import stats
 
-from harness.fidelity import Law, dispersion, fidelity, kolmogorov_smirnov, line
-from harness.records import SCHEDULE, to_table
+from harness.burstiness import dispersion
+from harness.fidelity import cautions, fidelity, line
+from harness.gap_law import Law, kolmogorov_smirnov
+from harness.records import schedule_chunk, to_table
 from harness.schedule import Schedule
 
 
@@ -48,22 +49,19 @@ def test_a_faithful_client_looks_faithful(sent):
     assert (2000, 2000) == (found["scheduled"], found["sent"])
 
 
-def schedule_of(times_s):
-    """A schedule of requests at these times, and records of a client that sent each of them in time."""
-    rows = [
-        {"id": i, "scheduled_s": t, "prompt_tokens": 1, "output_tokens": 1, "prefix_ids": [], "prefix_block_tokens": 1,
-         "turn": 0, "priority": 0}
-        for i, t in enumerate(times_s)
-    ]  # fmt: skip
-    return pa.Table.from_pylist(rows, schema=SCHEDULE)
+def schedule_of(times_s, **columns):
+    """A schedule of requests at these times, of one token each."""
+    n = len(times_s)
+    columns = {"id": np.arange(n), "prompt_tokens": np.ones(n, int), "output_tokens": np.ones(n, int)} | columns
+    return schedule_chunk(n, scheduled_s=np.asarray(times_s, float), **columns)
 
 
 @pytest.fixture
 def judged(record):
-    """`judged(gaps_s, law)`: fidelity of a schedule with these gaps, sent in time."""
+    """`judged(gaps_s, law)`: fidelity of a schedule with these gaps (or `times_s`), sent in time."""
 
-    def make(gaps_s, law):
-        times = np.cumsum(gaps_s)
+    def make(gaps_s, law, times_s=None):
+        times = np.cumsum(gaps_s) if times_s is None else times_s
         rows = to_table([record(i, scheduled_s=t, sent_s=t, tokens=()) for i, t in enumerate(times)])
         return fidelity(schedule_of(times), rows, law)
 
@@ -164,6 +162,166 @@ def test_distances_to_the_law_are_scipys(n, true_rate):
     assert p == pytest.approx(expected.pvalue, abs=0.03)
 
 
+def test_burstiness_is_told_of_the_schedule_and_of_the_sending(sent):
+    """A client that smooths bursts, or makes some, could not be told from a workload that is so."""
+    schedule, rows = sent(late_s=lambda _, n: np.zeros(n))
+    same = fidelity(schedule, rows, Law(2.0))
+    late = fidelity(*sent(late_s=_clumps), Law(2.0))
+
+    assert {key: same[key] for key in ("gap_cv", "dispersion", "autocorrelation")} == same["drawn"]
+    assert same["drawn"] == late["drawn"]
+    assert late["dispersion"]["1"] != pytest.approx(late["drawn"]["dispersion"]["1"])
+
+
+def test_counts_and_their_memory_by_hand(judged):
+    """The statistics would be something else under known names: 4 arrivals in every second second, none between."""
+    times = np.array([second + part for second in range(0, 40, 2) for part in (0.0, 0.2, 0.4, 0.6)] + [40.0])
+    found = judged(None, Law(None), times)
+
+    assert 2 * 40 / 39 == pytest.approx(found["drawn"]["dispersion"]["1"])  # mean 2, variance 4 * 40 / 39
+    assert -39 / 40 == pytest.approx(found["drawn"]["autocorrelation"]["1"])  # 39 products of -4 by 40 squares
+    assert np.std(np.diff(times), ddof=1) / np.mean(np.diff(times)) == pytest.approx(found["gap_cv"])
+    assert found["dispersion"]["10"] is None  # four bins only
+
+
+RAMP_S = 400.0
+
+
+def ramp_time(times_s):
+    """Expected arrivals of a rate that goes from 1 to 9 req/s in 400 s."""
+    times_s = np.asarray(times_s)
+    return times_s + 8.0 / RAMP_S * times_s**2 / 2
+
+
+def ramp(seed, gaps=None):
+    """Arrival times whose gaps in operational time are exponential of mean 1, or the given ones."""
+    along = np.cumsum(np.random.default_rng(seed).exponential(1.0, 3000) if gaps is None else gaps)
+    along = along[along < ramp_time(RAMP_S)]
+    return (np.sqrt(1 + 2 * 8.0 / RAMP_S * along) - 1) / (8.0 / RAMP_S)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_changing_rate_is_taken_out_of_the_gaps(judged, seed):
+    """A correct ramp would be accused, because its gaps in seconds have no one law."""
+    law = Law(5.0, exponential(1.0), ramp_time)
+    found = judged(None, law, ramp(seed))
+
+    assert found["ks_p"] > 0.005
+    assert "operational" == found["law"]
+    assert found["expected_rps"] == pytest.approx(5.0, rel=0.02)
+    assert abs(found["rate_z"]) < 3
+    assert list(cautions(found)) == []
+
+
+def test_a_wrong_law_is_found_in_operational_time(judged):
+    """Gaps of another law than the declared one would pass, because the ramp hides them."""
+    gamma = np.random.default_rng(0).gamma(0.5, 2.0, 3000)
+    wrong_gaps = judged(None, Law(5.0, exponential(1.0), ramp_time), ramp(0, gamma))
+    no_ramp = judged(None, Law(5.0, exponential(5.0)), ramp(0))
+
+    assert wrong_gaps["ks_p"] < 1e-6
+    assert no_ramp["ks_p"] < 1e-6
+    assert ["gap-law"] == [caution.code for caution in cautions(no_ramp)]
+
+
+def test_the_course_of_the_declared_rate_is_kept(judged):
+    """The picture could not show the ramp that was wanted beside the one that was drawn."""
+    found = judged(None, Law(5.0, exponential(1.0), ramp_time), ramp(0))
+    steady = judged(None, Law(2.0, exponential(1.0), lambda times_s: 2.0 * times_s), ramp(0))
+
+    assert found["rate_curve"]["rps"][0] == pytest.approx(1.0, abs=0.1)
+    assert found["rate_curve"]["rps"][-1] == pytest.approx(9.0, abs=0.2)
+    assert steady["rate_curve"] is None
+
+
+@pytest.mark.parametrize("true_rps", [2.0, 1.6])
+def test_a_rate_is_judged_by_its_own_dispersion(judged, true_rps):
+    """A rate 20% off would pass, or a bursty process be accused of chance: both draw 1,000 requests."""
+    poisson = np.random.default_rng(1).exponential(1 / true_rps, 1000)
+    found = judged(poisson, Law(2.0, exponential(true_rps)))
+
+    assert (true_rps != 2.0) == ("drawn-rate" in [caution.code for caution in cautions(found)])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_rate_with_a_long_memory_is_not_accused(judged, seed):
+    """Traffic that is busy for minutes and quiet for minutes would be called wrong for each run that is short."""
+    rng = np.random.default_rng(seed)
+    rates = np.repeat(np.exp(rng.normal(0, 0.8, 40)), 60) / np.exp(0.32)  # a new rate per minute, mean 1
+    times = np.flatnonzero(rng.random(2400) < rates / 5).astype(float) + rng.random()
+    found = judged(None, Law(0.2), np.sort(times + 0.01 * rng.random(len(times))))
+
+    assert list(cautions(found)) == []
+
+
+def test_stamps_on_a_grid_are_counted_in_ticks(judged):
+    """Stamps of three seconds would seem to make bursts: in bins of 1 s two of three are empty."""
+    ticks = np.random.default_rng(0).poisson(4.0, 1000)
+    times = np.repeat(np.arange(1000) * 3.0, ticks)
+    found = judged(None, Law(None), times)
+
+    assert 3.0 == found["tick_s"]
+    assert ["3", "9", "60"] == list(found["dispersion"])
+    assert found["dispersion"]["3"] == pytest.approx(1.0, abs=0.15)
+    assert found["dispersion"]["60"] == pytest.approx(1.0, abs=0.5)
+    assert "stamps on a grid of 3 s, so gaps tell little" in found["line"]
+    assert "CV" not in found["line"]
+
+
+@pytest.mark.parametrize("times_s", [np.arange(0, 100, 0.5), np.cumsum(np.random.default_rng(0).exponential(1, 500))])
+def test_stamps_without_shared_ones_are_on_no_grid(judged, times_s):
+    """Constant arrivals would be called coarse stamps."""
+    assert judged(None, Law(None), times_s)["tick_s"] is None
+
+
+def follow_up_schedule(session):
+    """Two arrivals, each followed by three requests; `session` numbers them or leaves them without."""
+    after = [[], [], [0], [1], [2], [3], [4], [5]]
+    sessions = [0, 1] * 4 if session else [None] * 8
+    return schedule_of([0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0], after=after, session=sessions)
+
+
+def test_follow_ups_are_counted_apart(record):
+    """Turns that wait for answers would be called arrivals of the law, or be lost without a word."""
+    rows = [record(i, scheduled_s=float(i), sent_s=float(i) + (0.5 if i > 1 else 0.001)) for i in range(5)]
+    rows.append(record(5, sent_s=None, tokens=(), status="dropped"))
+    found = fidelity(follow_up_schedule(True), to_table(rows), Law(1.0))
+
+    assert (2, 2) == (found["scheduled"], found["sent"])
+    assert {"planned": 6, "sent": 3, "dropped": 1, "not_sent": 2, "closed": False} == found["follow_ups"]
+    assert found["lateness_max_s"] == pytest.approx(0.001)
+    assert 5 == found["all"]["sent"]
+    assert found["line"].endswith("3 of 6 follow-ups sent, 1 dropped after a failure, 2 not due before the end")
+
+
+def test_a_closed_loop_has_no_requested_rate(record):
+    """The highest possible rate of its users would be told as asked, and the loop accused of missing it."""
+    rows = to_table([record(i, scheduled_s=float(i), sent_s=float(i)) for i in range(8)])
+    found = fidelity(follow_up_schedule(False), rows, Law(640.0))
+
+    assert found["requested_rps"] is None
+    assert found["rate_z"] is None
+    assert found["line"].startswith("sending: closed loop of 2 users, 1 req/s, ")
+
+
+def test_no_law_is_said_and_a_lost_one_is_not(judged):
+    """A reader would ask in vain why there is no KS; and of a killed run a law would be denied that there was."""
+    gaps_s = np.random.default_rng(0).exponential(0.5, 100)
+
+    assert "no gap law declared" in judged(gaps_s, Law(2.0))["line"]
+    assert "gap law" not in judged(gaps_s, Law(2.0, known=False))["line"]
+
+
+def test_law_and_gaps_are_kept_for_the_picture(judged):
+    """The report could not draw the gaps against their law, which is gone when it is made."""
+    gaps_s = np.random.default_rng(0).exponential(0.5, 2000)
+    kept = judged(gaps_s, Law(2.0, exponential(2.0)))["gaps"]
+
+    at = np.array(kept["at"])
+    assert np.exp(-2 * at) == pytest.approx(np.array(kept["declared"]), rel=1e-3)
+    assert [float((gaps_s > a).mean()) for a in at[1:-1]] == pytest.approx(kept["drawn"][1:-1], abs=0.002)
+
+
 def test_follow_ups_and_unsent_requests_do_not_count_as_sending(sent, record):
     """The next turn of a session comes when its answer comes: it would be called late, or burst the gap law."""
     schedule, rows = sent(n=100)
@@ -201,11 +359,11 @@ def test_the_line_says_it_all():
     facts = {
         "requested_rps": 2.0, "achieved_rps": 2.0234, "scheduled": 100, "sent": 100, "ks": 0.0412, "ks_p": 0.81,
         "dispersion": {"1": 0.972, "10": 1.049, "60": None}, "lateness_p50_s": 0.0002, "lateness_p99_s": 0.0009,
-        "lateness_max_s": 0.0031,
+        "lateness_max_s": 0.0031, "gap_cv": 1.013, "autocorrelation": {"1": 0.021, "10": -0.014, "60": None},
     }  # fmt: skip
     expected = (
-        "sending: rate 2.02 of 2 req/s, dispersion 0.97 / 1.05 (1, 10 s bins, Poisson 1), gaps KS 0.041 (p 0.81), "
-        "lateness p50 0.2 ms p99 0.9 ms max 3.1 ms"
+        "sending: rate 2.02 of 2 req/s, gap CV 1.01, dispersion 0.97 / 1.05 (1, 10 s bins, Poisson 1), "
+        "lag-1 autocorrelation 0.02 / -0.01, gaps KS 0.041 (p 0.81), lateness p50 0.2 ms p99 0.9 ms max 3.1 ms"
     )
 
     assert expected == line(facts)

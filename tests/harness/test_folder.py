@@ -43,7 +43,7 @@ def test_a_finished_run_comes_back_whole(tmp_path, record, traffic):
     assert run.steps.num_rows == 2
     assert schedule.table.equals(run.schedule)
     assert run.complete
-    assert {"schema": 1, "clock": "wall", "state": "finished", "summary": {"attainment": None}} == run.info
+    assert {"schema": 2, "clock": "wall", "state": "finished", "summary": {"attainment": None}} == run.info
     assert ["requests.parquet", "run.json", "schedule.parquet", "steps.parquet"] == names(tmp_path / "run")
 
 
@@ -306,7 +306,7 @@ def test_out_must_be_a_folder(tmp_path):
         ("{", "its run.json cannot be read"),
         ("[]", "was not written by bench"),
         ('{"name": "npm"}', "was not written by bench"),
-        ('{"schema": 2}', "has schema 2, this bench reads up to 1"),
+        ('{"schema": 3}', "has schema 3, this bench reads up to 2"),
     ],
 )
 def test_folders_that_hold_no_run_get_one_sentence(tmp_path, content, message):

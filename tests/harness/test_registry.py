@@ -12,17 +12,17 @@ from harness.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Weibull:
+class Pareto:
     """Stands for a plug-in of another package."""
 
     shape: float = 0.7
 
 
 class Point:
-    name = "weibull"
+    name = "pareto"
 
-    def load(self) -> type[Weibull]:
-        return Weibull
+    def load(self) -> type[Pareto]:
+        return Pareto
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def other_package(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("other_package")
 def test_plug_ins_of_other_packages_are_found() -> None:
     """A plug-in that is installed beside bench would not exist for it."""
-    assert "weibull" in registry.names("arrivals")
-    assert Weibull(0.5) == registry.make("arrivals", "weibull:shape=0.5")
-    assert "(from another package)" == registry.summary("arrivals", "weibull")
+    assert "pareto" in registry.names("arrivals")
+    assert Pareto(0.5) == registry.make("arrivals", "pareto:shape=0.5")
+    assert "(from another package)" == registry.summary("arrivals", "pareto")
 
 
 def test_unknown_names_get_the_nearest() -> None:

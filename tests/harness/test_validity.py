@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
+from harness.api import Request
 from harness.cli._names import glossary
-from harness.records import to_table
+from harness.records import schedule_chunk, scheduled_table, to_table
 from harness.schedule import Schedule
 from harness.validity import LATE_S, LATE_SHARE, TOO_LATE_S, TOO_LATE_SHARE, judge
 
@@ -59,6 +61,17 @@ def test_missing_records_are_not_valid(run):
     assert ["10 of 200 scheduled requests have no record, first request 190."] == found.reasons
 
 
+def test_one_request_given_up_does_not_spoil_the_run_of_a_closed_loop(record):
+    """A user whose answer never came asks no more: the answers to all others would prove nothing."""
+    schedule = scheduled_table([Request(i, i / 10, 8, 2, after=(i - 2,) if i > 1 else ()) for i in range(12)])
+    rows = [record(i, scheduled_s=i / 10, sent_s=i / 10, tokens=[i + 0.1, i + 0.2]) for i in range(0, 12, 2)]
+    given_up = record(1, scheduled_s=0.1, sent_s=0.1, tokens=[], status="timeout")
+
+    assert [] == judge(to_table([*rows, given_up]), schedule).reasons
+    lost = judge(to_table([*rows[:2], given_up]), schedule).reasons
+    assert ["4 of 12 scheduled requests have no record, first request 4."] == lost
+
+
 def test_what_an_interrupted_run_did_not_send_is_said(run):
     """Ctrl-C would make every run invalid, or hide what is missing."""
     rows, schedule = run()
@@ -83,6 +96,21 @@ def test_follow_ups_need_no_place_in_the_schedule(run, record):
     found = judge(rows.from_batches([*rows.to_batches(), *later.to_batches()]), schedule)
 
     assert found.valid
+
+
+def test_a_follow_up_without_a_record_is_missed_unless_the_window_ended_before(run, record):
+    """Turns of a conversation could be lost without a word; or every run of a minute with sessions would be invalid."""
+    rows, schedule = run()
+    last, at_s = (schedule[name][-1].as_py() for name in ("id", "scheduled_s"))
+    ended_s = rows["token_s"][-1].as_py()[-1]
+    later = schedule_chunk(
+        1, id=[last + 1], scheduled_s=[at_s + 5.0], prompt_tokens=[1], output_tokens=[1], after=[[last]], delay_s=[5.0]
+    )
+    whole = pa.concat_tables([schedule, later])
+
+    assert not judge(rows, whole).valid
+    assert judge(rows, whole, window_s=ended_s + 5.0).valid
+    assert not judge(rows, whole, window_s=ended_s + 5.1).valid
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,28 @@ def test_leaping_equals_stepping_with_follow_up_turns():
 
 
 @given(
+    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 200), st.integers(0, 8)), min_size=2, max_size=12),
+    replicas=st.integers(2, 4),
+)
+@settings(max_examples=100, deadline=None)
+def test_replicas_that_start_at_one_instant_do_not_leap_past_one_anothers_follow_ups(rows, replicas):
+    """A follow-up would wait behind a leap of many seconds that no real replica takes."""
+    first = [Request(i, at / 4, 16, output, session=i) for i, (at, output, _) in enumerate(sorted(rows))]
+    think_s = [think / 16 for _, _, think in sorted(rows)]
+
+    def run(leap):
+        def follow_ups(record):
+            if record.turn < 2:
+                at_s = record.token_s[-1] + think_s[record.session]
+                yield Request(record.request_id + 100, at_s, 16, 20, session=record.session, turn=record.turn + 1)
+
+        sim = Sim(replicas=replicas, latency="linear:base_s=0.0625,prefill_token_s=0,decode_seq_s=0", leap=leap)
+        return sorted((r.request_id, list(r.token_s), r.replica) for r in sim.simulate(first, follow_ups))
+
+    assert run(leap=False) == run(leap=True)
+
+
+@given(
     rows=st.lists(st.tuples(st.integers(0, 64), st.integers(1, 90), st.integers(1, 70)), min_size=1, max_size=20),
     policy=st.sampled_from(POLICIES),
     blocks=st.integers(11, 40),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from backends.sim import Sim
 from harness.errors import NotValid, UsageError
-from harness.records import to_table
+from harness.records import scheduled_table, to_table
+from harness.releases import Releases
+from harness.schedule import Schedule, digest
 
 
 @pytest.fixture
@@ -52,3 +56,29 @@ def test_a_folder_that_is_no_recording_is_one_sentence(stored, tmp_path_factory)
 
     with pytest.raises(UsageError, match="tells no arrived_s"):
         Sim(latency=f"recorded:{folder}")
+
+
+def test_a_run_with_follow_ups_gives_itself_again(tmp_path, draw):
+    """Turns of a conversation would come at other times in the simulator than in the run it repeats."""
+    roots = draw(40, rate_rps=8.0)
+    turns = [
+        replace(r, id=100 + r.id, session=r.id, turn=1, after=(r.id,), delay_s=0.1 * (r.id % 4)) for r in roots[:30]
+    ]
+    rows = sorted([*(replace(r, session=r.id) for r in roots), *turns], key=lambda r: r.scheduled_s + r.delay_s)
+    rows = [replace(r, scheduled_s=r.scheduled_s + r.delay_s) for r in rows]
+    table = scheduled_table(rows)
+    schedule = Schedule(table, digest(table))
+
+    def simulate(**fields):
+        sim = Sim(policy="vllm-v0", kv_blocks=60, **fields)
+        return sim, list(sim.simulate(schedule.planned(), Releases(schedule, pytest.fail)))
+
+    sim, records = simulate()
+    pq.write_table(to_table(records), tmp_path / "requests.parquet")
+    pq.write_table(sim.steps_table(), tmp_path / "steps.parquet")
+    again = simulate(latency=f"recorded:{tmp_path}")[1]
+
+    assert 70 == len(records)
+    assert [(r.request_id, r.scheduled_s, r.sent_s, list(r.token_s)) for r in records] == [
+        (r.request_id, r.scheduled_s, r.sent_s, list(r.token_s)) for r in again
+    ]

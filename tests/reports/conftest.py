@@ -77,6 +77,13 @@ def _schedule(records: list[RequestRecord]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEDULE)
 
 
+_BURSTINESS = {
+    "gap_cv": 1.02,
+    "dispersion": {"1": 0.97, "10": 1.05, "60": None},
+    "autocorrelation": {"1": 0.03, "10": -0.05, "60": None},
+}
+
+
 def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
     parsed = slos.parse(slo) if slo else slos.Slo()
     return {
@@ -103,8 +110,9 @@ def _info(table: pa.Table, slo: str, span_s: float) -> dict[str, Any]:
         "schedule": {"sha256": "5f70bf18a0860070" * 4, "requests": table.num_rows, "span_s": span_s},
         "summary": summarize(table, parsed),
         "fidelity": {
-            "requested_rps": 12.0, "achieved_rps": 11.9, "scheduled": table.num_rows, "sent": table.num_rows,
-            "dispersion": {"1": 0.97, "10": 1.05, "60": None}, "ks": 0.041, "ks_p": 0.72,
+            "requested_rps": 12.0, "drawn_rps": 11.9, "achieved_rps": 11.9, "scheduled": table.num_rows,
+            "sent": table.num_rows, **_BURSTINESS, "drawn": _BURSTINESS, "ks": 0.041, "ks_p": 0.72, "law": "clock",
+            "gaps": {"at": [0.01, 0.1, 0.3], "drawn": [0.88, 0.31, 0.0], "declared": [0.8869, 0.3012, 0.0273]},
             "lateness_p50_s": 0.0003, "lateness_p99_s": 0.0019, "lateness_max_s": 0.0024,
             "line": "sending: rate 11.9 of 12 req/s",
         },

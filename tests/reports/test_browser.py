@@ -8,10 +8,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from harness.folder import Run
-from reports import figures
+from reports import figures, traffic
 from reports.html import Html
 
 MakeRun = Callable[..., Run]
@@ -76,6 +77,24 @@ def test_every_figure_draws(scheme: str, make_run: MakeRun, look: Look) -> None:
 
     assert list(figures.modules()) == drawn(document)
     assert (scheme == "dark") == ("rgb(230, 232, 235)" in document)
+    untroubled(document, log)
+
+
+@pytest.mark.parametrize("width", ["1200", "500"])
+def test_every_picture_of_traffic_draws(width: str, look: Look) -> None:
+    """The page of a trace would stay empty, in a wide window or in a narrow one."""
+    rng = np.random.default_rng(0)
+    times, lengths = np.cumsum(rng.exponential(0.2, 2000)), rng.integers(1, 900, (2, 2000))
+    hostile = "</script><img src=x><a href='https://evil.example/'>x</a>"
+    facts = {
+        "name": hostile, "times_s": times, "prompt_tokens": lengths[0], "output_tokens": lengths[1],
+        "other": {"name": "drawn", "times_s": times**0.9}, "turns": [1, 1, 2, 5], "think_s": [1.0, 20.0, 300.0],
+        "curves": {"widths_s": [1, 10], "band_low": [0.8, 0.7], "band_high": [1.2, 1.4], "toys": {hostile: [1, 1]}},
+        "gap_law": {"name": hostile, "cdf": lambda gaps: 1 - np.exp(-5 * gaps)}, "texts": [hostile],
+    }  # fmt: skip
+    document, log = look(traffic.page(facts, hostile), f"--window-size={width},9000")
+
+    assert ["dispersion", "rate", "gaps", "lengths", "joint", "turns", "think"] == drawn(document)
     untroubled(document, log)
 
 

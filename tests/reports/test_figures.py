@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 import plotly.graph_objects as go
+import pyarrow as pa
 import pytest
 
 from harness import slo as slos
 from harness.api import Bound, Slo
 from harness.folder import Run
 from reports import _data, figures
-from reports.figures import _reduce, _style, arrivals, latency_cdf, slo_scale, timeline
+from reports.figures import _reduce, _style, arrivals, burstiness, gaps, latency_cdf, slo_scale, timeline
 
 MakeRun = Callable[..., Run]
 
@@ -84,6 +86,71 @@ def test_arrivals_count_every_request(make_run: MakeRun) -> None:
     assert round(sum(planned.y[:-1]) * width) == 500
 
 
+def follow(run: Run, session: bool) -> Run:
+    """The run with two of three requests waiting for the one before, as turns of a session or as users."""
+    assert run.schedule is not None
+    n = run.schedule.num_rows
+    columns = {
+        "after": [[] if i % 3 == 0 else [i - 1] for i in range(n)],
+        "session": [i // 3 if session else None for i in range(n)],
+    }
+    schedule = run.schedule
+    for name, values in columns.items():
+        at = schedule.schema.get_field_index(name)
+        schedule = schedule.set_column(at, schedule.schema.field(at), pa.array(values, schedule.schema.field(at).type))
+    return dataclasses.replace(run, schedule=schedule)
+
+
+def test_what_waits_for_answers_is_drawn_apart(make_run: MakeRun) -> None:
+    """Turns of sessions would stand at times at which nobody planned them."""
+    run = follow(make_run(300), session=True)
+    rate, curve = drawn(arrivals.figure(run)), drawn(burstiness.figure(run))
+
+    found = {t.name: round(float(np.sum(t.y[:-1] * np.diff(t.x)))) for t in rate.data if t.name != "lateness"}
+    assert {"planned": 100, "sent": 100, "sent, follow-ups included": 300} == {k: found[k] for k in list(found)[:3]}
+    assert ["planned", "sent", "sent, follow-ups included"] == [t.name for t in curve.data][-3:]
+    assert "300 of 300 planned requests were sent" in figures.finding(rate)
+
+
+def test_a_closed_loop_has_no_plan_to_draw(make_run: MakeRun) -> None:
+    """The first requests of the users would be drawn as the plan, and the gaps that answers make as a law's."""
+    run = follow(make_run(300), session=False)
+
+    assert "planned" not in [t.name for t in drawn(burstiness.figure(run)).data]
+    assert gaps.CLOSED == gaps.figure(run)
+
+
+def test_gaps_of_a_changing_rate_are_drawn_in_operational_time(make_run: MakeRun) -> None:
+    """Gaps in seconds would be drawn against a law that they do not have."""
+    run = make_run(300)
+    run.info["fidelity"]["law"] = "operational"
+    figure = drawn(gaps.figure(run))
+
+    assert "operational time" in figure.layout.xaxis.title.text
+    assert "0.041 from their declared law (KS, p 0.72)" in figures.finding(figure)
+
+
+def test_stamps_on_a_grid_have_no_picture_of_gaps(make_run: MakeRun) -> None:
+    """Three spikes would be drawn as a distribution."""
+    run = make_run(300)
+    run.info["fidelity"]["tick_s"] = 3.0
+
+    said = gaps.figure(run)
+    assert isinstance(said, str)
+    assert "the stamps stand on a grid of 3 s" in said
+
+
+def test_a_declared_rate_is_drawn_unless_it_was_recorded(make_run: MakeRun) -> None:
+    """A reader could not see the ramp that was asked for; or would see what a trace happened to have as asked."""
+    run, trace = make_run(300), make_run(300)
+    run.info["fidelity"]["rate_curve"] = {"end_s": 20.0, "rps": [1.0, 5.0]}
+    trace.info["workload"]["recorded"] = True
+    declared = [[t for t in drawn(arrivals.figure(r)).data if t.name == "declared"] for r in (run, trace)]
+
+    assert [1.0, 5.0, 5.0] == list(declared[0][0].y)
+    assert [] == declared[1]
+
+
 def test_timeline_keeps_the_extremes_of_many_steps(make_run: MakeRun) -> None:
     """The one step in which the blocks ran out would be lost among thirty thousand."""
     run = make_run(6000, 5)
@@ -99,11 +166,12 @@ def test_timeline_keeps_the_extremes_of_many_steps(make_run: MakeRun) -> None:
 def test_no_trace_has_too_many_points(make_run: MakeRun) -> None:
     """The page would grow with the run."""
     run = make_run(8000, 5)
+    whole = (slo_scale, burstiness)  # their points are scales and widths, not requests
     for module in figures.modules().values():
         figure = drawn(module.figure(run))
 
         assert all(len(t.x) <= _reduce.MOST for t in figure.data)
-        assert any(word in figures.caption(figure) for word in ("are drawn", "counts of")) or module is slo_scale
+        assert any(word in figures.caption(figure) for word in ("are drawn", "counts of")) or module in whole
 
 
 @pytest.mark.parametrize("n", [1, 7, 1999, 2001, 50_000])

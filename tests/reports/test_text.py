@@ -149,13 +149,85 @@ def test_no_number_has_an_exponent(make_run: MakeRun) -> None:
     """Rates and times would be printed as a machine writes them: '2e+03', '3.54e+03 s'."""
     run = make_run()
     run.info["workload"]["rate_rps"] = 2e9
-    run.info["fidelity"].update(achieved_rps=3.54e3, lateness_p50_s=7.82e-9)
+    run.info["fidelity"].update(achieved_rps=3.54e3, drawn_rps=2e9, lateness_p50_s=7.82e-9)
     text = Text(width=100).render(run)
 
     assert "at 2,000,000,000 requests per second" in text
     assert "achieved 3,540 req/s" in text
     assert "lateness p50 <0.001 ms" in text
     assert not re.search(r"\de[+-]\d", text)
+
+
+def sending(run: Run) -> str:
+    """The lines on rate and sending, unbroken."""
+    lines = Text(width=100).render(run).partition("\nrate ")[2].partition("\nreport ")[0]
+    return " ".join(lines.split())
+
+
+def test_the_sending_line_tells_drawn_from_sent(make_run: MakeRun) -> None:
+    """A client that smooths the bursts of its schedule would not be seen."""
+    run = make_run()
+    run.info["fidelity"]["drawn"] = {"dispersion": {"1": 3.9, "10": 4.1, "60": None}}
+
+    assert "dispersion 0.97 / 1.05 in 1 / 10 s (Poisson 1), drawn 3.90 / 4.10, lag-1" in sending(run)
+
+
+def test_the_sending_line_of_sessions_and_users(make_run: MakeRun) -> None:
+    """Sessions per second would be printed as requests per second, and what never came due be lost."""
+    run, users = make_run(), make_run()
+    after = {"planned": 400, "sent": 310, "dropped": 20, "not_sent": 70, "closed": False}
+    run.info["fidelity"].update(follow_ups=after, all={"rps": 44.0, "sent": 550})
+    users.info["fidelity"].update(follow_ups={**after, "closed": True}, all={"rps": 44.0}, ks=None, law="none")
+    run.info["workload"]["rate_rps"], users.info["workload"]["rate_rps"] = 48.0, None
+
+    assert "asked 48 req/s, achieved 44.0 req/s; sessions per second: asked 12, drawn 11.9, achieved 11.9" in sending(
+        run
+    )
+    assert "310 of 400 follow-ups sent, 20 dropped after a failure, 70 not due before the end" in sending(run)
+    assert "at 44 requests per second" in " ".join(Text(width=100).render(run).split())
+    assert "at 44 requests per second" in " ".join(Text(width=100).render(users).split())
+    assert "closed loop of 240 users, achieved 44.0 req/s" in sending(users)
+    assert "310 follow-ups sent" in sending(users)
+    assert "not due before the end" not in sending(users)
+    assert "law" not in sending(users)
+
+
+def test_what_is_sent_names_its_sessions_and_shared_prefixes(make_run: MakeRun) -> None:
+    """A run of conversations would look like one of single requests."""
+    run = make_run()
+    run.info["workload"]["provenance"] = {"sessions": "fixed:turns=3", "prefixes": "shared:count=2"}
+
+    assert "sharegpt, sessions fixed:turns=3, prefixes shared:count=2" in " ".join(Text(width=100).render(run).split())
+
+
+def test_a_result_speaks_of_the_rate_that_came_where_chance_decides_it(make_run: MakeRun) -> None:
+    """An hour without a campaign would be praised for carrying the mean rate of the month."""
+    run = make_run()
+    run.info["workload"]["rate_rps"] = 48.0
+    run.info["fidelity"].update(law="none", drawn_rps=11.5)
+
+    assert "at 11.5 requests per second" in " ".join(Text(width=100).render(run).split())
+
+
+def test_a_result_speaks_of_the_rate_that_was_drawn_where_few_requests_leave_it_to_chance(make_run: MakeRun) -> None:
+    """Fifteen requests at 1.62 requests per second would be said to have come at the one that was asked for."""
+    run = make_run()
+    run.info["workload"]["rate_rps"] = 10.0
+    near = " ".join(Text(width=100).render(run).split())
+    run.info["fidelity"]["drawn_rps"] = 10.9
+
+    assert "at 11.9 requests per second" in near
+    assert "at 10 requests per second" in " ".join(Text(width=100).render(run).split())
+
+
+def test_the_sending_line_without_a_law_and_on_a_grid(make_run: MakeRun) -> None:
+    """A trace would be printed with a spread of gaps that its stamps do not have, and without a word on its law."""
+    run = make_run()
+    run.info["fidelity"].update(ks=None, ks_p=None, law="none", tick_s=2.9997, expected_rps=6.0)
+
+    assert "stamps on a grid of 3 s, so gaps tell little, dispersion" in sending(run)
+    assert "no gap law declared" in sending(run)
+    assert "asked 12 req/s, in this stretch 6.00, drawn 11.9" in sending(run)
 
 
 def test_title_says_what_was_asked_for(make_run: MakeRun) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.api import Request
+from harness.api import Request, RequestRecord
 from harness.errors import UsageError
 from harness.registry import make
 
@@ -131,6 +131,19 @@ def test_leaps_give_the_records_of_single_steps(rate_rps: float) -> None:
         return [(r.request_id, list(r.token_s), r.decode_start_s) for r in sim.simulate(arrivals(rate_rps, 300))]
 
     assert records(leap=False) == records(leap=True)
+
+
+def test_an_answer_to_a_follow_up_has_the_further_token_too() -> None:
+    """Later turns of a conversation would be a step shorter than the first."""
+    sim = make("backends", "sim:compat=distserve_sim")
+
+    def follow_ups(record: RequestRecord) -> list[Request]:
+        later = Request(1, record.token_s[-1], 512, 64, after=(0,))
+        return [later] if record.request_id == 0 else []
+
+    records = list(sim.simulate(iter([Request(0, 0.0, 512, 64)]), follow_ups))
+
+    assert [65, 65] == [len(r.token_s) for r in records]
 
 
 def test_a_sequence_that_sits_out_can_be_cancelled() -> None:

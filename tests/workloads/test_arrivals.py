@@ -106,7 +106,7 @@ def test_extreme_burstiness_still_moves_forward() -> None:
         ("constant:rate=0", "rate_rps must be > 0"),
         ("gamma:cv=0", "cv must be > 0"),
         ("gamma:cv=1000", "cv must be between"),
-        ("gamma:cv=x", "cv must be float"),
+        ("gamma:cv=x", "cv must be a number"),
         ("gamma:shape=2", "no argument 'shape'"),
         ("gama", "Did you mean 'gamma'"),
         ("trace", "path must be given"),

@@ -20,6 +20,12 @@ AZ = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
 AZ_ROW = b"2023-11-16 18:15:46.6805900,374,44\n"
 BU = b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
 BU_ROW = b"5,ChatGPT,472,18,490,Conversation log\n"
+SP = b"arrived_at,num_prefill_tokens,num_decode_tokens\n"
+PL = b"at_s,prompt_tokens,output_tokens\n"
+BA_ROW = (
+    b'{"chat_id": 7, "parent_chat_id": -1, "timestamp": 1.5, "input_length": 9, "output_length": 5, "type": "text", '
+    b'"turn": 1, "hash_ids": [4]}\n'
+)
 MO_ROW = b'{"timestamp": 3000, "input_length": 600, "output_length": 5, "hash_ids": [0, 1]}\n'
 
 BROKEN = {
@@ -27,7 +33,7 @@ BROKEN = {
     "blank": (b"\n\n  \n", "holds only blank lines"),
     "header-only": (AZ, "has a header but no rows"),
     "binary": (b"\x7fELF\x00\x01\x02\x03", "line 1: this is a binary file"),
-    "parquet": (b"PAR1\x15\x04\x15\xff\n", "line 1: this is a binary file"),
+    "parquet-cut": (b"PAR1\x15\x04\x15\xff\n", "is no whole Parquet file"),
     "utf-16": (AZ.decode().encode("utf-16"), "line 1: this is a binary file"),
     "latin-1": (AZ + b"2023\xe9,1,2\n", "line 2: byte 0xe9 is not UTF-8 text"),
     "unknown-header": (b"a,b,c\n1,2,3\n", "line 1: no reader knows the columns a, b, c; azure needs CSV with TIMESTAMP"),
@@ -66,6 +72,25 @@ BROKEN = {
     "json-id-half": (MO_ROW.replace(b"[0, 1]", b"[0, 1.5]"), "line 1, column 'hash_ids': an id must be a whole number"),
     "json-unsorted": (MO_ROW + MO_ROW.replace(b"3000", b"0"), "line 2, column 'timestamp': stamps must not fall"),
     "json-unknown": (b'{"arrived_at": 1}\n', "line 1: no reader knows the columns arrived_at"),
+    "json-list-cut": (b"[" + MO_ROW[:-1] + b",\n" + MO_ROW[:40], "line 2: not complete JSON .*: the list has no end"),
+    "json-list-comma": (b"[" + MO_ROW[:-1] + MO_ROW[:-1] + b"]", "line 1: ',' or ']' expected in the JSON list"),
+    "json-list-number": (b"[" + MO_ROW[:-1] + b", 7]", "line 1: a JSON object expected in the JSON list, got '7]'"),
+    "json-list-more": (b"[" + MO_ROW[:-1] + b"]\nx", "line 2: 'x' after the end of the JSON list"),
+    "json-list-empty": (b"[\n]\n", "is an empty JSON list"),
+    "json-number": (b"7\n", "no reader knows the columns 7"),
+    "bailian-ids": (BA_ROW.replace(b"[4]", b"[4, 5]"), "line 1, column 'hash_ids': at most 1 ids expected for 9 tokens"),
+    "bailian-name": (BA_ROW.replace(b"-1", b"[7]"), "line 1, column 'parent_chat_id': a name .* expected, got"),
+    "bailian-turn": (BA_ROW.replace(b'"turn": 1', b'"turn": 0.5'), "line 1, column 'turn': a token count must be a whole"),
+    "timed-trace-stamp": (b'{"timestamp": null, "input_length": 1, "output_length": 1}', "line 1, column 'timestamp': a number is missing"),
+    "talk": (b'[{"conversations": [{"from": "human", "value": "a"}]}]', "holds text, no token counts"),
+    "splitwise-unsorted": (SP + b"1.5,1,1\n1.25,1,1\n", "line 3, column 'arrived_at': stamps must not fall, this one is 0.25 s"),
+    "plain-date": (PL + b"2024-05-12 00:00:00,1,1\n12,1,1\n", "line 3, column 'at_s': a stamp such as"),
+    "plain-year": (PL + b"9999-05-12 00:00:00,1,1\n", "line 2, column 'at_s': a year between 1678 and 2261"),
+    "plain-all-zero": (PL + b"1,0,1\n1,1,0\n", r"no request is left \(1 prompt_tokens is 0, 1 output_tokens is 0"),
+    "plain-return": (PL + b"1,1\r,1\n", "line 2: not a CSV row .a carriage return within the line"),
+    "plain-old-mac": (PL.replace(b"\n", b"\r") + b"1,1,1\r", "no reader knows|not a CSV row"),
+    "plain-quoted-line-end": (PL + b'1,"1\n",1\n2,"x\ny",1\n', "line 4, column 'prompt_tokens': a finite number"),
+    "zstd-rubbish": (b"\x28\xb5\x2f\xfdnothing of that kind", "cannot be read after line 0"),
     "gzip-cut": (gzip.compress(AZ + AZ_ROW * 1000)[:-20], "cannot be read after line"),
     "gzip-rubbish": (b"\x1f\x8bnothing of that kind", "cannot be read after line 0"),
 }  # fmt: skip
@@ -98,7 +123,7 @@ def test_a_missing_file_names_its_neighbour(tmp_path: Path) -> None:
         load_trace(str(tmp_path / "x"))
     with pytest.raises(UsageError, match="there is no folder"):
         load_trace(str(tmp_path / "nowhere" / "x.csv"))
-    with pytest.raises(UsageError, match=r"is a folder; name a file in it; '.*' holds conversation.csv"):
+    with pytest.raises(UsageError, match=r"is a folder, and a trace is a file; '.*' holds conversation.csv"):
         load_trace(str(tmp_path))
 
 

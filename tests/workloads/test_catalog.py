@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tomllib
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 from harness.api import Request
 from harness.errors import UsageError
 from harness.registry import make
+from harness.schedule import Schedule
 from workloads import catalog
 from workloads.lengths.fixed import Fixed
 from workloads.mixed import Mixed
@@ -25,7 +25,7 @@ MIXED = ["chatbot", "code", "summarization"]
 
 
 def draw(loaded: catalog.Loaded, count: int, seed: int = 0) -> list[Request]:
-    return list(islice(loaded.workload.start(np.random.default_rng(seed)), count))
+    return list(Schedule.draw(loaded.workload, seed=seed, requests=count))
 
 
 @pytest.fixture
@@ -61,7 +61,9 @@ def test_every_preset_loads_and_is_explained(name: str) -> None:
     text = catalog.explain(name)
 
     assert tomllib.loads(catalog.preset_text(name))["about"].strip() in text
-    assert loaded.requests == len(draw(loaded, loaded.requests or 0))
+    drawn = draw(loaded, loaded.requests or 0)
+    assert (loaded.requests or 0) <= len(drawn)  # and the rest of tasks that have begun
+    assert len(drawn) == loaded.requests or drawn[-1].slo_task_s is not None
     for word in ("Source:", "Tokenizer:", "Preparation:", "Default SLO:"):
         assert word in text
 
@@ -114,6 +116,12 @@ def test_a_lengths_spec_is_a_workload(spec: str) -> None:
     assert 10 == len(draw(loaded, 10))
 
 
+def test_lengths_named_like_a_preset_are_lengths_where_they_have_arguments() -> None:
+    """If this failed, one of two things of a name could not be had."""
+    assert "Classes: 2" in catalog.explain("burstgpt")
+    assert "burstgpt:service=api" == catalog.load("burstgpt:service=api").lengths_text
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     st.sampled_from(["poisson", "gamma:cv=3", "constant", "gamma:cv=0.2"]),
@@ -163,6 +171,25 @@ def test_which_rate_holds(rate: float | None, arrivals: str | None, expected: fl
 
     assert expected == loaded.rate_rps
     assert text == loaded.arrivals_text
+
+
+@pytest.mark.parametrize(
+    ("workload", "arrivals", "expected"),
+    [
+        ("chatbot", "burstgpt:service=api", 2.0),
+        ("chatbot", "azure", 2.0),
+        ("chatbot", "steps:levels=1/3", 2.0),
+        ("chatbot", "steps:levels=2/6", 4.0),
+        ("fixed", "azure", 5.53),
+        ("fixed", "gamma:cv=2", 1.0),
+        ("azure-conversation", None, 5.53),
+    ],
+)
+def test_which_rate_holds_for_arrivals_with_a_rate_of_their_own(
+    workload: str, arrivals: str | None, expected: float
+) -> None:
+    """If this failed, a demonstration would take hours at a published rate, or a staircase would be bent in silence."""
+    assert expected == pytest.approx(catalog.load(workload, arrivals=arrivals).rate_rps, abs=0.005)
 
 
 def test_the_law_of_the_gaps_is_handed_on_where_there_is_one(trace: Path) -> None:
@@ -217,7 +244,7 @@ def test_the_seed_reaches_the_content() -> None:
 def test_bounds_of_a_class_travel_with_each_request() -> None:
     """If this failed, a mix of classes could not be held to different objectives."""
     mixed = Mixed(make("arrivals", "poisson"), Fixed(), tag="long", slo={"ttft": 2.0})
-    request = next(mixed.start(np.random.default_rng(0)))
+    request = next(iter(Schedule.draw(mixed, seed=0, requests=1)))
 
     assert ("long", 2.0, None) == (request.tag, request.slo_ttft_s, request.slo_tpot_s)
 

@@ -184,7 +184,7 @@ def test_both_bounds_of_a_uniform_come_out() -> None:
     [
         ("fixed:prompt=0", "prompt_tokens must be between 1"),
         ("fixed:output=-3", "output_tokens must be between 1"),
-        ("fixed:prompt=1.5", "prompt_tokens must be int"),
+        ("fixed:prompt=1.5", "prompt_tokens must be a whole number"),
         ("fixed:prompts=3", "Did you mean 'prompt_tokens'"),
         ("uniform:prompt_min=9,prompt_max=8", "prompt_max_tokens must be at least prompt_min_tokens"),
         ("lognormal:prompt_mean=0", "prompt_mean_tokens must be between 1"),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from harness.errors import UsageError
+from harness.schedule import Schedule
 from workloads import traces
 from workloads.catalog import Loaded, load_trace
 from workloads.content.tokens import Tokens
@@ -29,7 +30,7 @@ V3 = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Tot
 
 
 def requests(loaded: Loaded) -> list[Request]:
-    return list(loaded.workload.start(np.random.default_rng(0)))
+    return list(Schedule.draw(loaded.workload, seed=0))
 
 
 def write(folder: Path, text: str, name: str = "trace.csv") -> str:

@@ -1,0 +1,644 @@
+"""Every command of `bench trace` does what it says; whatever is typed wrongly is answered by one sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy.stats import spearmanr
+
+from harness.cli import main
+from workloads import traces
+
+Bench = Callable[..., tuple[int, str, str]]
+ROWS = 400
+
+
+@pytest.fixture
+def bench(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Run `bench trace ...` in a folder of its own; gives exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> tuple[int, str, str]:
+        code = main(["trace", *words])
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    return run
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> str:
+    """A CSV of 400 Poisson requests in about 200 s, half of them tagged."""
+    rng = np.random.default_rng(1)
+    at_s = np.cumsum(rng.exponential(0.5, ROWS)) - 0.1
+    lines = [
+        f"{at:.6f},{prompt},{output},{'api' if i % 2 else 'chat'}"
+        for i, (at, prompt, output) in enumerate(
+            zip(at_s, rng.integers(1, 5000, ROWS), rng.integers(1, 900, ROWS), strict=True)
+        )
+    ]
+    (tmp_path / "plain.csv").write_text("\n".join(["at_s,prompt_tokens,output_tokens,tag", *lines]) + "\n")
+    return "plain.csv"
+
+
+@pytest.fixture
+def mooncake(tmp_path: Path) -> str:
+    """JSON lines on ticks of 3 s, with blocks that all prompts or some share."""
+    rng = np.random.default_rng(2)
+    rows = []
+    for i in range(300):
+        ids = [0, *(rng.integers(1, 40, 3).cumsum() + 1).tolist()]
+        rows.append({"timestamp": 3000 * (i // 10), "input_length": 512 * 4, "output_length": 50, "hash_ids": ids})
+    (tmp_path / "moon.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return "moon.jsonl"
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> str:
+    """BurstGPT rows of release 3: whole seconds, conversations of three turns, a failure."""
+    lines = ["Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"]
+    lines += [f"{7 * i}.0,s{i // 3},2.0,ChatGPT,{10 + i},{5 + i},{15 + 2 * i},Conversation log" for i in range(60)]
+    lines.append("500.0,,2.0,GPT-4,10,0,10,API log")
+    (tmp_path / "talk.csv").write_text("\n".join(lines))
+    return "talk.csv"
+
+
+class TestInfo:
+    """`bench trace info`."""
+
+    def test_text(self, bench: Bench, plain: str) -> None:
+        """A reader would not learn how much, how long and how bursty."""
+        code, out, _ = bench("info", plain)
+
+        assert 0 == code
+        assert "plain.csv: 400 requests in 3 min" in out
+        for word in (
+            "SHA-256",
+            "prompt",
+            "Spearman",
+            "dispersion",
+            "Poisson",
+            "CV",
+            "autocorrelation",
+            "minutes",
+            "api",
+        ):
+            assert word in out
+        assert "not a file of our list" in out
+
+    def test_json_agrees_with_numpy(self, bench: Bench, plain: str) -> None:
+        """A script would read other numbers than the trace has."""
+        _, out, _ = bench("info", plain, "--json")
+        facts = json.loads(out)
+        trace = traces.read(plain)
+        prompt = trace.table["prompt_tokens"].to_numpy()
+        gaps_s = np.diff(trace.at_s)
+
+        assert ROWS == facts["requests"] == facts["file"]["requests"]
+        assert prompt.mean() == pytest.approx(facts["lengths"]["prompt_tokens"]["mean"])
+        assert np.percentile(prompt, 90) == pytest.approx(facts["lengths"]["prompt_tokens"]["p90"])
+        assert gaps_s.std(ddof=1) / gaps_s.mean() == pytest.approx(facts["gaps"]["cv"])
+        assert (ROWS - 1) / trace.at_s[-1] == pytest.approx(facts["rate_rps"])
+        output = trace.table["output_tokens"].to_numpy()
+        assert spearmanr(prompt, output).statistic == pytest.approx(facts["lengths"]["spearman"])
+        assert facts["ticks"] is None
+
+    def test_ticks_stand_for_gaps(self, bench: Bench, mooncake: str) -> None:
+        """The CV of gaps of a 3-s grid would be taken for burstiness."""
+        _, out, _ = bench("info", mooncake)
+        facts = json.loads(bench("info", mooncake, "--json")[1])
+
+        assert "ticks of 3 s" in out
+        assert "not shown" in out
+        assert (30, 10.0, 10) == (facts["ticks"]["ticks"], facts["ticks"]["mean"], facts["ticks"]["most"])
+        assert {"3": 0.0, "9": 0.0} == facts["ticks"]["dispersion"]
+
+    def test_prefix_caches(self, bench: Bench, mooncake: str) -> None:
+        """A pool could not be sized from a trace."""
+        _, out, _ = bench("info", mooncake, "--cache", "lru:blocks=8", "--cache", "lru:tokens=1M")
+        facts = json.loads(bench("info", mooncake, "--cache", "lru:blocks=8", "--json")[1])["prefixes"]
+        small = facts["caches"]["lru:blocks=8"]
+
+        assert "lru:tokens=1M" in out
+        assert (1200, 512) == (facts["blocks"], facts["block_tokens"])
+        assert 299 / 1200 <= facts["endless_hit_ratio"]
+        assert 8 == small["capacity_blocks"]
+        assert small["hit_ratio"] < facts["endless_hit_ratio"]
+        assert small["share_of_endless"] == pytest.approx(small["hit_ratio"] / facts["endless_hit_ratio"])
+
+    def test_conversations_by_hand(self, bench: Bench, talk: str) -> None:
+        """Turns would be counted over all rows, or think times across conversations."""
+        _, out, _ = bench("info", talk)
+        facts = json.loads(bench("info", talk, "--json")[1])
+        found = facts["conversations"]
+
+        assert (20, 60, 3.0) == (found["conversations"], found["requests"], found["turns"]["mean"])
+        assert (7.0, 7.0, 1.0) == (found["think_s"]["p10"], found["think_s"]["p99"], found["think_below_300_s"])
+        assert {"failed (Response tokens is 0)": 1} == facts["file"]["dropped"]
+        assert "left out: 1 failed" in out
+        assert "20 with 60 requests" in out
+
+    def test_classes_are_told_apart(self, bench: Bench, tmp_path: Path) -> None:
+        """Traffic of two kinds would be described by a mean of both, which is neither."""
+        rows = [f"{i},{10 if i % 4 else 1000},{i % 4 + 1},{'chat' if i % 4 else 'api'}" for i in range(4000)]
+        (tmp_path / "two.csv").write_text("\n".join(["at_s,prompt_tokens,output_tokens,tag", *rows, "4000,1,1,"]))
+        _, out, _ = bench("info", "two.csv")
+        found = json.loads(bench("info", "two.csv", "--json")[1])["classes"]
+
+        assert ["chat", "api", "none"] == list(found)
+        assert (3000, 10.0, 3.0) == tuple(found["chat"][k] for k in ("requests", "prompt_mean", "output_mean"))
+        assert (1000, 0.25, 0.0) == tuple(found["api"][k] for k in ("requests", "rate_rps", "window_cv_p50"))
+        assert found["none"]["rate_rps"] is None
+        assert "CV in 20 min" in out
+
+    def test_slices_and_filters(self, bench: Bench, plain: str) -> None:
+        """The facts would be those of the whole file."""
+        facts = json.loads(bench("info", plain, "--start", "1min", "--stop", "2min", "--where", "tag=api", "--json")[1])
+
+        assert 30 == pytest.approx(facts["requests"] / 2, abs=12)
+        assert 60 >= facts["span_s"]
+        assert "not tag=api" in facts["file"]["left_out"]
+
+    def test_pictures_are_offline(self, bench: Bench, talk: str) -> None:
+        """A page would need the network, or leave out what the terminal says."""
+        code, _, err = bench("info", talk, "--html", "talk.html")
+        page = Path("talk.html").read_text()
+
+        assert 0 == code
+        assert "talk.html" in err
+        assert "20 with 60 requests" in page
+        assert not re.search(r'(src|href)="https?://', page)
+
+    def test_one_request(self, bench: Bench, tmp_path: Path) -> None:
+        """Statistics of one row would divide by zero."""
+        (tmp_path / "one.csv").write_text("at_s,prompt_tokens,output_tokens\n3,1,1\n")
+        code, out, _ = bench("info", "one.csv")
+
+        assert 0 == code
+        assert "all at one instant" in out
+        assert "Too short" in out
+
+
+class TestPublishedFigures:
+    """The published figures, through the command that a user would type."""
+
+    def test_azure_2023(self, bench: Bench, shared_data: Path) -> None:
+        """The best-known trace would be described by other numbers than everybody else's."""
+        file = shared_data / "traces/azure2023/AzureLLMInferenceTrace_conv.csv"
+        facts = json.loads(bench("info", str(file), "--json")[1])
+        lengths, counts = facts["lengths"], facts["counts"]
+
+        assert (19_366, 5.530) == (facts["requests"], round(facts["rate_rps"], 3))
+        assert (1.094, None) == (round(facts["gaps"]["cv"], 3), facts["ticks"])
+        assert [1.39, 3.87, 16.41] == [round(counts["dispersion"][width], 2) for width in ("1", "10", "60")]
+        assert 0.69 == round(counts["acf"]["10"], 2)
+        assert 1.04 == round(facts["gaps"]["window_cv"]["300"]["p50"], 2)
+        assert (1155, 1020, 211, 129) == tuple(
+            round(lengths[side][key]) for side in ("prompt_tokens", "output_tokens") for key in ("mean", "p50")
+        )
+        assert 0.07 == round(lengths["spearman"], 2)
+        assert facts["file"]["known"].startswith("Azure")
+
+    def test_mooncake_conversation(self, bench: Bench, shared_data: Path) -> None:
+        """A grid would pass for bursts, or a pool look larger than it is."""
+        file = shared_data / "traces/mooncake/conversation_trace.jsonl"
+        caches = ("--cache", "lru:tokens=3M", "--cache", "lru:tokens=50M")
+        facts = json.loads(bench("info", str(file), *caches, "--json")[1])
+        ticks, prefixes = facts["ticks"], facts["prefixes"]
+        shares = [prefixes["caches"][f"lru:tokens={size}"]["share_of_endless"] for size in ("3M", "50M")]
+
+        assert (1180, 10.2) == (ticks["ticks"], round(ticks["mean"], 1))
+        assert [1.10, 2.31, 2.86, 8.06] == [round(ticks["dispersion"][width], 2) for width in ("3", "30", "60", "300")]
+        assert [0.15, 0.17] == [round(value, 2) for value in ticks["acf"]]
+        assert (288_500, 182_790) == (prefixes["blocks"], prefixes["distinct"])
+        assert 0.3664 == round(prefixes["endless_hit_ratio"], 4)
+        assert [0.371, 0.992] == pytest.approx(shares, abs=0.005)
+
+
+class TestCheck:
+    """`bench trace check`."""
+
+    def test_clean(self, bench: Bench, plain: str) -> None:
+        """Good traces would fail in scripts."""
+        code, out, _ = bench("check", plain)
+
+        assert 0 == code
+        assert "verdict     clean" in out
+
+    def test_failures_are_odd(self, bench: Bench, talk: str) -> None:
+        """Rows that are no requests would pass unseen."""
+        code, out, _ = bench("check", talk)
+
+        assert 1 == code
+        assert "Response tokens is 0" in out
+        assert "1 finding" in out
+
+    def test_a_known_name_with_other_bytes(self, bench: Bench, plain: str) -> None:
+        """Invented rows under an official name would pass."""
+        Path(plain).rename("AzureLLMInferenceTrace_conv.csv")
+        code, out, _ = bench("check", "AzureLLMInferenceTrace_conv.csv", "--reader", "csv")
+
+        assert 1 == code
+        assert "AzureLLMInferenceTrace_conv.csv" in out
+
+    def test_official_files_are_clean(self, bench: Bench, shared_data: Path) -> None:
+        """The grid of Mooncake, for which its format is known, would be an error."""
+        for file in ("azure2023/AzureLLMInferenceTrace_conv.csv", "mooncake/conversation_trace.jsonl"):
+            code, out, _ = bench("check", str(shared_data / "traces" / file), "--json")
+
+            assert 0 == code
+            assert [] == json.loads(out)["odd"]
+
+    def test_equal_rows_under_fine_stamps(self, bench: Bench, tmp_path: Path) -> None:
+        """A file that was joined with itself would pass, or whole-second stamps would not."""
+        at_s = np.cumsum(np.random.default_rng(3).exponential(1, 50))
+        rows = [f"{at:.6f},{i + 1},5" for i, at in enumerate(at_s) for _ in range(2)]
+        coarse = [f"{i},{1 + i // 30},5" for i in range(50) for _ in range(2)]
+        for name, lines in (("fine.csv", rows), ("coarse.csv", coarse)):
+            (tmp_path / name).write_text("\n".join(["at_s,prompt_tokens,output_tokens", *lines]))
+        fine, out, _ = bench("check", "fine.csv")
+
+        assert 1 == fine
+        assert "50 rows are equal to another" in out
+        assert 0 == bench("check", "coarse.csv")[0]
+
+    def test_falling_stamps_are_odd(self, bench: Bench, tmp_path: Path) -> None:
+        """Rows out of order would be checked as if nothing were wrong, or nothing else be told about them."""
+        (tmp_path / "fall.csv").write_text("at_s,prompt_tokens,output_tokens\n5,1,1\n3,1,1\n6,0,1\n")
+        code, out, _ = bench("check", "fall.csv", "--json")
+        facts = json.loads(out)
+
+        assert 1 == code
+        assert "line 3" in facts["odd"][0]
+        assert "prompt_tokens is 0" in facts["odd"][1]
+        assert (3, 2) == (facts["rows"], facts["requests"])
+
+    def test_broken_rows_cannot_be_read(self, bench: Bench, tmp_path: Path) -> None:
+        """A file that nothing can use would only be called odd."""
+        (tmp_path / "bad.csv").write_text("at_s,prompt_tokens,output_tokens\n5,1,1\n3,many,1\n")
+        code, out, err = bench("check", "bad.csv")
+
+        assert (2, "") == (code, out)
+        assert "line 3" in err
+
+
+class TestWriting:
+    """`convert`, `slice` and `scale`."""
+
+    @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
+    def test_round_trips_are_exact(self, bench: Bench, plain: str, talk: str, ending: str) -> None:
+        """A converted trace would be another trace."""
+        for source in (plain, talk):
+            assert 0 == bench("convert", source, "-o", f"out.{ending}", "--force")[0]
+            before, after = traces.read(source).table, traces.read(f"out.{ending}").table
+
+            assert before.column_names == after.column_names
+            for name in before.column_names:
+                assert before[name].to_pylist() == after[name].to_pylist()
+
+    @pytest.mark.parametrize("ending", ["parquet", "jsonl"])
+    def test_prefixes_survive(self, bench: Bench, mooncake: str, ending: str) -> None:
+        """A converted trace would share nothing, or other blocks."""
+        bench("convert", mooncake, "-o", f"out.{ending}")
+        before, after = traces.read(mooncake), traces.read(f"out.{ending}")
+
+        assert before.table["prefix_ids"].to_pylist() == after.table["prefix_ids"].to_pylist()
+        assert before.block_tokens == after.block_tokens
+
+    def test_parquet_explains_itself(self, bench: Bench, mooncake: str) -> None:
+        """Nobody could tell where the rows of a file come from, nor in which units."""
+        bench("convert", mooncake, "-o", "out.parquet")
+        with pq.ParquetFile("out.parquet") as file:
+            schema, stored = file.schema_arrow, file.metadata.metadata
+        origin = json.loads(stored[b"bench.source"])
+        _, out, _ = bench("info", "out.parquet")
+
+        assert b"trace" == schema.metadata[b"bench.table"]
+        assert b"512" == schema.metadata[b"bench.block_tokens"]
+        assert b"s" == schema.field("at_s").metadata[b"unit"]
+        assert b"tokens" == schema.field("prompt_tokens").metadata[b"unit"]
+        assert traces.read(mooncake).facts["sha256"] == origin["sha256"]
+        assert "made from   moon.jsonl" in out
+
+    def test_lists_do_not_fit_into_csv(self, bench: Bench, mooncake: str) -> None:
+        """Prefixes would be lost without a word."""
+        code, _, err = bench("convert", mooncake, "-o", "out.csv")
+
+        assert 2 == code
+        assert "write .parquet or .jsonl" in err
+        assert not list(Path().glob("out.csv*"))
+
+    def test_names_of_columns(self, bench: Bench, tmp_path: Path) -> None:
+        """A file of one's own could not be read."""
+        (tmp_path / "mine.csv").write_text("when,in,out\n1,2,3\n4,5,6\n")
+        code, _, _ = bench("convert", "mine.csv", "-o", "out.csv", "--columns", "at=when,prompt=in,output=out")
+
+        assert 0 == code
+        assert [0.0, 3.0] == traces.read("out.csv").at_s.tolist()
+
+    def test_sorting(self, bench: Bench, tmp_path: Path) -> None:
+        """Rows out of order could never be used."""
+        (tmp_path / "fall.csv").write_text("at_s,prompt_tokens,output_tokens\n1,1,1\n5,2,1\n3,3,1\n")
+        refused, _, err = bench("convert", "fall.csv", "-o", "out.csv")
+        left = list(Path().glob("out*"))
+        code, _, _ = bench("convert", "fall.csv", "-o", "out.csv", "--sort")
+
+        assert (2, 0) == (refused, code)
+        assert "sort" in err
+        assert [] == left
+        assert [1, 3, 2] == traces.read("out.csv").table["prompt_tokens"].to_pylist()
+
+    def test_a_failure_leaves_what_was_there(self, bench: Bench, plain: str, tmp_path: Path) -> None:
+        """A broken source would cost the good file that was to be replaced."""
+        bench("convert", plain, "-o", "out.parquet")
+        before = Path("out.parquet").read_bytes()
+        (tmp_path / "bad.csv").write_text("at_s,prompt_tokens,output_tokens\n1,1,1\n2,x,1\n")
+        code, _, _ = bench("convert", "bad.csv", "-o", "out.parquet", "--force")
+
+        assert 2 == code
+        assert before == Path("out.parquet").read_bytes()
+        assert not list(Path().glob("*.part"))
+
+    def test_slices(self, bench: Bench, plain: str) -> None:
+        """A slice would hold other rows, or not say which it left out."""
+        code, out, _ = bench(
+            "slice", plain, "-o", "out.parquet", "--tag", "api", "--where", "prompt<=2500", "--limit", "50"
+        )
+        before = traces.read(plain).table.to_pylist()
+        wanted = [r for r in before if r["tag"] == "api" and r["prompt_tokens"] <= 2500][:50]
+        after = traces.read("out.parquet").table
+
+        assert 0 == code
+        assert [r["prompt_tokens"] for r in wanted] == after["prompt_tokens"].to_pylist()
+        assert np.array([r["at_s"] - wanted[0]["at_s"] for r in wanted]) == pytest.approx(after["at_s"].to_numpy())
+        assert "not tag=api" in out
+        assert "after the first 50" in out
+
+    def test_scaling_says_what_it_did(self, bench: Bench, plain: str) -> None:
+        """Load would be changed in one way and reported in another."""
+        code, out, _ = bench("scale", plain, "superpose:2", "compress:4", "-o", "out.parquet", "--seed", "5")
+        again = bench("scale", plain, "superpose:2", "compress:4", "-o", "again.parquet", "--seed", "5")[0]
+        _, told, _ = bench("info", "out.parquet")
+
+        assert (0, 0) == (code, again)
+        assert "superpose:2: rate x copies" in out
+        assert "compress:4: rate x factor" in out
+        assert "superpose:2; compress:4; seed 5" in told
+        assert 2 * ROWS == len(traces.read("out.parquet"))
+        assert traces.read("out.parquet").table == traces.read("again.parquet").table
+        assert 8 * traces.read(plain).mean_rate_rps == pytest.approx(traces.read("out.parquet").mean_rate_rps, rel=0.02)
+
+
+class TestFitAndGenerate:
+    """`fit` and `generate` as commands; what they compute is tested with the models."""
+
+    def test_a_model_and_its_draws(self, bench: Bench, plain: str) -> None:
+        """A model could be written but not used, or workers would change what is drawn."""
+        code, out, _ = bench("fit", plain, "-o", "model.json", "--html", "fit.html")
+        one = bench("generate", "model.json", "-o", "one.parquet", "--requests", "500", "--rate", "10", "--seed", "3")
+        two = bench(
+            "generate",
+            "model.json",
+            "-o",
+            "two.parquet",
+            "--requests",
+            "500",
+            "--rate",
+            "10",
+            "--seed",
+            "3",
+            "--workers",
+            "2",
+        )
+
+        assert (0, 0, 0) == (code, one[0], two[0])
+        assert "req/s" in out
+        assert "<html" in Path("fit.html").read_text()
+        assert 500 == len(traces.read("one.parquet"))
+        assert traces.read("one.parquet").table == traces.read("two.parquet").table
+        assert 10 == pytest.approx(traces.read("one.parquet").mean_rate_rps, rel=0.2)
+
+    def test_quality_as_json(self, bench: Bench, plain: str) -> None:
+        """A script could not judge a fit."""
+        _, out, _ = bench("fit", plain, "-o", "model.json", "--json")
+
+        assert "curve_distance" in json.loads(out)
+
+    def test_a_workload_as_a_trace(self, bench: Bench) -> None:
+        """A workload could not be looked at, or handed to another tool."""
+        code, out, _ = bench(
+            "generate", "chatbot", "-o", "out.csv", "--rate", "5", "--duration", "1min", "--arrivals", "gamma:cv=2"
+        )
+        trace = traces.read("out.csv")
+
+        assert 0 == code
+        assert "gamma" in out
+        assert 5 == pytest.approx(len(trace) / 60, rel=0.4)
+
+    def test_waiting_turns_are_told(self, bench: Bench) -> None:
+        """Turns without the time of their answers would be replayed as the burst that nobody sends."""
+        line = "generate chatbot --sessions fixed:turns=2,think=0 --requests 6 -o"
+        _, text, _ = bench(*line.split(), "two words.parquet")
+
+        assert "replay with --turns answered" in " ".join(text.split())
+        assert "bench trace info 'two words.parquet'" in text
+        assert "--turns" not in bench("generate", "chatbot", "--requests", "5", "-o", "plain-turns.csv")[1]
+
+    def test_a_preset_file_is_a_workload(self, bench: Bench) -> None:
+        """A preset of one's own could be run, but not drawn: it would be taken for a model."""
+        Path("mine.toml").write_text(
+            """about = "Mine."\nrate_rps = 2.0\nlengths = "fixed"\n[provenance]\nsource = "me"\n"""
+        )
+
+        assert bench("generate", "mine.toml", "--requests", "5", "-o", "mine.csv")[0] == 0
+
+    def test_blocks_of_two_sizes_become_those_of_one(self) -> None:
+        """Blocks of 64 tokens would be read as blocks of 16, and a prefix cache find a quarter of them."""
+        from harness.records import schedule_chunk
+        from workloads.trace_tools.drawn import block_tokens, trace_table
+
+        chunk = schedule_chunk(
+            4, id=[0, 1, 2, 3], scheduled_s=[0.0, 1.0, 2.0, 3.0], prompt_tokens=[999] * 4, output_tokens=[1] * 4,
+            prefix_ids=[[7, 8], [7], [], [3, 4]], prefix_block_tokens=[64, 64, 512, 16],
+        )  # fmt: skip
+        found = trace_table(chunk)["prefix_ids"].to_pylist()
+
+        assert 16 == block_tokens(chunk)
+        assert [8, 4, 0, 2] == list(map(len, found))
+        assert found[0][:4] == found[1]
+        assert 10 == len({block for row in found for block in row})
+
+    def test_json_lines_tell_the_size_of_their_blocks(self, bench: Bench) -> None:
+        """Blocks of 16 tokens would be read as blocks of 512 after a change of format."""
+        from workloads import traces
+
+        bench("generate", "chatbot", "--prefixes", "shared:tokens=80", "--requests", "20", "-o", "blocks.parquet")
+        assert 0 == bench("convert", "blocks.parquet", "-o", "blocks.jsonl")[0]
+        one, other = (traces.read(name, None, traces.Slice()) for name in ("blocks.parquet", "blocks.jsonl"))
+
+        assert 16 == one.block_tokens == other.block_tokens
+        assert one.table["prefix_ids"].to_pylist() == other.table["prefix_ids"].to_pylist()
+
+    def test_links_of_a_workload_survive(self) -> None:
+        """Conversations that are drawn would be strangers' requests once written."""
+        from harness.records import schedule_chunk
+        from workloads.trace_tools.drawn import trace_table
+
+        chunk = schedule_chunk(
+            4, id=[10, 11, 12, 13], scheduled_s=[0.0, 1.0, 2.0, 3.0], prompt_tokens=[1] * 4, output_tokens=[1] * 4,
+            session=[5, 5, None, 5], turn=[0, 1, 0, 2], after=[[], [10], [], [10, 11]],
+        )  # fmt: skip
+        table = trace_table(chunk)
+
+        assert [None, 0, None, 1] == table["parent"].to_pylist()
+        assert ["at_s", "prompt_tokens", "output_tokens", "session", "turn", "parent"] == table.column_names
+
+
+# command line -> exit code, what the sentence must name
+WRONG: list[tuple[str, int, str]] = [
+    ("inof plain.csv", 2, "Did you mean 'info'"),
+    ("plain.csv", 2, "bench trace info FILE"),
+    ("info", 2, "Missing argument"),
+    ("info plian.csv", 2, "Did you mean 'plain.csv'"),
+    ("info plain.csv --html no/such/page.html", 2, "no folder 'no/such'"),
+    ("info plain.csv --reader azur", 2, "Did you mean 'azure'"),
+    ("info plain.csv --start soon", 2, "--start must be a duration"),
+    ("info plain.csv --start -5s", 2, "--start must be at least 0 s"),
+    ("info plain.csv --start 60s --stop 10s", 2, "stop"),
+    ("info plain.csv --limit 0", 2, "--limit must be a whole number from 1 on"),
+    ("info plain.csv --limit many", 2, "--limit must be a whole number from 1 on"),
+    ("info plain.csv --where prompt", 2, "is no condition"),
+    ("info plain.csv --where turn>1", 2, "has no column turn"),
+    ("info plain.csv --columns at=when", 2, "when"),
+    ("info moon.jsonl --cache lfu:3M", 2, "No cache named 'lfu'"),
+    ("info moon.jsonl --cache lru:tokens=lots", 2, "must be a number"),
+    ("check missing.csv", 2, "does not exist"),
+    ("check model.bin", 2, "model.bin"),
+    ("convert plain.csv", 2, "--output"),
+    ("convert plain.csv -o out.xlsx", 2, "No form of trace to write named '.xlsx'"),
+    ("convert plain.csv -o out", 2, "ending"),
+    ("convert plain.csv -o taken.csv", 2, "--force"),
+    ("convert plain.csv -o no/such/out.csv", 2, "no folder 'no/such'"),
+    ("convert plain.csv -o plain.csv --force", 2, "is the trace that is read"),
+    ("slice plain.csv -o out.csv --where prompt>9999", 2, "leaves none of 400 requests"),
+    ("slice plain.csv -o out.csv --tag none", 2, "leaves none of 400 requests"),
+    ("scale plain.csv -o out.csv", 2, "STEP"),
+    ("scale plain.csv half -o out.csv", 2, "No way to scale named 'half'"),
+    ("scale plain.csv thin:2 -o out.csv", 2, "share must be above 0 and at most 1"),
+    ("scale plain.csv thin:0.5 -o out.csv --seed x", 2, "--seed must be a whole number from 0 on"),
+    ("fit plain.csv -o taken.csv", 2, "--force"),
+    ("fit plain.csv -o m.json --mode fast", 2, "No mode of fitting named 'fast'"),
+    ("fit plain.csv -o m.json --window 60s", 2, "--mode rate-following"),
+    ("fit plain.csv -o m.json --limit 3", 2, "requests"),
+    ("generate chatbot -o out.csv", 2, "--requests N or --duration"),
+    ("generate chatbto -o out.csv --requests 5", 2, "Did you mean 'chatbot'"),
+    ("generate missing.json -o out.csv --requests 5", 2, "missing.json"),
+    ("generate plain.csv -o out.csv --requests 5", 2, "plain.csv"),
+    ("generate chatbot -o out.csv --requests 5 --rate 0", 2, "--rate must be a number of requests per second above 0"),
+    ("generate chatbot -o out.csv --requests 5 --rate 1e9", 2, "--rate must lie between"),
+    ("generate chatbot -o out.csv --requests 0", 2, "--requests must be a whole number from 1 on"),
+    ("generate chatbot -o out.csv --requests 5 --workers 0", 2, "--workers must be a whole number from 1 on"),
+    ("generate chatbot -o out.csv --requests 5 --arrivals gama", 2, "Did you mean 'gamma'"),
+    ("info plain.csv --cache lru:tokens=3M", 2, "this trace names none"),
+    ("info plain.csv --html .", 2, "'.' is a folder; name a file in it"),
+    ("info semi.csv", 2, "line 1: semicolons stand between the columns"),
+    ("info pool", 2, "draw from it with --arrivals servegen:pool"),
+    ("info pool/chunk-0-trace.csv", 2, "with --arrivals servegen:pool"),
+    ("convert plain.csv -o /proc/out.csv", 2, "'/proc/out.csv' cannot be written: "),
+    ("fit plain.csv -o .", 2, "'.' is a folder; name a file in it"),
+    ("scale plain.csv superpose:99999999 -o out.csv", 2, "take fewer copies"),
+    ("generate fastgen-1200-60 -o out.csv --requests 5", 2, "in a closed loop the answers decide"),
+    ("download azure", 2, "No trace to download named 'azure'"),
+    ("download azure-2023-code --timeout soon", 2, "--timeout must be a duration"),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "what"), WRONG, ids=[line for line, _, _ in WRONG])
+def test_wrong_lines(bench: Bench, plain: str, mooncake: str, line: str, code: int, what: str) -> None:
+    """A typing error would be a traceback, or half a file."""
+    Path("taken.csv").write_text("mine")
+    Path("model.bin").write_bytes(bytes(range(256)))
+    Path("semi.csv").write_text("when;tokens in;tokens out\n1;2;3\n")
+    Path("pool").mkdir()
+    Path("pool/chunk-0-trace.csv").write_text("0,0.5,1.0,Gamma,1,2\n600,0,0,,,\n")
+    before = sorted(Path().iterdir())
+    found, out, err = bench(*line.split())
+
+    assert code == found
+    assert "" == out
+    assert what in err
+    assert 1 == len(err.strip().splitlines())
+    assert err.strip().endswith((".", "?"))
+    assert before == sorted(Path().iterdir())
+    assert "mine" == Path("taken.csv").read_text()
+
+
+def test_a_download_into_a_file_is_told(bench: Bench, plain: str) -> None:
+    """The operating system's 'File exists' would be called a failure of the backend (exit code 3)."""
+    code, _, err = bench("download", "azure-2023-code", "-o", plain)
+
+    assert (2, True) == (code, "'plain.csv' is a file; name a folder" in err)
+
+
+HEAVY = {"numpy", "pandas", "pyarrow", "plotly", "scipy", "asyncio", "rich", "workloads", "backends", "urllib.request"}
+
+
+@pytest.mark.parametrize("words", [["--help"], [], ["info", "--help"], ["download", "--help"], ["scale", "--help"]])
+def test_help_is_light_and_complete(words: list[str]) -> None:
+    """Everybody would wait for a help text, or not find a command in it."""
+    probe = f"import sys, json; from harness.cli import main; c = main(['trace', *{words}]); "
+    probe += "print(json.dumps([c, sorted(sys.modules)]), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    code, modules = json.loads(done.stderr)
+
+    assert 0 == code
+    assert set() == HEAVY & {*modules, *(name.split(".")[0] for name in modules)}
+    if words in (["--help"], []):
+        for command in ("info", "check", "convert", "slice", "scale", "fit", "generate", "download"):
+            assert f"  {command} " in done.stdout
+
+
+def test_converting_is_done_in_blocks(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten million rows would have to fit into memory at once."""
+    rows = 200_000
+    table = pa.table({name: np.arange(1, rows + 1) for name in ("at_s", "prompt_tokens", "output_tokens")})
+    pq.write_table(table, tmp_path / "long.parquet")
+    sizes: list[int] = []
+    taken = traces.Blocks.__iter__
+
+    def watched(blocks: traces.Blocks) -> object:
+        for block in taken(blocks):
+            sizes.append(block.num_rows)
+            yield block
+
+    monkeypatch.setattr(traces.Blocks, "__iter__", watched)
+    bench("convert", "long.parquet", "-o", "out.parquet")
+
+    assert rows == sum(sizes)
+    assert max(sizes) < rows
+
+
+def test_a_changed_replay_repeats_from_its_run(bench: Bench, plain: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A run of a filtered, jittered and scaled trace could not be repeated, or would not say what it was."""
+    changes = ["--where", "prompt<=4000,output>2", "--jitter", "50ms", "--scale", "superpose:2+thin:0.5"]
+    words = ["--limit", "60", "--turns", "recorded", "--seed", "5", "--backend", "sim", "--no-html", "--quiet"]
+    first = main(["run", "--trace", plain, *changes, *words, "--out", "one"])
+    second = main(["run", "--config", "one", "--no-html", "--quiet", "--out", "two"])
+    out = capsys.readouterr().out
+    one, two = (json.loads(Path(name, "run.json").read_text()) for name in ("one", "two"))
+
+    assert (0, 0) == (first, second)
+    assert one["schedule"] == two["schedule"]
+    assert one["workload"]["provenance"] == two["workload"]["provenance"]
+    assert 5 == one["workload"]["provenance"]["seed"]
+    assert "scaled by superpose:2" in out
+    assert "where prompt<=4000,output>2" in " ".join(out.split())

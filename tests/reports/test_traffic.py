@@ -1,0 +1,210 @@
+"""The page of traffic alone: what it shows of a trace, a schedule or a fit, and that it runs in a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pyarrow as pa
+import pytest
+
+from harness.ranks import spearman
+from reports import traffic
+from reports.figures import _dispersion, _gaps, _marginals, _rate, _sessions
+from reports.figures._traffic import Curves, Law, Stream
+
+
+def poisson(rate_rps: float = 5.0, n: int = 3000, seed: int = 0) -> np.ndarray:
+    found: np.ndarray = np.cumsum(np.random.default_rng(seed).exponential(1 / rate_rps, n))
+    return found
+
+
+def moving(seed: int = 0) -> np.ndarray:
+    """A rate that is 2 or 8 requests per second, a new one every minute for an hour."""
+    rng = np.random.default_rng(seed)
+    minutes = [60 * k + np.sort(rng.uniform(0, 60, rng.poisson(60 * rng.choice([2, 8])))) for k in range(60)]
+    return np.concatenate(minutes)
+
+
+def everything(text: str = "plain") -> dict[str, Any]:
+    """Facts with every key, in which all foreign texts are `text`."""
+    rng = np.random.default_rng(1)
+    times, widths = moving(), [1.0, 10.0, 60.0]
+    return {
+        "name": text, "times_s": times, "prompt_tokens": rng.integers(1, 4000, 500),
+        "output_tokens": rng.integers(1, 900, 500).tolist(),
+        "other": {"name": text, "times_s": poisson(), "prompt_tokens": rng.integers(1, 4000, 400),
+                  "output_tokens": pa.array(rng.integers(1, 900, 400))},
+        "rate": {"at_s": [0.0, 3600.0], "rps": [5.0, 5.0], "name": text},
+        "curves": {"widths_s": widths, "found": [2.0, 8.0, 40.0], "band_low": [1.5, 6, 30], "band_high": [3, 10, 60],
+                   "band": text, "toys": {text: [1.0, 1.0, 1.0]}},
+        "gap_law": {"name": text, "cdf": lambda gaps: 1 - np.exp(-5 * gaps)},
+        "turns": rng.geometric(0.4, 500), "think_s": rng.lognormal(5, 2, 900), "think": text,
+        "texts": [text, text], "source": text,
+    }  # fmt: skip
+
+
+def drawn(figure: go.Figure | str) -> go.Figure:
+    assert isinstance(figure, go.Figure), figure
+    return figure
+
+
+def keys(html: str) -> list[str]:
+    return re.findall(r'data-figure="(\w+)"', html)
+
+
+def test_page_has_a_picture_for_each_fact() -> None:
+    """Something that was given would not be shown."""
+    html = traffic.page(everything(), "a trace")
+
+    assert ["dispersion", "rate", "gaps", "lengths", "joint", "turns", "think"] == keys(html)
+    assert "<h1><bdi>a trace</bdi></h1>" in html
+    assert len(html) < 2_300_000
+
+
+@pytest.mark.parametrize(
+    ("facts", "shown"),
+    [
+        ({}, []),
+        ({"times_s": []}, []),
+        ({"times_s": [1.0]}, ["rate"]),
+        ({"times_s": np.zeros(50)}, ["rate"]),
+        ({"times_s": poisson()}, ["dispersion", "rate", "gaps"]),
+        ({"counts": np.arange(100), "bin_s": 1.0}, ["dispersion", "rate"]),
+        ({"prompt_tokens": [3], "output_tokens": [4]}, ["lengths"]),
+        ({"prompt_tokens": [0] * 20, "output_tokens": [4] * 20}, ["lengths"]),
+        ({"turns": [1]}, ["turns"]),
+        ({"times_s": poisson(), "grain_s": 3.0}, ["dispersion", "rate"]),
+    ],
+)
+def test_page_of_little(facts: dict[str, Any], shown: list[str]) -> None:
+    """A trace with one row, or without stamps, would have no page but a traceback."""
+    html = traffic.page(facts, "little")
+
+    assert shown == keys(html)
+    assert "nan" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL).split()
+
+
+def test_equal_facts_give_equal_bytes() -> None:
+    """A page could not be compared with the one of yesterday."""
+    assert traffic.page(everything(), "x") == traffic.page(everything(), "x")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"times": [1.0]}, "times_s"),
+        ({"prompt_tokens": [1, 2], "output_tokens": [1]}, "one length"),
+        ({"prompt_tokens": [1, 2]}, "paired"),
+        ({"counts": [1, 2]}, "bin_s"),
+    ],
+)
+def test_wrong_facts_are_told(facts: dict[str, Any], said: str) -> None:
+    """A misspelt key would be left out without a word, and its picture with it."""
+    with pytest.raises(ValueError, match=said):
+        traffic.page(facts, "x")
+
+
+@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<b>%{x}</b>", "\u202egnp.exe\x1b[31m"])
+def test_foreign_text_stays_text(text: str) -> None:
+    """A file could put markup into the page by its name."""
+    html = traffic.page(everything(text), text)
+    data = json.loads(re.findall(r'id="data">(.*?)</script>', html, re.DOTALL)[0])
+
+    assert "<script>alert" not in html
+    assert "\u202e" not in html
+    assert "<" not in json.dumps(data["figures"]).replace("<br>", "")
+
+
+def test_the_curve_tells_a_moving_rate_from_varying_gaps() -> None:
+    """The finding would call a trace Poisson, or blame its gaps for what its rate does."""
+    gamma = np.cumsum(np.random.default_rng(0).gamma(0.25, 0.8, 4000))
+    even = np.arange(0, 500, 0.7)
+    traffics = {"moving": moving(), "gamma": gamma, "poisson": poisson(), "even": even}
+    said = {
+        name: _dispersion.of_traffic([Stream(name, times)], Curves(), None).layout.meta["finding"]  # type: ignore[union-attr]  # drawn
+        for name, times in traffics.items()
+    }
+
+    assert "the rate itself moves" in said["moving"]
+    assert "the bursts are short" in said["gamma"]
+    assert "as those of a Poisson process at every width" in said["poisson"]
+    assert "less than those of a Poisson process" in said["even"]
+
+
+def test_chance_holds_nineteen_poisson_processes_of_twenty() -> None:
+    """The grey band would accuse good Poisson processes, or let bad ones pass."""
+    widths = np.array([1.0, 10.0, 50.0])
+    low, high = _dispersion.chance(widths, 600.0)
+    found = np.array([_dispersion.curve(Stream("", poisson(seed=s)), widths) for s in range(400)])
+
+    inside = ((found > low) & (found < high)).mean(axis=0)
+    assert np.all((inside > 0.92) & (inside < 0.98)), inside
+
+
+def test_counts_give_the_curve_of_their_times() -> None:
+    """A long trace, of which only counts are kept, would look otherwise than a short one."""
+    times = moving() - moving()[0]
+    counts = np.bincount((times / 0.5).astype(int)).astype(float)
+    widths = np.array([1.0, 10.0, 60.0])
+
+    expected = _dispersion.curve(Stream("", times), widths)
+    assert expected == pytest.approx(_dispersion.curve(Stream("", None, counts, 0.5), widths), rel=0.02)
+
+
+@pytest.mark.parametrize("stream", [Stream("a", moving()), Stream("a", None, np.bincount(moving().astype(int)), 1.0)])
+def test_rates_count_every_arrival(stream: Stream) -> None:
+    """Arrivals would be missing from the rate over time."""
+    [line] = drawn(_rate.figure([stream])).data
+
+    assert round(float(np.sum(np.asarray(line.y)[:-1] * np.diff(line.x)))) == stream.arrivals
+
+
+def test_gaps_are_held_against_their_law_in_operational_time() -> None:
+    """A ramp would seem to break its law, because its gaps get shorter."""
+    along = np.cumsum(np.random.default_rng(0).exponential(1.0, 2000))
+    law = Law("exponential", lambda gaps: 1 - np.exp(-gaps), lambda times_s: times_s**2)
+    figure = drawn(_gaps.of_traffic([Stream("a", np.sqrt(along))], law, None))
+
+    p = re.findall(r"p ([\d.<]+)\)", figure.layout.meta["finding"])[0]
+    assert float(p) > 0.01
+    assert "operational time" in figure.layout.xaxis.title.text
+
+
+def test_rank_correlation_is_scipys() -> None:
+    """The number below the cloud would be another than what everybody computes."""
+    from scipy.stats import spearmanr
+
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(1, 20, 300).astype(float), rng.integers(1, 20, 300).astype(float)
+
+    assert spearmanr(one, other).statistic == pytest.approx(spearman(one, other))
+
+
+def test_sessions_count_their_requests() -> None:
+    """The share of sessions with at least two requests would be read off wrongly."""
+    [line] = drawn(_sessions.turns(np.array([1.0, 1, 2, 5]))).data
+
+    assert [(1.0, 100.0), (2.0, 50.0), (5.0, 25.0)] == list(zip(line.x, line.y, strict=True))
+
+
+def test_zeros_of_lengths_are_told() -> None:
+    """Rows without a prompt cannot stand on a log axis, and would vanish without a word."""
+    figure = drawn(_marginals.figure([Stream("a", prompt_tokens=np.array([0.0, 5, 7]), output_tokens=np.ones(3))]))
+
+    assert "(1 are 0)" in figure.layout.meta["finding"]
+
+
+def test_traffic_is_found_by_its_name_and_is_no_report() -> None:
+    """The command line could not reach it, or 'bench report --format traffic' would be offered."""
+    script = (
+        "import importlib, harness.registry as r; assert 'traffic' not in r.names('reports'); "
+        "assert importlib.import_module('reports.traffic').page"
+    )
+
+    assert 0 == subprocess.run([sys.executable, "-c", script], check=False).returncode

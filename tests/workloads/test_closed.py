@@ -1,0 +1,137 @@
+"""Closed loops: users who wait for their answers, think, and ask again."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from harness.errors import UsageError
+from harness.registry import make
+from harness.schedule import Schedule
+from workloads import catalog
+from workloads.arrivals import closed
+from workloads.arrivals.closed import Closed
+from workloads.lengths.fixed import Fixed
+from workloads.mixed import Mixed
+
+
+def draw(loop: Closed, requests: int = 400, seed: int = 0, duration_s: float | None = None) -> Schedule:
+    return Schedule.draw(Mixed(loop, Fixed()), seed=seed, requests=requests, duration_s=duration_s)
+
+
+@pytest.mark.parametrize(
+    "loop", [Closed(4, 1.0), Closed(7, 0.5, law="fixed"), Closed(3, 0.0), Closed(5, 2.0, ramp_s=60.0), Closed(1, 1.0)]
+)
+def test_every_user_has_one_request_at_a_time(loop: Closed) -> None:
+    """If this failed, more requests would be under way than there are users, or fewer."""
+    requests = list(draw(loop))
+    chains = {r.id: r.id for r in requests if not r.after}
+    for r in requests:
+        for before in r.after:
+            assert before in chains  # nobody waits twice for one answer
+            chains[r.id] = chains.pop(before)
+
+    assert loop.users == len([r for r in requests if not r.after]) == len(chains)
+    assert list(range(400)) == [r.id for r in requests]
+    assert all(len(r.after) <= 1 and r.session is None for r in requests)
+
+
+def test_the_earliest_time_is_the_think_time_after_the_one_before_and_never_less_than_a_cycle() -> None:
+    """If this failed, a duration would not bound a schedule, or users would be paced without saying so."""
+    requests = list(draw(Closed(5, 0.2)))
+    at = {r.id: r for r in requests}
+
+    for r in requests:
+        for before in r.after:
+            assert max(r.delay_s, 0.05) == pytest.approx(r.scheduled_s - at[before].scheduled_s)
+
+
+def test_a_duration_cuts_users_who_never_think() -> None:
+    """If this failed, a run of a second would be drawn forever."""
+    drawn = draw(Closed(2, 0.0, least_cycle_s=0.125), requests=10_000, duration_s=1.0)
+
+    assert 2 * 8 == len(drawn)
+
+
+def test_users_of_a_ramp_start_one_after_the_other() -> None:
+    """If this failed, a ramp would be a crowd."""
+    starts = [r.scheduled_s for r in draw(Closed(4, 1000.0, ramp_s=8.0, law="fixed"), requests=4)]
+
+    assert [0.0, 2.0, 4.0, 6.0] == starts
+
+
+def test_think_times_have_the_mean_that_is_asked_for() -> None:
+    """If this failed, the load of a closed loop would not be what it says."""
+    delay_s = draw(Closed(50, 3.0), requests=20_000).table["delay_s"].to_numpy()[1000:]
+
+    assert 3.0 == pytest.approx(delay_s.mean(), rel=0.03)
+    assert {2.0} == set(draw(Closed(3, 2.0, law="fixed")).table["delay_s"].to_numpy()[3:])
+
+
+@pytest.mark.parametrize("chunk", [1, 64, 100_000])
+@pytest.mark.parametrize("loop", [Closed(5, 1.0, ramp_s=3.0), Closed(8, 0.0)])
+def test_users_do_not_depend_on_how_much_is_drawn_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, loop: Closed, chunk: int
+) -> None:
+    """If this failed, a seed would not name one schedule (G1)."""
+    whole = draw(loop)
+    monkeypatch.setattr(closed, "CHUNK", chunk)
+
+    assert whole.sha256 == draw(loop).sha256
+
+
+def test_times_are_those_of_the_schedule() -> None:
+    """If this failed, the plug-in and the workload would tell two stories."""
+    loop = Closed(5, 1.0)
+    times = loop.times(np.random.default_rng(0))
+
+    assert next(loop.cycles(np.random.default_rng(0))).at_s.tolist()[:100] == list(islice(times, 100))
+
+
+def test_the_rate_is_not_known_before_the_answers() -> None:
+    """If this failed, a report would compare a closed loop with a rate that nobody promised."""
+    loaded = catalog.load("chatbot", arrivals="closed:users=8,think=1s")
+
+    assert loaded.rate_rps is None
+    assert loaded.arrivals_rps is None
+    assert loaded.gap_cdf is None
+    assert "at the rate that the answers allow" in catalog.explain("fastgen-1200-60")
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("closed:users=0", "users must be between 1 and"),
+        ("closed:think=-1s", "think_s must be 0 or more"),
+        ("closed:ramp=-1s", "ramp_s must be 0 or more"),
+        ("closed:law=uniform", "law must be one of exponential, fixed"),
+        ("closed:least_cycle=0s", "least_cycle_s must be > 0"),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence(spec: str, words: str) -> None:
+    """If this failed, a typing mistake would become a strange load."""
+    with pytest.raises(UsageError, match=words):
+        make("arrivals", spec)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rate_rps": 4.0}, "--rate 4 does not go with 'closed:users=3': in a closed loop the answers decide the rate"),
+        ({"sessions": "fixed"}, "In a closed loop users ask again by themselves; leave out --sessions"),
+    ],
+)
+def test_a_closed_loop_takes_neither_a_rate_nor_sessions(given: dict[str, object], words: str) -> None:
+    """If this failed, a rate would be ignored, or a user would talk with himself."""
+    with pytest.raises(UsageError, match=words):
+        catalog.load("chatbot", arrivals="closed:users=3", **given)  # type: ignore[arg-type]  # a table of arguments
+    with pytest.raises(UsageError, match="in a closed loop the answers decide"):
+        catalog.load("decode-heavy", rate_rps=3.0)
+
+
+def test_a_closed_preset_can_be_run_with_other_arrivals() -> None:
+    """If this failed, the memory mixes could not be tried under an open load."""
+    assert 1.0 == catalog.load("decode-heavy", arrivals="poisson").rate_rps
+    assert 3.0 == catalog.load("decode-heavy", arrivals="gamma:cv=2", rate_rps=3.0).rate_rps

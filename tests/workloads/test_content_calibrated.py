@@ -1,0 +1,140 @@
+"""Text for an unknown tokenizer, against servers that count in their own ways."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.api import Request
+from harness.errors import UsageError
+from harness.registry import make
+from workloads.content.calibrated import WORDS, Calibrated
+
+Server = Callable[[str], int]
+
+
+def per_word(text: str) -> int:
+    """One to four tokens a word, and a chat template."""
+    return 23 + sum(1 + hashlib.sha256(word.encode()).digest()[0] % 4 for word in text.split())
+
+
+def per_characters(text: str) -> int:
+    """Four characters a token, rounded up."""
+    return math.ceil(len(text) / 4)
+
+
+def trained(text: str) -> int:
+    """A small byte-level tokenizer that was trained on something else, and adds a begin-of-text token."""
+    return 1 + len(_trained().encode(text).ids)
+
+
+def _trained(made: list[object] = []) -> object:  # noqa: B006  # trained once
+    if not made:
+        tokenizers = pytest.importorskip("tokenizers")
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        corpus = [" ".join(WORDS[i : i + 9]) for i in range(0, 40, 3)]
+        tokenizer.train_from_iterator(corpus, tokenizers.trainers.BpeTrainer(vocab_size=150, show_progress=False))
+        made.append(tokenizer)
+    return made[0]
+
+
+def requests(count: int, seed: int = 0) -> list[Request]:
+    """Prompts of 30 to 2,000 tokens, half of them with a shared prefix."""
+    lengths = np.exp(np.random.default_rng(seed).uniform(math.log(30), math.log(2000), count)).astype(int)
+    return [
+        Request(i, 0.0, int(n), 1, prefix_ids=(3, 4) * (i % 2), prefix_block_tokens=16) for i, n in enumerate(lengths)
+    ]
+
+
+def sent(content: Calibrated, server: Server, asked: list[Request], outstanding: int = 1) -> np.ndarray:
+    """(N,) relative error of each count, when answers come `outstanding` requests late."""
+    counts: list[int] = []
+    for i, request in enumerate(asked):
+        counts.append(server(content.text(request)))
+        if i >= outstanding - 1:
+            content.observe(asked[i - outstanding + 1], counts[i - outstanding + 1])
+    return np.array(counts) / [r.prompt_tokens for r in asked] - 1
+
+
+@pytest.mark.parametrize("outstanding", [1, 50])
+@pytest.mark.parametrize("server", [per_word, per_characters, trained])
+def test_after_some_answers_a_hundred_tokens_are_a_hundred_tokens(server: Server, outstanding: int) -> None:
+    """If this failed, the load on a server of unknown tokenizer would not be the one that the report states."""
+    content = Calibrated()
+    errors = sent(content, server, requests(400), outstanding)
+
+    assert abs(errors[200:].mean()) < 0.01
+    assert np.abs(errors[200:]).mean() < 0.02
+    assert np.abs(errors[0]) > 0.1  # nothing was known before
+    assert content.facts["error_mean"] == pytest.approx(errors[300 - outstanding + 1 : 401 - outstanding].mean())
+    assert 401 - outstanding == content.facts["observed"]
+
+
+def test_a_ratio_alone_would_not_do() -> None:
+    """If this failed, the server of the test would be too easy."""
+    content, asked = Calibrated(), requests(400)
+    ratio = np.mean([per_word(content.text(r)) for r in asked]) / np.mean([r.prompt_tokens for r in asked])
+    errors = [per_word(Calibrated(ratio).text(r)) / r.prompt_tokens - 1 for r in asked]
+
+    assert abs(np.mean(errors)) > 0.02
+
+
+def test_prefix_words_do_not_move_while_lengths_are_learned() -> None:
+    """If this failed, requests with one prefix would stop sharing it as soon as the first answer came."""
+    content = Calibrated()
+    one, two = (Request(i, 0.0, 500, 1, prefix_ids=(3, 4), prefix_block_tokens=16) for i in (1000, 1001))
+    before = content.text(one)
+    sent(content, per_word, requests(100))
+    after = content.text(two)
+    shared = 32  # words: two blocks of 16 tokens at one token a word
+
+    assert before.split()[:shared] == after.split()[:shared]
+    assert before.split()[shared : shared + 20] != after.split()[shared : shared + 20]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 3000), st.floats(0.2, 5), st.integers(1, 600))
+def test_before_any_answer_the_first_guess_is_kept(tokens: int, tokens_per_word: float, block: int) -> None:
+    """If this failed, `tokens_per_word` would not be what a user sets."""
+    words = Calibrated(tokens_per_word).text(Request(1, 0.0, tokens, 1, prefix_ids=(1,), prefix_block_tokens=block))
+    expected = min(max(1, round(tokens / tokens_per_word)), 2 * tokens + 1)
+
+    assert abs(expected - len(words.split())) <= 1
+
+
+def test_busting_makes_every_beginning_its_own() -> None:
+    """If this failed, a run against a warm prefix cache would be faster than the system is."""
+    asked = [Request(i, 0.0, 200, 1, prefix_ids=(1, 2, 3, 4)) for i in range(300)]
+    starts = {tuple(Calibrated(bust=True).text(r).split()[:16]) for r in asked}
+
+    assert 300 == len(starts)
+
+
+def test_a_count_that_comes_twice_teaches_once() -> None:
+    """If this failed, a repeated answer would weigh double."""
+    content, request = Calibrated(), Request(1, 0.0, 100, 1)
+    content.text(request)
+    for _ in range(2):
+        content.observe(request, 150)
+
+    assert 1 == content.facts["observed"]
+    assert 0.5 == content.facts["error_mean"]
+
+
+def test_words_are_plain_and_different() -> None:
+    """If this failed, a word would count for two."""
+    assert len(set(WORDS)) == len(WORDS)
+    assert all(word.isascii() and word.isalpha() and word.islower() for word in WORDS)
+
+
+def test_no_first_guess_is_one_sentence() -> None:
+    """If this failed, a typing mistake would end in a traceback."""
+    with pytest.raises(UsageError, match="tokens_per_word must be > 0"):
+        make("content", "calibrated:tokens_per_word=0")

@@ -1,0 +1,165 @@
+"""Fitted generators beside real traces: burstiness at every scale, not only the law of the gaps."""
+
+from __future__ import annotations
+
+import csv
+from functools import cache
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from harness import burstiness
+from workloads import traces
+from workloads.fit import command
+
+SEEDS = range(20)
+AZURE = "traces/azure2023/AzureLLMInferenceTrace_conv.csv"
+FIGURE_6 = "traces/burstgpt/paper_figures/fig6_gamma_per_20min.csv"
+
+
+@cache
+def azure(path):
+    return traces.read(str(path))
+
+
+@cache
+def draws(path, mode):
+    """Arrival times of 20 draws, as long as the trace, of the model fitted to it."""
+    trace = azure(path)
+    model = command.fit_trace(trace, mode=mode, seeds=0)
+    return [drawn(model, float(trace.at_s[-1]), seed) for seed in SEEDS]
+
+
+def drawn(model, span_s, seed):
+    return command.generate(model, duration_s=span_s, seed=seed).table["scheduled_s"].to_numpy()
+
+
+def renewal(rate_rps, span_s, shape, seed):
+    count = int(2 * rate_rps * span_s + 1000)
+    at_s = np.cumsum(np.random.default_rng(seed).gamma(shape, 1 / shape / rate_rps, count))
+    return at_s[at_s < span_s]
+
+
+@cache
+def toys(path, shape):
+    trace = azure(path)
+    return [renewal(trace.mean_rate_rps, float(trace.at_s[-1]), shape, seed) for seed in SEEDS]
+
+
+def median(statistic, series):
+    return np.median([statistic(at_s) for at_s in series], axis=0)
+
+
+def off_by(path, series):
+    """Distance of the median dispersion curve from that of the trace, 0.5 to 120 s."""
+    return burstiness.curve_distance(
+        median(burstiness.dispersion_curve, series), burstiness.dispersion_curve(azure(path).at_s)
+    )
+
+
+def memory(at_s):
+    return burstiness.autocorrelation(burstiness.counts(at_s, 10.0))
+
+
+def inside(at_s):
+    return np.median(burstiness.window_cvs(at_s, 300.0))
+
+
+def in_band(values, *bands):
+    return all(low <= value <= high for value, (low, high) in zip(values, bands, strict=True))
+
+
+POISSON, GAMMA = 1.0, 0.5
+MODES = pytest.mark.parametrize("mode", ["parametric", "rate-following"])
+
+
+@pytest.mark.parametrize(("mode", "most"), [("parametric", 0.5), ("rate-following", 0.3)])
+def test_b1_the_dispersion_curve_of_azure_comes_back(shared_data, mode, most):
+    """A benchmark with this traffic would see other queues than the real service had."""
+    assert off_by(shared_data / AZURE, draws(shared_data / AZURE, mode)) <= most
+
+
+@MODES
+def test_b2_counts_are_as_uneven_at_1_10_and_60_s_as_in_azure(shared_data, mode):
+    """Bursts would be missing at one of the time scales."""
+    found = median(lambda at_s: burstiness.dispersion_curve(at_s, (1, 10, 60)), draws(shared_data / AZURE, mode))
+
+    assert in_band(found, (1.2, 1.6), (2.9, 4.9), (11, 23)), found
+
+
+@MODES
+def test_b3_busy_times_last_as_long_as_in_azure(shared_data, mode):
+    """Bursts would come and go at once: a server recovers between them as it could not in truth."""
+    assert 0.50 <= median(memory, draws(shared_data / AZURE, mode)) <= 0.80
+
+
+@MODES
+def test_b4_neighbouring_gaps_vary_as_in_azure(shared_data, mode):
+    """Burstiness would have been put into the gaps, where real traffic has none."""
+    assert 1.00 <= median(inside, draws(shared_data / AZURE, mode)) <= 1.10
+
+
+@pytest.mark.parametrize(("mode", "most"), [("parametric", 0.08), ("rate-following", 0.025)])
+def test_b5_gaps_have_the_law_of_azure(shared_data, mode, most):
+    """The generator would not even have the right gaps (necessary, not sufficient: Poisson has them too)."""
+    gaps = azure(shared_data / AZURE).at_s
+
+    assert median(lambda at_s: burstiness.gaps_distance(at_s, gaps), draws(shared_data / AZURE, mode)) <= most
+
+
+@pytest.mark.parametrize(
+    ("shape", "distance", "ks"), [(POISSON, (2.2, 3.2), (0, 0.025)), (GAMMA, (1.7, 2.4), (0.1, 0.2))]
+)
+def test_toys_fail_b1_to_b3(shared_data, shape, distance, ks):
+    """The tests above would let pass what peers call bursty."""
+    series = toys(shared_data / AZURE, shape)
+    gaps = azure(shared_data / AZURE).at_s
+    found = median(lambda at_s: burstiness.dispersion_curve(at_s, (1, 10, 60)), series)
+
+    assert in_band([off_by(shared_data / AZURE, series)], distance)
+    assert not in_band(found[1:], (2.9, 4.9), (11, 23))
+    assert abs(median(memory, series)) < 0.1
+    assert in_band([median(lambda at_s: burstiness.gaps_distance(at_s, gaps), series)], ks)
+
+
+def test_the_gamma_toy_fails_b4(shared_data):
+    """A gap law that is bursty everywhere would pass for real traffic."""
+    assert 1.10 < median(inside, toys(shared_data / AZURE, GAMMA))
+
+
+def api_day(path, seed):
+    """Arrivals of the API service of figure 6 of the BurstGPT paper: gamma gaps with parameters per 20 minutes."""
+    rng = np.random.default_rng(seed)
+    with path.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["service"] == "api"]
+    parts = []
+    for window, row in enumerate(rows):
+        shape, scale_s = float(row["gamma_shape_alpha"]), float(row["gamma_scale_beta_s"])
+        at_s = np.cumsum(rng.gamma(shape, scale_s, int(3000 / (shape * scale_s) + 500)))
+        parts.append(window * 1200.0 + at_s[at_s < 1200])
+    return np.concatenate(parts)
+
+
+@MODES
+@pytest.mark.parametrize("seed", [0, 1])
+def test_c1_a_model_refitted_to_burstgpts_api_keeps_its_bursts(shared_data, mode, seed):
+    """The service whose bursts are the heaviest, over 20 minutes, would be tamed by the fit."""
+    at_s = api_day(shared_data / FIGURE_6, seed)
+    rng = np.random.default_rng(seed)
+    prompts, outputs = rng.integers(1, 999, len(at_s)), rng.integers(1, 99, len(at_s))
+    table = pa.table({"at_s": at_s, "prompt_tokens": prompts, "output_tokens": outputs})
+    model = command.fit_trace(traces.Trace(table, 512, {}), mode=mode, seeds=0)
+    series = [drawn(model, float(at_s[-1]), seed) for seed in SEEDS]
+    found = median(lambda at_s: burstiness.dispersion_curve(at_s, (10, 60, 1200)), series)
+
+    assert in_band(found / [6.1, 15.1, 198], *[(0.5, 2.0)] * 3), found
+
+
+def test_toys_fail_c1(shared_data):
+    """A model that forgot the rate process would pass."""
+    at_s = api_day(shared_data / FIGURE_6, 0)
+    toy = renewal(len(at_s) / at_s[-1], float(at_s[-1]), GAMMA, 1)
+    found = burstiness.dispersion_curve(toy, (10, 60, 1200)) / [6.1, 15.1, 198]
+
+    assert (found < 0.5).all()

@@ -1,0 +1,237 @@
+"""Requests drawn from a fitted model: the same bytes in any chunks and with any number of workers, at any rate."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from harness import burstiness, registry
+from harness.errors import UsageError
+from workloads import traces
+from workloads.arrivals._cox import Component
+from workloads.fit import _draw, _lengths, command
+from workloads.fit.model import Model, Service
+from workloads.fit.process import Cox, Following, merged
+
+ROWS = 150_000  # three blocks, the last one short
+
+
+def lengths(seed):
+    rng = np.random.default_rng(seed)
+    return _lengths.measure(rng.integers(1, 3000, 2000), rng.integers(1, 300, 2000))
+
+
+def model():
+    """Two services, one of each kind."""
+    chat = Service("chat", Cox(40.0, 0.9, (Component(0.4, 60.0), Component(0.2, 2.0))), lengths(1))
+    api = Service("api", Following(10.0, 0.5, 20.0, (0.2, 3.0, 1.0, 0.0, 0.8)), lengths(2))
+    return Model((chat, api), {"file": "made"}, {})
+
+
+def plain(burst=0.5):
+    return Model((Service(None, Cox(20.0, 0.5, (Component(burst, 50.0),)), lengths(3)),), {}, {})
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return command.generate(model(), requests=ROWS, seed=11)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_workers_do_not_change_a_byte(whole, workers):
+    """A schedule drawn on a large machine could not be drawn again on a small one."""
+    again = command.generate(model(), requests=ROWS, seed=11, workers=workers)
+
+    assert whole.sha256 == again.sha256
+    assert whole.table.equals(again.table)
+
+
+@pytest.mark.parametrize("rows", [1, 1000, 65_536, 65_537, 131_072])
+def test_fewer_requests_are_the_beginning_of_more(whole, rows):
+    """The same seed would give other traffic for another length."""
+    assert whole.table.slice(0, rows).equals(command.generate(model(), requests=rows, seed=11).table)
+
+
+def test_a_duration_cuts_the_same_stream(whole):
+    """The end of a run would depend on how its length was told."""
+    at_s = whole.table["scheduled_s"].to_numpy()
+    until_s = float(at_s[100_000])
+    short = command.generate(model(), duration_s=until_s, seed=11)
+
+    assert 100_000 == len(short)
+    assert whole.table.slice(0, 100_000).equals(short.table)
+
+
+def test_tables_for_a_file_hold_the_same_rows_in_bounded_pieces(whole):
+    """What is written to disk would not be what a run sends."""
+    pieces = list(command.tables(model(), requests=ROWS, seed=11))
+
+    assert max(map(len, pieces)) <= 65_536
+    for ours, name in (("scheduled_s", "at_s"), ("prompt_tokens",) * 2, ("output_tokens",) * 2, ("tag",) * 2):
+        parts = [piece[name].combine_chunks() for piece in pieces]
+        assert whole.table[ours].to_pylist() == [value for part in parts for value in part.to_pylist()]
+
+
+def test_no_reader_of_a_stream_changes_it():
+    """A consumer that takes a few at a time would see other arrivals."""
+    fitted = [np.array(list(islice(_times(), 70_000))), _by_hand(7, 70_000)]
+
+    np.testing.assert_array_equal(*fitted)
+
+
+def _times():
+    for at_s, _ in _draw.arrivals(model(), np.random.default_rng(4)):
+        yield from at_s.tolist()
+
+
+def _by_hand(step, count):
+    stream, kept = _times(), []
+    while len(kept) < count:
+        kept.extend(islice(stream, min(step, count - len(kept))))
+    return np.array(kept)
+
+
+def test_another_seed_gives_other_arrivals_and_other_lengths():
+    """Repetitions of a run would repeat themselves."""
+    one, two = (command.generate(model(), requests=1000, seed=seed).table for seed in (1, 2))
+
+    assert not one["scheduled_s"].equals(two["scheduled_s"])
+    assert not one["prompt_tokens"].equals(two["prompt_tokens"])
+
+
+def test_another_rate_keeps_the_lengths_and_the_mix():
+    """A sweep over rates would compare different requests."""
+    one, two = (command.generate(plain(), requests=1000, seed=1, rate_rps=rate).table for rate in (5.0, 50.0))
+
+    assert one["prompt_tokens"].equals(two["prompt_tokens"])
+    assert one["scheduled_s"][-1].as_py() > 5 * two["scheduled_s"][-1].as_py()
+
+
+@pytest.mark.parametrize("rate_rps", [5.0, 80.0])
+def test_the_rate_is_what_was_asked_for_and_gaps_keep_their_spread(rate_rps):
+    """A higher rate would also make other bursts."""
+    at_s = command.generate(plain(0.1), requests=200_000, seed=5, rate_rps=rate_rps).table["scheduled_s"].to_numpy()
+    gaps_s = np.diff(at_s)
+    pairs = np.diff(gaps_s) / (gaps_s[1:] + gaps_s[:-1])
+
+    assert rate_rps == pytest.approx(len(at_s) / at_s[-1], rel=0.08)
+    assert 3 / (2 * 0.5 + 1) == pytest.approx(3 * np.mean(pairs**2), rel=0.02)  # local variation of gamma gaps
+
+
+def test_a_rate_scales_as_thinning_does_not_as_time_compression():
+    """IDC - 1 of the rate must grow with the rate at equal widths: the two ways of scaling load would be mixed up."""
+    slow, fast = (
+        command.generate(plain(), duration_s=40_000.0, seed=3, rate_rps=rate).table["scheduled_s"].to_numpy()
+        for rate in (5.0, 20.0)
+    )
+    local = 2.0  # of gamma gaps of shape 1/2
+    excess = [burstiness.dispersion(at_s, 10.0) - local for at_s in (slow, fast)]
+
+    assert 4 == pytest.approx(excess[1] / excess[0], rel=0.15)
+
+
+def test_times_never_fall_and_services_keep_their_shares(whole):
+    """Two streams would be glued, not merged."""
+    at_s = whole.table["scheduled_s"].to_numpy()
+    share = whole.table["tag"].to_pylist().count("api") / len(whole)
+
+    assert (np.diff(at_s) >= 0).all()
+    assert 0.2 == pytest.approx(share, abs=0.03)
+
+
+def test_a_rate_that_follows_a_trace_starts_again_after_it():
+    """Beyond the span of the trace there would be nothing, or something made up."""
+    api = model().only("api")
+    at_s = command.generate(api, duration_s=20_000.0, seed=0).table["scheduled_s"].to_numpy()
+    by_window = np.bincount((at_s // 20 % 5).astype(int), minlength=5)
+
+    assert [0.2, 3.0, 1.0, 0.0, 0.8] == pytest.approx(list(by_window / by_window.mean()), abs=0.1)
+
+
+def test_merging_waits_for_the_slower_stream():
+    """Arrivals of one service would come late, out of order."""
+    one, other = [np.array([1.0, 5.0]), np.array([9.0])], [np.zeros(0), np.array([2.0]), np.array([6.0, 7.0])]
+    blocks = list(merged([iter(one), iter(other)]))
+    times = np.concatenate([at_s for at_s, _ in blocks])
+    which = np.concatenate([of for _, of in blocks])
+
+    assert [1, 2, 5, 6, 7] == times.tolist()
+    assert [0, 1, 0, 1, 1] == which.tolist()
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({}, "number of requests or the duration"),
+        ({"requests": 0}, "at least 1"),
+        ({"duration_s": -1.0}, "longer than 0"),
+        ({"requests": 5, "rate_rps": 0.0}, "> 0 req/s"),
+        ({"requests": 5, "workers": 0}, "workers must be at least 1"),
+        ({"duration_s": 1e-9}, "No request is due"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(limits, said):
+    """An endless or an empty schedule would be drawn."""
+    with pytest.raises(UsageError, match=said):
+        command.generate(plain(), **limits)
+
+
+def test_the_plug_ins_draw_what_the_model_says(tmp_path):
+    """`--arrivals fitted:FILE` would be something else than `bench trace generate`."""
+    model().save(tmp_path / "model.json")
+    arrivals = registry.make("arrivals", f"fitted:{tmp_path / 'model.json'}", rate_rps=100.0)
+    sampler = registry.make("lengths", f"fitted:{tmp_path / 'model.json'},service=api")
+    at_s = np.array(list(islice(arrivals.times(np.random.default_rng(0)), 100_000)))
+    pairs = np.array(list(islice(sampler.pairs(np.random.default_rng(0)), 20_000)))
+
+    assert 100.0 == arrivals.mean_rate_rps
+    assert 100.0 == pytest.approx(len(at_s) / at_s[-1], rel=0.1)
+    np.testing.assert_allclose(sampler.mean_tokens, pairs.mean(axis=0), rtol=0.02)
+    assert "made" == sampler.facts["file"]
+
+
+@pytest.mark.parametrize(("service", "said"), [("chta", "Did you mean 'chat'"), ("x", "Known: api, chat")])
+def test_an_unknown_service_is_named_with_those_there_are(tmp_path, service, said):
+    """A typing error would mix all services."""
+    model().save(tmp_path / "model.json")
+
+    with pytest.raises(UsageError, match=said):
+        registry.make("arrivals", f"fitted:{tmp_path / 'model.json'},service={service}")
+
+
+def with_sessions(tmp_path):
+    """A model fitted to 2,000 sessions of two turns: 100 and 10 new tokens, answers of 30, 5 s apart."""
+    start_s = np.cumsum(np.random.default_rng(0).exponential(2.0, 2000))
+    at_s = np.concatenate([start_s, start_s + 5.0])
+    order = np.argsort(at_s)
+    columns = {
+        "at_s": at_s,
+        "prompt_tokens": np.repeat([100, 140], 2000),
+        "output_tokens": np.full(4000, 30),
+        "session": np.tile(np.arange(2000), 2),
+    }
+    table = pa.table({name: values[order] for name, values in columns.items()})
+    command.fit_trace(traces.Trace(table, 512, {}), seeds=0).save(tmp_path / "model.json")
+    return tmp_path / "model.json"
+
+
+def test_sessions_are_drawn_from_their_starts_and_what_is_new_in_a_turn(tmp_path):
+    """Turns would be counted twice: as arrivals and as follow-ups, as prompts and as history."""
+    file = with_sessions(tmp_path)
+    requests, starts = (registry.make("arrivals", f"fitted:{file}{of}") for of in ("", ",of=sessions"))
+    new = registry.make("lengths", f"fitted:{file},of=sessions")
+    pairs = list(islice(new.pairs(np.random.default_rng(0)), 4000))
+
+    assert 2.0 == pytest.approx(requests.mean_rate_rps / starts.mean_rate_rps, rel=0.02)
+    assert {(100, 30), (10, 30)} == set(pairs)
+
+
+def test_a_trace_without_sessions_has_no_starts_to_draw(tmp_path):
+    """Requests would be taken for sessions."""
+    plain().save(tmp_path / "model.json")
+
+    with pytest.raises(UsageError, match="no sessions to fit"):
+        registry.make("arrivals", f"fitted:{tmp_path / 'model.json'},of=sessions")

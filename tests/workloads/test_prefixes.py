@@ -1,0 +1,154 @@
+"""Shared prefixes: ids that never collide, exact lengths, popularity as stated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.api import Request
+from workloads.content.tokens import Tokens
+from workloads.prefixes import MOST_BLOCKS, MOST_OWNERS, Prefixes, Run, Space, block_ids, id_lists
+
+owners = st.integers(0, MOST_OWNERS - 1)
+blocks = st.integers(0, MOST_BLOCKS - 1)
+names = st.tuples(st.sampled_from(list(Space)), owners, blocks)
+
+
+@settings(deadline=None)
+@given(names, names)
+def test_two_blocks_never_have_one_id(one: tuple[Space, int, int], two: tuple[Space, int, int]) -> None:
+    """If this failed, a session would hit the system prompt of another one in the prefix cache."""
+    first, second = (block_ids(space, owner, 1, block)[0] for space, owner, block in (one, two))
+
+    assert (one == two) == (first == second)
+    assert 0 <= first < 2**63
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(owners, st.integers(0, 5), owners, st.integers(0, 5), st.integers(0, 100)), max_size=8))
+def test_lists_of_many_requests_are_those_of_each_alone(rows: list[tuple[int, int, int, int, int]]) -> None:
+    """If this failed, a schedule drawn in columns would share other blocks than one made row by row."""
+    columns = np.array(rows, np.int64).reshape(-1, 5).T
+    offsets, ids = id_lists(
+        Run(Space.SHARED, columns[0], columns[1]), Run(Space.SESSION, columns[2], columns[3], columns[4])
+    )
+
+    assert len(rows) + 1 == len(offsets)
+    for i, (shared, few, session, more, first) in enumerate(rows):
+        expected = block_ids(Space.SHARED, shared, few) + block_ids(Space.SESSION, session, more, first)
+        assert expected == tuple(ids[offsets[i] : offsets[i + 1]].tolist())
+
+
+@pytest.mark.parametrize("zipf", [0.0, 0.8, 1.0, 2.0])
+def test_popularity_follows_the_stated_law(zipf: float) -> None:
+    """If this failed, a cache would be measured at a skew that nobody asked for."""
+    drawn, _ = Prefixes(20, "80", zipf).draw(np.random.default_rng(1), 200_000)
+    weights = np.arange(1, 21) ** -zipf
+    expected = weights / weights.sum()
+    error = np.sqrt(expected * (1 - expected) / len(drawn))
+
+    assert np.all(np.abs(np.bincount(drawn, minlength=20) / len(drawn) - expected) < 4 * error)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_the_stated_share_of_requests_carries_a_prefix(share: float) -> None:
+    """If this failed, the hit rate would be bounded by a share that is not the one in the spec."""
+    _, carried = Prefixes(3, share=share).draw(np.random.default_rng(2), 50_000)
+
+    assert abs(carried.mean() - share) <= 4 * math.sqrt(share * (1 - share) / len(carried))
+
+
+def test_draws_do_not_depend_on_how_many_are_taken() -> None:
+    """If this failed, the chunk size of a schedule would change its prefixes."""
+    whole, some = np.random.default_rng(3), np.random.default_rng(3)
+    prefixes = Prefixes(50, share=0.5)
+    parts = [prefixes.draw(some, n) for n in (1, 7, 92)]
+
+    for i, expected in enumerate(prefixes.draw(whole, 100)):
+        np.testing.assert_array_equal(expected, np.concatenate([part[i] for part in parts]))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "block", "expected"),
+    [
+        ("80", 16, [(5, 16)]),
+        ("341", 16, [(1, 341)]),
+        ("80/341", 16, [(5, 16), (1, 341)]),
+        ("5/64", 64, [(1, 5), (1, 64)]),
+    ],
+)
+def test_lengths_are_exact(tokens: str, block: int, expected: list[tuple[int, int]]) -> None:
+    """If this failed, a prefix of 341 tokens would be shared as 336 or as 352."""
+    prefixes = Prefixes(len(expected), tokens, block_tokens=block)
+    sizes = prefixes.block_tokens_of(np.arange(prefixes.count)).tolist()
+
+    assert expected == [(len(prefixes.ids(k)), sizes[k]) for k in range(prefixes.count)]
+    assert [int(t) for t in tokens.split("/")] == [count * size for count, size in expected]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_prompts_with_one_prefix_share_exactly_its_tokens(number: int) -> None:
+    """If this failed, the cache would save more or fewer tokens than the prefix is long."""
+    prefixes = Prefixes(2, "80/341")
+    length, block = (int(f(np.array([number]))[0]) for f in (prefixes.length_tokens, prefixes.block_tokens_of))
+    one, two = (
+        Tokens().token_ids(Request(i, 0.0, 900, 1, prefix_ids=prefixes.ids(number), prefix_block_tokens=block), 32_000)
+        for i in (1, 2)
+    )
+
+    np.testing.assert_array_equal(one[:length], two[:length])
+    assert np.mean(one[length:] == two[length:]) < 0.01
+
+
+def test_a_prompt_shorter_than_its_prefix_names_only_the_blocks_it_touches() -> None:
+    """If this failed, a request would name blocks that it has no tokens of."""
+    assert 2 == len(Prefixes(1, "80").ids(0, 17))
+
+
+def test_columns_name_the_same_blocks_as_single_prefixes() -> None:
+    """If this failed, there would be two layouts of ids."""
+    prefixes = Prefixes(4, "80/341", group=3)
+    offsets, ids = id_lists(prefixes.run(np.arange(4), np.array([True, True, False, True])))
+
+    assert [0, 5, 6, 6, 7] == offsets.tolist()
+    assert list(prefixes.ids(0) + prefixes.ids(1) + prefixes.ids(3)) == ids.tolist()
+
+
+def test_groups_of_prefixes_are_apart() -> None:
+    """If this failed, two classes of a mix would share each other's system prompts."""
+    one = Prefixes(5)
+
+    assert not {i for k in range(5) for i in one.ids(k)} & {i for k in range(5) for i in replace(one, group=1).ids(k)}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"count": 0}, "count must be between"),
+        ({"tokens": "80/x"}, "tokens must be a length"),
+        ({"tokens": "0"}, "tokens must be between"),
+        ({"zipf": -1.0}, "zipf must be between"),
+        ({"zipf": math.nan}, "zipf must be between"),
+        ({"share": 1.5}, "share must be between"),
+        ({"block_tokens": 0}, "block_tokens must be between"),
+        ({"group": -1}, "group must be between"),
+    ],
+)
+def test_wrong_prefixes_are_one_sentence(given: dict[str, object], words: str) -> None:
+    """If this failed, a typing mistake would end in a traceback or in prefixes of something else."""
+    with pytest.raises(ValueError, match=words):
+        Prefixes(**given)  # type: ignore[arg-type]  # what a user may type
+
+
+@pytest.mark.parametrize(("owner", "count", "first"), [(-1, 1, 0), (MOST_OWNERS, 1, 0), (0, 2, MOST_BLOCKS - 1)])
+def test_ids_outside_their_layout_are_refused(owner: int, count: int, first: int) -> None:
+    """If this failed, ids would run into the next owner without a word."""
+    with pytest.raises(ValueError, match="must be between 0 and"):
+        block_ids(Space.SESSION, owner, count, first)
+    with pytest.raises(ValueError, match="must be between 0 and"):
+        id_lists(Run(Space.SESSION, np.array([owner]), np.array([count]), first))

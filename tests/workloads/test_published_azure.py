@@ -1,0 +1,127 @@
+"""The `azure` arrivals against the Azure 2023 conversation trace (traces B1 to B5), and toys that fail."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from harness import burstiness
+from harness.registry import make
+from workloads import traces
+from workloads.arrivals import _fit_azure
+from workloads.arrivals._cox import Component, LogRate
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.api import Arrivals
+
+SEEDS = range(20)
+
+
+@pytest.fixture
+def real(shared_data: Path) -> np.ndarray:
+    return np.asarray(traces.read(str(shared_data / _fit_azure.TRACE)).at_s)
+
+
+def until(arrivals: Arrivals, end_s: float, seed: int) -> np.ndarray:
+    """(N,) arrival times before `end_s`."""
+    times, parts = arrivals.times(np.random.default_rng(seed)), [np.zeros(1)]
+    while parts[-1][-1] < end_s:
+        parts.append(np.fromiter(islice(times, 16_384), float))
+    drawn = np.concatenate(parts[1:])
+    return drawn[drawn < end_s]
+
+
+def passed(spec: str, real: np.ndarray) -> set[str]:
+    """Which of B1 to B5 arrivals pass, over 20 hours of different seeds."""
+    drawn = [until(make("arrivals", spec), float(real[-1]), seed) for seed in SEEDS]
+    curve = np.median([burstiness.dispersion_curve(times) for times in drawn], axis=0)
+    at = dict(zip(burstiness.WIDTHS_S, curve.tolist(), strict=True))
+    memory = np.median([burstiness.autocorrelation(burstiness.counts(times, 10.0)) for times in drawn])
+    spread = np.median([np.median(burstiness.window_cvs(times, 300.0)) for times in drawn])
+    gaps = np.median([burstiness.gaps_distance(times, real) for times in drawn])
+    found = {
+        "B1": burstiness.curve_distance(curve, burstiness.dispersion_curve(real)) <= 0.5,
+        "B2": 1.2 <= at[1.0] <= 1.6 and 2.9 <= at[10.0] <= 4.9 and 11 <= at[60.0] <= 23,
+        "B3": 0.50 <= memory <= 0.80,
+        "B4": 1.00 <= spread <= 1.10,
+        "B5": gaps <= 0.08,
+    }
+    return {name for name, good in found.items() if good}
+
+
+def test_azure_arrivals_are_as_bursty_as_the_trace(real: np.ndarray) -> None:
+    """If this failed, `azure` would be a name for something else."""
+    assert {"B1", "B2", "B3", "B4", "B5"} == passed("azure", real)
+
+
+@pytest.mark.parametrize(
+    ("spec", "fails"),
+    [
+        ("poisson:rate=5.53", {"B1", "B2", "B3"}),
+        ("gamma:rate=5.53,cv=1.0715", {"B1", "B2", "B3"}),
+        ("gamma:rate=5.53,cv=1.4142", {"B1", "B2", "B3", "B4", "B5"}),
+    ],
+)
+def test_toys_with_the_gaps_of_the_trace_are_told_from_it(real: np.ndarray, spec: str, fails: set[str]) -> None:
+    """If this failed, the criteria would pass a generator without any change of rate: gaps alone cannot tell."""
+    assert fails.isdisjoint(passed(spec, real))
+
+
+def test_shipped_figures_are_what_the_fit_gives(shared_data: Path) -> None:
+    """If this failed, nobody could say where the three numbers come from."""
+    shipped = json.loads((_fit_azure.FIGURES / "azure.json").read_text())
+
+    assert shipped == _fit_azure.figures(shared_data)
+
+
+def test_the_fit_finds_the_process_that_drew_the_data() -> None:
+    """If this failed, the method would be a way to write down numbers, and not an estimate."""
+    rng = np.random.default_rng(7)
+    truth = LogRate((Component(0.3, 100.0),), 1.0)
+    gaps = rng.spawn(1)[0]
+    times = np.fromiter(islice(truth.times(8.0, lambda n: gaps.gamma(2.0, 0.5, n), rng), 200_000), float)
+    found = _fit_azure.fit_rate(times, _fit_azure.gap_shape(times))
+
+    assert 2.0 == pytest.approx(_fit_azure.gap_shape(times), rel=0.1)
+    assert 0.3 == pytest.approx(found.sd, rel=0.2)
+    assert 100.0 == pytest.approx(found.tau_s, rel=0.4)
+
+
+@pytest.mark.parametrize("components", [((0.5, 60.0),), ((0.4, 300.0), (0.3, 5.0), (0.0, 1.0))])
+def test_random_rates_have_mean_one_and_the_stated_covariance(components: tuple[tuple[float, float], ...]) -> None:
+    """If this failed, a fitted rate would be drawn with another mean or another memory than it was fitted with."""
+    law = LogRate(tuple(Component(*part) for part in components), 2.0)
+    factors = np.concatenate(list(islice(law.factors(np.random.default_rng(3)), 400)))
+    lags = np.array([0, 1, 5, 30, 200])
+    seen = [float(np.mean((factors[: len(factors) - k] - 1) * (factors[k:] - 1))) for k in lags]
+
+    assert 1.0 == pytest.approx(factors.mean(), abs=0.01)
+    np.testing.assert_allclose(law.covariance(2.0 * lags), seen, rtol=0.1, atol=0.01)
+
+
+def test_another_rate_keeps_the_ups_and_downs_and_the_local_gaps() -> None:
+    """If this failed, --rate would change how bursty the traffic is, and not only how much of it there is."""
+    slow, fast = (until(make("arrivals", f"azure:{rate}"), 4000.0, seed=3) for rate in (20, 60))
+    per_minute = [burstiness.counts(times, 60.0)[:60] for times in (slow, fast)]
+
+    assert 3.0 == pytest.approx(len(fast) / len(slow), rel=0.02)
+    assert np.corrcoef(*per_minute)[0, 1] > 0.9
+    assert np.median(burstiness.window_cvs(slow, 60.0)) == pytest.approx(
+        np.median(burstiness.window_cvs(fast, 60.0)), rel=0.03
+    )
+
+
+@pytest.mark.parametrize(
+    ("components", "step_s", "words"),
+    [(((-0.1, 1.0),), 1.0, "sd of a component"), (((0.1, 0.0),), 1.0, "tau_s"), (((0.1, 1.0),), 0.0, "step_s")],
+)
+def test_impossible_rates_are_refused(components: tuple[tuple[float, float], ...], step_s: float, words: str) -> None:
+    """If this failed, a wrong model file would end in NaN times."""
+    with pytest.raises(ValueError, match=words):
+        LogRate(tuple(Component(*part) for part in components), step_s)

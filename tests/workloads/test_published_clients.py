@@ -1,0 +1,243 @@
+"""Arrivals, lengths and requests of ServeGen client pools: real count noise, the pool's rates, no perfect pairing."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import stats
+
+from harness import burstiness
+from harness.errors import UsageError
+from harness.registry import make
+from workloads._pool import Pool, choose
+from workloads.arrivals.servegen import Servegen as Times
+from workloads.clients import Clients
+from workloads.lengths.servegen import Servegen as Lengths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+WINDOW_S = 600
+
+
+@pytest.fixture(scope="module")
+def reason() -> Callable[[Path], str]:
+    """The folder of the pool with lengths."""
+    return lambda data: str(data / "traces/servegen/reason/deepseek-r1")
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Callable[..., str]:
+    """Writes a pool; each client is (rows of the trace, dataset or None)."""
+
+    def write(*clients: tuple[str, dict[str, dict[str, str]] | None]) -> str:
+        for number, (rows, dataset) in enumerate(clients):
+            (tmp_path / f"chunk-{number}-trace.csv").write_text(rows)
+            if dataset is not None:
+                (tmp_path / f"chunk-{number}-dataset.json").write_text(json.dumps(dataset))
+        return str(tmp_path)
+
+    return write
+
+
+def law(prompt: str, output: str) -> dict[str, str]:
+    return {"input_tokens": prompt, "output_tokens": output}
+
+
+def counts(pool: Pool, windows: int, seed: int) -> np.ndarray:
+    """(clients, windows) arrivals per window of 600 s."""
+    found = np.zeros((len(pool.clients), windows))
+    for times, client in pool.blocks(np.random.default_rng(seed)):
+        window = (times // WINDOW_S).astype(int)
+        inside = window < windows
+        np.add.at(found, (client[inside], window[inside]), 1)
+        if not inside.all():
+            return found
+    raise AssertionError("blocks are endless")
+
+
+def servegen_itself(rate_rps: float, cv: float, windows: int, seed: int) -> np.ndarray:
+    """(windows,) counts of the toy: ServeGen emits ceil(rate * 600) requests and scales their gaps to the window."""
+    rng = np.random.default_rng(seed)
+    size = int(np.ceil(rate_rps * WINDOW_S))
+    gaps = rng.gamma(1 / cv**2, cv**2, (windows, size))
+    assert np.isclose((gaps / gaps.sum(axis=1, keepdims=True)).sum(axis=1), 1).all()
+    return np.full(windows, size)
+
+
+@pytest.mark.parametrize(("family", "shape"), [("Gamma", 0.25), ("Gamma", 1.0), ("Gamma", 4.0), ("Weibull", 0.6)])
+def test_counts_of_a_client_vary_as_its_gap_law_says(pool: Callable[..., str], family: str, shape: float) -> None:
+    """If this failed, a window would always hold the same number of requests, as with ServeGen's own generator."""
+    cv = shape**-0.5 if family == "Gamma" else stats.weibull_min(shape).std() / stats.weibull_min(shape).mean()
+    rows = "".join(f"{start},0.5,{cv},{family},{shape},1\n" for start in (0, WINDOW_S))
+    per_window = counts(choose(pool((rows, None)), rate_rps=None, clients=None, start_s=0.0), 1500, seed=1)[0]
+    toy = servegen_itself(0.5, cv, 1500, seed=1)
+
+    assert 300 == pytest.approx(per_window.mean(), rel=0.02)
+    assert cv**2 == pytest.approx(per_window.var() / per_window.mean(), rel=0.2)
+    assert 0 == toy.var()
+
+
+def test_a_day_of_all_clients_follows_the_rates_of_the_pool(shared_data: Path, reason: Callable[[Path], str]) -> None:
+    """If this failed, the superposed clients would not be the service that was measured."""
+    made = Times(reason(shared_data))
+    per_window = counts(made.pool, 144, seed=2)
+    table = np.array([client.rate_rps for client in made.pool.clients]) * WINDOW_S
+    steady = np.array([client.gap_cv for client in made.pool.clients])
+
+    assert np.corrcoef(per_window.sum(axis=0), table.sum(axis=0))[0, 1] > 0.98
+    assert 1.0 == pytest.approx(per_window.sum() / table.sum(), rel=0.02)
+    assert 0.93 == pytest.approx(burstiness.autocorrelation(per_window.sum(axis=0)), abs=0.05)
+    assert 0.01 < np.mean((per_window - table)[(table > 100) & (steady > 0)] == 0) < 0.10  # not the expected number
+
+
+def test_gaps_of_clients_spread_like_those_of_the_pool(shared_data: Path, reason: Callable[[Path], str]) -> None:
+    """If this failed, clients would be too even: half of the windows of the pool have a CV above 1."""
+    made = choose(reason(shared_data), rate_rps=None, clients=20, start_s=0.0)
+    found, stated = [], []
+    blocks = list(islice(made.blocks(np.random.default_rng(3)), 40))
+    times, client = (np.concatenate(part) for part in zip(*blocks, strict=True))
+    for i, one in enumerate(made.clients):
+        own = times[client == i]
+        for window in range(int(times[-1] // WINDOW_S)):
+            inside = own[(own >= WINDOW_S * window) & (own < WINDOW_S * (window + 1))]
+            cv = burstiness.gap_cv(inside) if len(inside) > 100 else None
+            if cv is not None and one.family[window] == "Gamma":
+                found.append(cv)
+                stated.append(float(one.gap_cv[window]))
+
+    assert len(found) >= 100
+    np.testing.assert_allclose(np.quantile(stated, [0.25, 0.5, 0.75]), np.quantile(found, [0.25, 0.5, 0.75]), rtol=0.1)
+    assert stats.spearmanr(found, stated).statistic > 0.6
+
+
+def test_prompt_and_output_are_not_drawn_from_one_number(shared_data: Path, reason: Callable[[Path], str]) -> None:
+    """If this failed, the longest prompt would always get the longest answer, as with ServeGen's own generator."""
+    lengths = Lengths(reason(shared_data))
+    pairs = np.array(list(islice(lengths.pairs(np.random.default_rng(4)), 50_000)))
+    one_client = pairs_of_largest_client(lengths, 20_000)
+    toy = np.stack([np.sort(one_client[:, 0]), np.sort(one_client[:, 1])], axis=1)
+
+    assert abs(stats.spearmanr(*pairs.T).statistic) < 0.6
+    assert 0 == pytest.approx(stats.spearmanr(*one_client.T).statistic, abs=0.03)
+    assert stats.spearmanr(*toy.T).statistic > 0.99
+    np.testing.assert_allclose(lengths.mean_tokens, pairs.mean(axis=0), rtol=0.02)
+
+
+def pairs_of_largest_client(lengths: Lengths, n: int) -> np.ndarray:
+    """(n, 2) pairs under one law."""
+    largest = np.full(n, int(np.argmax(lengths.shares)))
+    return np.stack(lengths.laws.draw(largest, np.random.default_rng(5)), axis=1)
+
+
+def test_requests_carry_their_client_and_its_lengths(pool: Callable[..., str]) -> None:
+    """If this failed, a burst of one client would come with the lengths of another."""
+    path = pool(
+        ("0,2,1,Gamma,1,0.5\n600,0,0,,0,0\n", {"0": law("{7: 1.0}", "{3: 1.0}")}),
+        ("0,0,0,,0,0\n600,4,1,Gamma,1,0.25\n", {"0": law("{}", "{}"), "600": law("{70: 0.5, 90: 0.5}", "{40: 1.0}")}),
+        ("0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n", {"0": law("{5: 1}", "{1: 1}"), "600": law("{6: 1}", "{2: 1}")}),
+    )
+    workload = Clients(path)
+    chunks = list(islice(workload.start(np.random.default_rng(6)), 4))
+    table = pa.concat_tables(chunks)
+    at_s, prompt, output = (np.asarray(table[name]) for name in ("scheduled_s", "prompt_tokens", "output_tokens"))
+    tag = np.asarray(table["tag"])
+    late = at_s % 1200 >= WINDOW_S
+
+    np.testing.assert_array_equal(np.arange(table.num_rows), np.asarray(table["id"]))
+    assert np.all(np.diff(at_s) >= 0)
+    assert {"client-0", "client-1", "client-2"} == set(tag)
+    assert not np.any(late[tag == "client-0"])
+    assert np.all(late[tag == "client-1"])
+    assert {(7, 3)} == set(zip(prompt[tag == "client-0"], output[tag == "client-0"], strict=True))
+    assert {70, 90} == set(prompt[tag == "client-1"])
+    np.testing.assert_array_equal(np.where(late, 6, 5)[tag == "client-2"], prompt[tag == "client-2"])
+    assert 4.0 == pytest.approx(workload.mean_rate_rps)
+    assert "3 of 3" == workload.describe()["clients"]
+
+
+def test_a_window_without_lengths_has_those_of_the_window_before(pool: Callable[..., str]) -> None:
+    """If this failed, a client would be refused, or be given lengths of other clients, for a quiet stretch."""
+    rows = "0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n1200,1,1,Gamma,1,1\n"
+    path = pool((rows, {"600": law("{8: 1}", "{2: 1}"), "1200": law("{}", "{9: 1}")}))
+    chunk = next(Clients(path).start(np.random.default_rng(1)))
+
+    assert {8} == set(chunk["prompt_tokens"].to_pylist())
+
+
+def test_requests_of_no_tokens_are_left_out_and_told(pool: Callable[..., str]) -> None:
+    """If this failed, zero-token requests would be drawn, or vanish without a word."""
+    rows = "0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n"
+    workload = Clients(pool((rows, {"0": law("{0: 0.25, 4: 0.75}", "{2: 1}")})))
+
+    assert {4} == set(next(workload.start(np.random.default_rng(1)))["prompt_tokens"].to_pylist())
+    assert 0.25 == pytest.approx(workload.facts["zero_tokens_left_out"])
+
+
+def test_the_span_comes_round_and_can_begin_anywhere(pool: Callable[..., str]) -> None:
+    """If this failed, a long run would run dry, or a run could not skip the night."""
+    path = pool(("0,4,1,Gamma,1,0.25\n600,0,0,,0,0\n1200,1,1,Gamma,1,1\n", None))
+    shifted = counts(Times(path, start_s=900.0).pool, 12, seed=3)[0]
+    whole = counts(Times(path).pool, 12, seed=3)[0]
+
+    np.testing.assert_allclose([2400, 0, 600] * 4, whole, atol=200)
+    np.testing.assert_allclose([300, 1500, 1200] * 4, shifted, atol=200)
+
+
+def test_the_largest_clients_and_another_rate(shared_data: Path, reason: Callable[[Path], str]) -> None:
+    """If this failed, `clients=5` would not be the five that matter, or --rate would change who they are."""
+    whole, few = (choose(reason(shared_data), rate_rps=None, clients=n, start_s=0.0) for n in (None, 5))
+    scaled = Times(reason(shared_data), rate_rps=2.0, clients=5)
+
+    assert few.mean_rate_rps == pytest.approx(0.5 * whole.mean_rate_rps, rel=0.1)
+    assert 2.0 == pytest.approx(scaled.mean_rate_rps)
+    assert [c.number for c in few.clients] == [c.number for c in scaled.pool.clients]
+
+
+def test_a_pool_draws_the_same_whatever_is_taken(shared_data: Path, reason: Callable[[Path], str]) -> None:
+    """Traces G1: if this failed, a seed would not name one schedule."""
+    times = make("arrivals", f"servegen:{reason(shared_data)},clients=12")
+    at_once = np.fromiter(islice(times.times(np.random.default_rng(1)), 20_000), float)
+    stream = times.times(np.random.default_rng(1))
+    piecewise = np.concatenate([np.fromiter(islice(stream, n), float) for n in (1, 4096, 15_903)])
+
+    assert at_once.tobytes() == piecewise.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("clients=0", "at least 1"),
+        ("clients=2", "at most the 1"),
+        ("rate=0", "rate_rps must be"),
+        ("start=-1", "start_s"),
+    ],
+)
+def test_wrong_options_are_one_sentence(pool: Callable[..., str], options: str, words: str) -> None:
+    """If this failed, a typing mistake would end in a traceback or in other arrivals."""
+    path = pool(("0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n", None), ("0,0,0,,0,0\n600,0,0,,0,0\n", None))
+    with pytest.raises(UsageError, match=words):
+        make("arrivals", f"servegen:{path},{options}")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (None, "has no token counts"),
+        ({"0": law("{1.5: 1}", "{2: 1}")}, "whole numbers"),
+        ({"0": law("{0: 1}", "{2: 1}")}, "no token count above 0"),
+    ],
+)
+def test_pools_without_usable_lengths_are_refused(
+    pool: Callable[..., str], dataset: dict[str, dict[str, str]] | None, words: str
+) -> None:
+    """If this failed, requests without tokens would be sent."""
+    path = pool(("0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n", dataset))
+    with pytest.raises(UsageError, match=words):
+        Clients(path)

@@ -1,0 +1,157 @@
+"""A month of `burstgpt` arrivals by the hour (traces D1 to D4), and toys that fail."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import subprocess
+import sys
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness import burstiness
+from harness.gap_law import Law, judged
+from harness.registry import make
+from workloads.arrivals._services import read_figures
+from workloads.catalog import load
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+SEEDS = range(20)
+HOURS = 744  # of the published month
+MONTH = {"D1", "D2", "D3"}
+
+
+def by_hour(spec: str, hours: int, seed: int) -> np.ndarray:
+    """(hours,) arrivals."""
+    times, found = make("arrivals", spec).times(np.random.default_rng(seed)), np.zeros(hours)
+    while True:
+        hour = np.fromiter(islice(times, 65_536), float) // 3600
+        found += np.bincount(hour[hour < hours].astype(int), minlength=hours)
+        if hour[-1] >= hours:
+            return found
+
+
+def dispersion(values: np.ndarray) -> float:
+    return float(values.var(ddof=1) / values.mean())
+
+
+def share_of_busiest(hours: np.ndarray, share: float) -> float:
+    return float(np.sort(hours)[::-1][: round(share * len(hours))].sum() / hours.sum())
+
+
+def passed(months: Iterable[np.ndarray]) -> set[str]:
+    """Which of D1 to D3 hold for the medians over months (hours,)."""
+    rows = [
+        (
+            share_of_busiest(month, 0.01),
+            share_of_busiest(month, 0.1),
+            burstiness.autocorrelation(month, 1),
+            burstiness.autocorrelation(month, 24),
+            dispersion(month),
+            dispersion(month.reshape(-1, 6).sum(axis=1)) / dispersion(month),
+        )
+        for month in months
+    ]
+    top, busy, after_1, after_24, spread, ratio = np.median(np.array(rows), axis=0)
+    found = {
+        "D1": 0.09 <= top <= 0.40 and 0.45 <= busy <= 0.88,
+        "D2": 0.4 <= after_1 <= 0.9 and after_24 < 0.4,
+        "D3": 1500 <= spread <= 35_000 and 2.0 <= ratio <= 4.9,
+    }
+    return {name for name, good in found.items() if good}
+
+
+@pytest.fixture
+def real(shared_data: Path) -> np.ndarray:
+    with (shared_data / "traces/burstgpt/BurstGPT_1.hourly_days00-30.csv").open() as file:
+        return np.array([float(row["requests"]) for row in csv.DictReader(file)])
+
+
+def test_a_month_of_both_services_is_as_uneven_as_the_published_one() -> None:
+    """If this failed, long runs would have no campaigns: neither quiet days nor hours that carry a week."""
+    assert passed(by_hour("burstgpt", HOURS, seed) for seed in SEEDS) == MONTH
+
+
+def test_the_published_month_passes_its_own_criteria(real: np.ndarray) -> None:
+    """If this failed, the criteria would not be about this service."""
+    assert passed([real]) == MONTH
+
+
+def test_toys_are_told_from_the_published_month(real: np.ndarray) -> None:
+    """If this failed, the criteria would pass a month without campaigns, without nights, or without memory."""
+    rng = np.random.default_rng(1)
+    mean, curve = real.mean(), np.tile(real.reshape(-1, 24).mean(axis=0), HOURS // 24)
+    heavy = mean**2 / (real.var(ddof=1) - mean)
+    poisson = passed(rng.poisson(mean, HOURS).astype(float) for _ in SEEDS)
+    daily = passed(rng.poisson(curve).astype(float) for _ in SEEDS)
+    forgetful = passed(rng.negative_binomial(heavy, heavy / (heavy + mean), HOURS).astype(float) for _ in SEEDS)
+
+    assert poisson == set()
+    assert daily == set()
+    assert {"D1"} >= forgetful
+
+
+def test_conversation_has_the_daily_curve_of_figure_4() -> None:
+    """Traces D4: if this failed, people who chat would not sleep, or not have lunch."""
+    figure = np.array(read_figures()["conversation"]["requests_per_hour"])
+    found = []
+    for seed in range(5):
+        days = by_hour("burstgpt:conversation,start_h=0", 24 * 28, seed).reshape(28, 24)
+        medians = np.median(days, axis=0)
+        found.append((stats.spearmanr(medians, figure).statistic, medians.max() / medians.min()))
+    alike, ratio = np.median(found, axis=0)
+    flat = by_hour("poisson:rate=0.0289", 24 * 28, seed=1).reshape(28, 24)
+
+    assert alike >= 0.95
+    assert 15 <= ratio <= 60
+    assert stats.spearmanr(np.median(flat, axis=0), figure).statistic < 0.95
+
+
+@pytest.mark.parametrize(
+    "spec", ["burstgpt:api", "burstgpt", "burstgpt:conversation,start_h=16", "burstgpt:api,mode=steady", "azure"]
+)
+def test_a_short_run_is_not_accused_of_another_rate(spec: str) -> None:
+    """If this failed, every run of minutes would warn of a rate that is random by design, or no long one would."""
+    made = make("arrivals", spec)
+    law = Law(made.mean_rate_rps, settles_s=made.settles_s)
+    short = np.fromiter(islice(made.times(np.random.default_rng(0)), 300), float)
+    long = np.concatenate([short, short[-1] + made.settles_s + np.arange(1000.0)])
+
+    assert judged(short, law)["rate_z"] is None
+    assert judged(long, law)["rate_z"] is not None
+    assert made.settles_s == load("chatbot", arrivals=spec).settles_s
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["burstgpt", "burstgpt:api,mode=steady", "burstgpt:conversation,mode=figure6", "azure", "burstgpt-published"],
+)
+def test_arrivals_do_not_depend_on_how_many_are_taken_at_a_time(spec: str) -> None:
+    """Traces G1: if this failed, a seed would not name one schedule."""
+    at_once = np.fromiter(islice(make("arrivals", spec).times(np.random.default_rng(9)), 30_000), float)
+    times = make("arrivals", spec).times(np.random.default_rng(9))
+    sizes = iter([1, 7, 4096, 4097, 1, 21_798])
+    piecewise = np.concatenate([np.fromiter(islice(times, size), float) for size in sizes])
+
+    assert at_once.tobytes() == piecewise.tobytes()
+
+
+def test_another_process_draws_the_same_arrivals() -> None:
+    """Traces G1: if this failed, workers would not agree on a schedule."""
+    specs = ["burstgpt", "azure", "burstgpt:api,mode=figure6"]
+    code = (
+        "import sys, hashlib, numpy as np; from itertools import islice; from harness.registry import make\n"
+        "for s in sys.argv[1:]: print(hashlib.sha256(np.fromiter(islice(make('arrivals', s)"
+        ".times(np.random.default_rng(3)), 5000), float).tobytes()).hexdigest())"
+    )
+    drawn = [np.fromiter(islice(make("arrivals", s).times(np.random.default_rng(3)), 5000), float) for s in specs]
+    other = subprocess.run([sys.executable, "-c", code, *specs], capture_output=True, text=True, check=True)
+
+    assert [hashlib.sha256(times.tobytes()).hexdigest() for times in drawn] == other.stdout.split()

@@ -1,0 +1,363 @@
+"""Formats of traces beside those of the first three: trees of chats, plain tables, Parquet, conversations."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harness.errors import UsageError
+from harness.records import schedule_chunk
+from workloads import traces
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(folder: Path, text: str | list[dict[str, object]], name: str = "trace.txt") -> str:
+    path = folder / name
+    lines = text if isinstance(text, str) else "\n".join(map(json.dumps, text))
+    path.write_bytes(lines.encode())
+    return str(path)
+
+
+def column(trace: traces.Trace, name: str) -> list[Any]:
+    values: list[Any] = trace.table[name].to_pylist()
+    return values
+
+
+def chat(number: int, parent: int, at_s: float, turn: int = 1, prompt: int = 20, output: int = 5) -> dict[str, object]:
+    named = {"chat_id": number, "parent_chat_id": parent, "timestamp": at_s, "type": "text", "turn": turn}
+    return named | {"input_length": prompt, "output_length": output, "hash_ids": list(range(-(-prompt // 16)))}
+
+
+def test_chats_of_bailian_become_sessions_with_the_turn_before(tmp_path: Path) -> None:
+    """If this failed, follow-ups would be sent before the answer they follow, or in another's conversation."""
+    rows = [chat(7, -1, 61.114), chat(9, -1, 62.0), chat(11, 7, 63.0, 2), chat(12, 11, 64.0, 3), chat(13, 7, 65.0, 2)]
+    trace = traces.read(write(tmp_path, rows))
+
+    assert [0, 1, 0, 0, 0] == column(trace, "session")
+    assert [0, 0, 1, 2, 1] == column(trace, "turn")
+    assert [None, None, 0, 2, 0] == column(trace, "parent")
+    assert ["text"] * 5 == column(trace, "tag")
+    assert 16 == trace.block_tokens
+    assert pytest.approx([0, 0.886, 1.886, 2.886, 3.886]) == column(trace, "at_s")
+
+
+def test_a_chat_that_is_no_request_hands_its_parent_on(tmp_path: Path) -> None:
+    """If this failed, a failed turn would cut a conversation in two."""
+    rows = [chat(1, -1, 0.0), chat(2, 1, 1.0, 2, output=0), chat(3, 2, 2.0, 3)]
+    trace = traces.read(write(tmp_path, rows))
+
+    assert [(0, 0, None), (0, 1, 0)] == list(
+        zip(*(column(trace, c) for c in ("session", "turn", "parent")), strict=True)
+    )
+    assert {"output_length is 0": 1} == trace.facts["dropped"]
+
+
+def test_a_chat_whose_parent_is_not_in_the_file_is_told(tmp_path: Path) -> None:
+    """If this failed, a follow-up from before the recording would pass as a first question."""
+    trace = traces.read(write(tmp_path, [chat(5, 3, 0.0, 4), chat(6, 3, 1.0, 4), chat(7, 6, 2.0, 5)]))
+    odd: Any = trace.facts["oddities"]
+
+    assert [3, 3, 4] == column(trace, "turn")
+    assert [0, 0, 0] == column(trace, "session")
+    assert "the turn before is not in the file: 2 rows." in odd
+
+
+def test_too_few_ids_are_told_and_too_many_refused(tmp_path: Path) -> None:
+    """If this failed, a prefix cache would see blocks that a prompt does not have."""
+    few = chat(1, -1, 0.0, prompt=64) | {"hash_ids": [1, 2]}
+    odd: Any = traces.read(write(tmp_path, [few])).facts["oddities"]
+
+    assert any("do not cover the whole prompt" in sentence and "1 row" in sentence for sentence in odd)
+    with pytest.raises(UsageError, match="line 1, column 'hash_ids': at most 1 ids expected for 16 tokens"):
+        traces.read(write(tmp_path, [chat(1, -1, 0.0, prompt=16) | {"hash_ids": [1, 2]}]))
+
+
+def test_the_turn_before_is_found_across_blocks_and_slices(tmp_path: Path) -> None:
+    """If this failed, `parent` would name another row as soon as a file is longer than a block, or is sliced."""
+    header = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    rows = [f"{i},{'ab'[i % 2]},1,X,3,{4 if i != 4 else 0},{7 if i != 4 else 3},Conversation log\n" for i in range(9)]
+    path = write(tmp_path, header + "".join(rows))
+    for size in (1, 60, 1 << 20):
+        trace = traces.read(path, block_bytes=size)
+        sliced = traces.read(path, part=traces.Slice(start_s=2), block_bytes=size)
+
+        assert [None, None, 0, 1, 3, 2, 4, 5] == column(trace, "parent")
+        assert [0, 0, 1, 1, 2, 2, 3, 3] == column(trace, "turn")
+        assert [None, None, 1, 0, 2, 3] == column(sliced, "parent")
+        assert [1, 1, 2, 2, 3, 3] == column(sliced, "turn")
+
+
+@pytest.mark.parametrize(("unit", "seconds"), [("ms", 0.5), ("s", 500.0)])
+def test_a_timed_trace_needs_no_blocks(tmp_path: Path, unit: str, seconds: float) -> None:
+    """If this failed, a trace made for another benchmark would need work by hand, or run 1,000 times slower."""
+    rows: list[dict[str, object]] = [{"timestamp": t, "input_length": 9, "output_length": 2} for t in (1000, 1500)]
+    path = write(tmp_path, rows)
+
+    assert [0.0, seconds] == column(traces.read(path, f"timed-trace:unit={unit}"), "at_s")
+    assert "timed-trace" == traces.read(path).facts["reader"]
+    with pytest.raises(UsageError, match="No unit named 'hours'"):
+        traces.read(path, "timed-trace:unit=hours")
+
+
+def test_a_timed_trace_with_bailian_blocks(tmp_path: Path) -> None:
+    """If this failed, the block size of another cache would be taken for Mooncake's."""
+    rows: list[dict[str, object]] = [{"timestamp": 0, "input_length": 33, "output_length": 2, "hash_ids": [4, 5, 6]}]
+    trace = traces.read(write(tmp_path, rows), "timed-trace:block_tokens=16")
+
+    assert (16, [[4, 5, 6]]) == (trace.block_tokens, column(trace, "prefix_ids"))
+
+
+def test_splitwise_and_the_multimodal_azure_trace(tmp_path: Path) -> None:
+    """If this failed, the Azure traces as simulators pass them on, or that of 2025, could not be replayed."""
+    vidur = traces.read(write(tmp_path, "arrived_at,num_prefill_tokens,num_decode_tokens\n0.0,374,44\n4.31,396,109\n"))
+    images = (
+        "TIMESTAMP,NumImages,ContextTokens,GeneratedTokens\n2024-10-15 00:00:00.5,2,9,3\n2024-10-15 00:00:01,0,8,3\n"
+    )
+    lmm = traces.read(write(tmp_path, images))
+
+    assert "splitwise" == vidur.facts["reader"]
+    assert [0.0, 4.31] == column(vidur, "at_s")
+    assert ["image", "text"] == column(lmm, "tag")
+    assert [9, 8] == column(lmm, "prompt_tokens")
+
+
+PLAIN = "who,ts,in,out,kind\nann,1000,5,6,chat\nbob,1500,7,8,code\nann,1750,9,1,chat\n"
+
+
+def test_columns_of_a_plain_table_are_mapped(tmp_path: Path) -> None:
+    """If this failed, a user's own log could be replayed only after a script."""
+    path = write(tmp_path, PLAIN)
+    trace = traces.read(path, columns="at_ms=ts, prompt=in, output=out, session=who, tag=kind")
+
+    assert [0.0, 0.5, 0.75] == column(trace, "at_s")
+    assert [(5, 6), (7, 8), (9, 1)] == list(
+        zip(column(trace, "prompt_tokens"), column(trace, "output_tokens"), strict=True)
+    )
+    assert [0, 1, 0] == column(trace, "session")
+    assert [0, 0, 1] == column(trace, "turn")
+    assert [None, None, 0] == column(trace, "parent")
+    assert ["chat", "code", "chat"] == column(trace, "tag")
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ("at=when,prompt=in,output=out", "has no such column; found: who, ts, in, out, kind"),
+        ("at=tz,prompt=in,output=out", "Did you mean 'ts'"),
+        ("at=ts,prompt=in", "--columns names all that is read, and no output"),
+        ("prompt=in,output=out", "--columns names all that is read, and no at"),
+        ("at=ts,promt=in,output=out", "No column named 'promt'. Did you mean 'prompt'"),
+        ("at=ts,prompt=in,prompt=in,output=out", "prompt is given twice"),
+        ("at=ts,prompt,output=out", "'prompt' is not ours=theirs"),
+        ("at=ts,at_ms=ts,prompt=in,output=out", "both ts and ts are stamps"),
+        ("at=who,prompt=in,output=out", "line 2, column 'who': a finite number expected, got 'ann'"),
+    ],
+)
+def test_a_map_that_does_not_fit_is_one_sentence(tmp_path: Path, columns: str, words: str) -> None:
+    """If this failed, a typing mistake in --columns would end in a traceback."""
+    with pytest.raises(UsageError, match=words):
+        traces.read(write(tmp_path, PLAIN), columns=columns)
+
+
+def test_columns_go_with_plain_readers_only(tmp_path: Path) -> None:
+    """If this failed, a map that is not used would be taken for one that is."""
+    with pytest.raises(UsageError, match="Reader 'azure' knows its columns"):
+        traces.read(write(tmp_path, PLAIN), "azure", columns="at=ts,prompt=in,output=out")
+
+
+@pytest.mark.parametrize(
+    "stamp", ["2024-05-12T00:00:{:02}.5Z", "2024-05-12 00:00:{:02}.500000+00:00", "2024-05-12 00:00:{:02}"]
+)
+def test_dates_of_a_plain_table_are_seconds(tmp_path: Path, stamp: str) -> None:
+    """If this failed, a log with dates would need work by hand."""
+    lines = ["timestamp,input_tokens,output_tokens", *(f"{stamp.format(i * 3)},5,6" for i in range(3))]
+    trace = traces.read(write(tmp_path, "\n".join(lines)))
+
+    assert [0.0, 3.0, 6.0] == column(trace, "at_s")
+
+
+def test_a_json_list_is_read_like_json_lines(tmp_path: Path) -> None:
+    """If this failed, a file that another tool wrote as one list could not be read."""
+    rows = [{"at_s": i / 4, "prompt_tokens": i + 1, "output_tokens": 2, "tag": "[{,}]"} for i in range(50)]
+    expected = traces.read(write(tmp_path, rows)).table
+    for indent in (None, 1):
+        path = write(tmp_path, json.dumps(rows, indent=indent))
+        for size in (1, 100, 1 << 20):
+            assert expected.equals(traces.read(path, block_bytes=size).table.combine_chunks())
+
+
+def test_keys_that_some_lines_lack_are_none_there(tmp_path: Path) -> None:
+    """If this failed, a log that names the user only where there is one could not be read."""
+    row: dict[str, object] = {"at_s": 0, "prompt_tokens": 1, "output_tokens": 2}
+    path = write(tmp_path, [row | {"session": 7, "tag": "a"}, row, row | {"session": 7, "tag": None}])
+    trace = traces.read(path)
+
+    assert [0, None, 0] == column(trace, "session")
+    assert ["a", None, None] == column(trace, "tag")
+
+
+def test_blocks_of_another_size_are_told(tmp_path: Path) -> None:
+    """Blocks of 64 tokens would be taken for blocks of 512, and a cache be said to need eight times the memory."""
+    rows: list[dict[str, object]] = [
+        {"at": i, "prompt_tokens": 130, "output_tokens": 1, "prefix_ids": [1, 2, 3][: i + 1]} for i in range(3)
+    ]
+    path = write(tmp_path, rows, "blocks.jsonl")
+    odd: Any = traces.read(path).facts["oddities"]
+    right: Any = traces.read(path, "jsonl:block_tokens=64").facts["oddities"]
+
+    assert "more prefix blocks of 512 tokens than the prompt has room for" in " ".join(odd)
+    assert "=N: 2 rows." in " ".join(odd)
+    assert "prefix blocks" not in " ".join(right)
+
+
+def test_packed_files_are_read(tmp_path: Path) -> None:
+    """If this failed, a week of requests would have to be unpacked to be read."""
+    text = b"at_s,prompt_tokens,output_tokens\n" + b"".join(b"%d,5,6\n" % i for i in range(1000))
+    plain, packed, twice, zstd = (tmp_path / n for n in ("t.csv", "t.csv.gz", "two.gz", "t.csv.zst"))
+    plain.write_bytes(text)
+    packed.write_bytes(gzip.compress(text))
+    twice.write_bytes(gzip.compress(text[:500]) + gzip.compress(text[500:]))
+    with pa.output_stream(str(zstd), compression="zstd") as out:
+        out.write(text)
+    expected = traces.read(str(plain)).table
+
+    for path in (packed, twice, zstd):
+        assert expected.equals(traces.read(str(path), block_bytes=333).table.combine_chunks())
+
+
+def test_a_converted_trace_reads_as_the_same_trace(tmp_path: Path) -> None:
+    """If this failed, converting a trace to Parquet would change conversations, blocks or lengths."""
+    rows = [chat(7, -1, 0.0), chat(9, -1, 0.5), chat(11, 7, 1.0, 2), chat(13, 7, 1.5, 2), chat(14, 9, 2.0, 2)]
+    trace = traces.read(write(tmp_path, rows))
+    path = str(tmp_path / "t.parquet")
+    pq.write_table(trace.table.replace_schema_metadata({"bench.table": "trace", "bench.block_tokens": "16"}), path)
+    for size in (64, 1 << 20):
+        again = traces.read(path, block_bytes=size)
+
+        assert trace.table.equals(again.table.combine_chunks().replace_schema_metadata(None))
+        assert 16 == again.block_tokens
+    sliced = traces.read(path, part=traces.Slice(start_s=0.4))
+    assert [None, None, None, 0] == column(sliced, "parent")
+    assert [0, 1, 1, 0] == column(sliced, "session")
+
+
+def test_the_schedule_of_a_run_is_a_trace(tmp_path: Path) -> None:
+    """If this failed, a run could not be repeated from its own folder."""
+    ids = pa.array([[1, 2], [], [3]], pa.list_(pa.int64()))
+    given: dict[str, Any] = {
+        "scheduled_s": np.array([0.5, 1.0, 4.0]),
+        "prompt_tokens": [600, 5, 9],
+        "output_tokens": [3, 4, 5],
+    }
+    table = schedule_chunk(
+        3, id=np.arange(3), **given, prefix_ids=ids, tag=["a", None, "b"], session=[4, None, 4], turn=[0, 0, 1]
+    )
+    pq.write_table(table, tmp_path / "schedule.parquet")
+    trace = traces.read(str(tmp_path / "schedule.parquet"))
+
+    assert [0.0, 0.5, 3.5] == column(trace, "at_s")
+    assert [[1, 2], [], [3]] == column(trace, "prefix_ids")
+    assert [(0, 0, None), (None, 0, None), (0, 1, 0)] == [
+        (r["session"], r["turn"], r["parent"]) for r in trace.table.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (
+            {"at_s": [0.0, None], "prompt_tokens": [1, 2], "output_tokens": [1, 2]},
+            "row 2, column 'at_s': a number is missing",
+        ),
+        (
+            {"at_s": [0.0, 1.0], "prompt_tokens": [1.0, 2.5], "output_tokens": [1, 2]},
+            "row 2, column 'prompt_tokens': .* whole",
+        ),
+        (
+            {"at_s": [0.0, float("nan")], "prompt_tokens": [1, 2], "output_tokens": [1, 2]},
+            "row 2, column 'at_s': a finite",
+        ),
+        (
+            {"at_s": [1.0, 0.0], "prompt_tokens": [1, 2], "output_tokens": [1, 2]},
+            "row 2, column 'at_s': stamps must not fall",
+        ),
+        (
+            {"at_s": [[1.0], [0.0]], "prompt_tokens": [1, 2], "output_tokens": [1, 2]},
+            "row 1, column 'at_s': a finite number",
+        ),
+        ({"a": [1.0]}, "no reader knows the columns a"),
+        ({"at_s": [], "prompt_tokens": [], "output_tokens": []}, "has a header but no rows"),
+    ],
+)
+def test_a_parquet_table_that_is_no_trace_is_one_sentence(
+    tmp_path: Path, table: dict[str, list[Any]], words: str
+) -> None:
+    """If this failed, a hole in a table would end in a traceback, or count as 0."""
+    path = str(tmp_path / "t.parquet")
+    pq.write_table(pa.table(table), path)
+
+    with pytest.raises(UsageError, match=words):
+        traces.read(path)
+
+
+def test_unsorted_rows_are_sorted_on_request(tmp_path: Path) -> None:
+    """If this failed, rows of a log in order of completion could not be used, or would lose their conversation."""
+    text = "at_s,prompt_tokens,output_tokens,session\n3,1,1,a\n1,2,1,b\n2,3,1,a\n1,4,1,b\n5,5,0,b\n"
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError, match=r"line 3, column 'at_s': stamps must not fall.*--sort"):
+        traces.read(path)
+    for size in (1, 1 << 20):
+        trace = traces.read(path, sort=True, block_bytes=size)
+
+        assert [2, 4, 3, 1] == column(trace, "prompt_tokens")
+        assert [0.0, 0.0, 1.0, 2.0] == column(trace, "at_s")
+        assert [0, 0, 1, 1] == column(trace, "session")
+        assert [None, 0, None, 2] == column(trace, "parent")
+        assert {"output_tokens is 0": 1} == trace.facts["dropped"]
+
+
+TALK = [
+    {"id": "x", "conversations": [("human", "a b c"), ("gpt", "d e"), ("human", "f"), ("gpt", "g h i j")]},
+    {"id": "y", "conversations": [("system", "a"), ("gpt", "b c"), ("human", "d"), ("gpt", "e"), ("human", "f")]},
+    {"id": "z", "conversations": []},
+]
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> str:
+    rows = [{**t, "conversations": [{"from": f, "value": v} for f, v in t["conversations"]]} for t in TALK]
+    return write(tmp_path, json.dumps(rows, indent=1))
+
+
+def test_conversations_without_a_tokenizer_are_refused(talk: str) -> None:
+    """If this failed, words or characters would be sold as tokens."""
+    with pytest.raises(UsageError, match=r"holds text, no token counts; give the reader one .*sharegpt:tokenizer="):
+        traces.read(talk)
+    with pytest.raises(UsageError, match=r"No tokenizer '/nowhere/t.json'"):
+        traces.read(talk, "sharegpt:tokenizer=/nowhere/t.json")
+
+
+def test_conversations_are_counted_with_what_was_said_before(tmp_path: Path, talk: str) -> None:
+    """If this failed, later questions would be sent without the conversation that they belong to."""
+    tokenizers = pytest.importorskip("tokenizers")
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    words.save(str(tmp_path / "tokenizer.json"))
+    for size in (1, 1 << 20):
+        trace = traces.read(talk, f"sharegpt:tokenizer={tmp_path / 'tokenizer.json'}", block_bytes=size)
+
+        assert [(3, 2), (6, 4), (4, 1)] == [(r["prompt_tokens"], r["output_tokens"]) for r in trace.table.to_pylist()]
+        assert [(0, 0, None), (0, 1, 0), (1, 0, None)] == [
+            (r["session"], r["turn"], r["parent"]) for r in trace.table.to_pylist()
+        ]
+        assert [0.0, 0.0, 0.0] == column(trace, "at_s")
+        assert 5 == trace.facts["rows"]
+        assert {"question without an answer": 1, "no question in the conversation": 1} == trace.facts["dropped"]

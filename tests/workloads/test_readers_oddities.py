@@ -1,0 +1,209 @@
+"""What is odd about a trace is told: grids, gaps, equal rows, idle heads, look-alikes; no row is lost (traces A1)."""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workloads import traces
+from workloads.readers import _known
+
+V1 = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
+BURST_1, BURST_3 = "burstgpt/BurstGPT_1.head379.csv", "burstgpt/BurstGPT_3.head100.csv"
+
+
+def write(folder: Path, at_s: Any, name: str = "trace.csv", prompts: Any = None) -> str:
+    """A plain table with these stamps."""
+    prompts = [5] * len(at_s) if prompts is None else prompts
+    rows = [f"{t},{p},2" for t, p in zip(at_s, prompts, strict=True)]
+    path = folder / name
+    path.write_text("at_s,prompt_tokens,output_tokens\n" + "\n".join(rows))
+    return str(path)
+
+
+def facts(path: str, **given: Any) -> dict[str, Any]:
+    """The facts, which must not depend on where blocks end."""
+    found = [dict(traces.read(path, block_bytes=size, **given).facts) for size in (64, 1000, 1 << 20)]
+
+    assert found[0] == found[1] == found[2]
+    return found[0]
+
+
+def test_mooncake_ticks_are_found(shared_data: Path) -> None:
+    """If this failed, bursts of ten every 3 s would pass as traffic, and jitter could not know its width."""
+    found: Any = traces.read(str(shared_data / "traces/mooncake/conversation_trace.jsonl")).facts
+
+    assert 3.0 == pytest.approx(found["grain_s"], abs=0.003)
+    assert 1180 == found["distinct_stamps"]
+    assert any("ticks about 3 s apart, 10.2 rows at each" in sentence for sentence in found["oddities"])
+
+
+def test_an_even_trace_has_no_oddities(shared_data: Path) -> None:
+    """If this failed, warnings would be printed for the cleanest trace there is, and soon not be read."""
+    found: Any = traces.read(str(shared_data / "traces/azure2023/AzureLLMInferenceTrace_conv.csv")).facts
+
+    assert [] == found["oddities"]
+    assert 0 == found["duplicates"]
+    assert found["grain_s"] <= 1e-6
+
+
+def test_ticks_of_another_width_are_found_and_steady_arrivals_are_none(tmp_path: Path) -> None:
+    """If this failed, the search for ticks would know one trace only, or jitter a constant rate away."""
+    rng = np.random.default_rng(1)
+    ticks = np.cumsum(rng.integers(3049, 3058, 400)) / 1000
+    at_s = np.sort(np.repeat(ticks, rng.integers(1, 20, 400)))
+    steady = np.cumsum(rng.integers(97, 104, 2000)) / 1000
+    poisson = np.round(np.cumsum(rng.exponential(0.5, 3000)), 6)
+
+    assert 3.053 == pytest.approx(facts(write(tmp_path, at_s))["grain_s"], abs=0.005)
+    assert 0.001 == facts(write(tmp_path, steady))["grain_s"]
+    assert 1e-6 == facts(write(tmp_path, poisson))["grain_s"]
+
+
+@pytest.mark.parametrize(
+    ("step", "told"), [(1.0, "multiples of 1 s"), (60.0, "multiples of 60 s"), (0.25, "multiples of 0.25 s")]
+)
+def test_a_grid_is_told_whatever_its_width(tmp_path: Path, step: float, told: str) -> None:
+    """If this failed, whole-second stamps would pass as simultaneous arrivals."""
+    at_s = 7 + step * np.sort(np.random.default_rng(0).integers(0, 400, 500))
+    found = facts(write(tmp_path, at_s))
+
+    assert step == found["grain_s"]
+    assert any(told in sentence for sentence in found["oddities"])
+
+
+def test_equal_rows_are_kept_and_counted(tmp_path: Path) -> None:
+    """If this failed, BurstGPT's 2 to 3 % of equal rows would vanish, or be counted once per block."""
+    rng = np.random.default_rng(0)
+    at_s, prompts = np.sort(rng.integers(0, 60, 900)), rng.integers(1, 4, 900)
+    path = write(tmp_path, at_s, prompts=prompts)
+    expected = int(pd.read_csv(path).duplicated().sum())
+    found = facts(path)
+
+    assert expected == found["duplicates"] > 0
+    assert 900 == found["rows"] == found["requests"]
+    assert any(
+        sentence == f"equal to another row in every column, and kept: {expected} rows."
+        for sentence in found["oddities"]
+    )
+
+
+def test_long_gaps_an_idle_head_and_large_prompts_are_told(tmp_path: Path) -> None:
+    """If this failed, the first hour of BurstGPT would be replayed for its traffic."""
+    at_s = np.concatenate((np.linspace(0, 50_000, 50), 60_000 + np.arange(950)))
+    found = facts(write(tmp_path, at_s, prompts=[2_000_000] + [9] * 999))
+
+    assert any("1 gap of more than an hour, the longest of 10,000 s" in sentence for sentence in found["oddities"])
+    assert any("first 5% of rows take" in sentence for sentence in found["oddities"])
+    assert any("1 prompt of more than 1,000,000 tokens, the largest of 2,000,000" in s for s in found["oddities"])
+
+
+def test_rows_with_one_stamp_are_told(tmp_path: Path) -> None:
+    """If this failed, a list of lengths would pass as traffic."""
+    found = facts(write(tmp_path, [3] * 40))
+
+    assert None is found["grain_s"]
+    assert "all 40 rows have the same stamp." in found["oddities"]
+
+
+def test_elapsed_times_that_cannot_be_are_told(tmp_path: Path) -> None:
+    """If this failed, a damaged column would pass unseen because it is not used."""
+    header = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type"
+    path = tmp_path / "b.csv"
+    path.write_text(f"{header}\n5.0,,-3,X,2,2,4,API log\n6.0,,7,X,2,2,4,API log\n7.0,,,X,2,2,4,API log\n")
+    odd: Any = traces.read(str(path)).facts["oddities"]
+
+    assert any("Elapsed time is no number of seconds" in sentence and "2 rows" in sentence for sentence in odd)
+
+
+def test_a_look_alike_is_called_one(tmp_path: Path, shared_data: Path) -> None:
+    """If this failed, invented rows under an official name would pass as the real trace."""
+    head = (shared_data / "traces" / BURST_1).read_bytes()
+    for name, words in {
+        "BurstGPT_1.csv": "not its content: SHA-256",
+        "BurstGPT_1.csv.gz": "is packed, so its hash cannot be held against",
+        "BurstGPT_3.csv": "it should have 5,344,021 rows, 379 were read",
+        "mine.csv": "",
+    }.items():
+        path = tmp_path / name
+        path.write_bytes(head)
+        odd: Any = traces.read(str(path)).facts["oddities"]
+
+        assert (words != "") == any(words in sentence for sentence in odd if words), odd
+
+
+def test_the_lists_of_official_files_are_well_formed() -> None:
+    """If this failed, a good file would be called unknown because of a slip in a list."""
+    folder = Path(_known.__file__).parent
+    known = tomllib.loads((folder / "_known.toml").read_text())
+
+    assert all(len(key) in (16, 64) and set(key) <= set("0123456789abcdef") for key in known)
+    assert all({"name", "file", "source", "licence"} <= set(entry) for entry in known.values())
+    assert all((_known.known(key) or {})["name"] == entry["name"] for key, entry in known.items() if len(key) == 64)
+    found, doubts = _known.facts(
+        Path("x.csv"), "46fc9480ef0b748ecb2b51d512ff08c196b031782cbe6f78e28044d768e86d5a", 5, whole=True
+    )
+    assert "BurstGPT part 1, by another public note" == found["known"]
+    assert ["prefer the file of the release" in doubts[0], "1,429,737 rows are expected" in doubts[1]] == [True, True]
+
+
+def test_facts_come_with_the_last_block(tmp_path: Path) -> None:
+    """If this failed, counts of half a file would be printed as those of the whole."""
+    blocks = traces.blocks(write(tmp_path, range(500)), block_bytes=200)
+    rows = blocks.schema and next(iter(blocks)).num_rows
+    with pytest.raises(ValueError, match="after its last block"):
+        _ = blocks.facts
+    rows += sum(table.num_rows for table in blocks)
+
+    assert 500 == rows == blocks.facts["rows"]
+
+
+# The test of the test: readers that must fail traces A1
+
+
+def positional(path: Path) -> list[tuple[int, int]]:
+    """Takes the columns of BurstGPT part 1 by their place."""
+    with path.open(newline="") as file:
+        return [(int(float(r[2])), int(float(r[3]))) for r in list(csv.reader(file))[1:] if r[3] != "0"]
+
+
+def without_equal_rows(path: Path) -> list[tuple[int, int]]:
+    """Drops what looks like a copy."""
+    rows = pd.read_csv(path).drop_duplicates()
+    rows = rows[rows["Response tokens"] > 0]
+    return list(zip(rows["Request tokens"].tolist(), rows["Response tokens"].tolist(), strict=True))
+
+
+def lengths(path: Path) -> list[tuple[int, int]]:
+    table = traces.read(str(path)).table
+    return list(zip(table["prompt_tokens"].to_pylist(), table["output_tokens"].to_pylist(), strict=True))
+
+
+def test_a_positional_reader_fails_on_part_3(shared_data: Path) -> None:
+    """Traces A1: if this failed, the columns that part 3 inserts would not be tested."""
+    one, three = shared_data / "traces" / BURST_1, shared_data / "traces" / BURST_3
+
+    assert positional(one) == lengths(one)
+    try:
+        wrong = positional(three)
+    except ValueError:
+        wrong = []
+    assert wrong != lengths(three)
+    assert 100 == len(lengths(three))
+
+
+def test_a_reader_that_drops_equal_rows_fails(tmp_path: Path) -> None:
+    """Traces A1: if this failed, the equal rows of a burst would not be tested."""
+    rows = [f"{i // 4},ChatGPT,10,{i // 2 % 2 + 1},{11 + i // 2 % 2},API log" for i in range(40)]
+    path = tmp_path / "b.csv"
+    path.write_text("\n".join([V1, *rows]))
+
+    assert 40 == len(lengths(path))
+    assert 20 == len(without_equal_rows(path))
+    assert 20 == facts(str(path))["duplicates"]
