@@ -17,6 +17,10 @@ Status = Literal["ok", "rejected", "timeout", "cancelled", "error", "truncated",
 """How a request ended. Everything but `ok` misses its SLO and stays in the table."""
 
 
+CountedBy = Literal["usage", "continuous usage", "server tokenizer", "tokenizer", "events"]
+"""Where the number of output tokens of a remote answer comes from, best first."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """What is asked of a serving system; it never changes.
@@ -76,6 +80,41 @@ class Ended:
     handoff_end_s: float | None = None
     decode_start_s: float | None = None
     arrived_s: float | None = None
+    exchange: Exchange | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What was seen on the wire of one request to a remote server: a row of the `http` table.
+
+    Times are in seconds of the run. `written_s` is when its last byte was handed to the kernel; `connect_s` how long
+    it waited for a connection to be opened (None: one was open); `resent` whether it was sent again because a kept
+    connection proved closed before the server saw it. `first_event_s` is the first event of any kind,
+    `first_content_s` the first text of the answer itself, after reasoning. `counted_by` tells where `output_tokens`
+    comes from. `read_lag_s` is the longest time from the arrival of bytes to their reading, `shared_events` the token
+    events that were read together with a later one, `process_stamps` the reads of which the kernel gave no time that
+    can be believed. The `server_*` times are the server's own word.
+    """
+
+    sender: int = 0
+    address: str = ""
+    http_status: int | None = None
+    finish_reason: str | None = None
+    counted_by: CountedBy | None = None
+    written_s: float | None = None
+    connect_s: float | None = None
+    resent: bool = False
+    first_event_s: float | None = None
+    first_content_s: float | None = None
+    reasoning_tokens: int | None = None
+    server_queue_s: float | None = None
+    server_ttft_s: float | None = None
+    server_prefill_s: float | None = None
+    server_decode_s: float | None = None
+    reads: int = 0
+    read_lag_s: float | None = None
+    shared_events: int = 0
+    process_stamps: int = 0
 
 
 @dataclass(slots=True)
@@ -115,6 +154,7 @@ class RequestRecord:
     arrived_s: float | None = None
     ended_s: float | None = None
     slo_task_s: float | None = None
+    exchange: Exchange | None = None
 
 
 class Workload(Protocol):
@@ -166,6 +206,24 @@ class Content(Protocol):
         ...
 
 
+@runtime_checkable
+class TextContent(Content, Protocol):
+    """A content that can be said in words too, for servers that take text."""
+
+    def text(self, request: Request) -> str:
+        """The prompt; its tokens are `request.prompt_tokens`, exactly or as nearly as the content knows."""
+        ...
+
+
+@runtime_checkable
+class LearningContent(TextContent, Protocol):
+    """A text content that corrects its lengths by what the server counts."""
+
+    def observe(self, request: Request, prompt_tokens_server: int) -> None:
+        """The server counted so many tokens for the last text of `request`."""
+        ...
+
+
 Prompts = Callable[[Request, int], "np.ndarray"]
 """(request, vocab_size) -> token ids of its prompt, (T,) int64."""
 
@@ -192,8 +250,8 @@ class Step:
 class Backend(Protocol):
     """A serving system under the wall clock."""
 
-    async def open(self, prompts: Prompts) -> None:
-        """Get ready to serve. Raises BackendError when it cannot."""
+    async def open(self, content: Content) -> None:
+        """Get ready to serve prompts of this content. Raises UsageError or BackendError when it cannot."""
         ...
 
     def start_clock(self, epoch_s: float) -> None:
@@ -214,6 +272,40 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Let go of everything. Safe to call twice, and after a failed `open`."""
+        ...
+
+
+@runtime_checkable
+class Remote(Backend, Protocol):
+    """A backend in another process or on another machine, to which several processes may send.
+
+    `open` asks the server what it can do; after it the object can be pickled, and each sender works with its own copy.
+    A sender keeps answers unread while requests leave, because reading them would make departures late:
+    `fetch` gives what came, and `read` makes events of it, later and elsewhere.
+    """
+
+    async def connect(self, sender: int, rate_rps: float, output_tokens: float) -> None:
+        """In a sender: open the connections that this rate and mean length of answers are likely to need."""
+        ...
+
+    def prepare(self, request: Request) -> None:
+        """Build the bytes of a request that will be fetched, so that sending it is one write. May be left out."""
+        ...
+
+    async def fetch(self, request: Request) -> object:
+        """Send now and keep what comes until the answer has ended, well or not. The result can be pickled."""
+        ...
+
+    def hang_up(self, request_id: int, status: Status, why: str) -> None:
+        """End a request under way: its `fetch` returns at once with what has come, to be read as `status`."""
+        ...
+
+    def read(self, request: Request, answer: object) -> Iterator[TokenEvent | Ended]:
+        """The token events of what `fetch` gave, then one `Ended`. No I/O; the same events wherever it is called."""
+        ...
+
+    def sender_facts(self) -> Mapping[str, object]:
+        """What a sender knows in the end: connections opened and resent, clock steps, the kind of stamps."""
         ...
 
 
