@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from backends import _engine_worker as worker
 from backends._engine_core import Turn
 from backends._frames import frame, receive
-from harness.api import Ended, Prompts, Request, Step, TokenEvent
+from harness.api import Content, Ended, Request, Step, TokenEvent
 from harness.errors import BackendError
 from harness.registry import make
 
@@ -60,7 +60,7 @@ class Engine:
         make("policies", self.policy)  # a wrong spec is refused here, before anything starts
         make("kv", self.kv)
 
-    async def open(self, prompts: Prompts) -> None:
+    async def open(self, content: Content) -> None:
         """Start the process and build the model. Raises UsageError or BackendError when it cannot."""
         ours, theirs = socket.socketpair()
         with theirs:
@@ -73,8 +73,15 @@ class Engine:
         self._writer.write(
             frame(
                 worker.Open(
-                    self.executor, given, self.policy, self.kv, self.kv_blocks, self.temperature, self.nice, prompts
-                )
+                    self.executor,
+                    given,
+                    self.policy,
+                    self.kv,
+                    self.kv_blocks,
+                    self.temperature,
+                    self.nice,
+                    content.token_ids,
+                )  # fmt: skip
             )
         )
         try:

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from harness.api import Ended, Prompts, Request, Step, TokenEvent
+from harness.api import Content, Ended, Request, Step, TokenEvent
 from harness.errors import BackendError
 
 
@@ -33,7 +33,7 @@ class Null:
         if not 0 <= self.fail_share <= 1:
             raise ValueError(f"fail_share must be between 0 and 1, got {self.fail_share}.")
 
-    async def open(self, prompts: Prompts) -> None:
+    async def open(self, content: Content) -> None:
         """Nothing to get ready."""
 
     def start_clock(self, epoch_s: float) -> None:

@@ -14,16 +14,18 @@ from harness.api import Ended, Request, TokenEvent
 from harness.errors import BackendError, UsageError
 
 
-def prompts(request: Request, vocab_size: int) -> np.ndarray:
+class Drawn:
     """Prompts that the engine's process can make by itself."""
-    return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
+
+    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
+        return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
 
 
 def run(engine: Engine, use):
     """Open the engine, start its clock, use it, close it."""
 
     async def whole():
-        await engine.open(prompts)
+        await engine.open(Drawn())
         engine.start_clock(time.monotonic())
         try:
             return await asyncio.wait_for(use(engine), 60)
@@ -98,9 +100,11 @@ def test_a_killed_engine_fails_the_requests_under_way():
     run(Engine(), use)
 
 
-def broken_prompts(request: Request, vocab_size: int) -> np.ndarray:
+class Broken:
     """Prompts of the wrong length."""
-    return np.zeros(request.prompt_tokens + 1, np.int64)
+
+    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
+        return np.zeros(request.prompt_tokens + 1, np.int64)
 
 
 def test_an_engine_that_breaks_says_where():
@@ -108,7 +112,7 @@ def test_an_engine_that_breaks_says_where():
 
     async def whole():
         engine = Engine()
-        await engine.open(broken_prompts)
+        await engine.open(Broken())
         engine.start_clock(time.monotonic())
         try:
             await answer(engine, Request(0, 0.0, 3, 5))

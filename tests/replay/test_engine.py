@@ -80,7 +80,7 @@ def test_engine_loop_and_simulator_form_the_same_batches(policy, blocks, draw):
 
 async def serve(engine: Engine, requests: list[Request]) -> list[RequestRecord]:
     """Send every request at its time and note what comes back."""
-    await engine.open(np_prompts)
+    await engine.open(Drawn())
     epoch_s = time.monotonic()
     engine.start_clock(epoch_s)
 
@@ -105,9 +105,11 @@ async def serve(engine: Engine, requests: list[Request]) -> list[RequestRecord]:
         await engine.close()
 
 
-def np_prompts(request: Request, vocab_size: int) -> np.ndarray:
+class Drawn:
     """Prompts that the engine's process can make by itself."""
-    return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
+
+    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
+        return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
 
 
 @pytest.mark.parametrize("blocks", [16, 2000])
