@@ -269,6 +269,7 @@ def record_of(
         slo_tpot_s=request.slo_tpot_s,
         ended_s=None if ended.status == "ok" else ended.at_s,
         slo_task_s=request.slo_task_s,
+        exchange=ended.exchange,
     )
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
-from harness.records import REQUESTS, STEPS, VERSION, steps_table, to_table
+from harness.records import HTTP, REQUESTS, STEPS, VERSION, http_table, steps_table, to_table
 from harness.schedule import Schedule
 from harness.storage import Stream, batches, write_json, write_parquet
 
@@ -26,13 +26,17 @@ if TYPE_CHECKING:
     from harness.api import RequestRecord, Step
 
 _REPORTS = tuple(f"report.{end}" for end in ("html", "md", "txt", "json", "xml"))
-_OURS = ("run.json", "schedule.parquet", "requests.parquet", "steps.parquet", "journal.parquet",
-         "requests.arrows", "steps.arrows", *_REPORTS)  # fmt: skip
+_TABLES = ("requests", "steps", "http", "server_metrics")
+_OURS = ("run.json", "schedule.parquet", "journal.parquet",
+         *(f"{name}.{end}" for name in _TABLES for end in ("parquet", "arrows")), *_REPORTS)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A run read back. `complete` is False for a run that was killed or is still going on."""
+    """A run read back. `complete` is False for a run that was killed or is still going on.
+
+    Of a remote server there are what the wire saw (`http`) and what its metrics said (`server_metrics`).
+    """
 
     path: Path
     info: dict[str, Any]
@@ -40,6 +44,8 @@ class Run:
     steps: pa.Table | None
     schedule: pa.Table | None
     complete: bool
+    http: pa.Table | None = None
+    server_metrics: pa.Table | None = None
 
 
 class RunFolder:
@@ -80,8 +86,12 @@ class RunFolder:
     def add_steps(self, steps: pa.Table | Sequence[Step]) -> None:
         """Take step rows; they are on disk when this returns."""
         table = steps if isinstance(steps, pa.Table) else steps_table(steps)
+        self.add_table("steps", table)
+
+    def add_table(self, name: str, table: pa.Table) -> None:
+        """Append rows to the table of that name (`steps`, `http`, `server_metrics`); they are on disk on return."""
         if table.num_rows:
-            self._stream("steps", STEPS).write(table)
+            self._stream(name, table.schema).write(table)
 
     def save_schedule(self, schedule: Schedule) -> None:
         """Store what is to be sent."""
@@ -107,9 +117,8 @@ class RunFolder:
         The state becomes "finished" unless `info` names one ("interrupted"). Memory stays bounded.
         """
         self.flush()
-        if "steps" in self._streams:
-            self._streams["steps"].convert(self.path / "steps.parquet")
-        self._streams["requests"].convert(self.path / "requests.parquet")
+        for name, stream in self._streams.items():
+            stream.convert(self.path / f"{name}.parquet")
         self.update({"state": "finished", **(info or {})})
         self.close(remove=True)
 
@@ -121,6 +130,8 @@ class RunFolder:
     def _write_waiting(self) -> None:
         rows, self._waiting = self._waiting, []
         self._streams["requests"].write(to_table(rows))
+        if any(record.exchange is not None for record in rows):
+            self.add_table("http", http_table(rows))
 
     def _stream(self, name: str, schema: pa.Schema) -> Stream:
         if name not in self._streams:
@@ -174,6 +185,8 @@ def load(path: str | os.PathLike[str]) -> Run:
         steps=_read_table(path, "steps", STEPS, stream_first=running),
         schedule=Schedule.load(schedule).table if schedule.exists() else None,
         complete=info.get("state") == "finished",
+        http=_read_table(path, "http", HTTP, stream_first=running),
+        server_metrics=_read_table(path, "server_metrics", None, stream_first=running),
     )
 
 
@@ -193,20 +206,23 @@ def _read_info(path: Path) -> dict[str, Any]:
     return info
 
 
-def _read_table(path: Path, name: str, schema: pa.Schema, *, stream_first: bool) -> pa.Table | None:
+def _read_table(path: Path, name: str, schema: pa.Schema | None, *, stream_first: bool) -> pa.Table | None:
+    """The rows of a table, with the columns of `schema` where it is given; None where the run has no such table."""
     stream, parquet = path / f"{name}.arrows", path / f"{name}.parquet"
     for file in (stream, parquet) if stream_first else (parquet, stream):
         if file == stream and file.exists():
-            return pa.Table.from_batches(batches(file), schema)
+            rows = list(batches(file))
+            return pa.Table.from_batches(rows, schema) if rows or schema is not None else None
         if file == parquet and file.exists():
             return _read_parquet(file, schema)
     return None
 
 
-def _read_parquet(file: Path, schema: pa.Schema) -> pa.Table:
+def _read_parquet(file: Path, schema: pa.Schema | None) -> pa.Table:
     try:
         with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
-            return source.read().select(schema.names).cast(schema)
+            table = source.read()
+            return table if schema is None else table.select(schema.names).cast(schema)
     except (pa.ArrowException, KeyError, OSError) as error:
         raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
 

@@ -1,4 +1,5 @@
-"""Tables of a run: a row per request (`requests`), per executor call (`steps`), per request due (`schedule`).
+"""Tables of a run: a row per request (`requests`), per executor call (`steps`), per request due (`schedule`), and of
+a remote server a row of what the wire saw of each request (`http`).
 
 The schemas are stable: version and units stand in the metadata, so that a Parquet file explains itself.
 """
@@ -79,6 +80,33 @@ STEPS: pa.Schema = _schema(
 )
 """One row per executor call."""
 
+HTTP: pa.Schema = _schema(
+    "http",
+    [
+        _field("request_id", pa.int64()),
+        _field("sender", pa.int32()),
+        _field("address", pa.string()),
+        _field("http_status", pa.int32(), nullable=True),
+        _field("finish_reason", pa.string(), nullable=True),
+        _field("counted_by", pa.string(), nullable=True),
+        _field("written_s", pa.float64(), nullable=True),
+        _field("connect_s", pa.float64(), nullable=True),
+        _field("resent", pa.bool_()),
+        _field("first_event_s", pa.float64(), nullable=True),
+        _field("first_content_s", pa.float64(), nullable=True),
+        _field("reasoning_tokens", pa.int64(), nullable=True),
+        _field("server_queue_s", pa.float64(), nullable=True),
+        _field("server_ttft_s", pa.float64(), nullable=True),
+        _field("server_prefill_s", pa.float64(), nullable=True),
+        _field("server_decode_s", pa.float64(), nullable=True),
+        _field("reads", pa.int64(), unit="reads"),
+        _field("read_lag_s", pa.float64(), nullable=True),
+        _field("shared_events", pa.int64(), unit="events"),
+        _field("process_stamps", pa.int64(), unit="reads"),
+    ],
+)
+"""What the wire saw of each request that was sent: `request_id` and the fields of `harness.api.Exchange`."""
+
 SCHEDULE: pa.Schema = _schema(
     "schedule",
     [
@@ -114,6 +142,15 @@ def to_table(records: Sequence[RequestRecord]) -> pa.Table:
         special[f.name](token_s, token_n) if f.name in special else column(columns[f.name], f.type) for f in REQUESTS
     ]
     return pa.Table.from_arrays(arrays, schema=REQUESTS)
+
+
+def http_table(records: Sequence[RequestRecord]) -> pa.Table:
+    """The `http` table of those records that have an `exchange`, in their order."""
+    seen = [record for record in records if record.exchange is not None]
+    ids = pa.array([record.request_id for record in seen], pa.int64())
+    facts = _columns([record.exchange for record in seen], HTTP.names[1:])
+    arrays = [ids, *(column(values, field.type) for values, field in zip(facts, list(HTTP)[1:], strict=True))]
+    return pa.Table.from_arrays(arrays, schema=HTTP)
 
 
 def steps_table(steps: Sequence[Step]) -> pa.Table:

@@ -233,7 +233,7 @@ async def _serve(start: _Start, live: Live) -> Outcome:
     planned = start.planned
     backend = cast("Backend", planned.backend)
     try:
-        await backend.open(planned.loaded.content.token_ids)
+        await backend.open(planned.loaded.content)
         recorder = Recorder(start.folder(), live.seen)
         follow_ups = planned.follow_ups(recorder.add)
         driver = WallDriver(backend, planned.schedule.planned(), follow_ups, recorder, live, planned.spec.drain)

@@ -8,16 +8,18 @@ from array import array
 import numpy as np
 import pytest
 
-from harness.api import Request, RequestRecord, Step
-from harness.records import REQUESTS, SCHEDULE, STEPS, steps_table, to_table
+from harness.api import Exchange, Request, RequestRecord, Step
+from harness.records import HTTP, REQUESTS, SCHEDULE, STEPS, http_table, steps_table, to_table
 
 
-@pytest.mark.parametrize(("schema", "kind"), [(REQUESTS, RequestRecord), (STEPS, Step), (SCHEDULE, Request)])
+@pytest.mark.parametrize(
+    ("schema", "kind"), [(REQUESTS, RequestRecord), (STEPS, Step), (SCHEDULE, Request), (HTTP, Exchange)]
+)
 def test_every_field_has_its_column(schema, kind):
     """A field added to the contract would silently never reach the disk."""
-    fields = {f.name for f in dataclasses.fields(kind)}
+    fields = {f.name for f in dataclasses.fields(kind)} - {"exchange"}  # what the wire saw has a table of its own
 
-    assert fields == set(schema.names)
+    assert fields == set(schema.names) - ({"request_id"} if schema is HTTP else set())
 
 
 def test_schemas_tell_version_and_units():
@@ -63,9 +65,21 @@ def test_rows_come_back_as_they_went_in(record):
         decode_start_s=3.05, slo_ttft_s=0.7, slo_tpot_s=0.8, token_n=[1, 2, 3, 4],
     )  # fmt: skip
 
-    expected = {f.name: getattr(row, f.name) for f in dataclasses.fields(row)}
+    expected = {f.name: getattr(row, f.name) for f in dataclasses.fields(row) if f.name != "exchange"}
 
     assert expected == to_table([row]).to_pylist()[0]
+
+
+def test_what_the_wire_saw_comes_back_as_it_went_in(record):
+    """A connect time in the column of a server's time would blame the wrong side."""
+    exchange = Exchange(
+        1, "127.0.0.1:8000", 200, "stop", "usage", 0.01, 0.02, True, 0.03, 0.04, 5, 0.06, 0.07, 0.08, 0.09, 10, 0.11,
+        12, 13,
+    )  # fmt: skip
+
+    rows = http_table([record(0), dataclasses.replace(record(7), exchange=exchange)])
+
+    assert [{"request_id": 7, **dataclasses.asdict(exchange)}] == rows.to_pylist()
 
 
 def test_no_records_make_an_empty_table_of_the_same_schema():
