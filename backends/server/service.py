@@ -1,0 +1,160 @@
+"""What stands behind `bench serve`: one contract for the engine, the simulator in real time and the null service.
+
+All times are `time.monotonic()`, not counted from a start. Everything is called in the event loop of the server.
+
+Note: tokens are handed over by a call and not by an iterator, because a step that ends for 500 streams would wake 500
+tasks; so one step is one pass over its streams, and what a stream gets in a step leaves in one write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from harness.api import Step
+
+EndReason = Literal["stop", "length", "error"]
+"""Why tokens end: the model said so (end of sequence), `max_tokens` were made, or the backend failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How an answer is drawn. `temperature` or `seed` None: as the backend was told when it started.
+
+    `max_tokens` is at least 1, and prompt and answer fit `max_model_len`: the front sees to that. An end-of-sequence
+    token before `min_tokens`, or with `ignore_eos`, does not end the answer. Stop texts are the front's business: it
+    aborts when it has seen one.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    temperature: float | None = None
+    top_p: float = 1.0
+    seed: int | None = None
+
+
+class Listener(Protocol):
+    """Who hears the tokens of one request."""
+
+    def step(self, token_ids: Sequence[int], at_s: float, due_s: float, end: EndReason | None, error: str = "") -> None:
+        """One call per step that gave this request tokens; `end` is not None in the last call, and only there.
+
+        `token_ids` are the new ones (usually one; an end-of-sequence token is among them; none where the backend
+        failed). `at_s` is when they were ready, `due_s` when they should have been: where nothing is promised (the
+        engine) both are the end of the step. Called during `submit` for no request. Never raises.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class Ticket:
+    """A request under way, with what the service knows about it so far.
+
+    `scheduled_s` is when it first left the queue, `cached_tokens` how much of its prompt came out of the prefix
+    cache; both are set before its first token is told. `abort` may be called at any time, twice, and after the end;
+    afterwards the listener hears nothing more, and the sequence is gone before the next step.
+    """
+
+    abort: Callable[[], None]
+    scheduled_s: float | None = None
+    cached_tokens: int = 0
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What `/metrics` shows now. `kv_usage` is a share (0..1); the last three are totals since the start."""
+
+    running: int = 0
+    waiting: int = 0
+    kv_usage: float = 0.0
+    preemptions: int = 0
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
+
+
+class TextStream(Protocol):
+    """Turns the tokens of one answer into text, as they come."""
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        """The text that these tokens complete; what is half a character is kept until it is whole."""
+        ...
+
+    def rest(self) -> str:
+        """What was kept, with U+FFFD for what never became a character. Called once, after the last token."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Text to tokens and back."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are in [0, vocab_size)."""
+        ...
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of a text; `special` adds what the model wants around it (a token of beginning)."""
+        ...
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens; special tokens are nothing."""
+        ...
+
+    def chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+        """Token ids of a conversation, in the model's template, ready for the answer. Raises ValueError (one sentence)
+        when the template refuses it; message contents are texts here, the front joins lists of parts."""
+        ...
+
+    def stream(self) -> TextStream:
+        """A new one for each answer."""
+        ...
+
+
+class Service(Protocol):
+    """A serving system that answers token ids with token ids, in real time."""
+
+    @property
+    def model(self) -> str:
+        """The name by which clients ask for it."""
+        ...
+
+    @property
+    def max_model_len(self) -> int:
+        """Longest prompt and answer together, in tokens."""
+        ...
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Known after `start`."""
+        ...
+
+    async def start(self) -> None:
+        """Get ready; raises UsageError or BackendError. Nothing else is called before it has returned."""
+        ...
+
+    def submit(self, token_ids: Sequence[int], sampling: Sampling, listener: Listener) -> Ticket:
+        """Take a request in now. Raises ValueError (one sentence, for the client) when it can never be served."""
+        ...
+
+    def stats(self) -> Stats:
+        """Cheap: called for every request and every scrape."""
+        ...
+
+    def steps(self) -> Sequence[Step]:
+        """Steps since the last call; empty where there are none."""
+        ...
+
+    def clear_cache(self) -> None:
+        """Forget prefixes that no running sequence holds."""
+        ...
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts for the log and for `GET /server_info`."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of everything. Safe to call twice, and after a failed `start`."""
+        ...
