@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from harness.api import Step
+if TYPE_CHECKING:
+    from harness.api import Step
 
 EndReason = Literal["stop", "length", "error"]
 """Why tokens end: the model said so (end of sequence), `max_tokens` were made, or the backend failed."""
@@ -152,7 +153,7 @@ class Service(Protocol):
         ...
 
     def describe(self) -> Mapping[str, object]:
-        """Facts for the log and for `GET /server_info`."""
+        """Facts for the log and the ready line."""
         ...
 
     async def close(self) -> None:
