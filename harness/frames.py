@@ -1,0 +1,105 @@
+"""Messages between two processes of ours: a length of 4 bytes, then a pickle.
+
+Both ends are our own processes, connected by a socket pair that nobody else can reach.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import select
+import socket
+import struct
+from collections import deque
+from collections.abc import Iterator
+
+_LENGTH = struct.Struct("<I")
+CHUNK = 1 << 16
+
+
+def frame(message: object) -> bytes:
+    """The bytes of one message."""
+    body = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
+    return _LENGTH.pack(len(body)) + body
+
+
+async def receive(reader: asyncio.StreamReader) -> object:
+    """The next message. Raises asyncio.IncompleteReadError when the other side is gone."""
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    return pickle.loads(await reader.readexactly(length))  # noqa: S301  our own process wrote it
+
+
+class Inbox:
+    """Messages from a blocking socket: all that are here, or (if told to wait) at least one."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._bytes = bytearray()
+        self.closed = False
+
+    def take(self, *, wait: bool) -> Iterator[object]:
+        """Messages that have arrived; with `wait` blocks until there is one or the other side is gone."""
+        got = False
+        while not self.closed:
+            for message in self._whole():
+                got = True
+                yield message
+            if not select.select([self._sock], [], [], None if wait and not got else 0)[0]:
+                return
+            data = self._sock.recv(CHUNK)
+            self.closed = not data
+            self._bytes += data
+
+    def _whole(self) -> Iterator[object]:
+        while len(self._bytes) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._bytes)
+            end = _LENGTH.size + length
+            if len(self._bytes) < end:
+                return
+            body = bytes(self._bytes[_LENGTH.size : end])
+            del self._bytes[:end]
+            yield pickle.loads(body)  # noqa: S301  our own process wrote it
+
+
+class Outbox:
+    """Messages that leave over a non-blocking socket as it takes them; `send` never waits.
+
+    Note: asyncio's own write buffer moves all its bytes whenever some of them leave, which a backlog makes slow.
+    """
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        self._sock = sock
+        self._loop = loop
+        self._waiting: deque[memoryview] = deque()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.broken = False
+
+    def send(self, message: object) -> None:
+        """Take a message; it leaves when the other side has room."""
+        if self.broken:
+            return
+        self._waiting.append(memoryview(frame(message)))
+        if len(self._waiting) == 1:
+            self._empty.clear()
+            self._loop.add_writer(self._sock, self._write)
+
+    async def flush(self) -> None:
+        """Until everything has left, or the other side is gone."""
+        await self._empty.wait()
+
+    def _write(self) -> None:
+        try:
+            sent = self._sock.send(self._waiting[0])
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:  # the other side is gone: nobody to tell
+            self.broken = True
+            self._waiting.clear()
+        else:
+            rest = self._waiting.popleft()[sent:]
+            if rest:
+                self._waiting.appendleft(rest)
+        if not self._waiting:
+            self._loop.remove_writer(self._sock)
+            self._empty.set()
