@@ -1,0 +1,229 @@
+"""Text to tokens and back: `tokenizer.json` of a model folder, or a small built-in tokenizer for models without one."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backends.server.template import Template, plain, read_template
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    import tokenizers
+
+    from backends.server.service import TextStream, Tokenizer
+
+BYTES = 256  # ids of the built-in tokenizer below this are bytes
+_ONSETS, _VOWELS = "bcdfghjklmnpqrstvwxz", "aeiou"
+_SYLLABLES = tuple(onset + vowel for onset in _ONSETS for vowel in _VOWELS)
+_HELD_TOKENS = 32  # longest run that is kept back where tokens are not simply bytes; no script's character needs 8
+
+
+def word(index: int) -> str:
+    """The text of word `index` (from 0): a space, then 1, 2 or more syllables; all are different."""
+    base, length, first = len(_SYLLABLES), 1, 0
+    while index - first >= base**length:
+        first += base**length
+        length += 1
+    left, syllables = index - first, []
+    for _ in range(length):
+        left, last = divmod(left, base)
+        syllables.append(_SYLLABLES[last])
+    return " " + "".join(reversed(syllables))
+
+
+def builtin(vocab_size: int) -> Tokenizer:
+    """A tokenizer for models without one: ids 0..255 are bytes, each further id is a word of made-up syllables.
+
+    Words are told apart by the space before them, so the text of words alone is encoded as the same ids again.
+    """
+    return Builtin(vocab_size)
+
+
+@dataclass(slots=True)
+class Builtin:
+    """Bytes and words of syllables; see `builtin`."""
+
+    vocab_size: int
+    _ids: dict[bytes, int] = field(init=False, repr=False)
+    _bytes: list[bytes] = field(init=False, repr=False)
+    _longest: int = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.vocab_size < 1:
+            raise ValueError(f"vocab_size must be at least 1, got {self.vocab_size}")
+        words = [word(i).encode() for i in range(max(0, self.vocab_size - BYTES))]
+        self._bytes = [bytes([i]) for i in range(min(BYTES, self.vocab_size))] + words
+        self._ids = {text: BYTES + i for i, text in enumerate(words)}
+        self._longest = max(map(len, words), default=0)
+
+    def encode(self, text: str, special: bool = True) -> list[int]:  # noqa: ARG002  it has no special tokens
+        """Words where they stand, bytes elsewhere. A byte beyond a vocabulary of less than 256 becomes '?'."""
+        data, ids, at = text.encode("utf-8", "replace"), [], 0
+        while at < len(data):
+            found = self._word_at(data, at) if data[at] == 0x20 else None  # 0x20: words begin with a space
+            if found is None:
+                ids.append(data[at] if data[at] < self.vocab_size else ord("?") % self.vocab_size)
+                at += 1
+            else:
+                token, size = found
+                ids.append(token)
+                at += size
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens; bytes that are no UTF-8 become U+FFFD."""
+        return b"".join([self._bytes[i] for i in token_ids]).decode("utf-8", "replace")
+
+    def chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+        """The conversation as lines `role: text`."""
+        return self.encode(plain(messages))
+
+    def stream(self) -> TextStream:
+        """A new one for each answer."""
+        return ByteStream(self._bytes)
+
+    def _word_at(self, data: bytes, at: int) -> tuple[int, int] | None:
+        for size in range(min(self._longest, len(data) - at), 1, -1):
+            token = self._ids.get(data[at : at + size])
+            if token is not None:
+                return token, size
+        return None
+
+
+class ByteStream:
+    """Text of tokens that are bytes, character by character."""
+
+    def __init__(self, bytes_of: Sequence[bytes] | Mapping[int, bytes]) -> None:
+        self._bytes_of = bytes_of
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        """The text that these tokens complete."""
+        return self._decoder.decode(b"".join([self._bytes_of[i] for i in token_ids]))
+
+    def rest(self) -> str:
+        """What never became a character, as U+FFFD."""
+        return self._decoder.decode(b"", final=True)
+
+
+@dataclass(slots=True)
+class HuggingFace:
+    """The tokenizer of a model folder; `ends` are the ids that end an answer."""
+
+    library: tokenizers.Tokenizer
+    template: Template
+    _bytes: dict[int, bytes] | None = field(default=None, init=False, repr=False)
+    _size: int = field(default=0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._size = self.library.get_vocab_size(with_added_tokens=True)
+        if type(self.library.decoder).__name__ == "ByteLevel":
+            self._bytes = _byte_level(self.library)
+
+    @property
+    def vocab_size(self) -> int:
+        """Token ids are in [0, vocab_size)."""
+        return self._size
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Token ids of a text."""
+        ids: list[int] = self.library.encode(text, add_special_tokens=special).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Text of tokens; special tokens are nothing, and so is an id that the tokenizer does not know."""
+        text: str = self.library.decode(list(token_ids), skip_special_tokens=True)
+        return text
+
+    def chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
+        """The conversation in the model's template. Raises ValueError when the template refuses it."""
+        return self.encode(self.template.render(messages), special=self.template.is_plain)
+
+    def stream(self) -> TextStream:
+        """A new one for each answer."""
+        return ByteStream(self._bytes) if self._bytes is not None else _Window(self.library)
+
+
+def _byte_level(library: tokenizers.Tokenizer) -> dict[int, bytes]:
+    """Bytes of every id of a byte-level vocabulary; special tokens and unknown ids are nothing.
+
+    Source: Radford et al., GPT-2 (2019), `encoder.py`: printable bytes stand for themselves, the others for the
+    characters from U+0100 on. A token with another character stands for its own text.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in printable]
+    byte_of = {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
+    special = {i for i, token in library.get_added_tokens_decoder().items() if token.special}
+
+    def text(token: str) -> bytes:
+        plain_bytes = [byte_of.get(c) for c in token]
+        return token.encode() if None in plain_bytes else bytes(b for b in plain_bytes if b is not None)
+
+    vocabulary = library.get_vocab(with_added_tokens=True)
+    return _Silent({i: b"" if i in special else text(token) for token, i in vocabulary.items()})
+
+
+class _Silent(dict[int, bytes]):
+    """Ids that a model can sample and its tokenizer does not know are nothing."""
+
+    def __missing__(self, key: int) -> bytes:
+        return b""
+
+
+class _Window:
+    """Text of tokens whose text depends on their neighbours: the difference of two decoded windows.
+
+    A window starts at a place where text was whole, and ends in U+FFFD while a character is incomplete. A run of
+    more than 32 incomplete tokens is given out as it stands, so that one step never costs more than that.
+    """
+
+    def __init__(self, library: tokenizers.Tokenizer) -> None:
+        self._library = library
+        self._told: list[int] = []  # tokens whose text is out, kept for what they do to their neighbours
+        self._held: list[int] = []
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        return "".join([self._one(token) for token in token_ids])
+
+    def rest(self) -> str:
+        return self._take(self._text(self._told), self._text(self._told + self._held))
+
+    def _one(self, token: int) -> str:
+        self._held.append(token)
+        before, after = self._text(self._told), self._text(self._told + self._held)
+        if after.endswith("\ufffd") and len(self._held) <= _HELD_TOKENS:
+            return ""
+        if len(after) <= len(before) and len(self._held) <= _HELD_TOKENS:
+            return ""
+        return self._take(before, after)
+
+    def _take(self, before: str, after: str) -> str:
+        self._told, self._held = self._held, []
+        return after[len(before) :]
+
+    def _text(self, token_ids: list[int]) -> str:
+        text: str = self._library.decode(token_ids, skip_special_tokens=True) if token_ids else ""
+        return text
+
+
+def of_folder(folder: Path) -> Tokenizer | None:
+    """The tokenizer of a model folder, None where it has no `tokenizer.json`.
+
+    Raises UsageError when the file is broken or the library that reads it is not installed.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return None
+    try:
+        import tokenizers
+    except ImportError:
+        raise UsageError(f"'{path}' needs the package tokenizers: pip install 'bench[tokenizers]'.") from None
+    try:
+        library = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001  the library raises Exception itself
+        raise UsageError(f"'{path}' is not a tokenizer that can be read: {error}") from None
+    return HuggingFace(library, read_template(folder))

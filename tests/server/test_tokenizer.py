@@ -1,0 +1,227 @@
+"""Text to tokens and back: nothing is lost, and text that comes in pieces is the text that comes whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
+
+from backends.server.template import read_template
+from backends.server.tokenizer import builtin, of_folder, word
+from harness.errors import UsageError
+
+TEXTS = ["the quick brown fox über Straßen 你好 🙂 and again the quick fox", "zwölf Boxkämpfer jagen Viktor", "..."]
+CHATML = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m['content'] | trim }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def byte_level() -> tokenizers.Tokenizer:
+    """A byte-level BPE as in Llama 3 and Qwen."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False,
+        special_tokens=["<|end|>", "<|user|>", "<|assistant|>"],
+    )  # fmt: skip
+    made.train_from_iterator(TEXTS * 3, trainer)
+    made.add_tokens([AddedToken("kept aside", special=False)])
+    return made
+
+
+def byte_fallback() -> tokenizers.Tokenizer:
+    """A vocabulary with single bytes as fallback, as in Llama 2 and Mistral."""
+    vocabulary = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256)), "▁", "▁the", "▁quick", "a", "b", "the"]
+    made = tokenizers.Tokenizer(models.BPE({t: i for i, t in enumerate(vocabulary)}, [], byte_fallback=True))
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return made
+
+
+def folder(path: Path, library: tokenizers.Tokenizer, **config: object) -> Path:
+    """A model folder, as far as tokenizers go."""
+    path.mkdir(parents=True, exist_ok=True)
+    library.save(str(path / "tokenizer.json"))
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory):
+    """Tokenizers of both families, and the built-in one."""
+    at = tmp_path_factory.mktemp("models")
+    return {
+        "byte level": of_folder(folder(at / "level", byte_level())),
+        "byte fallback": of_folder(folder(at / "fallback", byte_fallback())),
+        "built in": builtin(4096),
+    }
+
+
+@given(st.text(max_size=60))
+def test_built_in_text_comes_back(text):
+    """A prompt that changes on the way is another prompt."""
+    tokenizer = builtin(4096)
+
+    assert text == tokenizer.decode(tokenizer.encode(text))
+
+
+@given(st.lists(st.integers(256, 49_999), max_size=30))
+@settings(max_examples=50)
+def test_the_words_of_an_answer_are_counted_as_its_tokens(ids):
+    """A client that counts tokens by /tokenize must find as many as were made."""
+    tokenizer = _wide()
+
+    assert ids == tokenizer.encode(tokenizer.decode(ids))
+
+
+def _wide(made: list = []):  # noqa: B006  built once, it is large
+    if not made:
+        made.append(builtin(50_000))
+    return made[0]
+
+
+def test_words_are_all_different():
+    """Two ids of one text could not be told apart."""
+    words = {word(i) for i in range(20_000)}
+
+    assert 20_000 == len(words)
+    assert {" "} == {w[0] for w in words}
+    assert (" ba", " zu", " baba") == (word(0), word(99), word(100))
+
+
+@pytest.mark.parametrize("size", [1, 60, 200, 256, 257])
+def test_a_small_vocabulary_takes_any_text(size):
+    """Golden models have 160 tokens; their server must not fall over a letter."""
+    tokenizer = builtin(size)
+    ids = tokenizer.encode("Straße 🙂 ba ba")
+
+    assert ids
+    assert all(0 <= i < size for i in ids)
+    tokenizer.decode(range(size))
+
+
+@pytest.mark.parametrize("kind", ["byte level", "byte fallback", "built in"])
+@given(data=st.data())
+@settings(max_examples=150)
+def test_pieces_of_text_are_the_whole_text(loaded, kind, data):
+    """Streaming and not streaming must give the same answer, broken characters included.
+
+    Where single bytes are a fallback the library makes a whole run of them U+FFFD for one that is broken, so there
+    only sound text is the same.
+    """
+    tokenizer = loaded[kind]
+    broken = st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=25)
+    ids = data.draw(st.text(max_size=12).map(tokenizer.encode) if kind == "byte fallback" else broken)
+    steps = [ids[i : i + 2] for i in range(0, len(ids), 2)]
+    stream = tokenizer.stream()
+    pieces = [stream.add(step) for step in steps]
+
+    assert tokenizer.decode(ids) == "".join(pieces) + stream.rest()
+
+
+@pytest.mark.parametrize("kind", ["byte level", "byte fallback"])
+@pytest.mark.parametrize("text", ["über 你好 🙂🙂", "the quick"])
+def test_half_a_character_is_kept_until_it_is_whole(loaded, kind, text):
+    """Clients print what arrives: a replacement sign in it never goes away again."""
+    tokenizer = loaded[kind]
+    ids = tokenizer.encode(text)
+    stream = tokenizer.stream()
+    pieces = [stream.add([i]) for i in ids]
+
+    assert "\ufffd" not in "".join(pieces)
+    assert tokenizer.decode(ids) == "".join(pieces)
+    assert "" == stream.rest()
+
+
+def test_a_long_run_of_broken_bytes_is_given_out(loaded):
+    """A model of random weights makes broken bytes for ever: its text must not be kept for ever."""
+    tokenizer = loaded["byte fallback"]
+    stream = tokenizer.stream()
+    lone = tokenizer.library.token_to_id("<0xFF>")
+
+    assert any(stream.add([lone]) for _ in range(40))
+
+
+def test_special_tokens_are_no_text(loaded):
+    """`<|end|>` at the end of an answer is not a word of it."""
+    tokenizer = loaded["byte level"]
+    end = tokenizer.library.token_to_id("<|end|>")
+    ids = [*tokenizer.encode("fox"), end, 10_000]
+
+    assert "fox" == tokenizer.decode(ids[:-1])
+    assert "fox" == tokenizer.stream().add(ids)  # and an id that no token has is nothing
+
+
+def test_a_conversation_is_said_in_the_template_of_the_folder(tmp_path):
+    """In another template the model would not answer but go on with the question."""
+    tokenizer = of_folder(folder(tmp_path, byte_level(), chat_template=CHATML))
+    ids = tokenizer.chat([{"role": "user", "content": " quick fox "}])
+
+    assert tokenizer.library.encode("<|user|>quick fox\n<|assistant|>").ids == ids
+
+
+def test_a_template_of_its_own_file_and_one_of_several(tmp_path):
+    """Folders say it in three ways."""
+    listed = [{"name": "tools", "template": "no"}, {"name": "default", "template": "{{ bos_token }}yes"}]
+    at = folder(tmp_path, byte_level(), chat_template=listed, bos_token={"content": "<s>"})
+
+    assert "<s>yes" == read_template(at).render([])
+
+    (at / "chat_template.jinja").write_text("{{ messages | tojson }}")
+
+    assert '[{"role": "ü"}]' == read_template(at).render([{"role": "ü"}])
+
+
+def test_without_a_template_roles_are_lines():
+    """Any model can be tried."""
+    assert "user: hi\nassistant:" == builtin(300).decode(builtin(300).chat([{"role": "user", "content": "hi"}]))
+
+
+def test_a_template_that_refuses_says_why(tmp_path):
+    """The client needs the sentence, not a failure of the server."""
+    source = "{{ raise_exception('roles must alternate') }}"
+    tokenizer = of_folder(folder(tmp_path, byte_level(), chat_template=source))
+
+    with pytest.raises(ValueError, match="refuses these messages: roles must alternate"):
+        tokenizer.chat([{"role": "user", "content": "hi"}])
+
+
+def test_a_template_cannot_reach_out_of_its_box(tmp_path):
+    """A template is a program that came with a download."""
+    source = "{{ ''.__class__.__mro__[1].__subclasses__() }}"
+    at = folder(tmp_path, byte_level(), chat_template=source)
+
+    with pytest.raises(ValueError, match="refuses these messages"):
+        read_template(at).render([])
+
+
+def test_broken_files_are_one_sentence(tmp_path):
+    """The user must know which file to look at."""
+    at = folder(tmp_path, byte_level(), chat_template="{% if %}")
+
+    with pytest.raises(UsageError, match="chat template of"):
+        of_folder(at)
+
+    (at / "tokenizer_config.json").write_text("{")
+
+    with pytest.raises(UsageError, match=r"tokenizer_config.json' is not JSON"):
+        of_folder(at)
+
+    (at / "tokenizer.json").write_text("{}")
+
+    with pytest.raises(UsageError, match=r"tokenizer.json' is not a tokenizer that can be read"):
+        of_folder(at)
+
+
+def test_a_folder_without_a_tokenizer_has_none(tmp_path):
+    """The built-in one steps in."""
+    assert of_folder(tmp_path) is None
