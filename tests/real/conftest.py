@@ -1,0 +1,222 @@
+"""Servers and clients that nobody here wrote, and the model they serve, made on the spot."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+HERE = Path(__file__).resolve().parent
+NIGHTLY = HERE.parents[1] / ".nightly"
+TINY = runpy.run_path(str(HERE / "tiny_model.py"))
+READY_S = 180.0  # vLLM compiles while it starts
+OFFLINE = {
+    "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1", "DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1", "NO_COLOR": "1",
+}  # fmt: skip
+
+
+def free_port() -> int:
+    """A port of the loopback that was free just now, for servers that cannot tell which one they took."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def ask(url: str, body: object = None, timeout_s: float = 60.0) -> Any:
+    """The JSON that a server answers to a GET, or to a POST of `body`; the text where it is not JSON."""
+    data = None if body is None else json.dumps(body).encode()
+    asked = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(asked, timeout=timeout_s) as answer:
+        raw = answer.read().decode()
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return raw
+
+
+def status_of(url: str, body: object) -> int:
+    """The HTTP status of a POST."""
+    try:
+        ask(url, body)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+    return 200
+
+
+def events(url: str, body: Mapping[str, object]) -> list[tuple[float, Any]]:
+    """(monotonic seconds, JSON or "[DONE]") of each event of a streamed answer, read line by line."""
+    asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    seen: list[tuple[float, Any]] = []
+    with urllib.request.urlopen(asked, timeout=60) as answer:
+        for line in answer:
+            at_s = time.monotonic()
+            if line.startswith(b"data:"):
+                raw = line[5:].strip()
+                seen.append((at_s, "[DONE]" if raw == b"[DONE]" else json.loads(raw)))
+    return seen
+
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str | Path], log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process with all its children, ended on leaving; standard error goes to `log`."""
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+            env={**os.environ, **OFFLINE, **(env or {})},
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def first_line(process: subprocess.Popen[str], log: Path) -> str:
+    """What a process prints first; AssertionError with its complaints when it ended before."""
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    assert line, log.read_text()[-2000:]
+    threading.Thread(target=process.stdout.read, daemon=True).start()  # so that it never waits for a reader
+    return line
+
+
+def wait_ready(url: str, process: subprocess.Popen[str], log: Path, within_s: float = READY_S) -> None:
+    """Return when `url` answers 200; AssertionError when the process ends or takes longer."""
+    assert process.stdout is not None
+    threading.Thread(target=process.stdout.read, daemon=True).start()
+    end_s = time.monotonic() + within_s
+    while time.monotonic() < end_s:
+        assert process.poll() is None, log.read_text()[-4000:]
+        with contextlib.suppress(OSError):
+            ask(url, timeout_s=2)
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"{url} did not answer within {within_s:.0f} s:\n{log.read_text()[-4000:]}")
+
+
+class Kit:
+    """What the tests of this folder share."""
+
+    ask = staticmethod(ask)
+    status_of = staticmethod(status_of)
+    events = staticmethod(events)
+    running = staticmethod(running)
+    first_line = staticmethod(first_line)
+    wait_ready = staticmethod(wait_ready)
+    free_port = staticmethod(free_port)
+    words = staticmethod(TINY["words"])
+    nightly = NIGHTLY
+
+
+@pytest.fixture(scope="session")
+def kit() -> type[Kit]:
+    return Kit
+
+
+@pytest.fixture(scope="session")
+def environment() -> Callable[[str], Path]:
+    """The folder of programs of a nightly environment; skips where `make nightly` has not built it."""
+
+    def programs(name: str) -> Path:
+        if not (NIGHTLY / name / ".built").is_file():
+            pytest.skip(f"'{name}' is not installed; 'make nightly' builds it under .nightly/")
+        return NIGHTLY / name / "bin"
+
+    return programs
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of the small model with a vocabulary, `ascii` or `bytes`; model.gguf lies inside."""
+    made: dict[str, Path] = {}
+
+    def folder(kind: str) -> Path:
+        if kind not in made:
+            made[kind] = TINY["build"](tmp_path_factory.mktemp("tiny") / kind, kind)
+        return made[kind]
+
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny: Callable[[str], Path]) -> Callable[[str], Tokenizer]:
+    """The tokenizer of a vocabulary, as Hugging Face's library reads it."""
+    tokenizers = pytest.importorskip("tokenizers")
+    return lambda kind: tokenizers.Tokenizer.from_file(str(tiny(kind) / "tokenizer.json"))
+
+
+@pytest.fixture(scope="session")
+def greedy(tiny: Callable[[str], Path]) -> Callable[..., list[int]]:
+    """Greedy tokens of our engine: `greedy(kind, prompt_ids, most)`, to the end of the sequence or `most` tokens."""
+    from backends.executors.llama import Llama
+    from harness.api import Piece
+
+    def tokens(kind: str, prompt_ids: Sequence[int], most: int, ignore_eos: bool = False) -> list[int]:
+        executor = Llama(model=str(tiny(kind)), threads=1)
+        blocks = list(range(-(-(len(prompt_ids) + most) // 16)))
+        executor.allocate(len(blocks), 16)
+        made: list[int] = []
+        feed, position = list(prompt_ids), 0
+        while len(made) < most:
+            if ignore_eos:
+                logits = executor.logits([Piece(0, feed, position, blocks, sample=True)])[0]
+                token: int | None = int(logits[1:].argmax()) + 1
+            else:
+                [token] = executor.execute([Piece(0, feed, position, blocks, sample=True)])
+            assert token is not None
+            position, feed = position + len(feed), [token]
+            made.append(token)
+            if token == 0:
+                break
+        return made
+
+    return tokens
+
+
+@pytest.fixture(scope="session")
+def llama_cpp(tiny: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    """The address of llama.cpp's server with a vocabulary, one for all tests: 4 slots of 2,048 tokens."""
+    pytest.importorskip("xllamacpp")
+    started: dict[str, str] = {}
+    with contextlib.ExitStack() as stack:
+
+        def address(kind: str) -> str:
+            if kind not in started:
+                log = tmp_path_factory.mktemp("llama-cpp") / "log"
+                script, model = HERE / "llama_cpp_server.py", tiny(kind) / "model.gguf"
+                command = [sys.executable, script, model, f"tiny-{kind}", "4", "2048"]
+                started[kind] = first_line(stack.enter_context(running(command, log)), log)
+            return started[kind]
+
+        yield address
