@@ -129,6 +129,17 @@ SCHEDULE: pa.Schema = _schema(
 )
 """What is to be sent: the fields of `harness.api.Request`, in its order."""
 
+SERVER_METRICS: pa.Schema = _schema(
+    "server_metrics",
+    [
+        _field("time_s", pa.float64()),
+        _field("name", pa.string()),
+        _field("labels", pa.string()),
+        _field("value", pa.float64()),
+    ],
+)
+"""What a server counted about itself, a row per series and reading; a value as at the last reading is left out."""
+
 
 def to_table(records: Sequence[RequestRecord]) -> pa.Table:
     """The `requests` table of some records, in their order. `token_n` None becomes ones."""
@@ -157,6 +168,13 @@ def steps_table(steps: Sequence[Step]) -> pa.Table:
     """The `steps` table of some steps, in their order."""
     values = _columns(steps, STEPS.names)
     return pa.Table.from_arrays([column(v, f.type) for v, f in zip(values, STEPS, strict=True)], schema=STEPS)
+
+
+def server_metrics_table(rows: Sequence[tuple[float, str, str, float]]) -> pa.Table:
+    """The `server_metrics` table of (time_s, name, labels, value) rows."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(SERVER_METRICS)
+    arrays = [pa.array(values, f.type) for values, f in zip(columns, SERVER_METRICS, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SERVER_METRICS)
 
 
 def scheduled_table(requests: Sequence[Any]) -> pa.Table:
