@@ -44,7 +44,7 @@ def alarm(ring: Callable[[], None]) -> Alarm:
 class _Times(ctypes.Structure):
     """`struct itimerspec`: interval and first expiry, seconds and nanoseconds each."""
 
-    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "at_s", "at_ns")]  # noqa: RUF012  # ctypes
+    _fields_ = [(name, ctypes.c_long) for name in ("every_s", "every_ns", "at_s", "at_ns")]
 
 
 class _Timerfd:

@@ -4,27 +4,88 @@ from __future__ import annotations
 
 import asyncio
 import time
-from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import aclosing
+from collections import deque
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from harness.api import Backend, Ended, FollowUps, Request, RequestRecord, Status, TokenEvent
+from harness.alarm import Alarm, alarm
 from harness.drive import End, Outcome
-from harness.errors import BackendError
 
 if TYPE_CHECKING:
-    from harness.progress import Live
-    from harness.recorder import Recorder
+    from harness.api import FollowUps, Request, RequestRecord, Status, Step
 
-FINE_S = 0.0012
-"""The last stretch before a departure is spent turning the event loop: epoll wakes up to 1 ms late."""
 LEAD_S = 0.02
 """Between the start of the clock and time 0, so that the first request can be on time."""
 CANCEL_S = 5.0
 """How long cancelled requests may take to let go."""
 TICK_S = 1.0
+AHEAD_REQUESTS, AHEAD_TOKENS = 4096, 16_000_000
+"""How many requests, of how many prompt tokens in all (some 80 MB of text), are made ready before they are due."""
+IDLE_S = 0.005
+"""A pause before the next departure in which one more request may be made ready."""
+
+
+class Line(Protocol):
+    """What carries requests to a backend and answers from it."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the backend can carry no more; None while it can."""
+        ...
+
+    def start(self, epoch_s: float) -> None:
+        """The run starts: all stamps are `time.monotonic() - epoch_s` from now on."""
+        ...
+
+    def prepare(self, request: Request) -> None:
+        """Make ready a request that will be carried."""
+        ...
+
+    async def carry(self, request: Request, sent_s: float) -> RequestRecord | None:
+        """Send now and return when it has ended, whatever happened: its record, or None if another process reads it."""
+        ...
+
+    def cut(self, request: Request, status: Status, why: str) -> None:
+        """End a request that is under way, with that status."""
+        ...
+
+    def steps(self) -> Sequence[Step]:
+        """Executor steps since the last call."""
+        ...
+
+
+class Takes(Protocol):
+    """Where finished requests go; the part of a recorder that a driver needs."""
+
+    error: Exception | None
+
+    def add(self, record: RequestRecord) -> None:
+        """Take one finished request."""
+        ...
+
+    def add_steps(self, steps: Iterable[Step]) -> None:
+        """Take executor steps."""
+        ...
+
+
+class Shows(Protocol):
+    """What is told of a run under way; the part of `harness.progress.Live` that a driver needs."""
+
+    sent: int
+    finished: int
+
+    def start(self, epoch_s: float) -> None:
+        """The clock starts at `epoch_s` of the monotonic clock."""
+        ...
+
+    def departed(self, late_s: float) -> None:
+        """A request left `late_s` after its time."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Tell the user."""
+        ...
 
 
 class WallDriver:
@@ -36,21 +97,24 @@ class WallDriver:
 
     def __init__(
         self,
-        backend: Backend,
+        line: Line,
         schedule: Iterable[Request],
         follow_ups: FollowUps | None,
-        recorder: Recorder,
-        live: Live,
+        recorder: Takes,
+        live: Shows,
         drain_s: float,
     ) -> None:
-        self._backend = backend
+        self._line = line
         self._schedule = iter(schedule)
+        self._ahead: deque[Request] = deque()  # taken from the schedule and made ready
+        self._ahead_tokens = 0
         self._follow_ups = follow_ups
         self._recorder = recorder
         self._live = live
         self._drain_s = drain_s
         self._heap: list[tuple[float, int, Request, bool]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Request] = {}
+        self._alarm: Alarm | None = None
         self._waiter: asyncio.Future[bool] | None = None
         self._epoch_s = 0.0
         self._interrupts = 0
@@ -71,11 +135,17 @@ class WallDriver:
             )
         self._turn()
 
-    async def run(self) -> Outcome:
-        """Send everything, wait for the answers, and tell how it ended."""
-        self._epoch_s = time.monotonic() + LEAD_S
-        self._backend.start_clock(self._epoch_s)
+    def prepare(self) -> None:
+        """Make ready as many requests as may wait ready, before the clock starts."""
+        while self._prepare_one():
+            pass
+
+    async def run(self, epoch_s: float | None = None) -> Outcome:
+        """Send everything, wait for the answers, and tell how it ended; time 0 is `epoch_s`, or in a moment."""
+        self._epoch_s = time.monotonic() + LEAD_S if epoch_s is None else epoch_s
+        self._line.start(self._epoch_s)
         self._live.start(self._epoch_s)
+        self._alarm = alarm(lambda: self._turn(early=False))
         ticker = asyncio.create_task(self._tick())
         try:
             self._pull()
@@ -84,7 +154,8 @@ class WallDriver:
             await self._cancel_rest()
         finally:
             ticker.cancel()
-            self._recorder.add_steps(self._backend.steps())
+            self._alarm.close()
+            self._recorder.add_steps(self._line.steps())
         return Outcome(self._ended(), self._sent, self._count_unsent(), self._cut, self._error)
 
     def _ended(self) -> End:
@@ -95,7 +166,7 @@ class WallDriver:
         return "finished"
 
     def _count_unsent(self) -> int:
-        return len(self._heap) + sum(1 for _ in self._schedule)
+        return len(self._heap) + len(self._ahead) + sum(1 for _ in self._schedule)
 
     @property
     def _stopping(self) -> bool:
@@ -116,29 +187,42 @@ class WallDriver:
 
     def _pull(self) -> None:
         """Make the next request of the schedule pending: the heap holds one of those, and the follow-ups."""
-        request = next(self._schedule, None)
+        if self._ahead:
+            self._ahead_tokens -= self._ahead[0].prompt_tokens
+        request = self._ahead.popleft() if self._ahead else next(self._schedule, None)
         if request is not None:
             heappush(self._heap, (request.scheduled_s, request.id, request, True))
+
+    def _prepare_one(self) -> bool:
+        """Make one more request of the schedule ready; False when enough of them are, or none is left."""
+        if len(self._ahead) >= AHEAD_REQUESTS or self._ahead_tokens >= AHEAD_TOKENS:
+            return False
+        request = next(self._schedule, None)
+        if request is None:
+            return False
+        self._line.prepare(request)
+        self._ahead.append(request)
+        self._ahead_tokens += request.prompt_tokens
+        return True
 
     async def _until(self, at_s: float) -> bool:
         """Wait until `at_s`; False when something happened before that may change what is next."""
         while (left_s := at_s - self._now_s()) > 0:
-            if left_s <= FINE_S:
+            if left_s > IDLE_S and self._prepare_one():
                 await asyncio.sleep(0)
-            elif await self._nap(left_s - FINE_S):
+            elif await self._nap(at_s):
                 return False
         return True
 
-    async def _nap(self, seconds: float) -> bool:
-        """Sleep, coarsely; True when `_turn` ended the sleep before its time."""
-        loop = asyncio.get_running_loop()
-        waiter = self._waiter = loop.create_future()
-        timer = loop.call_later(seconds, self._turn, False)
+    async def _nap(self, until_s: float) -> bool:
+        """Sleep until a time of the run; True when `_turn` ended the sleep before its time."""
+        assert self._alarm is not None
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        self._alarm.set(self._epoch_s + until_s)
         try:
             return bool(await waiter)
         finally:
             self._waiter = None
-            timer.cancel()
 
     def _turn(self, early: bool = True) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -148,56 +232,35 @@ class WallDriver:
         self._sent += 1
         self._live.sent += 1
         task = asyncio.create_task(self._follow(request))
-        self._tasks.add(task)
+        self._tasks[task] = request
         task.add_done_callback(self._finished)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
-            return
-        if (error := task.exception()) is not None:  # a bug of ours: never lose it
+        if not task.cancelled() and (error := task.exception()) is not None:  # a bug of ours: never lose it
             self._fail(f"{type(error).__name__}: {error}")
         elif not self._tasks:
             self._turn()
 
     async def _follow(self, request: Request) -> None:
-        """Submit one request, collect its tokens and record how it ended, whatever happens."""
-        token_s, token_n = array("d"), array("i")
-        ended: Ended | None = None
+        """Carry one request to its end, and take its record where there is one."""
         sent_s = self._now_s()
         self._live.departed(sent_s - request.scheduled_s)
         try:
-            async with aclosing(_closable(self._backend.submit(request))) as events:
-                async for event in events:
-                    if isinstance(event, Ended):
-                        ended = event
-                        break
-                    token_s.append(event.at_s)
-                    token_n.append(event.tokens)
-        except asyncio.CancelledError:
-            self._cut += 1
-            ended = self._cut_off(request)
-        except BackendError as error:
-            self._fail(str(error))
-            ended = Ended(request.id, self._now_s(), "error", error=str(error))
-        except Exception as error:  # noqa: BLE001  # whatever a backend throws must leave a row and stop the run
-            self._fail(f"{type(error).__name__}: {error}")
-            ended = Ended(request.id, self._now_s(), "error", error=f"{type(error).__name__}: {error}")
-        if ended is None:
-            ended = Ended(request.id, self._now_s(), "error", error="the backend never said how this request ended")
-        self._record(record_of(request, ended, sent_s, token_s, token_n))
-
-    def _cut_off(self, request: Request) -> Ended:
-        status: Status = "cancelled" if self._stopping else "timeout"
-        why = "the run was stopped" if self._stopping else f"no end within {self._drain_s:g} s of the last departure"
-        return Ended(request.id, self._now_s(), status, error=why)
+            record = await self._line.carry(request, sent_s)
+        finally:
+            del self._tasks[cast("asyncio.Task[None]", asyncio.current_task())]
+        self._live.finished += 1
+        if record is not None:
+            self._record(record)
+        if self._line.failure is not None:
+            self._fail(self._line.failure)
 
     def _record(self, record: RequestRecord) -> None:
         self._recorder.add(record)
-        self._live.finished += 1
         if self._follow_ups is None or self._stopping:
             return
         for request in self._follow_ups(record):
+            self._line.prepare(request)
             heappush(self._heap, (request.scheduled_s, request.id, request, False))
             self._turn()
 
@@ -213,66 +276,27 @@ class WallDriver:
             if self._heap and not self._stopping:
                 await self._send()
                 deadline_s = self._now_s() + self._drain_s
-            elif not self._tasks or (left_s := deadline_s - self._now_s()) <= 0:
+            elif not self._tasks or self._now_s() >= deadline_s:
                 return
             else:
                 stopping = self._stopping
-                await self._nap(left_s)
+                await self._nap(deadline_s)
                 if self._stopping and not stopping:
                     deadline_s = self._now_s() + self._drain_s
 
     async def _cancel_rest(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        status: Status = "cancelled" if self._stopping else "timeout"
+        why = "the run was stopped" if self._stopping else f"no end within {self._drain_s:g} s of the last departure"
+        self._cut += len(self._tasks)
+        for request in [*self._tasks.values()]:
+            self._line.cut(request, status, why)
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=CANCEL_S)
+            await asyncio.wait([*self._tasks], timeout=CANCEL_S)
 
     async def _tick(self) -> None:
         """Each second: fetch the backend's steps, and see that rows can still be written."""
         while True:
             await asyncio.sleep(TICK_S)
-            self._recorder.add_steps(self._backend.steps())
+            self._recorder.add_steps(self._line.steps())
             if self._recorder.error is not None:
                 self._fail(f"rows cannot be written: {self._recorder.error}")
-
-
-def record_of(
-    request: Request, ended: Ended, sent_s: float, token_s: array[float], token_n: array[int]
-) -> RequestRecord:
-    """The row of a request; the backend's own stamp of departure, where it has one, is the better one."""
-    plain = all(n == 1 for n in token_n)
-    return RequestRecord(
-        request_id=request.id,
-        scheduled_s=request.scheduled_s,
-        sent_s=ended.sent_s if ended.sent_s is not None else sent_s,
-        token_s=token_s,
-        token_n=None if plain else token_n,
-        prompt_tokens=request.prompt_tokens,
-        output_tokens=len(token_n) if plain else sum(token_n),
-        output_tokens_asked=request.output_tokens,
-        status=ended.status,
-        error=ended.error,
-        session=request.session,
-        turn=request.turn,
-        tag=request.tag,
-        prompt_tokens_server=ended.prompt_tokens_server,
-        cached_tokens=ended.cached_tokens,
-        replica=ended.replica,
-        preemptions=ended.preemptions,
-        prefill_start_s=ended.prefill_start_s,
-        prefill_end_s=ended.prefill_end_s,
-        handoff_start_s=ended.handoff_start_s,
-        handoff_end_s=ended.handoff_end_s,
-        decode_start_s=ended.decode_start_s,
-        arrived_s=ended.arrived_s,
-        slo_ttft_s=request.slo_ttft_s,
-        slo_tpot_s=request.slo_tpot_s,
-        ended_s=None if ended.status == "ok" else ended.at_s,
-        slo_task_s=request.slo_task_s,
-        exchange=ended.exchange,
-    )
-
-
-def _closable(events: AsyncIterator[TokenEvent | Ended]) -> AsyncGenerator[TokenEvent | Ended, None]:
-    """The contract says that closing the iterator cancels the request, so it can be closed."""
-    return cast("AsyncGenerator[TokenEvent | Ended, None]", events)

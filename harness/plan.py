@@ -117,9 +117,10 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     `repeats` is the schedule hash of the run to repeat: another schedule raises NotValid. What is wrong with
     an option raises UsageError.
     """
+    backend = make_backend(spec)
+    spec = replace(spec, content=spec.content or getattr(backend, "default_content", None))
     loaded = load_workload(spec)
     objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
-    backend = make_backend(spec)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
     _check_size(spec, loaded)
     schedule = Schedule.draw(loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration)

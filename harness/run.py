@@ -26,6 +26,7 @@ from harness.drive_wall import WallDriver
 from harness.errors import Interrupted
 from harness.folder import Run, RunFolder, check_free, load, new_folder
 from harness.host import host, process_age_s, versions
+from harness.lines import Streamed
 from harness.plan import Plan, plan
 from harness.progress import Live, shown
 from harness.recorder import Recorder
@@ -236,7 +237,9 @@ async def _serve(start: _Start, live: Live) -> Outcome:
         await backend.open(planned.loaded.content)
         recorder = Recorder(start.folder(), live.seen)
         follow_ups = planned.follow_ups(recorder.add)
-        driver = WallDriver(backend, planned.schedule.planned(), follow_ups, recorder, live, planned.spec.drain)
+        driver = WallDriver(
+            Streamed(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.spec.drain
+        )
         try:
             with quiet_process(), _signals(driver):
                 start.folder().update({"startup_s": process_age_s()})

@@ -12,6 +12,7 @@ from harness.api import Ended, FollowUps, Request, RequestRecord, Step, TokenEve
 from harness.drive import Outcome, quiet_process
 from harness.drive_wall import WallDriver
 from harness.errors import BackendError
+from harness.lines import Streamed
 from harness.progress import Live
 from harness.recorder import Recorder
 
@@ -56,7 +57,7 @@ def drive(
 
     async def main() -> Outcome:
         recorder = Recorder(rows)
-        driver = WallDriver(backend, requests, follow_ups, recorder, Live(total=len(requests)), drain_s)
+        driver = WallDriver(Streamed(backend), requests, follow_ups, recorder, Live(total=len(requests)), drain_s)
         asyncio.get_running_loop().call_later(0.05, after, driver)
         outcome = await driver.run()
         recorder.close()
@@ -208,7 +209,7 @@ def test_full_disk_stops_the_run_and_is_told() -> None:
 
     async def main() -> None:
         recorder = Recorder(Full())
-        driver = WallDriver(Null(), at(0.0, 30.0), None, recorder, Live(), 1.0)
+        driver = WallDriver(Streamed(Null()), at(0.0, 30.0), None, recorder, Live(), 1.0)
         outcome = await driver.run()
         assert ("failed", 1) == (outcome.ended, outcome.not_sent)
         recorder.close()

@@ -1,0 +1,176 @@
+"""How requests travel to a backend and answers come back: token by token, or unread until there is time for them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from array import array
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from typing import cast
+
+from harness.api import Backend, Ended, Remote, Request, RequestRecord, Status, Step, TokenEvent
+from harness.errors import BackendError
+
+UNTOLD = "the backend never said how this request ended"
+
+
+class Streamed:
+    """A line over which each token is read when it comes (`harness.api.Backend.submit`)."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._epoch_s = 0.0
+        self._tasks: dict[int, asyncio.Task[object]] = {}
+        self._cuts: dict[int, tuple[Status, str]] = {}
+        self.failure: str | None = None
+
+    def start(self, epoch_s: float) -> None:
+        """The run starts."""
+        self._epoch_s = epoch_s
+        self._backend.start_clock(epoch_s)
+
+    def prepare(self, request: Request) -> None:
+        """Nothing to make ready."""
+
+    async def carry(self, request: Request, sent_s: float) -> RequestRecord:
+        """Submit one request, collect its tokens and tell how it ended, whatever happens."""
+        token_s, token_n = array("d"), array("i")
+        ended: Ended | None = None
+        self._tasks[request.id] = cast("asyncio.Task[object]", asyncio.current_task())
+        try:
+            await self._not_cut_yet(request)
+            async with aclosing(_closable(self._backend.submit(request))) as events:
+                async for event in events:
+                    if isinstance(event, Ended):
+                        ended = event
+                        break
+                    token_s.append(event.at_s)
+                    token_n.append(event.tokens)
+        except asyncio.CancelledError:
+            status, why = self._cuts.pop(request.id, ("cancelled", "the run was stopped"))
+            ended = Ended(request.id, self._now_s(), status, error=why)
+        except BackendError as error:
+            ended = self._failed(request, str(error))
+        except Exception as error:  # noqa: BLE001  # whatever a backend throws must leave a row and stop the run
+            ended = self._failed(request, f"{type(error).__name__}: {error}")
+        finally:
+            del self._tasks[request.id]
+        if ended is None:
+            ended = Ended(request.id, self._now_s(), "error", error=UNTOLD)
+        return record_of(request, ended, sent_s, token_s, token_n)
+
+    def cut(self, request: Request, status: Status, why: str) -> None:
+        """Close the iterator of a request."""
+        self._cuts[request.id] = status, why
+        if request.id in self._tasks:
+            self._tasks[request.id].cancel()
+
+    def steps(self) -> Sequence[Step]:
+        """Those of the backend."""
+        return self._backend.steps()
+
+    async def _not_cut_yet(self, request: Request) -> None:
+        if request.id in self._cuts:
+            raise asyncio.CancelledError
+
+    def _failed(self, request: Request, message: str) -> Ended:
+        self.failure = self.failure or message
+        return Ended(request.id, self._now_s(), "error", error=message)
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._epoch_s
+
+
+class Unread:
+    """A line over which answers come as bytes and stamps, for another process to read (`harness.api.Remote.fetch`).
+
+    `pass_on` gets them. Those to the requests in `waited` are read at once, because others leave when they have ended.
+    """
+
+    def __init__(self, backend: Remote, waited: frozenset[int], pass_on: Callable[[Request, object], None]) -> None:
+        self._backend = backend
+        self._waited = waited
+        self._pass_on = pass_on
+        self.failure: str | None = None
+
+    def start(self, epoch_s: float) -> None:
+        """The run starts."""
+        self._backend.start_clock(epoch_s)
+
+    def prepare(self, request: Request) -> None:
+        """Build the bytes of a request."""
+        self._backend.prepare(request)
+
+    async def carry(self, request: Request, sent_s: float) -> RequestRecord | None:
+        """Send, keep what comes, and pass it on."""
+        answer = await self._backend.fetch(request)
+        if request.id not in self._waited:
+            self._pass_on(request, answer)
+            return None
+        return read(self._backend, request, answer, sent_s)
+
+    def cut(self, request: Request, status: Status, why: str) -> None:
+        """Hang up."""
+        self._backend.hang_up(request.id, status, why)
+
+    def steps(self) -> Sequence[Step]:
+        """None: a server elsewhere does not show its steps."""
+        return ()
+
+
+def read(backend: Remote, request: Request, answer: object, sent_s: float | None = None) -> RequestRecord:
+    """The record of an answer that was kept unread."""
+    token_s, token_n = array("d"), array("i")
+    ended: Ended | None = None
+    for event in backend.read(request, answer):
+        if isinstance(event, Ended):
+            ended = event
+            break
+        token_s.append(event.at_s)
+        token_n.append(event.tokens)
+    if ended is None:
+        ended = Ended(request.id, request.scheduled_s, "error", error=UNTOLD)
+    return record_of(request, ended, sent_s, token_s, token_n)
+
+
+def record_of(
+    request: Request, ended: Ended, sent_s: float | None, token_s: array[float], token_n: array[int]
+) -> RequestRecord:
+    """The row of a request; the backend's own stamp of departure, where it has one, is the better one."""
+    plain = all(n == 1 for n in token_n)
+    return RequestRecord(
+        request_id=request.id,
+        scheduled_s=request.scheduled_s,
+        sent_s=ended.sent_s if ended.sent_s is not None else sent_s,
+        token_s=token_s,
+        token_n=None if plain else token_n,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=len(token_n) if plain else sum(token_n),
+        output_tokens_asked=request.output_tokens,
+        status=ended.status,
+        error=ended.error,
+        session=request.session,
+        turn=request.turn,
+        tag=request.tag,
+        prompt_tokens_server=ended.prompt_tokens_server,
+        cached_tokens=ended.cached_tokens,
+        replica=ended.replica,
+        preemptions=ended.preemptions,
+        prefill_start_s=ended.prefill_start_s,
+        prefill_end_s=ended.prefill_end_s,
+        handoff_start_s=ended.handoff_start_s,
+        handoff_end_s=ended.handoff_end_s,
+        decode_start_s=ended.decode_start_s,
+        arrived_s=ended.arrived_s,
+        slo_ttft_s=request.slo_ttft_s,
+        slo_tpot_s=request.slo_tpot_s,
+        ended_s=None if ended.status == "ok" else ended.at_s,
+        slo_task_s=request.slo_task_s,
+        exchange=ended.exchange,
+    )
+
+
+def _closable(events: AsyncIterator[TokenEvent | Ended]) -> AsyncGenerator[TokenEvent | Ended, None]:
+    """The contract says that closing the iterator cancels the request, so it can be closed."""
+    return cast("AsyncGenerator[TokenEvent | Ended, None]", events)
