@@ -1,0 +1,78 @@
+"""How many output tokens an answer has, and how many each of its token events carried. Chunks are not tokens.
+
+The rules, best first: usage on every chunk (exact for each event); usage once (exact in the sum); a tokenizer after
+the run, the server's or one that the user names; the number of token events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from backends.client import chunks
+
+if TYPE_CHECKING:
+    from backends.client.stream import Stream
+    from harness.api import CountedBy
+
+
+class Counted(NamedTuple):
+    """Event `which[i]` of the stream is a token event of `token_n[i]` tokens, by the rule `by`."""
+
+    which: list[int]
+    token_n: list[int]
+    by: CountedBy
+
+
+def count(stream: Stream) -> Counted:
+    """The token events of a stream and their tokens; the sum is what the server says, where it says it."""
+    total = chunks.whole(stream.usage.get("completion_tokens"))
+    if is_continuous(stream):
+        return _continuous(stream, total)
+    which = [i for i, text in enumerate(stream.text) if text]
+    if not total:  # a server that counts 0 tokens of some text has not counted
+        return Counted(which, [1] * len(which), "events" if which or total is None else "usage")
+    return Counted(which, share(total, [len(stream.text[i]) for i in which]), "usage")
+
+
+def is_continuous(stream: Stream) -> bool:
+    """Whether usage came with every token as it was made, rather than at the end or as zeros."""
+    counted = [n for n, text in zip(stream.counted, stream.text, strict=True) if text]
+    if not counted:  # tokens that decode to nothing: growing usage alone tells them
+        return any(n and i != stream.finish_at for i, n in enumerate(stream.counted))
+    known = [n for n in stream.counted if n is not None]
+    return bool(
+        None not in counted
+        and counted[0]
+        and stream.finish_at != 0
+        and all(a <= b for a, b in zip(known, known[1:], strict=False))
+    )
+
+
+def _continuous(stream: Stream, total: int | None) -> Counted:
+    which, token_n, before = [], [], 0
+    for i, (text, n) in enumerate(zip(stream.text, stream.counted, strict=True)):
+        grown = (n or before) - before
+        if text or grown:
+            which.append(i)
+            token_n.append(grown)
+            before += grown
+    if total is not None and total > before and token_n:
+        token_n[-1] += total - before  # what the last usage tells beyond the events came with or after the last
+    return Counted(which, token_n, "continuous usage")
+
+
+def share(total: int, weights: Sequence[int]) -> list[int]:
+    """Whole shares of `total` in proportion to `weights`, by largest remainder; their sum is `total`.
+
+    One each where there are as many as `total`. Equal weights where all are 0. Ties go to the earlier.
+    """
+    if len(weights) == total or not weights:
+        return [1] * len(weights)
+    if not (whole := sum(weights)):
+        weights, whole = [1] * len(weights), len(weights)
+    shares = [total * weight // whole for weight in weights]
+    rest = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
+    for i in rest[: total - sum(shares)]:
+        shares[i] += 1
+    return shares

@@ -1,0 +1,229 @@
+"""From the bytes of an answer to its token events and how it ended. Pure: the same events wherever it is done."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from backends.client import chunks, counting, sse, stream
+from backends.client.message import Message, message
+from backends.client.secrets import Redaction
+from harness.api import Ended, Exchange, TokenEvent
+
+if TYPE_CHECKING:
+    from backends.client.answer import Answer
+    from backends.client.stream import Stream
+    from harness.api import CountedBy, Request, Status
+
+REJECTED = (429, 503, 529)
+ERROR_CHARACTERS = 300
+CUT_OFF = ("content_filter", "abort")
+"""Finish reasons of an answer that is not the one asked for: its tokens count, it is no success."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Reads answers. `stream`: events are expected, and one JSON object is not an answer."""
+
+    stream: bool = True
+    redaction: Redaction = field(default_factory=Redaction)
+
+    def read(self, answer: Answer, request: Request) -> Iterator[TokenEvent | Ended]:
+        """The token events, then how the request ended. Works on any part of an answer."""
+        told = self._told(answer)
+        counted = counting.count(told.stream)
+        reads = [told.read_at(told.stream.end[i]) for i in counted.which]
+        stamp_s, at_s = answer.stamp_s, 0.0
+        for read, tokens in zip(reads, counted.token_n, strict=True):
+            at_s = max(at_s, stamp_s[read])
+            yield TokenEvent(request.id, at_s, tokens)
+        status, error = self._status(answer, told, request, len(reads))
+        shared = sum(map(operator.eq, reads, reads[1:]))
+        yield _ended(answer, told, request, counted.by if reads else None, shared, status, self._shown(error))
+
+    def started(self, answer: Answer) -> bool:
+        """Whether a first token is among the bytes that have come so far."""
+        return bool(counting.count(self._told(answer).stream).which)
+
+    def texts(self, answer: Answer) -> list[str]:
+        """The text of each token event, for a tokenizer after the run."""
+        told = self._told(answer).stream
+        return [told.text[i] for i in counting.count(told).which]
+
+    def _told(self, answer: Answer) -> _Told:
+        """What an answer says."""
+        head = message(answer)
+        body = b"".join(head.pieces)
+        ends = list(accumulate(map(len, head.pieces)))
+        if head.status != 200:
+            return _Told(head, stream.Stream(), ends, body=body)
+        if _is_stream(head.headers, body):
+            whole = answer.how in ("complete", "closed") and not head.cut and head.fault is None
+            return _Told(head, stream.follow(sse.events(body), whole=whole), ends, body=body)
+        return _Told(head, _plain(head, body, answer, streamed=self.stream), ends, body=body)
+
+    def _shown(self, error: str | None) -> str | None:
+        """One line of at most 300 characters, without secrets."""
+        if error is None:
+            return None
+        line = self.redaction.text(" ".join(error.split()))
+        return line if len(line) <= ERROR_CHARACTERS else line[: ERROR_CHARACTERS - 3] + "..."
+
+    def _status(self, answer: Answer, told: _Told, request: Request, events: int) -> tuple[Status, str | None]:
+        """Source: the table of statuses in the guide on endpoints."""
+        head, said = told.head, told.stream
+        agreed = said.done and said.finish_reason is not None and said.fault is None
+        if answer.how in ("timeout", "cancelled") and not agreed:
+            return ("timeout" if answer.how == "timeout" else "cancelled"), answer.why
+        if head.status is None:
+            return "error", _no_head(answer, head)
+        if head.status in REJECTED:
+            return "rejected", _http_error(head, told.body)
+        if head.status != 200:
+            return "error", _http_error(head, told.body)
+        if said.fault is not None:
+            return "error", said.fault
+        if not agreed and (broken := head.fault or _broken(answer, events)) is not None:
+            return "error", broken
+        return _end_of_stream(said, request, events)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """`ends[i]` is where in the body piece i of the message ends."""
+
+    head: Message
+    stream: Stream
+    ends: list[int]
+    body: bytes
+
+    def read_at(self, end: int) -> int:
+        """The read that brought the byte before place `end` of the body."""
+        return self.head.reads[bisect_left(self.ends, end)]
+
+
+def _is_stream(headers: Mapping[str, str], body: bytes) -> bool:
+    """By the content type, or by how the body begins where a server names another type."""
+    if "event-stream" in headers.get("Content-Type", ""):
+        return True
+    start = body[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
+    return start.startswith((b"data:", b":", b"event:", b"id:", b"retry:"))
+
+
+def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool) -> Stream:
+    """One JSON object as a stream of one event."""
+    found = stream.Stream()
+    kind = head.headers.get("Content-Type", "no content type")
+    ended = answer.how in ("complete", "closed") and not head.cut and head.fault is None
+    chunk = stream.decoded(body) if ended else None
+    if chunk is not None and (error := chunks.error_text(chunk)) is not None:
+        found.fault = error
+    elif ended and streamed:
+        found.fault = f"the server does not stream: it answered with {kind}; ask with stream=false"
+    elif chunk is not None:
+        stream.take(found, chunk, len(body))
+    elif ended:
+        found.fault = f"malformed answer ({kind}): {body[:1000].decode(errors='replace')}"
+    return found
+
+
+def _no_head(answer: Answer, head: Message) -> str:
+    if answer.how in ("complete", "closed"):
+        what = "before its answer was whole" if answer.data else "without an answer"
+        return head.fault or f"the server closed the connection {what}"
+    return answer.why or f"the connection was {answer.how}"
+
+
+def _broken(answer: Answer, events: int) -> str | None:
+    if answer.how in ("complete", "closed", "timeout", "cancelled"):
+        return None
+    return f"{answer.why or f'the connection was {answer.how}'}, after {events} token events"
+
+
+def _http_error(head: Message, body: bytes) -> str:
+    """Status and the server's own words."""
+    chunk = stream.decoded(body) or {}
+    words = (
+        chunks.error_text(chunk) or chunk.get("message") or chunk.get("detail") or body[:2000].decode(errors="replace")
+    )
+    parts = [f"HTTP {head.status} {head.reason}".rstrip()]
+    if (after := head.headers.get("Retry-After")) is not None:
+        parts.append(f"(Retry-After {after})")
+    if 300 <= (head.status or 0) < 400:
+        parts.append(f"(redirects are not followed; it points to {head.headers.get('Location', 'nowhere')})")
+    return " ".join(parts) + (f": {words}" if words else "")
+
+
+def _end_of_stream(said: Stream, request: Request, events: int) -> tuple[Status, str | None]:
+    """The body came as far as the server sent it: did the answer end as agreed?"""
+    if said.finish_reason is None:
+        return "truncated", f"the stream ended without finish_reason after {events} token events"
+    if said.finish_reason in CUT_OFF:
+        return "truncated", f"finish_reason {said.finish_reason}"
+    if said.finish_reason == "error":
+        return "error", "finish_reason error"
+    if not events and request.output_tokens > 0:
+        return "error", "no text: the answer ended without a token whose time is known"
+    return "ok", None
+
+
+def _ended(
+    answer: Answer,
+    told: _Told,
+    request: Request,
+    by: CountedBy | None,
+    shared: int,
+    status: Status,
+    error: str | None,
+) -> Ended:
+    said, usage = told.stream, told.stream.usage
+    details = chunks.inside(usage.get("prompt_tokens_details"))
+    cached = chunks.whole(details.get("cached_tokens"))
+    if cached is None:
+        cached = chunks.whole(usage.get("prompt_cache_hit_tokens"))
+    return Ended(
+        request_id=request.id,
+        at_s=answer.ended_s,
+        status=status,
+        error=error,
+        sent_s=answer.sent_s,
+        prompt_tokens_server=chunks.whole(usage.get("prompt_tokens")),
+        cached_tokens=cached if cached is not None else chunks.whole(said.timings.get("cache_n")),
+        exchange=_exchange(answer, told, by, shared),
+    )
+
+
+def _exchange(answer: Answer, told: _Told, by: CountedBy | None, shared: int) -> Exchange:
+    said = told.stream
+    lags = list(map(operator.sub, answer.read_s, answer.stamp_s))
+
+    def stamp(end: int | None) -> float | None:
+        return None if end is None else answer.stamp_s[told.read_at(end)]
+
+    return Exchange(
+        sender=answer.sender,
+        address=answer.address,
+        http_status=told.head.status,
+        finish_reason=said.finish_reason,
+        counted_by=by,
+        written_s=answer.written_s,
+        connect_s=answer.connect_s,
+        resent=answer.resent,
+        first_event_s=stamp(said.first_event),
+        first_content_s=stamp(said.first_answer),
+        reasoning_tokens=chunks.whole(
+            chunks.inside(said.usage.get("completion_tokens_details")).get("reasoning_tokens")
+        ),
+        server_queue_s=chunks.seconds(said.metrics.get("queue_time_ms")),
+        server_ttft_s=chunks.seconds(said.metrics.get("time_to_first_token_ms")),
+        server_prefill_s=chunks.seconds(said.timings.get("prompt_ms", said.metrics.get("prefill_time_ms"))),
+        server_decode_s=chunks.seconds(said.timings.get("predicted_ms", said.metrics.get("decode_time_ms"))),
+        reads=len(answer.data),
+        read_lag_s=max(0.0, *lags) if lags else None,
+        shared_events=shared,
+        process_stamps=answer.process_stamps,
+    )

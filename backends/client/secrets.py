@@ -1,0 +1,130 @@
+"""Keys come from the environment or a file, go to the named host only, and are never written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import UsageError
+
+DEFAULT_KEY_ENV = "OPENAI_API_KEY"
+HIDDEN = "[hidden]"
+_SECRET_NAME = re.compile(r"auth|key|token|cookie|secret|passw|credential|signature", re.IGNORECASE)
+_COUNTS = re.compile(r"tokens|(^|_)(max|min|vocab)|token_(ids?|n|s)$|keys$", re.IGNORECASE)
+_USER = re.compile(r"(?<=://)[^/\s@'\"]+@")
+_QUERY = re.compile(r"([?&;][^=&;\s#'\"]*)=([^&;\s#'\"]+)")
+_BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{4,}", re.IGNORECASE)
+_KEY_SHAPED = re.compile(r"\b(?:sk|pk|hf|gsk|xai|nvapi)[-_][A-Za-z0-9_-]{8,}\b")
+_NAMED = re.compile(
+    r"\b((?:x-)?(?:api[-_]?key|authorization|proxy-authorization|(?:access|auth|bearer|refresh)[-_]token"
+    r"|secret|password|passwd|cookie|set-cookie)['\"]?\s*[:=]\s*['\"]?)([^\s'\",;&}]+(?: [^\s'\",;&}]+)?)",
+    re.IGNORECASE,
+)
+_SHORTEST = 4  # a shorter secret is part of many words
+
+
+def load_key(key_env: str = DEFAULT_KEY_ENV, key_file: str | None = None, *, environ: Mapping[str, str]) -> str | None:
+    """The key to send, without space around it; None when the default variable is not set.
+
+    Raises UsageError for a file that cannot be read or is empty, and for a variable that the user names but has
+    not set.
+    """
+    if key_file is not None:
+        try:
+            key = Path(key_file).read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
+            raise UsageError(f"No key in key_file '{key_file}': {why}.") from None
+        return _sound(key, f"key_file '{key_file}'")
+    key = environ.get(key_env, "").strip()
+    if not key and key_env != DEFAULT_KEY_ENV:
+        raise UsageError(f"The variable {key_env}, named by key_env, is not set; export it or use key_file.")
+    return _sound(key, f"The variable {key_env}") if key else None
+
+
+def _sound(key: str, where: str) -> str:
+    if not key or not key.isprintable() or not key.isascii() or " " in key:
+        raise UsageError(f"{where} holds no key: one word of printable ASCII characters is wanted.")
+    return key
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a header, field or parameter of this name holds a secret; numbers of tokens do not."""
+    return bool(_SECRET_NAME.search(name)) and not _COUNTS.search(name)
+
+
+def redaction(
+    key: str | None, headers: Iterable[tuple[str, str]] = (), extra: object = None, urls: Iterable[str] = ()
+) -> Redaction:
+    """Knows every secret of a run by its value: the key, secret headers, secret fields of the body, parts of URLs."""
+    found = [key] if key else []
+    for name, value in headers:
+        if is_secret_name(name):
+            found += [value, *value.split()[1:]]
+    found += _secret_fields(extra)
+    for url in urls:
+        found += [part for part in re.split("[:@]", m[0].rstrip("@")) if part] if (m := _USER.search(url)) else []
+        found += [m[2] for m in _QUERY.finditer(url) if is_secret_name(m[1])]
+    return Redaction(tuple(sorted({s for s in found if len(s) >= _SHORTEST}, key=len, reverse=True)))
+
+
+def _secret_fields(value: object, name: str = "") -> list[str]:
+    if isinstance(value, Mapping):
+        return [s for k, v in value.items() for s in _secret_fields(v, str(k))]
+    if isinstance(value, (list, tuple)):
+        return [s for item in value for s in _secret_fields(item, name)]
+    return [value] if isinstance(value, str) and is_secret_name(name) else []
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Redaction:
+    """Takes secrets out of whatever will be written: known values anywhere, and what looks like one."""
+
+    known: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<Redaction of {len(self.known)} values>"
+
+    def text(self, text: str) -> str:
+        """Any text: an error, a log line, a URL, a command."""
+        for secret in self.known:
+            text = text.replace(secret, HIDDEN)
+        text = _NAMED.sub(lambda m: m[1] + HIDDEN, text)
+        text = _BEARER.sub(lambda m: f"{m[1]} {HIDDEN}", text)
+        text = _KEY_SHAPED.sub(HIDDEN, text)
+        return self.url(text)
+
+    def url(self, url: str) -> str:
+        """A URL without its user part and without the values of its secret parameters."""
+        url = _USER.sub(f"{HIDDEN}@", url)
+        return _QUERY.sub(lambda m: f"{m[1]}={HIDDEN}" if is_secret_name(m[1]) else m[0], url)
+
+    def headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Name and value of headers; the value of a secret one is gone whatever it is."""
+        return [(name, HIDDEN if is_secret_name(name) else self.text(value)) for name, value in headers]
+
+    def value(self, value: object, name: str = "") -> object:
+        """Plain data (as of JSON): secret fields and known values inside it are hidden."""
+        if isinstance(value, Mapping):
+            return {k: self.value(v, str(k)) for k, v in value.items()}
+        if isinstance(value, (list, tuple)):
+            return [self.value(item, name) for item in value]
+        if isinstance(value, str):
+            return HIDDEN if is_secret_name(name) and value else self.text(value)
+        return value
+
+    def argv(self, argv: Sequence[str]) -> list[str]:
+        """A command line: headers (`--header 'Name: value'`, `--header=Name=value`) and everything that `text` sees."""
+        found, header = [], False
+        for word in argv:
+            option, _, value = word.partition("=") if word.startswith("--header=") else ("", "", word)
+            shown = self._header(value) if header or option else self.text(word)
+            found.append(f"{option}={shown}" if option else shown)
+            header = word in ("--header", "-H")
+        return found
+
+    def _header(self, text: str) -> str:
+        name, mark, _ = text.partition(":") if ":" in text.partition("=")[0] else text.partition("=")
+        return f"{name}{mark}{HIDDEN}" if mark and is_secret_name(name) else self.text(text)

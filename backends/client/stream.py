@@ -1,0 +1,105 @@
+"""What the events of one answer say, in order: token events, usage, the end. Knows nothing of times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from backends.client import chunks
+
+if TYPE_CHECKING:
+    from backends.client.chunks import Json
+    from backends.client.sse import Event
+
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(slots=True)
+class Stream:
+    """What was said.
+
+    Item i of the lists belongs to the i-th event that may be a token event: where in the body it was complete
+    (`end`), its text, and the completion tokens that its usage told (None without). An event without text is among
+    them when it came with usage before the end: it may carry a token that decodes to nothing. `first_event`,
+    `first_answer` are places in the body,
+    `finish_at` is the item that told the finish reason, None if it came in an event of its own.
+    """
+
+    end: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    counted: list[int | None] = field(default_factory=list)
+    usage: Json = field(default_factory=dict)
+    timings: Json = field(default_factory=dict)
+    metrics: Json = field(default_factory=dict)
+    finish_reason: str | None = None
+    finish_at: int | None = None
+    done: bool = False
+    fault: str | None = None
+    first_event: int | None = None
+    first_answer: int | None = None
+    first_role: int | None = None
+
+
+def follow(events: Iterable[Event], *, whole: bool) -> Stream:
+    """Read events up to `[DONE]`, an error, or their end; `whole`: the body ended as its framing says."""
+    stream = Stream()
+    for data, end, name, complete in events:
+        if data == b"[DONE]" or data.strip() == b"[DONE]":
+            stream.done = True
+            return stream
+        chunk = decoded(data)
+        if chunk is None:
+            if complete or whole:
+                stream.fault = f"malformed event: {data[:1000].decode(errors='replace')}"
+            return stream
+        if stream.first_event is None:
+            stream.first_event = end
+        if name == b"error" or "error" in chunk or "object" not in chunk or chunk["object"] == "error":
+            stream.fault = chunks.error_text(chunk)
+            if stream.fault is None and name == b"error":
+                stream.fault = data[:1000].decode(errors="replace")
+            if stream.fault is not None:
+                return stream
+        take(stream, chunk, end)
+    return stream
+
+
+def decoded(data: bytes) -> Json | None:
+    """The JSON object in the data of an event, None if it holds none."""
+    text = data.decode(errors="replace")
+    try:
+        found, end = _DECODER.raw_decode(text)
+        if end != len(text) and text[end:].strip():
+            return None
+    except (ValueError, RecursionError):
+        if not text[:1].isspace():
+            return None
+        return decoded(data.strip())
+    return found if isinstance(found, dict) else None
+
+
+def take(stream: Stream, chunk: Json, end: int) -> None:
+    """Add what one object says; `end` is where it was complete."""
+    choice = chunks.first_choice(chunk)
+    used = chunks.usage(chunk, choice)
+    if used is not None:
+        stream.usage = used
+    if choice is not None:
+        text, reasoning = chunks.said(choice)
+        if text and stream.first_answer is None:
+            stream.first_answer = end
+        if text or reasoning or (used is not None and stream.finish_reason is None):
+            stream.end.append(end)
+            stream.text.append(reasoning + text)
+            stream.counted.append(None if used is None else chunks.whole(used.get("completion_tokens")))
+        elif stream.first_role is None:
+            stream.first_role = end
+        if stream.finish_reason is None and (reason := chunks.finish_reason(choice)) is not None:
+            stream.finish_reason = reason
+            stream.finish_at = len(stream.end) - 1 if stream.end and stream.end[-1] == end else None
+    if "timings" in chunk:
+        stream.timings = chunks.inside(chunk["timings"]) or stream.timings
+    if "metrics" in chunk:
+        stream.metrics = chunks.inside(chunk["metrics"]) or stream.metrics
