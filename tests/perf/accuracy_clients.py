@@ -19,7 +19,6 @@ import socket
 import struct
 import sys
 import time
-from array import array
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -188,7 +187,7 @@ def with_bare(url: str, plan: Plan) -> list[Row]:
         while following is not None and plan["epoch_s"] + following[1] <= monotonic():
             name = following[0]
             sock = free.pop() if free else _connected(address, epoll)
-            row: Row = [name, monotonic(), array("d"), None]
+            row: Row = [name, monotonic(), [], None]
             sock.send(bodies[name])
             rows[sock.fileno()] = (sock, row)
             following = next(schedule)
@@ -198,11 +197,13 @@ def with_bare(url: str, plan: Plan) -> list[Row]:
             sock, row = rows[fd]
             data, extras, _, _ = sock.recvmsg(65536, 64)
             seconds, nanoseconds = struct.unpack("qq", extras[0][2])
-            row[2].append(seconds - offset_s + nanoseconds * 1e-9)
+            row[2].append((seconds - offset_s + nanoseconds * 1e-9, data))
             if data.endswith(b"0\r\n\r\n"):
                 free.append(sock)
                 ended.append(rows.pop(fd)[1])
-    return [[name, sent_s, stamps.tolist(), why] for name, sent_s, stamps, why in ended]
+    for row in ended:
+        row[2] = [stamp_s for stamp_s, data in row[2] for _ in range(data.count(b'" word"'))]
+    return ended
 
 
 def _connected(address: tuple[str | None, int | None], epoll: select.epoll | None = None) -> socket.socket:

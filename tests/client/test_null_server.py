@@ -1,0 +1,145 @@
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from urllib.parse import urlsplit
+
+import pytest
+
+from backends.client.null_server import Timing, Truth, running, take_truth
+
+TIMING = Timing(ttft_s=0.01, itl_s=0.002, tokens=5)
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with running(TIMING) as url:
+        yield url
+
+
+def post(connection: http.client.HTTPConnection, name: str, chat: bool = False, **asked: object) -> str:
+    path = "/v1/chat/completions" if chat else "/v1/completions"
+    body = json.dumps({"model": "null", "prompt": [1, 2, 3], "stream": True} | asked)
+    connection.request("POST", path, body, {"x-request-id": name})
+    answer = connection.getresponse()
+    assert 200 == answer.status
+    return answer.read().decode()
+
+
+def connect(url: str) -> closing[http.client.HTTPConnection]:
+    parts = urlsplit(url)
+    return closing(http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30))
+
+
+def events(text: str) -> list[dict]:
+    lines = [line[6:] for line in text.split("\n\n") if line.startswith("data: ")]
+    assert "[DONE]" == lines[-1]
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def wait_for_truth(url: str, name: str) -> Truth:
+    while True:  # the server learns of a hang-up in its own time; the test's limit of time stops this
+        truth = take_truth(url)
+        if name in truth.requests:
+            return truth
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_an_answer_is_a_stream_of_the_asked_length(url: str, chat: bool) -> None:
+    """A client that is calibrated against an unlawful stream would be calibrated for nothing."""
+    with connect(url) as connection:
+        seen = events(post(connection, "a", chat, max_tokens=7))
+
+    choices = [event["choices"][0] for event in seen if event["choices"]]
+    texts = [(c["delta"].get("content") if chat else c["text"]) for c in choices]
+    assert 7 == sum(bool(text) for text in texts)
+    assert "length" == choices[-1]["finish_reason"]
+    assert {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10} == seen[-1]["usage"]
+
+
+def test_tokens_never_leave_before_their_time_and_all_are_told(url: str) -> None:
+    """The truth would be wrong: a client's error is measured against these very times."""
+    with connect(url) as connection:
+        post(connection, "first", max_tokens=20)
+        post(connection, "second", max_tokens=1)
+    truth = take_truth(url)
+
+    assert {"first", "second"} == set(truth.requests)
+    told = truth.requests["first"]
+    due_s = [told.arrived_s + TIMING.ttft_s + i * TIMING.itl_s for i in range(20)]
+    assert told.complete
+    assert 20 == len(told.written_s)
+    assert all(written_s >= due - 1e-6 for written_s, due in zip(told.written_s, due_s, strict=True))
+    assert 1 == len(truth.requests["second"].written_s)
+    assert truth.requests["second"].arrived_s > told.written_s[-1]
+    assert 0 <= truth.late_s[0] <= truth.late_s[1] <= truth.late_s[2]
+    assert {} == take_truth(url).requests
+
+
+def test_without_a_number_the_server_says_its_own(url: str) -> None:
+    """A probe without max_tokens would hang or get nothing."""
+    with connect(url) as connection:
+        seen = events(post(connection, "a"))
+
+    assert 5 == seen[-1]["usage"]["completion_tokens"]
+
+
+def test_an_answer_that_is_not_streamed_comes_whole(url: str) -> None:
+    """A client with stream=false could not be tried here."""
+    with connect(url) as connection:
+        told = json.loads(post(connection, "a", chat=True, stream=False, max_tokens=2))
+
+    assert " word word" == told["choices"][0]["message"]["content"]
+    assert 2 == told["usage"]["completion_tokens"]
+
+
+def test_a_hang_up_is_told_as_such(url: str) -> None:
+    """A stream that a client cut off would count as one that the client failed to see."""
+    parts = urlsplit(url)
+    with socket.create_connection((parts.hostname, parts.port or 0), timeout=30) as sock:
+        body = json.dumps({"max_tokens": 1_000_000, "stream": True}).encode()
+        head = b"POST /v1/completions HTTP/1.1\r\nX-Request-Id: cut\r\nContent-Length: %d\r\n\r\n" % len(body)
+        sock.sendall(head)
+        sock.sendall(body[:10])
+        sock.sendall(body[10:])
+        sock.recv(100)
+    told = wait_for_truth(url, "cut").requests["cut"]
+
+    assert not told.complete
+    assert len(told.written_s) < 1_000_000
+
+
+def test_nothing_is_lost_when_the_client_does_not_read() -> None:
+    """A slow client would get a broken stream and blame itself for it."""
+    with running(Timing(ttft_s=0.0, itl_s=0.0)) as url:
+        parts = urlsplit(url)
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect((parts.hostname, parts.port))
+            sock.settimeout(30)
+            body = json.dumps({"max_tokens": 30_000, "stream": True}).encode()
+            sock.sendall(b"POST /v1/completions HTTP/1.1\r\nX-Request-Id: a\r\nContent-Length: %d\r\n\r\n" % len(body))
+            sock.sendall(body)
+            truth = wait_for_truth(url, "a")
+            data = bytearray()
+            while not data.endswith(b"\r\n0\r\n\r\n"):
+                data += sock.recv(1 << 20)
+
+    assert 30_000 == data.count(b'"text": " word"')
+    assert 30_000 == len(truth.requests["a"].written_s)
+    assert truth.blocked_writes > 0
+
+
+def test_other_routes_answer_like_a_server(url: str) -> None:
+    """The probe of a client would take an odd answer for a broken server."""
+    with connect(url) as connection:
+        seen = []
+        for method, path in [("GET", "/v1/models"), ("GET", "/health"), ("POST", "/tokenize")]:
+            connection.request(method, path, b"")
+            answer = connection.getresponse()
+            seen.append((answer.status, json.loads(answer.read())))
+
+    assert [200, 200, 404] == [status for status, _ in seen]
+    assert ["null"] == [model["id"] for model in seen[0][1]["data"]]
+    assert "/tokenize is not here" == seen[2][1]["error"]["message"]
