@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,14 +21,42 @@ if TYPE_CHECKING:
     from backends.serving.sequence import Sequence
 
 
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What the asker of one request wants besides its lengths.
+
+    `prompt` are its token ids; after a token of `ends` the answer is over, and there is none before `min_tokens`
+    tokens. `temperature` and `seed` are None where the engine's own hold.
+    """
+
+    prompt: ListOf[int]
+    ends: frozenset[int] = frozenset()
+    min_tokens: int = 0
+    temperature: float | None = None
+    top_p: float = 1.0
+    seed: int | None = None
+
+
 @dataclass(slots=True)
 class Turn:
-    """What one turn brought: `tokens` are the ids of the requests that got one at `at_s`."""
+    """What one turn brought: the requests `tokens` got one each at `at_s`, namely `token_ids`.
+
+    `started` are the requests whose prompt went into a step for the first time, `preempted` those that lost their
+    memory; `running` sequences and `free_blocks` are what the turn left behind.
+    """
 
     at_s: float
     tokens: list[int] = field(default_factory=list)
     ended: list[Ended] = field(default_factory=list)
     step: Step | None = None
+    token_ids: list[int] = field(default_factory=list)
+    started: list[int] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)
+    running: int = 0
+    free_blocks: int = 0
+
+
+NO_WISHES: Mapping[int, Wish] = MappingProxyType({})
 
 
 class EngineCore:
@@ -47,13 +76,22 @@ class EngineCore:
         self._clock = clock
         self._temperature = temperature
         self._token_ids: dict[int, np.ndarray] = {}  # request id -> (prompt + output,) ids, filled as they come
+        self._wishes: dict[int, Wish] = {}
 
     def token_ids(self, request_id: int) -> np.ndarray:
         """Prompt and output of a request under way, (prompt + output,); outputs to come are 0."""
         return self._token_ids[request_id]
 
-    def turn(self, arrived: ListOf[Request] = (), cancelled: ListOf[int] = ()) -> Turn:
-        """Take in, schedule, execute, commit. A turn without a step means that nothing can run."""
+    def turn(
+        self,
+        arrived: ListOf[Request] = (),
+        cancelled: ListOf[int] = (),
+        wishes: Mapping[int, Wish] = NO_WISHES,
+    ) -> Turn:
+        """Take in, schedule, execute, commit. A turn without a step means that nothing can run.
+
+        `wishes` (by request id) go with what arrived; a request without one has the prompt of its content.
+        """
         now_s = self._clock()
         turn = Turn(now_s)
         for request_id in cancelled:
@@ -61,22 +99,27 @@ class EngineCore:
             if seq is not None:
                 turn.ended.append(self._end(seq, now_s, "cancelled"))
         for request in arrived:
-            refusal = self._add(request, now_s)
+            refusal = self._add(request, now_s, wishes.get(request.id))
             if refusal is not None:
                 turn.ended.append(Ended(request.id, now_s, "rejected", refusal, arrived_s=now_s))
         batch = self.replica.schedule(now_s)
         if batch is not None:
             self._run(batch, turn)
+        turn.running, turn.free_blocks = self.replica.running, self.replica.blocks.free
         return turn
 
-    def _add(self, request: Request, now_s: float) -> str | None:
+    def _add(self, request: Request, now_s: float, wish: Wish | None) -> str | None:
         total = request.prompt_tokens + request.output_tokens
         if total > self._executor.max_tokens:
             return f"prompt and output of {total} tokens exceed the model's {self._executor.max_tokens}"
         refusal = self.replica.add(request, now_s)
         if refusal is None:
             ids = np.zeros(total, np.int64)
-            ids[: request.prompt_tokens] = self._prompts(request, self._executor.vocab_size)
+            if wish is None:
+                ids[: request.prompt_tokens] = self._prompts(request, self._executor.vocab_size)
+            else:
+                ids[: request.prompt_tokens] = wish.prompt
+                self._wishes[request.id] = wish
             self._token_ids[request.id] = ids
         return refusal
 
@@ -86,22 +129,33 @@ class EngineCore:
         pieces = [self._piece(seq, tokens) for seq, tokens in items]
         sampled = self._executor.execute(pieces)
         start_s, end_s = turn.at_s, self._clock()
+        said_all = []
         for piece, (seq, _), token in zip(pieces, items, sampled, strict=True):
             if token is not None:
                 self._token_ids[piece.request_id][seq.prompt + seq.emitted] = token
                 turn.tokens.append(piece.request_id)
+                turn.token_ids.append(token)
+                wish = self._wishes.get(piece.request_id)
+                if wish is not None and token in wish.ends:
+                    said_all.append(piece.request_id)
         turn.at_s = end_s
+        turn.started = [seq.request.id for seq, _ in batch.prefills if seq.prefill_start_s == start_s]
+        turn.preempted = [seq.request.id for seq in batch.preempted]
         decodes = len(replica.decoding) if batch.decode_seqs else 0  # a padded row is not executed
         turn.step = Step(
             replica.index, start_s, end_s, sum(n for _, n in batch.prefills), decodes, batch.context_tokens,
             batch.waiting, batch.running, batch.free_blocks,
         )  # fmt: skip
         turn.ended.extend(self._end(seq, end_s, "ok") for seq in replica.commit(batch, (end_s,)))
+        for request_id in said_all:
+            stopped = replica.stop(request_id, end_s)
+            if stopped is not None:  # else it was its last token anyway
+                turn.ended.append(self._end(stopped, end_s, "ok"))
 
     def _piece(self, seq: Sequence, tokens: int) -> Piece:
         start, request_id = seq.computed, seq.request.id
         end = start + tokens
-        return Piece(
+        piece = Piece(
             request_id,
             self._token_ids[request_id][start:end].tolist(),
             start,
@@ -110,11 +164,27 @@ class EngineCore:
             temperature=self._temperature,
             seed=request_id,
         )
+        wish = self._wishes.get(request_id)
+        if wish is not None and piece.sample:
+            _grant(wish, piece, seq.emitted)
+        return piece
 
     def _end(self, seq: Sequence, now_s: float, status: Status) -> Ended:
         del self._token_ids[seq.request.id]
+        self._wishes.pop(seq.request.id, None)
         return Ended(
             seq.request.id, now_s, status, replica=self.replica.index, preemptions=seq.preemptions,
             prefill_start_s=seq.prefill_start_s, prefill_end_s=seq.prefill_end_s, decode_start_s=seq.decode_start_s,
             arrived_s=seq.arrived_s,
         )  # fmt: skip
+
+
+def _grant(wish: Wish, piece: Piece, emitted: int) -> None:
+    """Draw the token of `piece`, the one after `emitted` others, as its asker wants it."""
+    piece.top_p = wish.top_p
+    if wish.temperature is not None:
+        piece.temperature = wish.temperature
+    if wish.seed is not None:
+        piece.seed = wish.seed
+    if emitted < wish.min_tokens:
+        piece.forbidden = tuple(wish.ends)

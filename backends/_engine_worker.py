@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backends._engine_core import EngineCore
-from backends._frames import Inbox, frame
+from backends._engine_core import EngineCore, Wish
 from backends.serving.replica import Replica
 from harness.errors import BenchError
+from harness.frames import Inbox, frame
 from harness.registry import make
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy as np
 
     from harness.api import Executor, Prompts, Request
 
@@ -36,7 +38,7 @@ class Open:
     kv_blocks: int
     temperature: float
     nice: int
-    prompts: Prompts
+    prompts: Prompts | None  # None: every request brings its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,10 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A request arrives."""
+    """A request arrives; without a wish it has the prompt of its content."""
 
     request: Request
+    wish: Wish | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +108,17 @@ class Worker:
     def _turns(self, core: EngineCore) -> None:
         idle = True
         while not self._inbox.closed:
-            arrived: list[Request] = []
+            arrived: dict[int, Add] = {}
             cancelled: list[int] = []
             for message in self._inbox.take(wait=idle):
                 if isinstance(message, Clock):
                     self._epoch_s = message.epoch_s
                 elif isinstance(message, Add):
-                    arrived.append(message.request)
-                elif isinstance(message, Cancel):
+                    arrived[message.request.id] = message
+                elif isinstance(message, Cancel) and arrived.pop(message.request_id, None) is None:
                     cancelled.append(message.request_id)
-            turn = core.turn(arrived, cancelled)
+            wishes = {i: add.wish for i, add in arrived.items() if add.wish is not None}
+            turn = core.turn([add.request for add in arrived.values()], cancelled, wishes)
             idle = turn.step is None
             if turn.step is not None or turn.ended:
                 self._sock.sendall(frame(turn))
@@ -128,10 +132,14 @@ class Worker:
         replica = Replica(make("policies", message.policy), memory, blocks)
         facts = dict(executor.describe()) | {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
         self._sock.sendall(frame(Ready(facts)))
-        return EngineCore(replica, executor, message.prompts, self._now_s, message.temperature)
+        return EngineCore(replica, executor, message.prompts or _nothing, self._now_s, message.temperature)
 
     def _now_s(self) -> float:
         return time.monotonic() - self._epoch_s
+
+
+def _nothing(request: Request, _: int) -> np.ndarray:
+    raise ValueError(f"request {request.id} came without a prompt")
 
 
 def main() -> None:

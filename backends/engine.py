@@ -7,20 +7,18 @@ are stamped in that process when their step commits; both processes read the sam
 from __future__ import annotations
 
 import asyncio
-import socket
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from backends import _engine_worker as worker
-from backends._engine_core import Turn
-from backends._frames import frame, receive
-from harness.api import Content, Ended, Request, Step, TokenEvent
+from backends._engine_link import Link
+from harness.api import Content, Ended, Prompts, Request, Step, TokenEvent
 from harness.errors import BackendError
 from harness.registry import make
 
-PATIENCE_S = 60.0  # to build the model; loading a large folder from a slow disk takes its time
-GRACE_S = 5.0  # for the process to leave after its socket closed
+if TYPE_CHECKING:
+    from backends._engine_core import Turn
 
 
 @dataclass(slots=True)
@@ -42,9 +40,7 @@ class Engine:
     temperature: float = 0.0
     nice: int = 5
     _facts: dict[str, object] = field(default_factory=dict, init=False)
-    _process: asyncio.subprocess.Process | None = field(default=None, init=False)
-    _writer: asyncio.StreamWriter | None = field(default=None, init=False)
-    _listener: asyncio.Task[None] | None = field(default=None, init=False)
+    _link: Link | None = field(default=None, init=False)
     _queues: dict[int, asyncio.Queue[TokenEvent | Ended | BackendError]] = field(default_factory=dict, init=False)
     _steps: list[Step] = field(default_factory=list, init=False)
 
@@ -62,41 +58,15 @@ class Engine:
 
     async def open(self, content: Content) -> None:
         """Start the process and build the model. Raises UsageError or BackendError when it cannot."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "backends._engine_worker", str(theirs.fileno()), pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        self._link = Link(self._hear, self._fail)
+        self._facts = dict(await self._link.open(self.order(content.token_ids)))
+
+    def order(self, prompts: Prompts | None) -> worker.Open:
+        """What its process must be told first; without `prompts` every request brings its own."""
         given = {"model": self.model, "seed": self.seed, "dtype": self.dtype, "threads": self.threads}
-        self._writer.write(
-            frame(
-                worker.Open(
-                    self.executor,
-                    given,
-                    self.policy,
-                    self.kv,
-                    self.kv_blocks,
-                    self.temperature,
-                    self.nice,
-                    content.token_ids,
-                )  # fmt: skip
-            )
+        return worker.Open(
+            self.executor, given, self.policy, self.kv, self.kv_blocks, self.temperature, self.nice, prompts
         )
-        try:
-            ready = await asyncio.wait_for(receive(reader), PATIENCE_S)
-        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
-            await self.close()
-            raise BackendError(
-                f"The engine did not start ({type(error).__name__}); 'bench doctor' tries it alone."
-            ) from None
-        assert isinstance(ready, worker.Ready)
-        if ready.error is not None:
-            await self.close()
-            raise ready.error
-        self._facts = dict(ready.facts)
-        self._listener = asyncio.create_task(self._listen(reader))
 
     def start_clock(self, epoch_s: float) -> None:
         """All stamps are `time.monotonic() - epoch_s` from now on."""
@@ -135,50 +105,27 @@ class Engine:
 
     async def close(self) -> None:
         """End the process. Safe to call twice, and after a failed `open`."""
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
-            self._listener = None
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-        if self._process is not None:
-            process, self._process = self._process, None
-            try:
-                await asyncio.wait_for(process.wait(), GRACE_S)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
+        if self._link is not None:
+            await self._link.close()
 
-    async def _listen(self, reader: asyncio.StreamReader) -> None:
-        while True:
-            try:
-                turn = await receive(reader)
-            except (asyncio.IncompleteReadError, ConnectionError):
-                self._fail("its process ended")
-                return
-            if isinstance(turn, worker.Failed):
-                self._fail(turn.message)
-                return
-            assert isinstance(turn, Turn)
-            for request_id in turn.tokens:
-                self._deliver(request_id, TokenEvent(request_id, turn.at_s))
-            for ended in turn.ended:
-                self._deliver(ended.request_id, ended)
-            if turn.step is not None:
-                self._steps.append(turn.step)
+    def _hear(self, turn: Turn) -> None:
+        for request_id in turn.tokens:
+            self._deliver(request_id, TokenEvent(request_id, turn.at_s))
+        for ended in turn.ended:
+            self._deliver(ended.request_id, ended)
+        if turn.step is not None:
+            self._steps.append(turn.step)
 
     def _deliver(self, request_id: int, event: TokenEvent | Ended) -> None:
         queue = self._queues.get(request_id)  # none if the client closed it meanwhile
         if queue is not None:
             queue.put_nowait(event)
 
-    def _fail(self, why: str) -> None:
-        error = BackendError(f"The engine failed in the middle of the run: {why}. 'bench doctor' tries it alone.")
+    def _fail(self, error: BackendError) -> None:
         for queue in self._queues.values():
             queue.put_nowait(error)
 
     def _send(self, message: object) -> None:
-        if self._writer is None or self._writer.is_closing():
+        if self._link is None:
             raise BackendError("The engine is not running.")
-        self._writer.write(frame(message))
+        self._link.send(message)

@@ -356,7 +356,8 @@ class Piece:
 
     `token_ids` (n,) are fed at positions `position`..`position+n-1`; their KV goes to the pages `blocks` (block i
     holds positions i*block_size..). `sample` asks for the next token after the last one; `temperature` 0 is
-    greedy, else the token is drawn with a generator seeded by (`seed`, its position).
+    greedy, else the token is drawn with a generator seeded by (`seed`, its position), from the likeliest tokens whose
+    probabilities add up to `top_p`; those in `forbidden` cannot come.
     """
 
     request_id: int
@@ -366,6 +367,8 @@ class Piece:
     sample: bool
     temperature: float = 0.0
     seed: int = 0
+    top_p: float = 1.0
+    forbidden: Sequence[int] = ()
 
 
 class Executor(Protocol):

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from backends.serving.sequence import Sequence
     from harness.api import Request
 
-Kind = Literal["add", "schedule", "commit", "cancel"]
+Kind = Literal["add", "schedule", "commit", "cancel", "stop"]
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a driver: `at_s` seconds; `request_id` for add and cancel; all step ends for a commit of a leap."""
+    """One call of a driver: `at_s` seconds; `request_id` of what is added or withdrawn; the step ends of a commit."""
 
     kind: Kind
     at_s: float
@@ -62,6 +62,10 @@ class Journal:
         """A request was withdrawn."""
         self.calls.append(Call("cancel", now_s, request_id))
 
+    def stop(self, request_id: int, now_s: float) -> None:
+        """A sequence ended before its last token."""
+        self.calls.append(Call("stop", now_s, request_id))
+
     def batch(self, batch: Batch, decoding: Decodes) -> None:
         """The replica formed a batch."""
         self.decisions.append(
@@ -83,7 +87,8 @@ def replay(calls: ListOf[Call], requests: Mapping[int, Request], replica: Replic
         "add": lambda call: _add(call, requests, replica),
         "schedule": lambda call: _ignore(replica.schedule(call.at_s)),
         "commit": lambda call: done.extend(_commit(call, replica)),
-        "cancel": lambda call: _cancel(call, replica),
+        "cancel": lambda call: _withdraw(call, replica.cancel),
+        "stop": lambda call: _withdraw(call, replica.stop),
     }
     for call in calls:
         handlers[call.kind](call)
@@ -101,9 +106,9 @@ def _commit(call: Call, replica: Replica) -> list[Sequence]:
     return replica.commit(replica.in_flight, array("d", call.end_s))
 
 
-def _cancel(call: Call, replica: Replica) -> None:
+def _withdraw(call: Call, how: Callable[[int, float], Sequence | None]) -> None:
     assert call.request_id is not None
-    replica.cancel(call.request_id, call.at_s)
+    how(call.request_id, call.at_s)
 
 
 def _ignore(_: object) -> None:

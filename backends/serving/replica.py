@@ -53,7 +53,7 @@ class Replica:
         """Queue a request. Returns why not, when it can never be served here."""
         if self.journal is not None:
             self.journal.add(request.id, now_s)
-        refusal = self._refusal(request)
+        refusal = self.refusal(request)
         if refusal is None:
             self.waiting.append(Sequence(request, self._arrived, now_s))
             self._arrived += 1
@@ -116,22 +116,35 @@ class Replica:
 
     def cancel(self, request_id: int, now_s: float) -> Sequence | None:
         """Drop a request that is waiting or running, between two batches; None if it is not here (any more)."""
-        assert self.in_flight is None
         if self.journal is not None:
             self.journal.cancel(request_id, now_s)
-        here: list[Sequence] = [*self.decoding, *self.parked, *self.prefilling, *self.waiting]
-        seq = next((s for s in here if s.request.id == request_id), None)
-        if seq is None:
-            return None
-        if seq.group is not None:
-            self.decoding.leave(seq)
-        elif seq.phase is Phase.PREFILL:
-            del self.prefilling[seq]
-        else:
-            (self.parked if seq.phase is Phase.DECODE else self.waiting).remove(seq)
-        self._release(seq)
-        seq.phase = Phase.DONE
+        seq = self._withdraw(request_id)
+        if not self.decoding.members and not self.prefilling:
+            self.decoding.ghosts = self.decoding.ghost_context = 0  # a padded batch of nobody is over
         return seq
+
+    def stop(self, request_id: int, now_s: float) -> Sequence | None:
+        """End a sequence that has said all it has to say before its last token, as `commit` ends the others."""
+        if self.journal is not None:
+            self.journal.stop(request_id, now_s)
+        seq = self._withdraw(request_id)
+        if seq is not None and self.policy.pads:
+            self._haunt([seq])
+        return seq
+
+    def refusal(self, request: Request) -> str | None:
+        """Why this request can never be served here, or None. It may be asked at any time."""
+        prompt, output = request.prompt_tokens, request.output_tokens
+        if prompt < 1 or output < 1:
+            return f"prompt and output must be at least 1 token, asked {prompt} and {output}"
+        reason = self.memory.refusal(prompt, output) or self.policy.refusal(prompt, output)
+        if reason is not None:
+            return reason
+        most = self.memory.reserved_tokens(prompt, output) if self._reserves else prompt + output - 1
+        if self.blocks.blocks_for(most) > self.blocks.total:
+            room = self.blocks.total * self.blocks.size
+            return f"needs KV memory for {most} tokens, the replica has {room}"
+        return None
 
     # ---- what a policy may do while it fills a batch -------------------------------------------------------
 
@@ -227,18 +240,21 @@ class Replica:
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
-    def _refusal(self, request: Request) -> str | None:
-        prompt, output = request.prompt_tokens, request.output_tokens
-        if prompt < 1 or output < 1:
-            return f"prompt and output must be at least 1 token, asked {prompt} and {output}"
-        reason = self.memory.refusal(prompt, output) or self.policy.refusal(prompt, output)
-        if reason is not None:
-            return reason
-        most = self.memory.reserved_tokens(prompt, output) if self._reserves else prompt + output - 1
-        if self.blocks.blocks_for(most) > self.blocks.total:
-            room = self.blocks.total * self.blocks.size
-            return f"needs KV memory for {most} tokens, the replica has {room}"
-        return None
+    def _withdraw(self, request_id: int) -> Sequence | None:
+        assert self.in_flight is None
+        here: list[Sequence] = [*self.decoding, *self.parked, *self.prefilling, *self.waiting]
+        seq = next((s for s in here if s.request.id == request_id), None)
+        if seq is None:
+            return None
+        if seq.group is not None:
+            self.decoding.leave(seq)
+        elif seq.phase is Phase.PREFILL:
+            del self.prefilling[seq]
+        else:
+            (self.parked if seq.phase is Phase.DECODE else self.waiting).remove(seq)
+        self._release(seq)
+        seq.phase = Phase.DONE
+        return seq
 
     def _blocks_at_admission(self, seq: Sequence) -> int:
         if self._reserves:

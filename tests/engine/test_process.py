@@ -92,7 +92,7 @@ def test_a_killed_engine_fails_the_requests_under_way():
     async def use(engine):
         stream = engine.submit(Request(0, 0.0, 50, 5000))
         await anext(stream)
-        engine._process.kill()
+        engine._link.process.kill()
         with pytest.raises(BackendError, match="The engine failed in the middle of the run: its process ended"):
             async for _ in stream:
                 pass
@@ -103,7 +103,7 @@ def test_a_killed_engine_fails_the_requests_under_way():
 class Broken:
     """Prompts of the wrong length."""
 
-    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
+    def token_ids(self, request: Request, _: int) -> np.ndarray:
         return np.zeros(request.prompt_tokens + 1, np.int64)
 
 
