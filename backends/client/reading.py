@@ -108,7 +108,7 @@ class _Told:
 
 def _is_stream(headers: Mapping[str, str], body: bytes) -> bool:
     """By the content type, or by how the body begins where a server names another type."""
-    if "event-stream" in headers.get("Content-Type", ""):
+    if "event-stream" in headers.get("Content-Type", "").lower():
         return True
     start = body[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
     return start.startswith((b"data:", b":", b"event:", b"id:", b"retry:"))

@@ -1,0 +1,223 @@
+"""What is sent: the bytes of a request, built before they are needed, so that sending is one write."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import SplitResult, urlsplit
+
+from harness.api import LearningContent, TextContent
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from harness.api import Content, Request
+
+Api = Literal["chat", "completions"]
+PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}
+SALT_TOKENS = 4
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SYLLABLES = ("ba", "do", "fi", "gu", "ke", "la", "mo", "ni", "pu", "ra", "se", "ti", "vo", "wa", "ya", "ze")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """How requests are put: what the user wants of it, and after the probe what the server takes of that.
+
+    `prompt` says whether token ids or text are sent, `vocab_size` below which number the ids lie. `length_field` is
+    the field that bounds the answer. `temperature`, `top_p`, `seed` and `stop` are sent only when named. `extra` is
+    merged into the body last, `headers` likewise into the headers. `salt` opens every prompt, so that a prefix cache
+    that an earlier run has warmed does not help; None leaves it out. `overhead_tokens` is what the server adds to
+    every prompt (template, salt): it is taken off the planned text. `affinity` names the session of a request in
+    headers, for routers that keep conversations together.
+    """
+
+    model: str = ""
+    api: Api = "chat"
+    stream: bool = True
+    prompt: Literal["ids", "text"] = "text"
+    vocab_size: int = 1000
+    length_field: Literal["max_completion_tokens", "max_tokens"] | None = None
+    include_usage: bool = True
+    continuous_usage: bool = True
+    ignore_eos: bool = True
+    min_tokens: bool = False
+    generation_config: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    extra: Mapping[str, object] = field(default_factory=dict)
+    headers: tuple[tuple[str, str], ...] = ()
+    salt: str | None = None
+    overhead_tokens: int = 0
+    affinity: bool = False
+
+    @property
+    def length(self) -> str:
+        """The field that bounds the answer: `max_completion_tokens` in chat unless the server ignores it."""
+        return self.length_field or ("max_completion_tokens" if self.api == "chat" else "max_tokens")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Builder:
+    """Makes the bytes of requests. The bytes on the wire are `first(url)` and then `rest(request)`, in one write."""
+
+    ask: Ask
+    content: Content
+    key: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Builder for {self.ask.api} of {self.ask.prompt}>"
+
+    def first(self, url: str, *, proxy: bool = False) -> bytes:
+        """Request line and Host; with the whole URL, as a proxy wants it, for `proxy`."""
+        parts = urlsplit(url)
+        path = parts.path.rstrip("/") + PATHS[self.ask.api] + (f"?{parts.query}" if parts.query else "")
+        target = f"{parts.scheme}://{host_header(parts)}{path}" if proxy else path
+        return f"POST {target} HTTP/1.1\r\nHost: {host_header(parts)}\r\n".encode("ascii")
+
+    def rest(self, request: Request) -> bytes:
+        """The other headers, the empty line and the body. Raises ValueError for a prompt the content cannot make."""
+        body = self.body(request)
+        lines = [f"{name}: {value}\r\n" for name, value in self.headers(request)]
+        return f"{''.join(lines)}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
+
+    def headers(self, request: Request) -> list[tuple[str, str]]:
+        """Headers but Host and Content-Length; the user's win over ours."""
+        ours = dict(fixed_headers(self.key, stream=self.ask.stream))
+        ours["x-request-id"] = str(request.id)
+        if self.ask.affinity and request.session is not None:
+            ours["x-session-affinity"] = ours["x-correlation-id"] = f"session-{request.session}"
+        theirs = {name.lower() for name, _ in self.ask.headers}
+        return [(n, v) for n, v in ours.items() if n.lower() not in theirs] + list(self.ask.headers)
+
+    def body(self, request: Request) -> bytes:
+        """The JSON body."""
+        return json.dumps(self.fields(request), ensure_ascii=False, separators=(",", ":")).encode()
+
+    def fields(self, request: Request) -> dict[str, object]:
+        """The body as plain data."""
+        ask = self.ask
+        found: dict[str, object] = {"model": ask.model} if ask.model else {}
+        found |= self._prompt(request)
+        found["stream"] = ask.stream
+        if ask.stream and ask.include_usage:
+            found["stream_options"] = {"include_usage": True}
+            if ask.continuous_usage:
+                found["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+        found[ask.length] = request.output_tokens
+        if ask.ignore_eos:
+            found["ignore_eos"] = True
+        if ask.min_tokens:
+            found["min_tokens"] = request.output_tokens
+        if ask.generation_config:
+            exact = {"min_new_tokens": request.output_tokens, "max_new_tokens": request.output_tokens}
+            found["generation_config"] = json.dumps(exact)
+        named = {"temperature": ask.temperature, "top_p": ask.top_p, "seed": ask.seed, "stop": list(ask.stop) or None}
+        found |= {name: value for name, value in named.items() if value is not None}
+        return _merged(found, ask.extra)
+
+    def _prompt(self, request: Request) -> dict[str, object]:
+        if self.ask.prompt == "ids":
+            return {"prompt": salted_ids(self.content, request, self.ask)}
+        text = salted_text(self.content, request, self.ask)
+        return {"messages": [{"role": "user", "content": text}]} if self.ask.api == "chat" else {"prompt": text}
+
+
+def _merged(base: dict[str, object], extra: Mapping[str, object]) -> dict[str, object]:
+    """`extra` over `base`, object within object."""
+    found = dict(base)
+    for name, value in extra.items():
+        under = found.get(name)
+        found[name] = _merged(under, value) if isinstance(under, dict) and isinstance(value, Mapping) else value
+    return found
+
+
+def salted_ids(content: Content, request: Request, ask: Ask) -> list[int]:
+    """The prompt as token ids, the first of them those of the salt: the length stays, what is shared stays shared."""
+    ids: list[int] = content.token_ids(request, ask.vocab_size).tolist()
+    if ask.salt is not None:
+        drawn = hashlib.sha256(ask.salt.encode()).digest()
+        count = min(SALT_TOKENS, len(ids))
+        ids[:count] = [int.from_bytes(drawn[4 * i : 4 * i + 4]) % ask.vocab_size for i in range(count)]
+    return ids
+
+
+def salted_text(content: Content, request: Request, ask: Ask) -> str:
+    """The prompt as text, the words of the salt before it; shorter by what the server adds."""
+    assert isinstance(content, TextContent)  # the probe has seen to it
+    if ask.overhead_tokens and not isinstance(content, LearningContent):  # what learns has learned the overhead too
+        request = replace(request, prompt_tokens=max(1, request.prompt_tokens - ask.overhead_tokens))
+    text = content.text(request)
+    return text if ask.salt is None else f"{salt_words(ask.salt)} {text}"
+
+
+def salt_words(salt: str) -> str:
+    """Two made-up words that belong to a salt."""
+    drawn = hashlib.sha256(salt.encode()).digest()[:4]
+    parts = [_SYLLABLES[byte >> 4] + _SYLLABLES[byte & 15] for byte in drawn]
+    return f"{parts[0]}{parts[1]} {parts[2]}{parts[3]}"
+
+
+def fixed_headers(key: str | None, *, stream: bool = True) -> list[tuple[str, str]]:
+    """The headers of every request. `identity`: compression would join tokens."""
+    found = [
+        ("Content-Type", "application/json"),
+        ("Accept", "text/event-stream" if stream else "application/json"),
+        ("Accept-Encoding", "identity"),
+        ("User-Agent", f"bench/{_version()}"),
+    ]
+    return [("Authorization", f"Bearer {key}"), *found] if key else found
+
+
+def _version() -> str:
+    try:
+        return version("bench")
+    except PackageNotFoundError:  # run from the source tree
+        return "0"
+
+
+def host_header(parts: SplitResult) -> str:
+    """Host and port as the Host header has them: the port only when it is not that of the scheme."""
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host.encode("idna").decode("ascii")
+    usual = 443 if parts.scheme == "https" else 80
+    return host if parts.port in (None, usual) else f"{host}:{parts.port}"
+
+
+def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
+    """The URL to use, without a slash at its end, and whether it is that of OPENAI_BASE_URL.
+
+    Raises UsageError when there is none, and for one that is no http or https address.
+    """
+    named = url or environ.get("OPENAI_BASE_URL", "")
+    if not named:
+        raise UsageError(
+            "The openai backend has no address; give --backend openai:url=http://HOST:PORT/v1, or set OPENAI_BASE_URL."
+        )
+    parts = urlsplit(named)
+    try:
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:  # a port that is none
+        sound = False
+    if not sound:
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+        raise UsageError(f"'{shown}' is no address of a server; one looks like http://HOST:PORT/v1.")
+    return named.rstrip("/"), not url
+
+
+def sound_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The user's headers, checked. Raises UsageError for a name or a value that HTTP does not allow."""
+    for name, value in headers:
+        if not _HEADER_NAME.fullmatch(name):
+            raise UsageError(f"'{name}' is no name of a header; give --header 'Name: value'.")
+        if name.lower() in ("content-length", "transfer-encoding", "connection"):
+            raise UsageError(f"The header {name} belongs to the connection and cannot be set.")
+        if any(ord(c) < 32 and c != "\t" for c in value) or not value.isprintable() or not value.isascii():
+            raise UsageError(f"The value of the header {name} holds characters that HTTP does not allow.")
+    return headers
