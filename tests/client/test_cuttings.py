@@ -1,0 +1,233 @@
+"""Any cutting of any legal stream into reads says the same, and every token has the stamp of the read that ended it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from backends.client.answer import Answer
+from backends.client.reading import Reader
+from harness.api import Ended, Request, TokenEvent
+
+ASKED = 8
+QUIRKS: dict[str, dict] = {
+    "odd texts": {"odd": True},
+    "reasoning": {"reasoning": 3},
+    "tool calls": {"tools": "tool_calls"},
+    "empty at 0": {"empty": (0,)},
+    "empty in the middle": {"empty": (2, 3, 5), "empty_key": False},
+    "three tokens an event": {"per_event": 3},
+    "role at once": {"role": "early", "role_content": None},
+    "no role": {"role": None},
+    "stop": {"finish": "stop", "tokens": 5},
+    "no finish reason": {"finish": None},
+    "finish missing, not null": {"finish_null": False},
+    "finish with the token": {"finish_with_token": True},
+    "no usage": {"usage": None},
+    "usage on finish": {"usage": "finish"},
+    "usage on every chunk": {"usage": "every"},
+    "usage beside choices": {"usage": "beside"},
+    "usage on the last token": {"usage": "last token"},
+    "timings": {"timings": "llama.cpp", "cached": 3},
+    "numbered choices": {"numbered": True},
+    "no [DONE]": {"done": False},
+    "CRLF": {"eol": "\r\n"},
+    "CR": {"eol": "\r"},
+    "mixed": {"eol": "mixed"},
+    "no space": {"space": False},
+    "pings": {"pings": 2},
+    "fields": {"fields": True},
+    "data over lines": {"split_data": True},
+    "bare": {"bare": True},
+    "no last empty line": {"last_blank": False},
+    "trailing": {"trailing": ": x\n\ndata: nothing\n\n"},
+    "merged": {"merge": 3},
+    "last in one": {"last_in_one": True},
+    "until close": {"framing": "close"},
+    "length": {"framing": "length"},
+    "small HTTP chunks": {"chunk_bytes": 4},
+    "extensions": {"extensions": True},
+    "early hints": {"early_hints": True},
+    "error event": {"error_at": 4},
+    "malformed": {"malformed_at": 4},
+    "JSON cut short": {"cut_json_at": 4},
+    "closed in the middle": {"fault": "close", "fault_at": 4},
+    "closed before the finish": {"fault": "close", "fault_at": 8},
+}
+BREAKS = ("error event", "malformed", "JSON cut short")
+CHAT_ONLY = ("reasoning", "tool calls", "role at once", "no role")
+
+
+def wire(script: Any, played: Any, api: str) -> tuple[bytes, list[tuple[int, Any]]]:
+    """All bytes of the answer to an ordinary request, and for each mark the place behind its last byte."""
+    body = {"stream": True, "max_tokens": ASKED, "prompt": "a b c d e"}
+    plan = script.answer(played, api, body)
+    stop = script.faulted(played, plan.frames)
+    data, marks = bytearray(plan.head), []
+    for frame in plan.frames[:stop]:
+        marks += [(len(data) + mark.end, mark) for mark in frame.marks]
+        data += frame.data
+    if stop == len(plan.frames):
+        data += plan.end
+    return bytes(data), marks
+
+
+def answered(data: bytes, cuts: Sequence[int], how: str) -> Answer:
+    """Read i arrived at second i."""
+    places = [0, *sorted(set(cuts) - {0, len(data)}), len(data)]
+    pieces = [data[a:b] for a, b in zip(places, places[1:], strict=False)]
+    times = array("d", map(float, range(len(pieces))))
+    return Answer(sent_s=-1.0, ended_s=float(len(pieces)), how=how, data=pieces, stamp_s=times, read_s=times)
+
+
+def read(answer: Answer) -> tuple[list[TokenEvent], Ended]:
+    *events, ended = Reader().read(answer, Request(0, 0.0, 5, ASKED))
+    return events, ended
+
+
+def how_of(played: Any) -> str:
+    return "closed" if played.framing == "close" or played.fault == "close" else "complete"
+
+
+def told(events: list[TokenEvent], ended: Ended) -> tuple:
+    """Everything that must not depend on the cutting."""
+    x = ended.exchange
+    return (
+        [e.tokens for e in events], ended.status, ended.error, ended.prompt_tokens_server, ended.cached_tokens,
+        x.http_status, x.finish_reason, x.counted_by, x.reasoning_tokens, x.server_prefill_s,
+    )  # fmt: skip
+
+
+def fields_of(names: Sequence[str]) -> dict:
+    return {k: v for name in names for k, v in QUIRKS[name].items()}
+
+
+@given(
+    names=st.lists(st.sampled_from(sorted(QUIRKS)), max_size=4, unique=True),
+    api=st.sampled_from(("chat", "completions")),
+    cuts=st.lists(st.floats(0, 1), max_size=40),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_cutting_of_a_stream_says_the_same(script: Any, names: list[str], api: str, cuts: list[float]) -> None:
+    """Where the network cuts a stream would change what is counted, or when a token is said to have come."""
+    played = script.Script(**fields_of(names))
+    data, marks = wire(script, played, api)
+    places = [round(c * len(data)) for c in cuts]
+
+    whole = read(answered(data, (), how_of(played)))
+    answer = answered(data, places, how_of(played))
+    events, ended = read(answer)
+
+    assert told(*whole) == told(events, ended)
+    _hold_stamps(answer, events, marks)
+
+
+def _hold_stamps(answer: Answer, events: list[TokenEvent], marks: list[tuple[int, Any]]) -> None:
+    """Read i came at second i: an event has the number of the read with its last byte."""
+    ends, size = [], 0
+    for piece in answer.data:
+        size += len(piece)
+        ends.append(size)
+    due = [next(i for i, e in enumerate(ends) if place <= e) for place, mark in marks if mark.seen]
+
+    assert due[: len(events)] == [e.at_s for e in events]
+
+
+@pytest.mark.parametrize(("names", "cut"), [((n,), 1) for n in QUIRKS], ids=list(QUIRKS))
+def test_every_cutting_in_two_says_the_same(script: Any, names: tuple[str, ...], cut: int) -> None:
+    """Some place, inside a character or between CR and LF, would break the reading."""
+    played = script.Script(**({"odd": True} | fields_of(names)), tokens=3) if "tokens" not in fields_of(names) else (
+        script.Script(**fields_of(names))
+    )  # fmt: skip
+    data, marks = wire(script, played, "chat")
+    whole = told(*read(answered(data, (), how_of(played))))
+
+    for at in range(1, len(data)):
+        answer = answered(data, (at,), how_of(played))
+        events, ended = read(answer)
+        assert whole == told(events, ended)
+        _hold_stamps(answer, events, marks)
+
+
+def pairs() -> list[tuple[str, str]]:
+    """Two quirks that do not name the same field, and of which at most one breaks the stream."""
+    return [
+        (a, b)
+        for a, b in combinations(QUIRKS, 2)
+        if not QUIRKS[a].keys() & QUIRKS[b].keys()
+        and not (a in BREAKS and b in BREAKS)
+        and {a, b} != {"no [DONE]", "trailing"}  # only behind [DONE] may anything come
+    ]
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_quirks_in_pairs_give_what_the_specification_says(script: Any, api: str) -> None:
+    """Two oddities of one server would hide each other."""
+    wrong = []
+    body = {"stream": True, "max_tokens": ASKED, "prompt": "a b c d e"}
+    for names in pairs():
+        if api == "completions" and set(names) & set(CHAT_ONLY):
+            continue
+        played = script.Script(**fields_of(names))
+        data, _ = wire(script, played, api)
+        events, ended = read(answered(data, range(0, len(data), 97), how_of(played)))
+        owed = script.expected(played, api, body)
+        found = (ended.status, sum(e.tokens for e in events), len(events), ended.exchange.finish_reason)
+        if found != (owed.status, owed.tokens if owed.events else 0, owed.events, owed.finish):
+            wrong.append((names, owed, found, ended.error))
+
+    assert [] == wrong
+
+
+@given(
+    names=st.lists(st.sampled_from(sorted(QUIRKS)), max_size=3, unique=True),
+    share=st.floats(0, 1),
+    how=st.sampled_from(("complete", "closed", "reset", "timeout", "cancelled", "failed")),
+    cuts=st.lists(st.floats(0, 1), max_size=5),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_stream_that_breaks_anywhere_keeps_its_tokens_and_is_no_success(
+    script: Any, names: list[str], share: float, how: str, cuts: list[float]
+) -> None:
+    """A broken answer would pass for a whole one, lose the tokens before the break, or raise."""
+    played = script.Script(**fields_of(names))
+    data, marks = wire(script, played, "chat")
+    kept = data[: round(share * len(data))]
+    finish = played.finish or "no such word"
+
+    events, ended = read(answered(kept, [round(c * len(kept)) for c in cuts], how))
+
+    come = [m for place, m in marks if place <= len(kept) and m.seen]
+    assert len(come) <= len(events) <= len(come) + 1
+    if finish.encode() not in kept:
+        assert ended.status in ("truncated", "error", "timeout", "cancelled")
+    if how in ("timeout", "cancelled") and ended.status != "ok":
+        assert how == ended.status
+
+
+@given(
+    names=st.lists(st.sampled_from(sorted(QUIRKS)), max_size=3, unique=True),
+    changes=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=12), st.integers(0, 12)), max_size=6),
+    how=st.sampled_from(("complete", "closed", "reset")),
+)
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_bytes_spoiled_on_the_way_never_stop_the_reading(
+    script: Any, names: list[str], changes: list[tuple[float, bytes, int]], how: str
+) -> None:
+    """A server's nonsense would end in a traceback, and the other records would be lost with it."""
+    data = bytearray(wire(script, script.Script(**fields_of(names)), "chat")[0])
+    for share, put, gone in changes:
+        at = round(share * len(data))
+        data[at : at + gone] = put
+
+    events, ended = read(answered(bytes(data), range(0, len(data), 200), how))
+
+    assert all(e.tokens >= 0 for e in events)
+    assert [e.at_s for e in events] == sorted(e.at_s for e in events)
+    assert (ended.status == "ok") == (ended.error is None)
