@@ -18,20 +18,34 @@ from harness.errors import BackendError
 
 @dataclass(slots=True)
 class Null:
-    """A backend without a model: first token after `ttft_s`, then one token each `tpot_s` (seconds)."""
+    """A backend without a model: first token after `ttft_s`, then one token each `tpot_s` (seconds).
+
+    `itl_s` is another word for `tpot_s`, since its gaps are all equal. `tokens` is where its answers end by themselves.
+    """
 
     ttft_s: float = 0.0
     tpot_s: float = 0.0
     fail_share: float = 0.0
     crash_after: int | None = None
+    itl_s: float | None = None
+    tokens: int | None = None
     _epoch_s: float = field(default=0.0, init=False, repr=False)
     _submitted: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.ttft_s < 0 or self.tpot_s < 0:
             raise ValueError(f"ttft_s and tpot_s must not be negative, got {self.ttft_s} and {self.tpot_s}.")
+        if self.itl_s is not None and (self.tpot_s or self.itl_s < 0):
+            raise ValueError(f"itl_s is the same as tpot_s: give one of them, not negative; got {self.itl_s}.")
+        if self.tokens is not None and self.tokens < 1:
+            raise ValueError(f"tokens must be at least 1, got {self.tokens}.")
         if not 0 <= self.fail_share <= 1:
             raise ValueError(f"fail_share must be between 0 and 1, got {self.fail_share}.")
+
+    @property
+    def gap_s(self) -> float:
+        """Seconds from one token to the next."""
+        return self.tpot_s if self.itl_s is None else self.itl_s
 
     async def open(self, content: Content) -> None:
         """Nothing to get ready."""
@@ -49,8 +63,8 @@ class Null:
         if self._fails(request):
             yield Ended(request.id, sent_s, "error", error="failed on purpose (fail_share)")
             return
-        for i in range(request.output_tokens):
-            left_s = sent_s + self.ttft_s + i * self.tpot_s - self._now_s()
+        for i in range(min(request.output_tokens, self.tokens or request.output_tokens)):
+            left_s = sent_s + self.ttft_s + i * self.gap_s - self._now_s()
             if left_s > 0:
                 await asyncio.sleep(left_s)
             yield TokenEvent(request.id, self._now_s())
@@ -67,7 +81,8 @@ class Null:
             "model": None,
             "gpus": 0,
             "ttft_s": self.ttft_s,
-            "tpot_s": self.tpot_s,
+            "tpot_s": self.gap_s,
+            "tokens": self.tokens,
             "fail_share": self.fail_share,
         }
 

@@ -10,7 +10,7 @@ import click
 
 from harness.errors import BenchError, no_such
 
-COMMANDS = ("run", "report", "trace", "list", "explain", "doctor", "init")
+COMMANDS = ("run", "serve", "report", "trace", "list", "explain", "doctor", "init")
 INTERRUPTED = 130
 """What a shell expects of a command that Ctrl-C ended before its report."""
 

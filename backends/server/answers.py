@@ -1,0 +1,272 @@
+"""Answers under way: they hear tokens from the service and turn them into bytes at once, one write a step.
+
+Note: a stream writes to its transport itself, because an `await` a token costs more than all the rest of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.server import errors
+from backends.server.chunks import DONE, LAST_CHUNK, Chunks, Usage, error_event, frame
+from backends.server.words import Words
+
+if TYPE_CHECKING:
+    from backends.server.faults import Fault
+    from backends.server.fields import Ask
+    from backends.server.metrics import Metrics
+    from backends.server.service import EndReason, Listener, Ticket, Tokenizer
+    from backends.server.truth import Record
+
+RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER on, 0 s: closing sends RST."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """How an answer went so far: what metrics and log need in the end."""
+
+    ask: Ask
+    record: Record
+    metrics: Metrics
+    ticket: Ticket | None = None
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    def told(self, made: int, at_s: float, due_s: float, left_s: float) -> None:
+        """`made` tokens in all have left."""
+        record, metrics = self.record, self.metrics
+        if self.first_s:
+            metrics.gap.observe(left_s - self.last_s)
+        else:
+            self.first_s = left_s
+            metrics.first_token.observe(left_s - record.received_s)
+        self.last_s = left_s
+        record.tokens.append(made)
+        record.at_s.append(at_s)
+        record.due_s.append(due_s)
+        record.left_s.append(left_s)
+
+    def close(self) -> None:
+        """Count the answer, whatever became of it."""
+        record, metrics, ticket = self.record, self.metrics, self.ticket
+        if ticket is not None:
+            record.scheduled_s = ticket.scheduled_s
+            record.cached_tokens = ticket.cached_tokens
+            record.preemptions = ticket.preemptions
+        metrics.prompt_tokens += record.prompt_tokens
+        metrics.cached_tokens += record.cached_tokens
+        metrics.finished[record.finish_reason or "abort"] += 1
+        if self.first_s:
+            self._times(record.scheduled_s)
+
+    def _times(self, scheduled_s: float | None) -> None:
+        record, metrics = self.record, self.metrics
+        metrics.end_to_end.observe(self.last_s - record.received_s)
+        metrics.decode.observe(self.last_s - self.first_s)
+        if record.output_tokens > 1:
+            metrics.per_token.observe((self.last_s - self.first_s) / (record.output_tokens - 1))
+        if scheduled_s is not None:
+            metrics.queue.observe(scheduled_s - record.received_s)
+            metrics.prefill.observe(self.first_s - scheduled_s)
+            metrics.inference.observe(self.last_s - scheduled_s)
+
+
+class Whole:
+    """An answer in one piece: it is told when it has ended."""
+
+    __slots__ = ("_outcome", "_texts", "_words", "done", "made")
+
+    def __init__(self, outcome: Outcome, tokenizer: Tokenizer, done: asyncio.Future[None]) -> None:
+        self._outcome = outcome
+        self._words = Words(tokenizer.stream(), outcome.ask.stops)
+        self._texts: list[str] = []
+        self.done = done
+        self.made = 0
+
+    @property
+    def text(self) -> str:
+        """What was said."""
+        return "".join(self._texts)
+
+    def step(self, token_ids: Sequence[int], at_s: float, due_s: float, end: EndReason | None, error: str = "") -> None:
+        """Keep the words; times count as if they had left."""
+        if self.done.done():
+            return
+        outcome = self._outcome
+        self.made += len(token_ids)
+        self._texts.append(self._words.add(token_ids))
+        outcome.metrics.generation_tokens += len(token_ids)
+        if token_ids:
+            outcome.told(self.made, at_s, due_s, at_s)
+        stopped = self._words.stopped
+        if end is None and not stopped:
+            return
+        if not stopped:
+            self._texts.append(self._words.rest())
+        outcome.record.output_tokens = self.made
+        outcome.record.finish_reason = "stop" if self._words.stopped else end
+        outcome.record.error = error or None
+        self.done.set_result(None)
+
+
+class Streamed:
+    """An answer as server-sent events, one write a step; the last one holds everything up to the end of the body."""
+
+    __slots__ = ("_chunks", "_framed", "_malformed", "_outcome", "_started", "_transport", "_words", "done", "made")
+
+    def __init__(
+        self,
+        outcome: Outcome,
+        tokenizer: Tokenizer,
+        done: asyncio.Future[None],
+        chunks: Chunks,
+        transport: asyncio.WriteTransport,
+        framed: bool,
+        malformed: int = 0,
+    ) -> None:
+        self._outcome = outcome
+        self._words = Words(tokenizer.stream(), outcome.ask.stops)
+        self._chunks = chunks
+        self._transport = transport
+        self._framed = framed
+        self._malformed = malformed
+        self.made = 0
+        self._started = False
+        self.done = done
+
+    def step(self, token_ids: Sequence[int], at_s: float, due_s: float, end: EndReason | None, error: str = "") -> None:
+        """Write what this step gave, at once."""
+        if self.done.done() or self._transport.is_closing():
+            return
+        outcome, words = self._outcome, self._words
+        self.made += len(token_ids)
+        outcome.metrics.generation_tokens += len(token_ids)
+        text = words.add(token_ids)
+        if end is None and not words.stopped:
+            if text or outcome.ask.usage_on_every_chunk:
+                self._write(self._event(text).encode())
+                outcome.told(self.made, at_s, due_s, time.monotonic())
+            return
+        self._last(text, "stop" if end is None else end, error)
+        if token_ids:
+            outcome.told(self.made, at_s, due_s, time.monotonic())
+        self.done.set_result(None)
+
+    def _last(self, text: str, end: EndReason, error: str) -> None:
+        """The last token, how the answer ended, its usage, and the end of the stream."""
+        outcome = self._outcome
+        if not self._words.stopped:
+            text += self._words.rest()
+        reason = "stop" if self._words.stopped else end
+        outcome.record.output_tokens = self.made
+        outcome.record.finish_reason = reason
+        outcome.record.error = error or None
+        events = self._event(text) if text or outcome.ask.usage_on_every_chunk else self._role()
+        if reason == "error":
+            events += error_event(errors.body(500, error or "The backend failed."))
+        else:
+            events += self._chunks.finish(reason, self._so_far())
+        if outcome.ask.usage and reason != "error":
+            events += self._chunks.usage(Usage(self._chunks.prompt_tokens, self.made, self._cached_tokens()))
+        self._write((events + DONE).encode(), LAST_CHUNK)
+
+    def _event(self, text: str) -> str:
+        """The chunk of a step, after the role where it is the first."""
+        made = self._so_far()
+        chunk = self._chunks.text(text, made)
+        if self._malformed and self.made >= self._malformed:
+            self._malformed = 0
+            chunk = chunk[: len(chunk) // 2] + "\n\n"
+        return chunk if self._started else self._role() + chunk
+
+    def _role(self) -> str:
+        if self._started:
+            return ""
+        self._started = True
+        return self._chunks.role(self._outcome.ask.usage_on_every_chunk)
+
+    def _so_far(self) -> int | None:
+        return self.made if self._outcome.ask.usage_on_every_chunk else None
+
+    def _cached_tokens(self) -> int:
+        ticket = self._outcome.ticket
+        return 0 if ticket is None else ticket.cached_tokens
+
+    def _write(self, payload: bytes, last: bytes = b"") -> None:
+        self._transport.write(frame(payload) + last if self._framed else payload)
+
+
+class Troubled:
+    """Lets things go wrong with an answer at a token, and passes the rest on, later perhaps."""
+
+    __slots__ = ("_answer", "_cut", "_faults", "_later", "_loop", "_made", "_over_s", "_shift_s", "_timer")
+
+    def __init__(self, answer: Listener, faults: Sequence[Fault], cut: Callable[[Fault], None]) -> None:
+        self._answer = answer
+        self._faults = sorted(faults, key=lambda fault: fault.token)
+        self._cut = cut
+        self._loop = asyncio.get_running_loop()
+        self._later: deque[tuple[float, Sequence[int], float, float, EndReason | None, str]] = deque()
+        self._timer: asyncio.TimerHandle | None = None
+        self._made = 0
+        self._shift_s = 0.0
+        self._over_s = 0.0
+
+    def step(self, token_ids: Sequence[int], at_s: float, due_s: float, end: EndReason | None, error: str = "") -> None:
+        """Pass it on when its time has come, or cut the connection."""
+        now_s = self._loop.time()
+        self._made += len(token_ids)
+        while self._faults and self._faults[0].token <= self._made:
+            fault = self._faults.pop(0)
+            if fault.kind in ("reset", "close"):
+                self._cut(fault)
+                return
+            if fault.kind == "delay":
+                self._shift_s += fault.seconds
+            else:
+                self._over_s = max(self._over_s, now_s + fault.seconds)
+        free_s = max(now_s + self._shift_s, self._over_s)
+        if free_s <= now_s and not self._later:
+            self._answer.step(token_ids, at_s, due_s, end, error)
+            return
+        self._later.append((free_s, token_ids, at_s, due_s, end, error))
+        if self._timer is None:
+            self._wait()
+
+    def stop(self) -> None:
+        """Nobody listens any more."""
+        self._later.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _wait(self) -> None:
+        free_s = self._later[0][0]
+        self._timer = None if math.isinf(free_s) else self._loop.call_at(free_s, self._release)
+
+    def _release(self) -> None:
+        self._timer = None
+        while self._later and self._later[0][0] <= self._loop.time():
+            _, token_ids, at_s, due_s, end, error = self._later.popleft()
+            self._answer.step(token_ids, at_s, due_s, end, error)
+        if self._later:
+            self._wait()
+
+
+def cut(transport: asyncio.Transport, fault: Fault) -> None:
+    """End the connection: by RST for `reset`, else in good order after what was written."""
+    if fault.kind != "reset":
+        transport.close()
+        return
+    connection = transport.get_extra_info("socket")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
+    transport.abort()

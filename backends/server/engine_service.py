@@ -1,0 +1,205 @@
+"""The engine behind `bench serve`: token ids in, sampled token ids out, over the socket of the engine's process."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from backends import _engine_worker as worker
+from backends._engine_core import Wish
+from backends._engine_link import Link
+from backends.engine import Engine
+from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
+from backends.server.tokenizer import builtin, of_folder
+from backends.serving.replica import Replica
+from harness.api import Request, Step
+from harness.errors import BackendError, UsageError
+from harness.registry import make as make_plugin
+from harness.spec import Spec, build
+
+if TYPE_CHECKING:
+    from backends._engine_core import Turn
+
+STEPS_KEPT = 100_000
+"""Steps that nobody has asked for are forgotten beyond this many."""
+
+
+def make(spec: Spec) -> EngineService:
+    """The service of `engine:model=DIR,policy=...`."""
+    return EngineService(build(Engine, spec))
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One answer under way."""
+
+    listener: Listener
+    ticket: Ticket
+    ends: frozenset[int]
+
+
+@dataclass(slots=True)
+class EngineService:
+    """Answers with the tokens of a real transformer; they are due when their step has ended."""
+
+    engine: Engine
+    model: str = field(default="", init=False)
+    max_model_len: int = field(default=0, init=False)
+    _tokenizer: Tokenizer | None = field(default=None, init=False, repr=False)
+    _ends: frozenset[int] = field(default=frozenset(), init=False)
+    _facts: dict[str, object] = field(default_factory=dict, init=False, repr=False)
+    _vocab_size: int = field(default=0, init=False)
+    _link: Link = field(init=False, repr=False)
+    _judge: Replica | None = field(default=None, init=False, repr=False)
+    _open: dict[int, _Answer] = field(default_factory=dict, init=False, repr=False)
+    _ids: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
+    _steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT), init=False, repr=False)
+    _running: int = field(default=0, init=False)
+    _free_blocks: int = field(default=0, init=False)
+    _preemptions: int = field(default=0, init=False)
+    _failure: BackendError | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._link = Link(self._hear, self._fail)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """That of the model's folder, or the built-in one."""
+        assert self._tokenizer is not None
+        return self._tokenizer
+
+    async def start(self) -> None:
+        """Start the engine's process and build the model. Raises UsageError or BackendError when it cannot."""
+        folder = Path(self.engine.model) if self.engine.model is not None else None
+        tokenizer = of_folder(folder) if folder is not None else None
+        facts = dict(await self._link.open(self.engine.order(None)))
+        self._facts = dict(self.engine.describe()) | facts
+        self._vocab_size = _whole(facts["vocab_size"])
+        self._tokenizer = tokenizer or builtin(self._vocab_size)
+        self._ends = _ends_of(folder) if folder is not None else frozenset()
+        memory = make_plugin("kv", self.engine.kv)
+        blocks = _whole(facts["kv_blocks"])
+        self._judge = Replica(make_plugin("policies", self.engine.policy), memory, blocks)  # knows what never fits
+        self._free_blocks = blocks
+        self.model = str(facts["model"])
+        self.max_model_len = min(_whole(facts["max_tokens"]), blocks * memory.block_tokens + 1)
+
+    def submit(self, token_ids: Sequence[int], sampling: Sampling, listener: Listener) -> Ticket:
+        """Hand it to the engine now. Raises ValueError when it can never be served, BackendError when it is gone."""
+        assert self._judge is not None
+        if self._failure is not None:
+            raise self._failure
+        _check(token_ids, self._vocab_size)
+        request = Request(next(self._ids), time.monotonic(), len(token_ids), sampling.max_tokens)
+        refusal = self._judge.refusal(request)
+        if refusal is not None:
+            raise ValueError(refusal)
+        ends = frozenset() if sampling.ignore_eos else self._ends
+        wish = Wish(token_ids, ends, sampling.min_tokens, sampling.temperature, sampling.top_p, sampling.seed)
+        self._link.send(worker.Add(request, wish))
+        ticket = Ticket(lambda: self._abort(request.id))
+        self._open[request.id] = _Answer(listener, ticket, ends)
+        return ticket
+
+    def stats(self) -> Stats:
+        """As the last step left things."""
+        running = min(self._running, len(self._open))
+        total = self._judge.blocks.total if self._judge is not None else 1
+        return Stats(running, len(self._open) - running, 1 - self._free_blocks / total, self._preemptions)
+
+    def steps(self) -> Sequence[Step]:
+        """Steps since the last call."""
+        rows = list(self._steps)
+        self._steps.clear()
+        return rows
+
+    def clear_cache(self) -> None:
+        """Nothing: the engine keeps no prefixes."""
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts of the engine and its model."""
+        return self._facts
+
+    async def close(self) -> None:
+        """End the process. Safe to call twice, and after a failed `start`."""
+        self._open.clear()
+        await self._link.close()
+
+    def _abort(self, request_id: int) -> None:
+        if self._open.pop(request_id, None) is not None:
+            with contextlib.suppress(BackendError):  # it is gone with all its sequences
+                self._link.send(worker.Cancel(request_id))
+
+    def _hear(self, turn: Turn) -> None:
+        self._running, self._free_blocks = turn.running, turn.free_blocks
+        self._preemptions += len(turn.preempted)
+        if turn.step is not None:
+            self._steps.append(turn.step)
+            self._note(turn, turn.step.start_s)
+        done = {ended.request_id for ended in turn.ended if ended.status == "ok"}
+        for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
+            answer = self._open.get(request_id)  # none after an abort
+            if answer is not None:
+                end = self._end(answer, token) if request_id in done else None
+                if end is not None:
+                    del self._open[request_id]
+                answer.listener.step((token,), turn.at_s, turn.at_s, end)
+        for ended in turn.ended:
+            if ended.status == "rejected" and (refused := self._open.pop(ended.request_id, None)) is not None:
+                refused.listener.step((), turn.at_s, turn.at_s, "error", ended.error or "rejected")
+
+    def _note(self, turn: Turn, start_s: float) -> None:
+        """Keep the tickets up to date."""
+        for request_id in turn.started:
+            if (answer := self._open.get(request_id)) is not None:
+                answer.ticket.scheduled_s = start_s
+        for request_id in turn.preempted:
+            if (answer := self._open.get(request_id)) is not None:
+                answer.ticket.preemptions += 1
+
+    @staticmethod
+    def _end(answer: _Answer, token: int) -> EndReason:
+        return "stop" if token in answer.ends else "length"
+
+    def _fail(self, error: BackendError) -> None:
+        self._failure = error
+        now_s = time.monotonic()
+        answers, self._open = list(self._open.values()), {}
+        for answer in answers:
+            answer.listener.step((), now_s, now_s, "error", str(error))
+
+
+def _check(token_ids: Sequence[int], vocab_size: int) -> None:
+    wrong = next((i for i in token_ids if not 0 <= i < vocab_size), None)
+    if wrong is not None:
+        raise ValueError(f"token id {wrong} is not in the vocabulary of {vocab_size} tokens")
+
+
+def _whole(fact: object) -> int:
+    assert isinstance(fact, int)
+    return fact
+
+
+def _ends_of(folder: Path) -> frozenset[int]:
+    """Token ids that end an answer: `eos_token_id` of `generation_config.json`, else of `config.json`.
+
+    It may be one number or a list. Raises UsageError for a file that is not JSON.
+    """
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        if not path.is_file():
+            continue
+        try:
+            found = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id")
+        except (ValueError, AttributeError):
+            raise UsageError(f"'{path}' is not a JSON object.") from None
+        if found is not None:
+            return frozenset(found if isinstance(found, list) else [found])
+    return frozenset()

@@ -1,0 +1,220 @@
+"""What a client may ask for, read from the JSON of its request and checked before anything is computed.
+
+Unknown fields are ignored, as the servers do that this one stands in for; what would change the answer and cannot be
+given (several answers, log probabilities, images) is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from backends.server.errors import Refused
+from backends.server.service import Sampling, Tokenizer
+
+Api = Literal["chat", "completions"]
+COMPLETION_TOKENS = 16
+"""`max_tokens` of a completion that names none (OpenAI's API reference); a chat may fill the context."""
+_STOPS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request for tokens, understood. `stops` are texts that end the answer."""
+
+    api: Api
+    prompt: tuple[int, ...]
+    sampling: Sampling
+    stops: tuple[str, ...]
+    stream: bool
+    usage: bool
+    usage_on_every_chunk: bool
+
+
+def parse(body: bytes) -> dict[str, object]:
+    """The object in the body; raises Refused (400) when it holds none."""
+    try:
+        fields = json.loads(body)
+    except ValueError as error:  # UnicodeDecodeError is one
+        raise Refused(400, f"The body is not JSON: {error}.", code="invalid_json") from None
+    if not isinstance(fields, dict):
+        raise Refused(400, "The body must be a JSON object.", code="invalid_json")
+    return fields
+
+
+def check_model(fields: Mapping[str, object], names: Sequence[str]) -> None:
+    """Raises Refused (404) when another model is asked for. No model at all is taken for ours."""
+    model = fields.get("model")
+    if model is not None and model not in names:
+        message = f"The model '{model}' does not exist here; this server has '{names[0]}'."
+        raise Refused(404, message, param="model", code="model_not_found")
+
+
+def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_len: int) -> Ask:
+    """Read a request. Raises Refused (400) naming the field that is wrong."""
+    _refuse_what_is_not_here(api, fields)
+    tokens = chat_prompt(fields, tokenizer) if api == "chat" else text_prompt(fields, tokenizer)
+    room = max_model_len - len(tokens)
+    options = _object(fields, "stream_options")
+    stream = _flag(fields, "stream")
+    continuous = _flag(options, "continuous_usage_stats")
+    return Ask(
+        api,
+        tuple(tokens),
+        _sampling(api, fields, len(tokens), room, max_model_len),
+        _stops(fields),
+        stream,
+        stream and (continuous or _flag(options, "include_usage")),
+        stream and continuous,
+    )
+
+
+def chat_prompt(fields: Mapping[str, object], tokenizer: Tokenizer) -> list[int]:
+    """Token ids of `messages`."""
+    messages = fields.get("messages")
+    if not isinstance(messages, list) or not messages:
+        raise Refused(400, "messages must be a list of at least one message.", param="messages")
+    try:
+        return tokenizer.chat([_message(message) for message in messages])
+    except ValueError as error:
+        raise Refused(400, str(error), param="messages") from None
+
+
+def text_prompt(fields: Mapping[str, object], tokenizer: Tokenizer) -> list[int]:
+    """Token ids of `prompt`: a text, token ids, or a list of one of these."""
+    prompt = fields.get("prompt")
+    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        tokens = tokenizer.encode(prompt, special=_flag(fields, "add_special_tokens", default=True))
+    elif isinstance(prompt, list) and all(type(token) is int for token in prompt):
+        tokens = cast("list[int]", prompt)
+        if tokens and not 0 <= min(tokens) <= max(tokens) < tokenizer.vocab_size:
+            raise Refused(400, f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="prompt")
+    else:
+        raise Refused(400, "prompt must be a text or a list of token ids (one prompt a request).", param="prompt")
+    if not tokens:
+        raise Refused(400, "The prompt is empty.", param="prompt")
+    return tokens
+
+
+def _message(message: object) -> dict[str, object]:
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise Refused(400, "Each message is an object with a role and a content.", param="messages")
+    return {**message, "content": _content(message.get("content"))}
+
+
+def _content(content: object) -> str:
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise Refused(400, "The content of a message must be a text or a list of parts.", param="messages")
+    return "".join(_part(part) for part in content)
+
+
+def _part(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict) and part.get("type") in ("text", "input_text") and isinstance(part.get("text"), str):
+        return cast("str", part["text"])
+    raise Refused(400, "Only parts of type 'text' can be read.", param="messages")
+
+
+def _refuse_what_is_not_here(api: Api, fields: Mapping[str, object]) -> None:
+    for name in ("n", "best_of"):
+        if _whole(fields, name, 1) != 1:
+            raise Refused(400, f"{name} must be 1: one answer a request.", param=name)
+    for name in ("echo", "logprobs"):
+        if fields.get(name) not in (None, False) and not (name == "logprobs" and api == "completions" and _off(fields)):
+            raise Refused(400, f"{name} is not available here; leave it out.", param=name)
+
+
+def _off(fields: Mapping[str, object]) -> bool:
+    return fields.get("logprobs") == 0
+
+
+def _sampling(api: Api, fields: Mapping[str, object], prompt_tokens: int, room: int, max_model_len: int) -> Sampling:
+    named = _whole(fields, "max_completion_tokens", None)
+    wanted = named if named is not None else _whole(fields, "max_tokens", None)
+    if wanted is not None and wanted < 1:
+        raise Refused(400, f"max_tokens must be at least 1, got {wanted}.", param="max_tokens")
+    least = wanted if wanted is not None else 1
+    if room < least:
+        message = (
+            f"This model's context is {max_model_len} tokens; the prompt has {prompt_tokens} and the answer asks for "
+            f"{least}: {prompt_tokens + least - max_model_len} too many."
+        )
+        raise Refused(400, message, param="max_tokens" if room > 0 else None, code="context_length_exceeded")
+    max_tokens = wanted if wanted is not None else min(room, COMPLETION_TOKENS) if api == "completions" else room
+    return Sampling(
+        max_tokens,
+        _least(fields, max_tokens),
+        _flag(fields, "ignore_eos"),
+        _number(fields, "temperature", None, 0.0, 100.0),
+        _top_p(fields),
+        _whole(fields, "seed", None),
+    )
+
+
+def _least(fields: Mapping[str, object], max_tokens: int) -> int:
+    least = _whole(fields, "min_tokens", 0) or 0
+    if not 0 <= least <= max_tokens:
+        raise Refused(400, f"min_tokens must be from 0 to max_tokens ({max_tokens}), got {least}.", param="min_tokens")
+    return least
+
+
+def _top_p(fields: Mapping[str, object]) -> float:
+    value = _number(fields, "top_p", 1.0, 0.0, 1.0)
+    if not value:
+        raise Refused(400, "top_p must be above 0 and at most 1.", param="top_p")
+    return value
+
+
+def _stops(fields: Mapping[str, object]) -> tuple[str, ...]:
+    stop = fields.get("stop")
+    texts = [] if stop is None else [stop] if isinstance(stop, str) else stop
+    if not isinstance(texts, list) or len(texts) > _STOPS or not all(isinstance(text, str) for text in texts):
+        raise Refused(400, f"stop must be a text or a list of at most {_STOPS} texts.", param="stop")
+    if "" in texts:
+        raise Refused(400, "A stop text must not be empty.", param="stop")
+    return tuple(cast("list[str]", texts))
+
+
+def _object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
+    value = fields.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Refused(400, f"{name} must be an object.", param=name)
+    return value
+
+
+def _flag(fields: Mapping[str, object], name: str, default: bool = False) -> bool:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise Refused(400, f"{name} must be true or false.", param=name)
+    return value
+
+
+def _whole(fields: Mapping[str, object], name: str, default: int | None) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Refused(400, f"{name} must be a whole number.", param=name)
+    return value
+
+
+def _number(fields: Mapping[str, object], name: str, default: float | None, low: float, high: float) -> float | None:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise Refused(400, f"{name} must be a number from {low:g} to {high:g}.", param=name)
+    return float(value)

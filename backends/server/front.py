@@ -1,0 +1,321 @@
+"""The HTTP side of `bench serve`: routes, limits, and the life of a request from its bytes to its record."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import math
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
+
+from aiohttp import web
+from aiohttp.http import StreamWriter
+
+from backends.server import answers, chunks, errors, fields, metrics
+from backends.server.errors import Refused
+from backends.server.faults import Fault, Faults
+from backends.server.truth import Record, Truth
+
+if TYPE_CHECKING:
+    from aiohttp.typedefs import Handler
+
+    from backends.server.service import Listener, Service
+
+STREAM_HEADERS = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",
+}
+RETRY_AFTER_S = 1.0
+_AT_START = ("429", "503")
+
+
+@dataclass(slots=True)
+class Front:
+    """A server in front of one service. `names` are the models it answers to, the first one as its own name.
+
+    `max_queue` requests may wait in the service; one more is refused with 429. None: any number.
+    """
+
+    service: Service
+    truth: Truth
+    names: Sequence[str]
+    version: str
+    max_queue: int | None = None
+    max_body_bytes: int = 2**24
+    api_key: str | None = None
+    faults: Faults = field(default_factory=Faults)
+    metrics: metrics.Metrics = field(default_factory=metrics.Metrics)
+    draining: bool = False
+    open: int = 0
+    _idle: asyncio.Event = field(default_factory=asyncio.Event)
+    _created: int = field(default_factory=lambda: int(time.time()))
+
+    def __post_init__(self) -> None:
+        self._idle.set()
+
+    def application(self) -> web.Application:
+        """The routes of it all."""
+        app = web.Application(middlewares=[self._told], client_max_size=self.max_body_bytes)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_get("/v1/models/{name:.+}", self._model)
+        app.router.add_get("/health", self._health)
+        app.router.add_get("/version", self._version)
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_post("/tokenize", self._tokenize)
+        app.router.add_post("/detokenize", self._detokenize)
+        app.router.add_post("/reset_prefix_cache", self._clear_cache)
+        app.router.add_post("/flush_cache", self._clear_cache)
+        return app
+
+    async def idle(self) -> None:
+        """Returns when no answer is under way."""
+        await self._idle.wait()
+
+    def count_steps(self) -> None:
+        """Take the steps of the service into the metrics."""
+        self.metrics.steps(self.service.steps())
+
+    @web.middleware
+    async def _told(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Every refusal and every error leaves as OpenAI's error object."""
+        try:
+            self._authorize(request)
+            response = await handler(request)
+        except Refused as refused:
+            response = _error(refused.status, str(refused), refused.param, refused.code)
+            response.headers.update(refused.headers)
+        except web.HTTPRequestEntityTooLarge:
+            message = f"The body has more than {self.max_body_bytes} bytes (see --max-body)."
+            response = _error(413, message, code="request_too_large")
+        except web.HTTPException as error:
+            response = _error(error.status, f"{request.method} {request.path}: {error.reason}.")
+            response.headers.update({k: v for k, v in error.headers.items() if k == "Allow"})
+        if not response.prepared:
+            response.headers["Server"] = f"bench/{self.version}"
+            response.headers.setdefault("X-Request-Id", request.headers.get("X-Request-Id", "") or _new_id())
+        return response
+
+    def _authorize(self, request: web.Request) -> None:
+        if self.api_key is None or not request.path.startswith("/v1/"):
+            return
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self.api_key.encode()):
+            raise Refused(401, "The API key is missing or wrong.", code="invalid_api_key")
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._tokens(request, "chat")
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._tokens(request, "completions")
+
+    async def _tokens(self, request: web.Request, api: fields.Api) -> web.StreamResponse:
+        """One request for tokens; whatever becomes of it stands in the log."""
+        received_s = time.monotonic()
+        given = request.headers.get("X-Request-Id") or None
+        prefix = "chatcmpl-" if api == "chat" else "cmpl-"
+        record = Record(prefix + (given or _new_id()), given, api, False, received_s)
+        faults = self.faults.of_next()
+        record.faults = tuple(fault.text for fault in faults)
+        self.open += 1
+        self._idle.clear()
+        try:
+            return await self._answer(request, api, record, faults)
+        except Refused as refused:
+            record.status, record.error = refused.status, str(refused)
+            raise
+        finally:
+            self._leave()
+            record.ended_s = time.monotonic()
+            self.truth.ended(record)
+
+    def _leave(self) -> None:
+        self.open -= 1
+        if not self.open:
+            self._idle.set()
+
+    async def _answer(
+        self, request: web.Request, api: fields.Api, record: Record, faults: Sequence[Fault]
+    ) -> web.StreamResponse:
+        self._admit()
+        await self._fail_first(request, faults)
+        body = fields.parse(await request.read())
+        fields.check_model(body, self.names)
+        ask = fields.ask(api, body, self.service.tokenizer, self.service.max_model_len)
+        record.prompt_tokens, record.stream = len(ask.prompt), ask.stream
+        outcome = answers.Outcome(ask, record, self.metrics)
+        if ask.stream:
+            return await self._streamed(request, outcome, faults)
+        return await self._whole(request, outcome, faults)
+
+    def _admit(self) -> None:
+        headers = {"Retry-After": str(math.ceil(RETRY_AFTER_S))}
+        if self.draining:
+            raise Refused(503, "The server is about to end.", code="shutting_down", headers=headers)
+        if self.max_queue is not None and self.service.stats().waiting >= self.max_queue:
+            message = f"The queue is full: {self.max_queue} requests wait."
+            raise Refused(429, message, code="queue_full", headers=headers)
+
+    async def _fail_first(self, request: web.Request, faults: Sequence[Fault]) -> None:
+        """The faults that come before anything of the answer."""
+        for fault in faults:
+            if fault.kind in _AT_START:
+                headers = {"Retry-After": str(math.ceil(fault.seconds))}
+                raise Refused(int(fault.kind), "Refused on purpose (--fault).", code="fault", headers=headers)
+            if fault.token == 0 and fault.kind in ("delay", "stall"):
+                await (asyncio.sleep(fault.seconds) if math.isfinite(fault.seconds) else _forever())
+            if fault.token == 0 and fault.kind in ("reset", "close"):
+                answers.cut(_transport(request), fault)
+                await _forever()
+
+    async def _streamed(
+        self, request: web.Request, outcome: answers.Outcome, faults: Sequence[Fault]
+    ) -> web.StreamResponse:
+        record = outcome.record
+        response = web.StreamResponse(headers=self._headers(STREAM_HEADERS, record))
+        builder = chunks.Chunks(outcome.ask.api, record.id, int(time.time()), self.names[0], record.prompt_tokens)
+        transport = _transport(request)
+        malformed = next((fault.token for fault in faults if fault.kind == "malformed"), 0)
+        framed = request.version >= (1, 1)
+        done = asyncio.get_running_loop().create_future()
+        answer = answers.Streamed(outcome, self.service.tokenizer, done, builder, transport, framed, malformed)
+        await self._run(request, outcome, answer, faults, head=response)
+        await response.write_eof()
+        return response
+
+    async def _whole(
+        self, request: web.Request, outcome: answers.Outcome, faults: Sequence[Fault]
+    ) -> web.StreamResponse:
+        record = outcome.record
+        done = asyncio.get_running_loop().create_future()
+        answer = answers.Whole(outcome, self.service.tokenizer, done)
+        await self._run(request, outcome, answer, faults)
+        if record.finish_reason == "error":
+            raise Refused(500, record.error or "The backend failed.")
+        usage = chunks.Usage(record.prompt_tokens, record.output_tokens, record.cached_tokens)
+        content = chunks.whole(
+            outcome.ask.api, record.id, int(time.time()), self.names[0], answer.text, record.finish_reason or "", usage
+        )
+        text = json.dumps(content, ensure_ascii=False)
+        if any(fault.kind == "malformed" for fault in faults):
+            text = text[: len(text) // 2]
+        headers = self._headers({"Content-Type": "application/json"}, record)
+        return web.Response(body=text.encode(), headers=headers)
+
+    async def _run(
+        self,
+        request: web.Request,
+        outcome: answers.Outcome,
+        answer: answers.Streamed | answers.Whole,
+        faults: Sequence[Fault],
+        head: web.StreamResponse | None = None,
+    ) -> None:
+        """Give the request to the service and wait for its last token, or for the client to hang up."""
+        listener: Listener = answer
+        trouble: answers.Troubled | None = None
+        if any(fault.token > 0 and fault.kind != "malformed" for fault in faults):
+            later = [fault for fault in faults if fault.token > 0 and fault.kind != "malformed"]
+            trouble = answers.Troubled(answer, later, lambda fault: answers.cut(_transport(request), fault))
+            listener = trouble
+        ask = outcome.ask
+        try:
+            ticket = outcome.ticket = self.service.submit(ask.prompt, ask.sampling, listener)
+        except ValueError as error:
+            raise Refused(400, str(error), code="context_length_exceeded") from None
+        outcome.record.submitted_s = time.monotonic()
+        try:
+            if head is not None:
+                await _send_head(head, request)
+            await answer.done
+        finally:
+            ticket.abort()
+            if trouble is not None:
+                trouble.stop()
+            outcome.record.output_tokens = answer.made
+            outcome.close()
+
+    def _headers(self, own: dict[str, str], record: Record) -> dict[str, str]:
+        plain_id = record.x_request_id or record.id.split("-", 1)[1]
+        return own | {"X-Request-Id": plain_id, "Server": f"bench/{self.version}"}
+
+    def _entry(self, name: str) -> dict[str, object]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "bench",
+            "root": self.service.model,
+            "parent": None,
+            "max_model_len": self.service.max_model_len,
+        }
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [self._entry(self.names[0])]})
+
+    async def _model(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        fields.check_model({"model": name}, self.names)
+        return web.json_response(self._entry(name))
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response()
+
+    async def _version(self, _: web.Request) -> web.Response:
+        return web.json_response({"version": self.version})
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        self.count_steps()
+        page = self.metrics.text(self.names[0], self.service.stats())
+        return web.Response(body=page.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    async def _tokenize(self, request: web.Request) -> web.Response:
+        body = fields.parse(await request.read())
+        fields.check_model(body, self.names)
+        read = fields.chat_prompt if "messages" in body else fields.text_prompt
+        tokens = read(body, self.service.tokenizer)
+        limit = self.service.max_model_len
+        return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None})
+
+    async def _detokenize(self, request: web.Request) -> web.Response:
+        body = fields.parse(await request.read())
+        fields.check_model(body, self.names)
+        tokens = fields.text_prompt({"prompt": body.get("tokens")}, self.service.tokenizer)
+        return web.json_response({"prompt": self.service.tokenizer.decode(tokens)})
+
+    async def _clear_cache(self, _: web.Request) -> web.Response:
+        self.service.clear_cache()
+        return web.Response()
+
+
+async def _send_head(response: web.StreamResponse, request: web.Request) -> None:
+    """The head leaves at once; from then on the answer frames its chunks itself, and aiohttp adds nothing."""
+    writer = await response.prepare(request)
+    assert isinstance(writer, StreamWriter)
+    writer.chunked = False
+
+
+def _transport(request: web.Request) -> asyncio.Transport:
+    if request.transport is None:  # the client has gone while we read its request
+        raise ConnectionResetError
+    return request.transport
+
+
+async def _forever() -> NoReturn:
+    """Until the client hangs up, which cancels us, or the server ends."""
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _error(status: int, message: str, param: str | None = None, code: str | None = None) -> web.Response:
+    text = errors.body(status, message, param, code)
+    return web.Response(status=status, body=text.encode(), headers={"Content-Type": "application/json"})

@@ -1,0 +1,117 @@
+"""What `GET /metrics` tells, under the names and with the buckets of vLLM, in Prometheus' text format 0.0.4.
+
+Source of names, labels and buckets: vllm-project/vllm `vllm/v1/metrics/loggers.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backends.server.service import Stats
+    from harness.api import Step
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+FIRST_TOKEN_S = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+                 160.0, 640.0, 2560.0)  # fmt: skip
+GAP_S = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0)  # fmt: skip
+REQUEST_S = (.3, .5, .8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0,
+             960.0, 1920.0, 7680.0)  # fmt: skip
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+FINISHED = ("stop", "length", "abort", "error")
+
+
+class Histogram:
+    """Counts values into buckets with upper bounds, as Prometheus does."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """One value more."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def lines(self, name: str, labels: str) -> Iterable[str]:
+        """Cumulative buckets, sum and count."""
+        below = 0
+        for bound, count in zip((*map(_number, self.bounds), "+Inf"), self.counts, strict=True):
+            below += count
+            yield f'{name}_bucket{{{labels},le="{bound}"}} {below}'
+        yield f"{name}_sum{{{labels}}} {self.total!r}"
+        yield f"{name}_count{{{labels}}} {below}"
+
+
+class Metrics:
+    """Everything that is counted while the server runs; times in seconds."""
+
+    def __init__(self) -> None:
+        self.first_token = Histogram(FIRST_TOKEN_S)
+        self.gap = Histogram(GAP_S)
+        self.per_token = Histogram(GAP_S)
+        self.end_to_end = Histogram(REQUEST_S)
+        self.queue = Histogram(REQUEST_S)
+        self.prefill = Histogram(REQUEST_S)
+        self.decode = Histogram(REQUEST_S)
+        self.inference = Histogram(REQUEST_S)
+        self.step_tokens = Histogram(STEP_TOKENS)
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
+        self.generation_tokens = 0
+        self.finished = dict.fromkeys(FINISHED, 0)
+
+    def steps(self, steps: Iterable[Step]) -> None:
+        """Count the tokens of each step."""
+        for step in steps:
+            self.step_tokens.observe(step.prefill_tokens + step.decode_seqs)
+
+    def text(self, model: str, stats: Stats) -> str:
+        """The page of now."""
+        labels = f'engine="0",model_name="{_escaped(model)}"'
+        lines: list[str] = []
+        for name, kind, about, value in self._values(stats):
+            lines += [f"# HELP vllm:{name} {about}", f"# TYPE vllm:{name} {kind}"]
+            if isinstance(value, Histogram):
+                lines += value.lines(f"vllm:{name}", labels)
+            elif isinstance(value, dict):
+                lines += [f'vllm:{name}{{{labels},finished_reason="{k}"}} {n}' for k, n in value.items()]
+            else:
+                lines.append(f"vllm:{name}{{{labels}}} {value!r}")
+        return "\n".join(lines) + "\n"
+
+    def _values(self, stats: Stats) -> Iterable[tuple[str, str, str, float | Histogram | dict[str, int]]]:
+        yield "num_requests_running", "gauge", "Requests in execution.", stats.running
+        yield "num_requests_waiting", "gauge", "Requests that wait to be processed.", stats.waiting
+        yield "kv_cache_usage_perc", "gauge", "KV memory in use; 1 is all of it.", stats.kv_usage
+        yield "prefix_cache_queries_total", "counter", "Tokens looked for.", stats.prefix_queried_tokens
+        yield "prefix_cache_hits_total", "counter", "Tokens found.", stats.prefix_hit_tokens
+        yield "num_preemptions_total", "counter", "Preemptions.", stats.preemptions
+        yield "prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", self.prompt_tokens
+        yield "prompt_tokens_cached_total", "counter", "Prompt tokens out of the cache.", self.cached_tokens
+        yield "generation_tokens_total", "counter", "Tokens made.", self.generation_tokens
+        yield "request_success_total", "counter", "Requests that ended, by reason.", self.finished
+        yield "iteration_tokens_total", "histogram", "Tokens of each step.", self.step_tokens
+        yield "time_to_first_token_seconds", "histogram", "From arrival to the first token.", self.first_token
+        yield "inter_token_latency_seconds", "histogram", "From token to token.", self.gap
+        per = "Mean time per token after the first, of each request."
+        yield "request_time_per_output_token_seconds", "histogram", per, self.per_token
+        yield "e2e_request_latency_seconds", "histogram", "From arrival to the last token.", self.end_to_end
+        yield "request_queue_time_seconds", "histogram", "From arrival to the first step.", self.queue
+        yield "request_prefill_time_seconds", "histogram", "From first step to first token.", self.prefill
+        yield "request_decode_time_seconds", "histogram", "From first to last token.", self.decode
+        yield "request_inference_time_seconds", "histogram", "From first step to last token.", self.inference
+
+
+def _number(value: float) -> str:
+    """Bounds as Prometheus' own client writes them."""
+    return repr(float(value))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

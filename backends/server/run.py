@@ -1,0 +1,161 @@
+"""Runs a server until it is told to end: start, ready line, drain, and how late its tokens were."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import signal
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from aiohttp import web
+
+from backends.server.faults import Faults, parse_fault
+from backends.server.front import Front
+from backends.server.truth import Truth
+from harness.errors import UsageError, no_such
+from harness.spec import Spec, parse
+
+if TYPE_CHECKING:
+    from backends.server.service import Service
+
+SERVICES = ("engine", "null", "sim")
+KEEP_ALIVE_S = 75.0
+_HOUSEKEEPING_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Everything that `bench serve` can be told. `port` 0 takes a free one; `log` is the file of the truth."""
+
+    backend: str = "engine"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    name: str | None = None
+    log: Path | None = None
+    grace_s: float = 10.0
+    max_queue: int | None = None
+    max_body_bytes: int = 2**24
+    faults: tuple[str, ...] = ()
+    api_key: str | None = None
+
+
+def make_service(text: str) -> Service:
+    """The service of a backend's spec; raises UsageError."""
+    spec = parse(text)
+    if spec.name not in SERVICES:
+        raise no_such("backend to serve", spec.name, SERVICES)
+    make = cast("Callable[[Spec], Service]", importlib.import_module(f"backends.server.{spec.name}_service").make)
+    return make(spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that answers: `url` is what an OpenAI client takes as its base."""
+
+    front: Front
+    url: str
+    port: int
+    site: web.BaseSite
+
+
+@contextlib.asynccontextmanager
+async def serving(options: Options) -> AsyncIterator[Running]:
+    """A server in this event loop, from its first answer to its last. Raises UsageError or BackendError.
+
+    At the end running answers may finish within `grace_s`; then connections are cut.
+    """
+    faults = Faults([parse_fault(text) for text in options.faults])
+    service = make_service(options.backend)
+    file = options.log.open("w", encoding="utf-8") if options.log is not None else None
+    truth = None
+    try:
+        await service.start()
+        names = list(dict.fromkeys([options.name or service.model, service.model]))
+        truth = Truth(file, {**service.describe(), "model": service.model, "names": names, "faults": options.faults})
+        front = Front(service, truth, names, version("bench"), options.max_queue, options.max_body_bytes,
+                      options.api_key, faults)  # fmt: skip
+        async with _listening(front, options) as running:
+            yield running
+    finally:
+        await service.close()
+        if truth is not None:
+            truth.close()
+        elif file is not None:
+            file.close()
+
+
+@contextlib.asynccontextmanager
+async def _listening(front: Front, options: Options) -> AsyncIterator[Running]:
+    runner = web.AppRunner(
+        front.application(),
+        access_log=None,
+        handle_signals=False,
+        handler_cancellation=True,
+        keepalive_timeout=KEEP_ALIVE_S,
+        shutdown_timeout=0.1,
+    )
+    await runner.setup()
+    site = web.TCPSite(runner, options.host, options.port, backlog=4096)
+    counting = asyncio.create_task(_count_steps(front))
+    try:
+        try:
+            await site.start()
+        except OSError as error:
+            raise UsageError(f"{options.host}:{options.port} cannot be listened on: {error.strerror}.") from None
+        port = runner.addresses[0][1]
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        yield Running(front, f"http://{host}:{port}/v1", port, site)
+        front.draining = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(front.idle(), options.grace_s)
+    finally:
+        counting.cancel()
+        await runner.cleanup()
+
+
+async def _count_steps(front: Front) -> None:
+    """Steps must not pile up where nobody asks for the metrics."""
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING_S)
+        front.count_steps()
+
+
+def serve(options: Options, say: Callable[[str], None], ready: Callable[[Running], None]) -> None:
+    """Serve until Ctrl-C or SIGTERM; a second one ends the grace. `say` gets notes for the user."""
+    asyncio.run(_serve(options, say, ready))
+
+
+async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[Running], None]) -> None:
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    asked = 0
+
+    def end() -> None:
+        nonlocal asked
+        asked += 1
+        ended.set()
+        if asked > 1:
+            task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end)
+    running: Running | None = None
+    try:
+        async with serving(options) as running:
+            ready(running)
+            await ended.wait()
+            left = running.front.open
+            if left:
+                say(f"Ending: {left} answers may finish within {options.grace_s:g} s; Ctrl-C again ends them now.")
+    except asyncio.CancelledError:
+        if asked < 2:
+            raise
+    if running is not None:
+        say(running.front.truth.lateness.line())

@@ -1,0 +1,53 @@
+"""The text of one answer as its tokens come: whole characters only, and nothing of a stop text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backends.server.service import TextStream
+
+
+class Words:
+    """Holds back what may become a stop text, and cuts the answer before one. `stopped` tells that it has."""
+
+    __slots__ = ("_held", "_stops", "_stream", "stopped")
+
+    def __init__(self, stream: TextStream, stops: Sequence[str]) -> None:
+        self._stream = stream
+        self._stops = stops
+        self._held = ""
+        self.stopped = False
+
+    def add(self, token_ids: Sequence[int]) -> str:
+        """The text that may be shown now."""
+        text = self._stream.add(token_ids)
+        return self._cut(text) if self._stops else text
+
+    def rest(self) -> str:
+        """What was held, once no more tokens come."""
+        text = self._stream.rest()
+        if not self._stops:
+            return text
+        shown = self._cut(text)
+        return shown if self.stopped else shown + self._held
+
+    def _cut(self, new: str) -> str:
+        text = self._held + new
+        found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return text[: min(found)]
+        keep = max(_begun(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+
+def _begun(text: str, stop: str) -> int:
+    """Length of the longest end of `text` that a stop text may go on from."""
+    for length in range(min(len(text), len(stop) - 1), 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
