@@ -1,0 +1,272 @@
+"""The engine behind the server: the tokens of the engine, ended where the model or the client ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from backends._engine_core import EngineCore, Wish
+from backends.executors.llama import Llama
+from backends.server.engine_service import EngineService, make
+from backends.server.service import Sampling
+from backends.serving.replica import Replica
+from harness.api import Request
+from harness.errors import BackendError, UsageError
+from harness.registry import make as make_plugin
+from harness.spec import parse
+
+
+@dataclass
+class Heard:
+    """What one client heard."""
+
+    tokens: list[int] = field(default_factory=list)
+    stamps: list[float] = field(default_factory=list)
+    end: str | None = None
+    error: str = ""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def step(self, token_ids, at_s, due_s, end, error=""):
+        assert at_s == due_s, "nothing is promised, so nothing is late"
+        assert self.end is None, "something came after the end"
+
+        self.tokens += token_ids
+        self.stamps.append(at_s)
+        self.end, self.error = end, error
+        self.first.set()
+        if end is not None:
+            self.ended.set()
+
+
+def run(spec, use):
+    """Start the service, use it, close it twice."""
+
+    async def whole():
+        service = make(parse(spec))
+        try:
+            await service.start()
+            return await asyncio.wait_for(use(service), 60)
+        finally:
+            await service.close()
+            await service.close()
+
+    return asyncio.run(whole())
+
+
+async def answers(service, prompts, *samplings):
+    """All answers, asked at once."""
+    heard = [Heard() for _ in prompts]
+    for one, prompt, sampling in zip(heard, prompts, samplings, strict=True):
+        service.submit(prompt, sampling, one)
+    await asyncio.gather(*(one.ended.wait() for one in heard))
+    return heard
+
+
+def prompts(count, vocab=4096):
+    """Prompts of 5, 12, 19, ... tokens."""
+    return [np.random.default_rng(i).integers(0, vocab, 5 + 7 * i).tolist() for i in range(count)]
+
+
+def from_core(model, asked, wishes, blocks=4096):
+    """The tokens of the same requests from the engine's loop itself."""
+    memory = make_plugin("kv", "paged")
+    model.allocate(blocks, memory.block_tokens)
+    replica = Replica(make_plugin("policies", "sarathi"), memory, blocks)
+    core = EngineCore(replica, model, None, time.monotonic)
+    requests = [Request(i, 0.0, len(wish.prompt), n) for i, (n, wish) in enumerate(zip(asked, wishes, strict=True))]
+    tokens = [[] for _ in requests]
+    turn = core.turn(requests, wishes=dict(enumerate(wishes)))
+    while turn.step is not None:
+        for i, token in zip(turn.tokens, turn.token_ids, strict=True):
+            tokens[i].append(token)
+        turn = core.turn()
+    replica.check()
+
+    assert blocks == replica.blocks.free
+
+    return tokens
+
+
+def test_greedy_tokens_are_those_of_the_engine():
+    """A server that changes the text is not a server of this engine."""
+    asked = [1, 4, 30, 9, 17]
+    heard = run("engine", lambda s: answers(s, prompts(5), *(Sampling(n) for n in asked)))
+
+    assert from_core(Llama(), asked, [Wish(p) for p in prompts(5)]) == [one.tokens for one in heard]
+    assert {"length"} == {one.end for one in heard}
+    assert all(one.stamps == sorted(set(one.stamps)) for one in heard)
+
+
+def test_seeded_sampling_is_the_same_each_time_and_in_any_company():
+    """A seed that gives another answer when the server is busy is no seed."""
+    warm = Sampling(12, temperature=0.9, seed=7, top_p=0.8)
+
+    async def use(service):
+        (alone,) = await answers(service, prompts(1), warm)
+        crowd = await answers(service, [*prompts(1), *prompts(4)], warm, *(Sampling(20) for _ in range(4)))
+        other = await answers(service, prompts(1), Sampling(12, temperature=0.9, seed=8, top_p=0.8))
+        return alone.tokens, crowd[0].tokens, other[0].tokens
+
+    alone, crowded, other = run("engine", use)
+
+    assert alone == crowded
+    assert alone != other
+    assert from_core(Llama(), [12], [Wish(prompts(1)[0], temperature=0.9, seed=7, top_p=0.8)]) == [alone]
+
+
+@pytest.fixture
+def ending(tmp_path):
+    """A model folder whose end of sequence is the fourth greedy token of the first prompt, and that token."""
+    model = Llama(vocab=300, seed=5)
+    model.save(tmp_path / "model")
+    (tokens,) = from_core(model, [40], [Wish(prompts(1, 300)[0])])
+    place = next(i for i in range(3, 40) if tokens[i] not in tokens[:i])
+    (tmp_path / "model" / "generation_config.json").write_text(json.dumps({"eos_token_id": [tokens[place], 299]}))
+    return tmp_path / "model", place, tokens
+
+
+def test_an_answer_ends_with_the_models_own_end(ending):
+    """Without it every answer of a real model would run on into nonsense."""
+    folder, place, tokens = ending
+    asked = [Sampling(40), Sampling(40, ignore_eos=True), Sampling(40, min_tokens=place + 5), Sampling(place + 1)]
+    heard = run(f"engine:model={folder}", lambda s: answers(s, prompts(1, 300) * 4, *asked))
+    stopped, ignoring, longer, last = heard
+
+    assert (tokens[: place + 1], "stop") == (stopped.tokens, stopped.end)
+    assert (tokens, "length") == (ignoring.tokens, ignoring.end)
+    assert len(longer.tokens) >= place + 5
+    assert tokens[place] not in longer.tokens[: place + 5]
+    assert "stop" == last.end  # the end of sequence was the last token asked for
+
+
+def test_an_aborted_answer_is_gone_before_the_next_step():
+    """People who hang up must not keep memory that others wait for."""
+
+    async def use(service):
+        long, waiting = Heard(), Heard()
+        ticket = service.submit(prompts(1)[0] * 20, Sampling(60), long)  # all of 160 tokens of memory
+        await long.first.wait()
+        service.submit(prompts(1)[0] * 20, Sampling(60), waiting)
+        before = len(long.tokens)
+        ticket.abort()
+        ticket.abort()
+        await waiting.ended.wait()
+        return before, long, waiting, service.stats()
+
+    before, long, waiting, stats = run("engine:kv_blocks=10", use)
+
+    assert (before, None) == (len(long.tokens), long.end)
+    assert (60, "length") == (len(waiting.tokens), waiting.end)
+    assert (0, 0, 0.0) == (stats.running, stats.waiting, stats.kv_usage)
+
+
+def test_a_request_withdrawn_at_once_never_runs():
+    """A client that hangs up while its request is still on the way must not be served to the end."""
+
+    async def use(service):
+        gone, other = Heard(), Heard()
+        service.submit(prompts(1)[0], Sampling(3000), gone).abort()
+        service.submit(prompts(1)[0], Sampling(5), other)
+        await other.ended.wait()
+        return gone, service.stats(), service.steps()
+
+    gone, stats, steps = run("engine", use)
+
+    assert [] == gone.tokens
+    assert (0, 0) == (stats.running, stats.waiting)
+    assert 5 == len(steps)
+
+
+def test_the_ticket_knows_when_it_ran_and_how_often_it_lost_its_memory():
+    """Queue time and preemptions are what /metrics is read for."""
+
+    async def use(service):
+        heard = [Heard() for _ in range(4)]
+        tickets = [service.submit(p * 4, Sampling(60), h) for p, h in zip(prompts(1) * 4, heard, strict=True)]
+        await asyncio.gather(*(h.ended.wait() for h in heard))
+        return tickets, heard, service.stats(), service.steps()
+
+    tickets, heard, stats, steps = run("engine:kv_blocks=12", use)
+
+    assert stats.preemptions == sum(ticket.preemptions for ticket in tickets) > 0
+    assert all(t.scheduled_s < h.stamps[0] for t, h in zip(tickets, heard, strict=True))
+    assert {s.start_s for s in steps} >= {t.scheduled_s for t in tickets}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "words"),
+    [
+        ([4096], 1, "token id 4096 is not in the vocabulary of 4096 tokens"),
+        ([1, -1], 1, "token id -1 is not"),
+        ([1] * 100, 100, "needs KV memory for 199 tokens, the replica has 160"),
+        ([], 5, "at least 1 token"),
+    ],
+)
+def test_what_can_never_be_served_is_refused_at_once(prompt, tokens, words):
+    """The client's mistake must be told to the client, not break the engine for all."""
+
+    async def use(service):
+        with pytest.raises(ValueError, match=words):
+            service.submit(prompt, Sampling(tokens), Heard())
+        return service.stats().waiting
+
+    assert 0 == run("engine:kv_blocks=10", use)
+
+
+def test_a_killed_engine_ends_every_answer_with_the_reason():
+    """A dead engine must not look like a slow one."""
+
+    async def use(service):
+        heard = Heard()
+        ticket = service.submit([1, 2, 3], Sampling(5000), heard)
+        await heard.first.wait()
+        service._link.process.kill()
+        await heard.ended.wait()
+        ticket.abort()  # the client hangs up later
+        with pytest.raises(BackendError, match="The engine failed"):
+            service.submit([1], Sampling(1), Heard())
+        return heard
+
+    heard = run("engine", use)
+
+    assert "error" == heard.end
+    assert "The engine failed" in heard.error
+
+
+def test_the_seeded_model_speaks_with_the_built_in_tokenizer():
+    """Any client can talk to it, without a download."""
+
+    async def use(service):
+        (heard,) = await answers(service, [service.tokenizer.encode("Hello there")], Sampling(8))
+        return service.model, service.max_model_len, service.tokenizer.decode(heard.tokens), service.describe()
+
+    model, longest, text, facts = run("engine", use)
+
+    assert ("seeded-llama-0", 16384, "engine") == (model, longest, facts["backend"])
+    assert text
+
+
+def test_memory_bounds_the_context():
+    """A context that the memory cannot hold must not be promised."""
+
+    async def use(service):
+        return service.max_model_len
+
+    assert 161 == run("engine:kv_blocks=10", use)
+
+
+def test_a_missing_folder_is_one_sentence():
+    """The user must know what to type instead."""
+    with pytest.raises(UsageError, match="nowhere"):
+        run("engine:model=nowhere", answers)
+
+
+def test_service_is_ready_to_be_built_from_a_spec():
+    """`bench serve --backend engine:...` takes the words of `bench run`."""
+    assert EngineService(make(parse("engine:policy=orca")).engine).engine.policy == "orca"
