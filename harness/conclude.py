@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness import fidelity, slo
+from harness import cautions_client, fidelity, server_view, slo
 from harness.cautions import cautions, is_closed
 from harness.gap_law import Law
+from harness.remote_facts import part
+from harness.resolution import resolution
 from harness.summary import summarize
 from harness.validity import Verdict, judge
 
@@ -23,6 +25,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     `declared` is what the arrivals promised, None where the workload is gone. `outcome` is None for a run that was
     killed: then it counts as interrupted.
     """
+    remote = _remote(run, objective)
+    run = dataclasses.replace(run, info={**run.info, **remote})
     workload = run.info.get("workload") or {}
     recorded = bool(workload.get("recorded"))
     law = declared or Law(workload.get("arrivals_rps") or workload.get("rate_rps"), known=False)
@@ -42,23 +46,42 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     if outcome is not None and outcome.error is not None:
         reason = f"The backend failed: {outcome.error}"
         verdict = dataclasses.replace(verdict, valid=False, reasons=[reason, *verdict.reasons])
-    told = [*cautions(run, objective, outcome), *fidelity.cautions(sent)]
+    spoilt = list(cautions_client.reasons(run, objective))
+    if spoilt:
+        verdict = dataclasses.replace(verdict, valid=False, reasons=[*verdict.reasons, *spoilt])
+    told = [
+        *cautions(run, objective, outcome),
+        *cautions_client.cautions(run, objective, sent),
+        *fidelity.cautions(sent),
+    ]
     verdict = dataclasses.replace(verdict, warnings=[*told, *verdict.warnings])
     summary = summarize(run.requests, objective)
     vllm = summary.pop("vllm")
     return {
         **vllm,
+        **remote,
         "summary": summary,
         "fidelity": sent,
         "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in verdict.warnings],
         "verdict": {
             "valid": verdict.valid,
             "overloaded": verdict.overloaded,
+            "unresolved": bool(part(run.info, "resolution").get("undecided")),
             "reasons": list(verdict.reasons),
             "text": _text(verdict, outcome),
         },
         "outcome": None if outcome is None else dataclasses.asdict(outcome),
     }
+
+
+def _remote(run: Run, objective: Slo) -> dict[str, Any]:
+    """What only a run against a remote server has: the server's own view, and what the client's error leaves open."""
+    found: dict[str, Any] = {}
+    if isinstance(run.info.get("server"), dict):
+        found["server"] = {**run.info["server"], "compared": server_view.compared(run)}
+    if (told := resolution(run.requests, objective, run.info.get("floor"))) is not None:
+        found["resolution"] = told
+    return found
 
 
 def completed(run: Run) -> Run:
