@@ -1,0 +1,276 @@
+"""The client's floor: the error of its times, measured against a server whose own times are known.
+
+Before and after a run the same senders send for some seconds to the null server (`backends/client/null_server.py`), at
+the rate and with as many streams as the run is expected to have. What they saw minus what that server did is their
+error. Nothing of it is taken off a result: it says which digits of one mean something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import importlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+import pyarrow as pa
+
+from harness.api import Request
+from harness.errors import BackendError
+from harness.records import SCHEDULE
+from harness.schedule import Schedule, digest
+from harness.senders import Senders
+from harness.shares import events_rps
+
+if TYPE_CHECKING:
+    from harness.api import Remote, RequestRecord
+
+NULL_SERVER = "backends.client.null_server"
+TTFT_S, ITL_S = 0.2, 0.05
+"""What the null server does, and what a server is expected to do: 20 tokens a second, as people read."""
+FILL_S = 0.5
+"""How long the streams that are there from the beginning take to begin."""
+MOST_EVENTS_RPS = 40_000.0
+"""What the null server can send from one core; more streams than that makes are not tried."""
+MOST_RPS = 1_000.0
+MOST_PROMPT_TOKENS = 8_192
+PARTS = ("ttft", "itl", "tpot", "e2e", "lateness")
+
+
+@runtime_checkable
+class Aimed(Protocol):
+    """A remote backend that can be pointed at a server of ours."""
+
+    def aimed_at(self, url: str, model: str) -> Remote:
+        """The same client towards another server, unopened: without the keys, proxy and TLS of the first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the client is measured under."""
+
+    rate_rps: float
+    streams: int
+    prompt_tokens: int
+    output_tokens: int
+    ttft_s: float = TTFT_S
+    itl_s: float = ITL_S
+
+    @classmethod
+    def planned(cls, table: pa.Table, ttft_s: float = TTFT_S, itl_s: float = ITL_S) -> Load:
+        """What a schedule asks for, if its server takes so long: rate, and streams at once by Little's law."""
+        output_tokens = max(1.0, float(table["output_tokens"].to_numpy().mean()))
+        prompt_tokens = min(MOST_PROMPT_TOKENS, round(float(table["prompt_tokens"].to_numpy().mean())))
+        rate_rps = min(MOST_RPS, events_rps(table) / output_tokens)
+        streams = rate_rps * (ttft_s + (output_tokens - 1) * itl_s)
+        most = MOST_EVENTS_RPS * itl_s if itl_s else streams
+        return cls(
+            rate_rps, max(1, round(min(streams, most))), max(1, prompt_tokens), round(output_tokens), ttft_s, itl_s
+        )
+
+    @property
+    def lasts_s(self) -> float:
+        """From the arrival of a request to its last token."""
+        return self.ttft_s + (self.output_tokens - 1) * self.itl_s
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """What the client was off by, seconds, absolute: one value a request, `itl` one a gap. Lateness is as it is."""
+
+    ttft: np.ndarray
+    itl: np.ndarray
+    tpot: np.ndarray
+    e2e: np.ndarray
+    lateness: np.ndarray
+
+
+class Told(Protocol):
+    """The server's word on one request, in seconds of the host's monotonic clock."""
+
+    @property
+    def arrived_s(self) -> float:
+        """When it arrived, by the kernel."""
+        ...
+
+    @property
+    def written_s(self) -> Sequence[float]:
+        """When its tokens were written."""
+        ...
+
+
+async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: float) -> dict[str, Any]:
+    """The floor of so many senders under the load that a schedule plans, measured for `seconds`.
+
+    Raises BackendError when the client cannot be aimed at the null server, or gets nothing from it.
+    """
+    if not isinstance(remote, Aimed):
+        raise BackendError("This backend cannot be aimed at a server of ours.")
+    load = Load.planned(schedule.table)
+    server = importlib.import_module(NULL_SERVER)
+    with server.running(server.Timing(load.ttft_s, load.itl_s)) as url:
+        twin = remote.aimed_at(url, server.MODEL)
+        records, epoch_s = await _sent(twin, drawn(load, seconds), senders)
+        truth = await asyncio.to_thread(server.take_truth, url)
+    told: Mapping[str, Told] = truth.requests
+    found = errors(records, told, epoch_s, (FILL_S, FILL_S + seconds))
+    if not len(found.ttft):
+        raise BackendError(f"The null server was asked {len(records)} times and gave no answer: {_why(records)}.")
+    return {
+        **{part: _quantiles(getattr(found, part)) for part in PARTS},
+        "streams": load.streams,
+        "rate_rps": load.rate_rps,
+        "seconds": seconds,
+        "requests": len(found.ttft),
+        "failed": sum(record.status != "ok" for record in records),
+        "server_late_p99_s": truth.late_s[1],
+    }
+
+
+def combined(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
+    """The floor of a run for run.json: of each figure the larger one of before and after, and both measurements.
+
+    One measurement alone is given as both.
+    """
+    larger: dict[str, Any] = {
+        part: {name: _larger(before[part][name], after[part][name]) for name in ("p50_s", "p99_s")} for part in PARTS
+    }
+    facts = {name: before[name] for name in ("streams", "rate_rps", "seconds")}
+    return {**larger, **facts, "before": dict(before), "after": None if after is before else dict(after)}
+
+
+def drawn(load: Load, seconds: float, seed: int = 0) -> Schedule:
+    """A schedule with all its streams at once from `FILL_S` until `seconds` later.
+
+    Those that are there at the beginning have what is left of their tokens; all end with the measurement.
+    """
+    rng = np.random.default_rng(seed)
+    end_s = FILL_S + seconds
+    left_tokens = rng.integers(1, load.output_tokens, load.streams, endpoint=True)
+    gaps_s = rng.exponential(1 / load.rate_rps, int(load.rate_rps * seconds * 2) + 50)
+    times_s = FILL_S + np.cumsum(gaps_s)
+    times_s = times_s[times_s < end_s]
+    at_s = np.concatenate((np.linspace(0, FILL_S, load.streams, endpoint=False), times_s))
+    tokens = np.concatenate((left_tokens, np.full(len(times_s), load.output_tokens)))
+    if load.itl_s:
+        fitting = 1 + np.floor(np.maximum(0.0, end_s - at_s - load.ttft_s) / load.itl_s)
+        tokens = np.minimum(tokens, fitting.astype(np.int64))
+    return _schedule(at_s, tokens, load.prompt_tokens)
+
+
+def errors(
+    records: Sequence[RequestRecord], told: Mapping[str, Told], epoch_s: float, window_s: tuple[float, float]
+) -> Errors:
+    """What the client saw against what the server did: requests due, and gaps begun, within the window of the run.
+
+    A request that failed, or of which one side saw another number of tokens, has no error; it is counted elsewhere.
+    """
+    ttft, itl, tpot, e2e, lateness = [], [np.empty(0)], [], [], []
+    for record in records:
+        truth = told.get(str(record.request_id))
+        if record.sent_s is None or truth is None or record.status != "ok":
+            continue
+        seen, written = np.asarray(record.token_s), np.asarray(truth.written_s)
+        if len(seen) != len(written) or not len(seen):
+            continue
+        off_s = np.abs(np.diff(seen) - np.diff(written))
+        run_s = written[1:] - epoch_s
+        itl.append(off_s[(run_s >= window_s[0]) & (run_s < window_s[1])])
+        if not window_s[0] <= record.scheduled_s < window_s[1]:
+            continue
+        lateness.append(record.sent_s - record.scheduled_s)
+        ttft.append(abs((seen[0] - record.sent_s) - (written[0] - truth.arrived_s)))
+        e2e.append(abs((seen[-1] - record.sent_s) - (written[-1] - truth.arrived_s)))
+        if len(seen) > 1:
+            tpot.append(abs((seen[-1] - seen[0]) - (written[-1] - written[0])) / (len(seen) - 1))
+    return Errors(np.array(ttft), np.concatenate(itl), np.array(tpot), np.array(e2e), np.array(lateness))
+
+
+@dataclass(slots=True)
+class _Kept:
+    """Stands in for the recorder and for the line of progress: records are kept, nothing is shown."""
+
+    records: list[RequestRecord] = field(default_factory=list)
+    sent: int = 0
+    finished: int = 0
+    error: Exception | None = None
+    epoch_s: float = 0.0
+
+    def add(self, record: RequestRecord) -> None:
+        self.records.append(record)
+
+    def add_steps(self, steps: object) -> None:
+        """A server elsewhere shows none."""
+
+    def start(self, epoch_s: float) -> None:
+        self.epoch_s = epoch_s
+
+    def departed(self, late_s: float) -> None:
+        """The record says it again."""
+
+    def say(self, line: str) -> None:
+        """Nobody is told."""
+
+
+class _Words:
+    """A content that costs nothing: the same word, as often as asked."""
+
+    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
+        return np.arange(request.prompt_tokens, dtype=np.int64) % min(vocab_size, 1000)
+
+    def text(self, request: Request) -> str:
+        return "and " * request.prompt_tokens
+
+
+async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[RequestRecord], float]:
+    """The records of a schedule sent by so many senders, and the start in seconds of the host's monotonic clock."""
+    kept = _Kept()
+    with tempfile.TemporaryDirectory(prefix="bench-floor-") as folder:
+        path = Path(folder) / "schedule.parquet"
+        schedule.save(path)
+        try:
+            await remote.open(_Words())
+            senders = Senders(remote, path, count, None, FILL_S + 5.0, kept, kept, begun=kept.start)
+            try:
+                await senders.open()
+                await senders.run()
+            finally:
+                await senders.close()
+        finally:
+            await remote.close()
+    return kept.records, kept.epoch_s
+
+
+def _schedule(at_s: np.ndarray, output_tokens: np.ndarray, prompt_tokens: int) -> Schedule:
+    rows = len(at_s)
+    given: dict[str, Any] = {
+        "id": np.arange(rows),
+        "scheduled_s": at_s,
+        "prompt_tokens": np.full(rows, prompt_tokens),
+        "output_tokens": output_tokens,
+    }
+    plain = dataclasses.asdict(Request(0, 0.0, 1, 1))
+    columns = [pa.array(given[f.name] if f.name in given else [plain[f.name]] * rows, type=f.type) for f in SCHEDULE]
+    table = pa.Table.from_arrays(columns, schema=SCHEDULE)
+    return Schedule(table, digest(table))
+
+
+def _quantiles(values: np.ndarray) -> dict[str, float | None]:
+    if not len(values):
+        return {"p50_s": None, "p99_s": None}
+    p50, p99 = np.quantile(values, (0.5, 0.99))
+    return {"p50_s": float(p50), "p99_s": float(p99)}
+
+
+def _larger(one: float | None, other: float | None) -> float | None:
+    values = [value for value in (one, other) if value is not None]
+    return max(values) if values else None
+
+
+def _why(records: Sequence[RequestRecord]) -> str:
+    return next((record.error for record in records if record.error), "no reason is known")
