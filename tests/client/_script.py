@@ -30,6 +30,7 @@ class Script:
     ttft_s: float = 0.0
     itl_s: float = 0.0
     odd: bool = False
+    words: tuple[str, ...] = WORDS
     reasoning: int = 0
     reasoning_key: str = "reasoning_content"
     tools: str | None = None
@@ -270,7 +271,7 @@ def _body(script: Script, api: str, body: dict) -> list[Frame]:
     """The frames of the stream without HTTP framing, one per event or more where the script joins them."""
     n = script.tokens if script.tokens is not None else asked(body)
     w = _Writer(script, api, prompt_tokens(script, body))
-    texts = ODD if script.odd else WORDS
+    texts = ODD if script.odd else script.words
     role = b""
     if script.role and api == "chat":
         role = w.event(w.chunk({"role": "assistant", "content": script.role_content}))

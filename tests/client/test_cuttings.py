@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from array import array
 from collections.abc import Sequence
 from itertools import combinations
@@ -12,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from backends.client.answer import Answer
+from backends.client.framing import Framing
 from backends.client.reading import Reader
 from harness.api import Ended, Request, TokenEvent
 
@@ -231,3 +234,46 @@ def test_bytes_spoiled_on_the_way_never_stop_the_reading(
     assert all(e.tokens >= 0 for e in events)
     assert [e.at_s for e in events] == sorted(e.at_s for e in events)
     assert (ended.status == "ok") == (ended.error is None)
+
+
+@given(
+    names=st.lists(st.sampled_from(sorted(set(QUIRKS) - {"until close"})), max_size=3, unique=True),
+    cuts=st.lists(st.floats(0, 1), max_size=40),
+    late=st.integers(1, 30),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_the_end_of_an_answer_is_found_with_its_last_byte(
+    script: Any, names: list[str], cuts: list[float], late: int
+) -> None:
+    """A connection would be given to the next request with half an answer in it, or never be given again."""
+    played = script.Script(**fields_of(names))
+    if played.fault is not None:
+        return
+    data, _ = wire(script, played, "chat")
+    pieces = answered(data, [round(c * len(data)) for c in cuts] + [len(data) - late], "complete").data
+    framing, reads = Framing(), []
+
+    for piece in pieces:
+        assert not framing.done
+        reads.append(piece)
+        if not framing.quiet or framing.may_end(reads):
+            framing.take(reads)
+
+    assert framing.done and framing.keep
+
+
+@pytest.mark.parametrize("how", ["chunked", "length", "close"])
+@pytest.mark.parametrize("word", ["data: [DONE]", "\ndata: [DONE]\n\n", "\r\ndata:[DONE]", "0\r\n\r\n"])
+def test_a_text_that_looks_like_the_end_of_a_stream_is_none(script: Any, word: str, how: str) -> None:
+    """An answer that quotes the protocol would be cut off in the middle."""
+    data, _ = wire(script, script.Script(words=(word,), framing=how), "chat")
+    said = json.dumps(word)[1:-1].encode()
+    places = [m.start() for m in re.finditer(re.escape(said), data)][:ASKED]
+
+    assert ASKED == len(places)
+    for at in places:
+        for start, stop in ((at, at + len(said)), (at + 2, at + len(said)), (at - 3, at + len(said))):
+            framing, reads = Framing(), []
+            for piece in answered(data[: stop + 1], (start, stop), "complete").data:
+                reads.append(piece)
+                assert not framing.take(reads)
