@@ -275,6 +275,26 @@ class Backend(Protocol):
         ...
 
 
+class Scraper(Protocol):
+    """Looks at the metrics of a server before, during and after a run. Its calls may block."""
+
+    def before(self) -> None:
+        """Look once, before the clock starts."""
+        ...
+
+    def follow(self, epoch_s: float) -> None:
+        """Look every second from now on, in a thread; time 0 is `epoch_s` of the monotonic clock."""
+        ...
+
+    def stop(self) -> Mapping[str, object]:
+        """Look a last time; gives the facts for run.json."""
+        ...
+
+    def facts(self) -> Mapping[str, object]:
+        """What is known so far: kind of server, address of its metrics."""
+        ...
+
+
 @runtime_checkable
 class Remote(Backend, Protocol):
     """A backend in another process or on another machine, to which several processes may send.
@@ -302,6 +322,18 @@ class Remote(Backend, Protocol):
 
     def read(self, request: Request, answer: object) -> Iterator[TokenEvent | Ended]:
         """The token events of what `fetch` gave, then one `Ended`. No I/O; the same events wherever it is called."""
+        ...
+
+    async def recount(self) -> Mapping[int, tuple[CountedBy, Sequence[int]]]:
+        """After the run, by request id: tokens of each event of the answers whose tokens `read` could only guess."""
+        ...
+
+    def redact(self, text: str) -> str:
+        """A text without the secrets that this backend was given."""
+        ...
+
+    def scraper(self, write: Callable[[pa.Table], None]) -> Scraper | None:
+        """What looks at the server's own metrics and writes rows of `server_metrics`; None where there are none."""
         ...
 
     def sender_facts(self) -> Mapping[str, object]:

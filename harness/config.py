@@ -20,13 +20,15 @@ from typing import Any
 from harness.errors import UsageError
 from harness.spec import parse, seconds
 
-PARTS = ("model", "hardware", "latency", "policy", "router", "kv", "replicas", "tp")
+PARTS = ("model", "hardware", "latency", "policy", "router", "kv", "replicas", "tp", "header", "extra-body")
 """Options that fill the field of the same name of the backend."""
 TRACE_ONLY = ("reader", "columns", "start", "stop", "limit", "where", "scale", "jitter", "turns")
 WORKLOAD_ONLY = ("rate", "arrivals", "lengths", "sessions", "prefixes")
 SCHEDULE = ("workload", "trace", *TRACE_ONLY, *WORKLOAD_ONLY, "content", "requests", "duration", "seed")
 """Options that decide what is sent and when."""
 DEFAULT_WORKLOAD = "chatbot"
+HIDDEN = "[hidden]"
+"""What stands in a run.json where a secret was given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,10 @@ class RunSpec:
     kv: str | None = None
     replicas: int | None = None
     tp: int | None = None
+    header: str | None = None
+    extra_body: str | None = None
+    senders: str | None = None
+    calibrate: float | None = None
     slo: str | None = None
     goal: float = 0.9
     fail_under: float | None = None
@@ -73,7 +79,8 @@ class RunSpec:
 
     def parts(self) -> dict[str, object]:
         """The parts of the backend that were given one by one."""
-        return {name: value for name in PARTS if (value := getattr(self, name)) is not None}
+        names = [name.replace("-", "_") for name in PARTS]
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
     def options(self) -> dict[str, object]:
         """Option name -> value, for run.json: every option that is set."""
@@ -105,6 +112,7 @@ def run_spec(command_line: Given, file: Given | None = None) -> RunSpec:
             _overlay(values, {option: _value(option, text, given) for option, text in given.values.items()})
     spec = RunSpec(**{name.replace("-", "_"): value for name, value in values.items()})  # type: ignore[arg-type]  # _value made them
     _check_together(spec)
+    _check_nothing_hidden(spec)
     if spec.trace is None and spec.workload is None:
         values["workload"] = DEFAULT_WORKLOAD
         return RunSpec(**{name.replace("-", "_"): value for name, value in values.items()})  # type: ignore[arg-type]  # as above
@@ -156,6 +164,15 @@ def _check_together(spec: RunSpec) -> None:
     for part in spec.parts():
         if part in args:
             raise UsageError(f"{part} is given twice: in --backend '{spec.backend}' and by --{part}.")
+
+
+def _check_nothing_hidden(spec: RunSpec) -> None:
+    """A run.json holds no secrets, so what needed one must be given anew."""
+    for option, value in spec.options().items():
+        if isinstance(value, str) and HIDDEN in value:
+            raise UsageError(
+                f"The run to repeat had a secret in --{option}, which was not stored; give --{option} again."
+            )
 
 
 def _value(option: str, value: object, given: Given) -> object:
@@ -231,11 +248,28 @@ def _seconds(*, zero: bool) -> Callable[[object, str], float]:
     return check
 
 
+def _senders(value: object, name: str) -> str:
+    if value == "auto":
+        return "auto"
+    wanted = "'auto' or how many processes send, 1 to 256"
+    number = _number(value, name, wanted)
+    if number != int(number) or not 1 <= number <= 256:
+        raise UsageError(f"{name} must be {wanted}, got '{value}'.")
+    return str(int(number))
+
+
+def _calibrate(value: object, name: str) -> float:
+    return 0.0 if value == "off" else _seconds(zero=True)(value, name)
+
+
 CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
     {
         **dict.fromkeys(("workload", "trace", "arrivals", "lengths", "sessions", "prefixes", "content", "slo"), _text),
         **dict.fromkeys(("reader", "columns", "where", "scale", "jitter", "turns"), _text),
         **dict.fromkeys(("backend", "model", "hardware", "latency", "policy", "router", "kv"), _text),
+        **dict.fromkeys(("header", "extra-body"), _text),
+        "senders": _senders,
+        "calibrate": _calibrate,
         "start": _seconds(zero=True),
         "stop": _seconds(zero=False),
         "duration": _seconds(zero=False),

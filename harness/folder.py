@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from harness.errors import UsageError
 from harness.records import HTTP, REQUESTS, STEPS, VERSION, http_table, steps_table, to_table
+from harness.recount import Recounts, corrections
 from harness.schedule import Schedule
 from harness.storage import Stream, batches, write_json, write_parquet
 
@@ -51,16 +52,33 @@ class Run:
 class RunFolder:
     """The writing side of a run folder; one writer at a time."""
 
-    def __init__(self, path: Path, info: dict[str, Any], streams: dict[str, Stream], flush_every: int) -> None:
+    def __init__(
+        self,
+        path: Path,
+        info: dict[str, Any],
+        streams: dict[str, Stream],
+        flush_every: int,
+        redact: Callable[[str], str] | None,
+    ) -> None:
         self.path = path
+        self._redact = redact
         self.info = info
         self._streams = streams
         self._flush_every = flush_every
         self._waiting: list[RequestRecord] = []
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], info: Mapping[str, Any], *, flush_every: int = 1000) -> RunFolder:
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        info: Mapping[str, Any],
+        *,
+        flush_every: int = 1000,
+        redact: Callable[[str], str] | None = None,
+    ) -> RunFolder:
         """Start a run folder: `run.json` says "running", and rows reach the disk every `flush_every` of them.
+
+        Every text of `run.json` goes through `redact`.
 
         An earlier run in the folder is replaced. Raises UsageError, having touched nothing, for a folder that
         holds anything else, or that another process is writing.
@@ -69,13 +87,13 @@ class RunFolder:
         _check_usable(path)
         _make(path)
         requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock: from here the folder is ours
-        started = {"schema": VERSION, **info, "state": "running"}
+        started = _redacted({"schema": VERSION, **info, "state": "running"}, redact)
         write_json(path / "run.json", started)
         requests.start()
         for file in path.iterdir():
             if file.name not in ("run.json", "requests.arrows"):
                 file.unlink()
-        return cls(path, started, {"requests": requests}, flush_every)
+        return cls(path, started, {"requests": requests}, flush_every, redact)
 
     def add_records(self, records: Iterable[RequestRecord]) -> None:
         """Take the records of requests that have ended; they reach the disk in batches, or with `flush`."""
@@ -108,17 +126,18 @@ class RunFolder:
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Replace some top-level keys of `run.json`."""
-        self.info = {**self.info, **info}
+        self.info = {**self.info, **_redacted(info, self._redact)}
         write_json(self.path / "run.json", self.info)
 
-    def finish(self, info: Mapping[str, Any] | None = None) -> None:
+    def finish(self, info: Mapping[str, Any] | None = None, recounted: Recounts | None = None) -> None:
         """Turn the streams into Parquet files and say in `run.json` how the run ended.
 
-        The state becomes "finished" unless `info` names one ("interrupted"). Memory stays bounded.
+        The state becomes "finished" unless `info` names one ("interrupted"). `recounted` corrects the tokens of
+        requests that were counted after the run. Memory stays bounded.
         """
         self.flush()
         for name, stream in self._streams.items():
-            stream.convert(self.path / f"{name}.parquet")
+            stream.convert(self.path / f"{name}.parquet", corrections(name, recounted or {}))
         self.update({"state": "finished", **(info or {})})
         self.close(remove=True)
 
@@ -141,6 +160,21 @@ class RunFolder:
 
     def __repr__(self) -> str:
         return f"<RunFolder {self.path} {self.info['state']}, {len(self._waiting)} records not yet on disk>"
+
+
+def _redacted(info: Mapping[str, Any], redact: Callable[[str], str] | None) -> dict[str, Any]:
+    """The same with `redact` applied to every text in it."""
+    if redact is None:
+        return {**info}
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            return redact(value)
+        if isinstance(value, Mapping):
+            return {key: clean(item) for key, item in value.items()}
+        return [clean(item) for item in value] if isinstance(value, list | tuple) else value
+
+    return {key: clean(value) for key, value in info.items()}
 
 
 def check_free(path: Path, *, force: bool) -> None:

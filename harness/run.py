@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pyarrow.compute as pc
 
 from harness import registry, slo
+from harness.api import Remote
 from harness.cautions import loose
 from harness.conclude import conclude
 from harness.config import RunSpec
@@ -30,10 +31,13 @@ from harness.lines import Streamed
 from harness.plan import Plan, plan
 from harness.progress import Live, shown
 from harness.recorder import Recorder
+from harness.resolution import undecided
+from harness.run_remote import RemoteRun
 from harness.spec import parse
 
 if TYPE_CHECKING:
     from harness.api import Backend, RequestRecord, Simulator
+    from harness.recount import Recounts
 
 RUNS = "bench-runs"
 FAILED, BELOW, INVALID, UNRESOLVED = 3, 1, 4, 5
@@ -86,15 +90,28 @@ def execute(
 def _carried_out(start: _Start, live: Live, *, html: bool, quiet: bool, say: Callable[[str], None]) -> Result:
     planned = start.planned
     with shown(live, quiet=quiet):
-        outcome = _simulate(start, live) if planned.virtual else asyncio.run(_serve(start, live))
+        outcome = _outcome(start, live, say)
     folder = start.folder()
-    folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"})
+    folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"}, start.recounted)
     run = load(folder.path)
     outcome = _with_unsent(outcome, run, len(planned.schedule))
     folder.update(conclude(run, planned.slo, planned.law, outcome))
     run = load(folder.path)
     report = write_report(run, say) if html else None
     return Result(run, outcome, report, exit_code(run.info, outcome, planned.spec.fail_under))
+
+
+def _outcome(start: _Start, live: Live, say: Callable[[str], None]) -> Outcome:
+    """Have it carried out under the clock of the backend."""
+    backend = start.planned.backend
+    if start.planned.virtual:
+        return _simulate(start, live)
+    if not isinstance(backend, Remote):
+        return asyncio.run(_serve(start, live))
+    remote = RemoteRun(start.planned, backend, live, start.folder, say)
+    outcome = asyncio.run(remote.carry_out(_signals))
+    start.recounted = remote.recounted
+    return outcome
 
 
 def _with_unsent(outcome: Outcome, run: Run, planned: int) -> Outcome:
@@ -107,7 +124,7 @@ def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) 
     """0 good, 3 the backend failed, 4 not valid or ended at once; 1 and 5 where `fail_under` asks for a judgement.
 
     1: fewer requests kept the SLO, or a bound on a percentile is broken. 5: the run would be good, but it was ended
-    early, or its queue grew all through, so that a longer one would not be.
+    early, or its queue grew all through, so that a longer one would not be; or the client's own error decides.
     """
     if outcome.ended == "failed":
         return FAILED
@@ -117,6 +134,8 @@ def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) 
         return INVALID if outcome.ended == "stopped" else 0
     attainment = info["summary"]["attainment"]
     broken = any(b["percentile"] is not None and b["passed"] is False for b in info["summary"]["bounds"])
+    if undecided(info, fail_under):
+        return UNRESOLVED
     if attainment is None or attainment < fail_under or broken:
         return BELOW
     return UNRESOLVED if info["verdict"]["overloaded"] or outcome.ended != "finished" else 0
@@ -166,6 +185,14 @@ def opening(planned: Plan) -> str:
     return ", ".join(parts)
 
 
+class Interruptible(Protocol):
+    """What sends a run."""
+
+    def interrupt(self) -> None:
+        """Stop sending; when called again, stop waiting for answers too."""
+        ...
+
+
 class _Start:
     """Makes the folder of a run, when the backend is known to be ready and not before."""
 
@@ -176,13 +203,14 @@ class _Start:
         self._force = force
         self._command = command
         self._folder: RunFolder | None = None
+        self.recounted: Recounts = {}
 
     def folder(self) -> RunFolder:
         """The folder; made, with run.json and the schedule in it, when asked for first."""
         if self._folder is None:
             path = new_folder(default_folder(self.planned)) if self._path is None else self._path
             check_free(path, force=self._force)  # again: starting a backend takes time
-            self._folder = RunFolder.create(path, self._info())
+            self._folder = RunFolder.create(path, self._info(), redact=getattr(self.planned.backend, "redact", None))
             self._folder.save_schedule(self.planned.schedule)
             self._say(f"{opening(self.planned)}; into {path}")
         return self._folder
@@ -262,7 +290,7 @@ def _simulate(start: _Start, live: Live) -> Outcome:
 
 
 @contextmanager
-def _signals(driver: WallDriver) -> Iterator[None]:
+def _signals(driver: Interruptible) -> Iterator[None]:
     """Ctrl-C interrupts the driver; SIGTERM ends the run at once. Both leave a valid folder."""
     if threading.current_thread() is not threading.main_thread():
         yield

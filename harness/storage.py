@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,9 +43,10 @@ class Stream:
         self._writer.write_table(table if same else table.select(self.schema.names).cast(self.schema))
         self._file.flush()
 
-    def convert(self, target: Path) -> None:
-        """Write all rows so far to a Parquet file."""
-        write_parquet(target, self.schema, batches(self.path))
+    def convert(self, target: Path, corrected: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None) -> None:
+        """Write all rows so far, each batch `corrected`, to a Parquet file."""
+        rows = batches(self.path)
+        write_parquet(target, self.schema, rows if corrected is None else map(corrected, rows))
 
     def close(self, *, remove: bool) -> None:
         """Close the file, and take it away where its rows stand elsewhere."""

@@ -16,6 +16,7 @@ _SECTIONS = {
     "The system (all of its arguments: bench explain sim, bench explain engine)": (
         "backend", "model", "hardware", "tp", "replicas", "policy", "kv", "router", "latency",
     ),
+    "A server elsewhere (bench explain openai)": ("header", "extra-body", "senders", "calibrate"),
     "The run and its folder": ("config", "out", "force", "drain", "as-json", "quiet", "no-html"),
 }  # fmt: skip
 _EPILOG = """
@@ -30,6 +31,8 @@ Examples
       the first five minutes of a recorded trace
   bench run --config bench-runs/chatbot-engine-20260101T120000Z --rate 4
       an earlier run again, with another rate
+  bench run --backend openai:url=http://127.0.0.1:8000/v1 --rate 4 --slo ttft=0.5
+      traffic for a server: vLLM, SGLang, llama.cpp, bench serve, ...
 
 \b
 Values
@@ -70,7 +73,7 @@ Ctrl-C once stops sending, waits for answers and reports; twice ends the run now
 @click.option("--slo", metavar="BOUNDS", help="Such as ttft=0.25,tpot=100ms; default: the preset's.")
 @click.option("--goal", metavar="SHARE", help="Share of requests that must keep the SLO (default 0.9).")
 @click.option("--fail-under", metavar="SHARE", help="Exit code 1 when fewer requests keep the SLO (for scripts).")
-@click.option("--backend", metavar="SPEC", help="engine (default), sim, null, or with arguments: sim:model=opt-13b.")
+@click.option("--backend", metavar="SPEC", help="engine (default), sim, null, openai:url=..., sim:model=opt-13b, ...")
 @click.option("--model", metavar="NAME", help="sim: a name (bench list models); engine: a Hugging Face folder.")
 @click.option("--hardware", metavar="NAME", help="sim: the GPU (bench list hardware).")
 @click.option("--latency", metavar="SPEC", help="sim: how long a step takes; default roofline.")
@@ -79,6 +82,12 @@ Ctrl-C once stops sending, waits for answers and reports; twice ends the run now
 @click.option("--kv", metavar="SPEC", help="How KV memory is handed out; default paged.")
 @click.option("--replicas", metavar="N", help="sim: copies of the model.")
 @click.option("--tp", metavar="N", help="sim: GPUs that share one copy of the model.")
+@click.option("--header", metavar="K=V", multiple=True, help="openai: a header of every request; may be repeated.")
+@click.option("--extra-body", metavar="JSON", help="openai: fields of every request, over those of bench.")
+@click.option("--senders", metavar="N", help="openai: processes that send; default auto: as many as the rate needs.")
+@click.option(
+    "--calibrate", metavar="TIME", help="openai: how long to measure this client before and after; default 2s, or off."
+)
 @click.option(
     "--rate",
     metavar="RPS",
@@ -110,6 +119,7 @@ def command(
     as_json: bool,
     quiet: bool,
     no_html: bool,
+    header: tuple[str, ...],
     **options: str | None,
 ) -> int:
     """Send a workload, or a trace, to a backend and tell how many requests kept the SLO.
@@ -122,6 +132,8 @@ def command(
     from harness.run import execute
 
     given = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
+    if header:
+        given["header"] = "\n".join(header)
     file = configuration.read(config) if config is not None else None
     spec = configuration.run_spec(configuration.Given(given), file.given if file else None)
     repeats = None

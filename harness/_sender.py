@@ -1,0 +1,223 @@
+"""A sender's process: `python -m harness._sender FD` sends its share of a schedule for the process at the other end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.drive import Outcome, quiet_process
+from harness.drive_wall import WallDriver
+from harness.errors import BenchError
+from harness.frames import Outbox, receive
+from harness.lines import Unread
+from harness.releases import Releases
+from harness.schedule import Schedule
+from harness.sender_watch import SenderWatch
+from harness.shares import events_rps, share
+
+if TYPE_CHECKING:
+    from harness.api import Remote, Request, RequestRecord, Step
+
+TELL_S = 0.25
+"""How often a sender tells how far it is."""
+FLUSH_S = 60.0
+"""How long the last answers may take to leave for the process that reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """First message to a sender: sender `index` of `count`, sending its share of the schedule in `path`."""
+
+    backend: Remote
+    path: str
+    index: int
+    count: int
+    duration_s: float | None
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Answer to `Job`: connections are open and requests are built, or why not."""
+
+    error: BenchError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The run starts: time 0 is `epoch_s` of the machine's monotonic clock."""
+
+    epoch_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Stop sending; the second one ends the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An answer that has ended, unread."""
+
+    request: Request
+    answer: object
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A record that the sender made itself: others waited for it, or it was never sent."""
+
+    record: RequestRecord
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a sender is; `late_s` are the departures since the last word. Stands in for `harness.progress.Live`."""
+
+    sent: int = 0
+    finished: int = 0
+    late_s: list[float] = field(default_factory=list)
+
+    def start(self, epoch_s: float) -> None:
+        """Nothing to show."""
+
+    def departed(self, late_s: float) -> None:
+        """A request left that late."""
+        self.late_s.append(late_s)
+
+    def say(self, line: str) -> None:
+        """The other process tells the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Last message: how it ended and what the sender knows about itself, or what broke."""
+
+    outcome: Outcome | None
+    facts: Mapping[str, object]
+    error: str | None = None
+
+
+class Outgoing:
+    """Hands finished requests to the other process; the recorder of a driver."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self.error: Exception | None = None
+
+    def add(self, record: RequestRecord) -> None:
+        """A record made here."""
+        self._outbox.send(Known(record))
+
+    def add_steps(self, steps: Iterable[Step]) -> None:
+        """A server elsewhere shows none."""
+
+    def pass_on(self, request: Request, answer: object) -> None:
+        """An answer to be read there."""
+        self._outbox.send(Arrived(request, answer))
+
+
+async def serve(sock: socket.socket) -> None:
+    """Do the job that comes first, until it is done or the other process is gone."""
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 24)
+    await loop.connect_accepted_socket(lambda: asyncio.StreamReaderProtocol(reader), sock.dup())
+    outbox = Outbox(sock, loop)
+    job = await receive(reader)
+    assert isinstance(job, Job)
+    try:
+        driver, tally = await _ready(job, outbox)
+    except BenchError as error:
+        outbox.send(Ready(error))
+        await outbox.flush()
+        return
+    outbox.send(Ready())
+    try:
+        go = await receive(reader)
+        assert isinstance(go, Go)
+        await _run(job, go, driver, tally, reader, outbox)
+    finally:
+        await job.backend.close()
+
+
+async def _ready(job: Job, outbox: Outbox) -> tuple[WallDriver, Tally]:
+    """A driver over connections that are open and requests that are built."""
+    ours = share(Schedule.load(job.path), job.index, job.count)
+    tokens = ours.table["output_tokens"].to_numpy()
+    mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
+    rate_rps = events_rps(ours.table) / mean_tokens if mean_tokens else 0.0
+    await job.backend.connect(job.index, rate_rps, mean_tokens)
+    outgoing, tally = Outgoing(outbox), Tally()
+    follow_ups = Releases(ours, outgoing.add, job.duration_s) if ours.has_follow_ups else None
+    waited = frozenset(int(i) for i in ours.table["after"].combine_chunks().flatten()) if follow_ups else frozenset()
+    line = Unread(job.backend, waited, outgoing.pass_on)
+    driver = WallDriver(line, ours.planned(), follow_ups, outgoing, tally, job.drain_s)
+    driver.prepare()
+    return driver, tally
+
+
+async def _run(
+    job: Job, go: Go, driver: WallDriver, tally: Tally, reader: asyncio.StreamReader, outbox: Outbox
+) -> None:
+    watch = SenderWatch()
+    others = [
+        asyncio.ensure_future(watch.run()),
+        asyncio.ensure_future(_listen(reader, driver)),
+        asyncio.ensure_future(_tell(tally, outbox)),
+    ]
+    try:
+        with quiet_process():
+            outcome = await driver.run(go.epoch_s)
+        outbox.send(tally)
+        outbox.send(Done(outcome, {"sent": outcome.sent, **watch.facts(), **job.backend.sender_facts()}))
+    except Exception as error:  # noqa: BLE001  # whatever broke, the other process must hear of it
+        *_, last = traceback.extract_tb(error.__traceback__)
+        where = f"{Path(last.filename).name}, line {last.lineno}"
+        outbox.send(Done(None, {}, f"{type(error).__name__} in {where}: {error}"))
+    finally:
+        for other in others:
+            other.cancel()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(outbox.flush(), FLUSH_S)
+
+
+async def _listen(reader: asyncio.StreamReader, driver: WallDriver) -> None:
+    """Interrupts; when the other process is gone there is nobody left to send for."""
+    while True:
+        try:
+            message = await receive(reader)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            os._exit(1)
+        if isinstance(message, Interrupt):
+            driver.interrupt()
+
+
+async def _tell(tally: Tally, outbox: Outbox) -> None:
+    while True:
+        await asyncio.sleep(TELL_S)
+        told, tally.late_s = tally.late_s, []
+        outbox.send(Tally(tally.sent, tally.finished, told))
+
+
+def main() -> None:
+    """Serve the socket whose descriptor is the first argument."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the other end
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        asyncio.run(serve(sock))
+
+
+if __name__ == "__main__":
+    from harness._sender import main as run  # messages must unpickle to the classes of the module's real name
+
+    run()

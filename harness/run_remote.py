@@ -1,0 +1,111 @@
+"""A run against a server elsewhere: ask what it can do, measure the client, send, look at the server's own numbers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness import floor
+from harness.host import process_age_s
+from harness.recorder import Recorder
+from harness.senders import Senders
+from harness.shares import events_rps, sender_count
+
+if TYPE_CHECKING:
+    from harness.api import Remote, Scraper
+    from harness.drive import Outcome
+    from harness.folder import RunFolder
+    from harness.plan import Plan
+    from harness.progress import Live
+    from harness.recount import Recounts
+
+CALIBRATE_S = 2.0
+"""How long the client is measured before a run and after it, when nothing says how long."""
+
+
+@dataclass(slots=True)
+class RemoteRun:
+    """One run of `plan`; `folder` makes its folder when the server is known to answer, `say` tells the user."""
+
+    plan: Plan
+    backend: Remote
+    live: Live
+    folder: Callable[[], RunFolder]
+    say: Callable[[str], None]
+    recounted: Recounts = field(default_factory=dict, init=False)
+    """Tokens that were counted after the run."""
+    _floors: list[dict[str, Any] | None] = field(default_factory=list, init=False)
+
+    async def carry_out(self, signals: Callable[[Senders], AbstractContextManager[None]]) -> Outcome:
+        """Send everything. Raises UsageError or BackendError where the server cannot be asked."""
+        content = self.plan.loaded.content
+        await self.backend.open(content)
+        try:
+            for note in _notes(self.backend):
+                self.say(note)
+            folder = self.folder()
+            folder.update({"content": dict(getattr(content, "facts", {}))})
+            scraper = self.backend.scraper(lambda table: folder.add_table("server_metrics", table))
+            if scraper is not None:
+                await asyncio.to_thread(scraper.before)
+                folder.update({"server": dict(scraper.facts())})
+            await self._measure_client(folder)
+            outcome = await self._send(folder, scraper, signals)
+            await self._measure_client(folder)
+            self.recounted = await self.backend.recount()
+            folder.update({"backend": dict(self.backend.describe())})
+            return outcome
+        finally:
+            await self.backend.close()
+
+    async def _send(
+        self, folder: RunFolder, scraper: Scraper | None, signals: Callable[[Senders], AbstractContextManager[None]]
+    ) -> Outcome:
+        spec = self.plan.spec
+        recorder = Recorder(folder, self.live.seen)
+        follow = scraper.follow if scraper is not None else _nothing
+        path = folder.path / "schedule.parquet"
+        senders = Senders(
+            self.backend, path, self._count(), spec.duration, spec.drain, recorder, self.live, begun=follow
+        )
+        try:
+            await senders.open()
+            folder.update({"startup_s": process_age_s()})
+            with signals(senders):
+                return await senders.run()
+        finally:
+            await senders.close()
+            recorder.close()
+            folder.update({"client": {"senders": self._count(), "per_sender": senders.facts}})
+            if scraper is not None:
+                folder.update({"server": dict(await asyncio.to_thread(scraper.stop))})
+
+    def _count(self) -> int:
+        return sender_count(self.plan.spec.senders, events_rps(self.plan.schedule.table))
+
+    async def _measure_client(self, folder: RunFolder) -> None:
+        """The floor, before the run and after it; a client that cannot be measured is no reason to end a run."""
+        asked_s = self.plan.spec.calibrate
+        seconds = CALIBRATE_S if asked_s is None else asked_s
+        if not seconds:
+            folder.update({"floor": None, "floor_why": "--calibrate off"})
+            return
+        try:
+            found = await floor.measure(self.backend, self.plan.schedule, self._count(), seconds)
+        except Exception as error:  # noqa: BLE001  # the measurement of the server is worth more than that of the client
+            folder.update({"floor": None, "floor_why": f"{type(error).__name__}: {error}"})
+            return
+        self._floors.append(found)
+        folder.update({"floor": floor.combined(self._floors[0], self._floors[-1])})
+
+
+def _notes(backend: Remote) -> list[str]:
+    found = backend.describe().get("notes")
+    return [str(note) for note in found] if isinstance(found, list | tuple) else []
+
+
+def _nothing(epoch_s: float) -> None:
+    """Nobody follows the clock."""

@@ -1,0 +1,111 @@
+"""Whether a sender kept up: its share of a core, its waits for one, stalls of its event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+LOOK_S = 0.05
+"""How often the loop is asked to wake: a stall shorter than this may go unseen, and costs a departure no more."""
+WINDOW_S = 1.0
+
+
+class SenderWatch:
+    """Looks at its own process while it sends; `facts` afterwards. Times in seconds, shares of one core."""
+
+    def __init__(self) -> None:
+        self._begun_s = self._window_s = time.monotonic()
+        self._begun_cpu_s = self._window_cpu_s = time.process_time()
+        self._begun_wait_s = self._window_wait_s = run_wait_s()
+        self._others_s = _machine_cpu_s()
+        self._stall_s = self._gc_s = self._cpu_share = self._wait_share = 0.0
+        self._gc_begun_s = 0.0
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        gc.callbacks.append(self._collected)
+        try:
+            due_s = time.monotonic()
+            while True:
+                due_s += LOOK_S
+                await asyncio.sleep(max(0.0, due_s - time.monotonic()))
+                now_s = time.monotonic()
+                self._stall_s = max(self._stall_s, now_s - due_s)
+                due_s = max(due_s, now_s - LOOK_S)
+                if now_s - self._window_s >= WINDOW_S:
+                    self._look(now_s)
+        finally:
+            gc.callbacks.remove(self._collected)
+
+    def facts(self) -> Mapping[str, float | int | None]:
+        """What was seen from construction until now."""
+        now_s, cpu_s, wait_s = time.monotonic(), time.process_time(), run_wait_s()
+        seconds = max(now_s - self._begun_s, 1e-9)
+        others = None
+        if self._others_s is not None and (machine_s := _machine_cpu_s()) is not None:
+            others = (machine_s - self._others_s) / seconds
+        waited = None if wait_s is None or self._begun_wait_s is None else (wait_s - self._begun_wait_s) / seconds
+        share = (cpu_s - self._begun_cpu_s) / seconds
+        return {
+            "cpu_s": cpu_s - self._begun_cpu_s,
+            "cpu_share": share,
+            "cpu_share_max": max(self._cpu_share, share),
+            "run_wait_share": waited,
+            "run_wait_share_max": None if waited is None else max(self._wait_share, waited),
+            "stall_max_s": self._stall_s,
+            "gc_max_s": self._gc_s,
+            "machine_cores_busy": others,
+            "open_files": _open_files(),
+            "open_files_limit": _open_files_limit(),
+        }
+
+    def _look(self, now_s: float) -> None:
+        seconds = now_s - self._window_s
+        cpu_s, wait_s = time.process_time(), run_wait_s()
+        self._cpu_share = max(self._cpu_share, (cpu_s - self._window_cpu_s) / seconds)
+        if wait_s is not None and self._window_wait_s is not None:
+            self._wait_share = max(self._wait_share, (wait_s - self._window_wait_s) / seconds)
+        self._window_s, self._window_cpu_s, self._window_wait_s = now_s, cpu_s, wait_s
+
+    def _collected(self, phase: str, info: Mapping[str, int]) -> None:  # noqa: ARG002  # the signature of gc.callbacks
+        if phase == "start":
+            self._gc_begun_s = time.monotonic()
+        else:
+            self._gc_s = max(self._gc_s, time.monotonic() - self._gc_begun_s)
+
+
+def run_wait_s() -> float | None:
+    """Seconds for which this process was ready to run and no core was free; None where the system does not say."""
+    try:
+        return int(Path("/proc/self/schedstat").read_text(encoding="ascii").split()[1]) * 1e-9
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _machine_cpu_s() -> float | None:
+    """Core seconds that all processes of the machine have used; None where the system does not say."""
+    try:
+        ticks = [int(word) for word in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    idle = ticks[3] + ticks[4]  # and waiting for a disk
+    return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK")
+
+
+def _open_files() -> int | None:
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # a count needs no paths
+    except OSError:
+        return None
+
+
+def _open_files_limit() -> int | None:
+    try:
+        import resource  # POSIX only
+    except ImportError:
+        return None
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
