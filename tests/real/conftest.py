@@ -42,10 +42,15 @@ def free_port() -> int:
         return port
 
 
-def ask(url: str, body: object = None, timeout_s: float = 60.0) -> Any:
+def headers(key: str) -> dict[str, str]:
+    """What every client sends."""
+    return {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+
+
+def ask(url: str, body: object = None, timeout_s: float = 60.0, key: str = "none") -> Any:
     """The JSON that a server answers to a GET, or to a POST of `body`; the text where it is not JSON."""
     data = None if body is None else json.dumps(body).encode()
-    asked = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+    asked = urllib.request.Request(url, data, headers(key))
     with urllib.request.urlopen(asked, timeout=timeout_s) as answer:
         raw = answer.read().decode()
     try:
@@ -64,9 +69,9 @@ def status_of(url: str, body: object) -> int:
     return 200
 
 
-def events(url: str, body: Mapping[str, object]) -> list[tuple[float, Any]]:
+def events(url: str, body: Mapping[str, object], key: str = "none") -> list[tuple[float, Any]]:
     """(monotonic seconds, JSON or "[DONE]") of each event of a streamed answer, read line by line."""
-    asked = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    asked = urllib.request.Request(url, json.dumps(body).encode(), headers(key))
     seen: list[tuple[float, Any]] = []
     with urllib.request.urlopen(asked, timeout=60) as answer:
         for line in answer:
