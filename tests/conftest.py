@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+Bench = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -31,3 +38,130 @@ def draw():
         return [Request(i, *row) for i, row in enumerate(zip(at_s, prompts, outputs, strict=True))]
 
     return requests
+
+
+@pytest.fixture
+def remote_run():
+    """A factory of runs against a remote server, made without one, in which everything is as it should be.
+
+    `sender` changes what its one sender says of itself, `wire` columns of the `http` table, `ask` fields of every
+    record; `server_ttft` and `server_requests` scale what the server counted. The rest replaces keys of run.json.
+    """
+    import dataclasses
+    from pathlib import Path
+
+    import pyarrow as pa
+
+    from harness import slo as slos
+    from harness.api import Exchange, RequestRecord
+    from harness.folder import Run
+    from harness.records import http_table, server_metrics_table, to_table
+
+    sound = {
+        "sent": 60, "cpu_share": 0.05, "cpu_share_max": 0.1, "run_wait_share": 0.0, "stall_max_s": 0.001,
+        "gc_max_s": 0.0, "read_lag_p50_s": 3e-5, "read_lag_p99_s": 2e-4, "read_lag_max_s": 1e-3, "shared_share": 0.001,
+        "process_stamps": 0, "clock_steps": 0, "clock_slope_ppm": 2.0, "connections_opened": 8, "resent": 0,
+        "open_files": 20, "open_files_limit": 65536, "other_load_cores": 0.05,
+    }  # fmt: skip
+    floor = {name: {"p50_s": 2e-5, "p99_s": 9e-5} for name in ("ttft", "itl", "tpot", "e2e", "lateness")}
+
+    def metrics(records, ttft, requests):
+        kept = [r for r in records if r.status == "ok"]
+        label, rows = 'engine="0",model_name="m"', []
+        for second in range(-1, 16):
+            at_s = second + 0.25
+            over = [r for r in kept if r.token_s[-1] <= at_s]
+            now = sum(r.sent_s <= at_s < r.token_s[-1] for r in kept)
+            rows.append((at_s, "up", 'instance="127.0.0.1:8000"', 1.0))
+            for name, value in {
+                "ttft_count": len(over) * requests, "ttft_sum": sum(r.token_s[0] - r.sent_s for r in over) * ttft,
+                "e2e_count": len(over) * requests, "e2e_sum": sum(r.token_s[-1] - r.sent_s for r in over) * requests,
+                "prompt": sum(r.prompt_tokens for r in over), "output": sum(r.output_tokens for r in over),
+                "running": now, "waiting": 0, "kv": now / 40, "queue_sum": 0.01 * len(over), "queue_count": len(over),
+            }.items():  # fmt: skip
+                rows.append((at_s, name, label, float(value) + 7.0 * (name not in ("running", "waiting", "kv"))))
+        return server_metrics_table(rows)
+
+    words = {"ttft": "ttft", "e2e": "e2e", "prompt_tokens": "prompt", "output_tokens": "output", "running": "running",
+             "waiting": "waiting", "kv_use": "kv", "queue": "queue"}  # fmt: skip
+
+    def make(*, slo="ttft=0.25,tpot=0.1", sender=(), wire=(), ask=(), server_ttft=1.0, server_requests=1, **info):
+        records = []
+        for i in range(60):
+            at_s = i * 0.2
+            stamps = [at_s + 0.1 + 0.001 * (i % 50) + 0.02 * k for k in range(20)]
+            exchange = Exchange(
+                address="127.0.0.1:8000", http_status=200, finish_reason="length", counted_by="usage", reads=22,
+                written_s=at_s + 2e-4, first_event_s=stamps[0], first_content_s=stamps[0], read_lag_s=2e-4,
+            )  # fmt: skip
+            exchange = dataclasses.replace(
+                exchange, **{k: v(exchange) if callable(v) else v for k, v in dict(wire).items()}
+            )
+            record = RequestRecord(
+                request_id=i, scheduled_s=at_s, sent_s=at_s + 1e-4, token_s=stamps, token_n=None, prompt_tokens=100,
+                output_tokens=20, output_tokens_asked=20, status="ok", prompt_tokens_server=100, exchange=exchange,
+            )  # fmt: skip
+            changes = {k: v(record) if callable(v) else v for k, v in dict(ask).items()}
+            records.append(dataclasses.replace(record, **changes))
+        parsed = slos.parse(slo)
+        facts = {
+            "schema": 2, "state": "finished", "clock": "wall", "started": "2026-01-02T03:04:05.000+00:00",
+            "spec": {"workload": "chatbot", "backend": "openai:url=http://127.0.0.1:8000/v1", "rate": 5.0, "seed": 0},
+            "command": "bench run --backend openai:url=http://127.0.0.1:8000/v1",
+            "workload": {"name": "chatbot", "arrivals": "constant", "lengths": "sharegpt", "rate_rps": 5.0},
+            "backend": {
+                "name": "openai", "url": "http://127.0.0.1:8000/v1", "api": "chat", "model": "m", "stamps": "kernel",
+                "salt": "a1b2", "capabilities": {"fields": ["ignore_eos"], "dropped": [], "usage": "own chunk"},
+            },
+            "schedule": {"sha256": "0" * 64, "requests": 60, "span_s": 11.8}, "slo": slos.stored(parsed),
+            "client": {"senders": 1, "stamps": "kernel", "per_sender": [{**sound, **dict(sender)}]},
+            "floor": {**floor, "before": floor, "after": floor, "streams": 8, "rate_rps": 5.0, "seconds": 2.0},
+            "server": {"kind": "vllm", "metrics_url": ["http://127.0.0.1:8000/metrics"], "names": words, "why": None,
+                       "scrapes": 17, "failed": 0},
+            **info,
+        }  # fmt: skip
+        told = metrics(records, server_ttft * server_requests, server_requests)
+        tables = {"http": http_table(records), "server_metrics": told}
+        assert all(isinstance(table, pa.Table) for table in tables.values())
+        return Run(Path("bench-runs/remote"), facts, to_table(records), None, None, True, **tables)
+
+    return make
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    """Starts `bench` with these arguments in an empty folder; whatever still runs at the end is killed.
+
+    Variables of its environment are named: `bench("run", OPENAI_API_KEY="...")`.
+    """
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "harness", *arguments],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "COLUMNS": "100", **environment},
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def wait_for() -> Callable[[Callable[[], bool]], None]:
+    """Waits until something is true, for half a minute at most."""
+
+    def wait(true: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + 30
+        while not true():
+            assert time.monotonic() < deadline_s, "it did not happen within half a minute"
+            time.sleep(0.02)
+
+    return wait

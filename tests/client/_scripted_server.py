@@ -56,6 +56,7 @@ class ScriptedServer:
         self.connections = 0
         self.tls = tls
         self._armed: dict[str, int] = {}
+        self._by_id = False
         self._closers: dict[str, int] = {}
         self._slots: dict[str, asyncio.Semaphore] = {}
         self._open: set[_Connection] = set()
@@ -79,6 +80,10 @@ class ScriptedServer:
         """From now on these scripts (all of them without a name) play their faults."""
         for name in names or tuple(self.scripts):
             self._armed.setdefault(name, 0)
+
+    def arm_measured(self) -> None:
+        """From now on every request whose id is a number, as those of a schedule are, is played its faults."""
+        self._by_id = True
 
     def of(self, name: str, measured: bool = True) -> list[Seen]:
         """The requests for an answer that came to this script; `measured` leaves out those before `arm`."""
@@ -125,9 +130,21 @@ class ScriptedServer:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.sleep(0)
 
-    def next_script(self, name: str) -> tuple[object, int]:
+    def script_of(self, seen: Seen) -> object:
+        """The script under this name; of a list of scripts, the one at the number of the request."""
+        script = self.scripts[seen.name]
+        if isinstance(script, list):
+            number = seen.headers.get("x-request-id", "0")
+            return script[int(number) % len(script) if number.isdigit() else 0]
+        return script
+
+    def next_script(self, seen: Seen) -> tuple[object, int]:
         """What to play now, and the number of this request since the script was armed (0 before)."""
-        script = self.scripts[name]
+        name, script = seen.name, self.script_of(seen)
+        if self._by_id and seen.headers.get("x-request-id", "").isdigit():
+            self._armed.setdefault(name, 0)
+        elif self._by_id:
+            return script.calm(), 0
         if name not in self._armed:
             return script.calm(), 0
         self._armed[name] += 1
@@ -247,10 +264,10 @@ class _Connection(asyncio.Protocol):
             self._server.seen.append(seen)
             self._transport.write(_script.whole(404, _script.error_body(f"no script named {seen.name!r}")))
             return _script.Script()
-        script = self._server.scripts[seen.name]
+        script = self._server.script_of(seen)
         api = {"/v1/chat/completions": "chat", "/v1/completions": "completions"}.get(seen.path)
         if seen.method == "POST" and api is not None:
-            played, seen.nth = self._server.next_script(seen.name)
+            played, seen.nth = self._server.next_script(seen)
             self._server.seen.append(seen)
             if script.slots:
                 async with self._server.slots(seen.name, script.slots):

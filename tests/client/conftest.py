@@ -71,11 +71,17 @@ def script() -> ModuleType:
 
 @pytest.fixture
 def scripted() -> Iterator[Callable]:
-    """`scripted(name={...}, ...)` starts a server that plays scripts of these fields under these names."""
+    """`scripted(name={...}, ...)` starts a server that plays scripts of these fields under these names.
+
+    A list of such fields under a name gives request i the script at place i, in turn.
+    """
     started = []
 
     def start(tls: ssl.SSLContext | None = None, hold: bool = False, /, **scripts: dict):
-        made = {name: _script.Script(**fields) for name, fields in scripts.items()}
+        made = {
+            name: [_script.Script(**f) for f in fields] if isinstance(fields, list) else _script.Script(**fields)
+            for name, fields in scripts.items()
+        }
         server = _server.ScriptedServer(made or {"calm": _script.Script()}, tls, hold)
         started.append(server)
         return server
