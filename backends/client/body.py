@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Api = Literal["chat", "completions"]
 PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}
 SALT_TOKENS = 4
+SMALL_VOCABULARY = 1000  # no model in use has fewer tokens
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SYLLABLES = ("ba", "do", "fi", "gu", "ke", "la", "mo", "ni", "pu", "ra", "se", "ti", "vo", "wa", "ya", "ze")
 
@@ -28,7 +29,8 @@ _SYLLABLES = ("ba", "do", "fi", "gu", "ke", "la", "mo", "ni", "pu", "ra", "se", 
 class Ask:
     """How requests are put: what the user wants of it, and after the probe what the server takes of that.
 
-    `prompt` says whether token ids or text are sent, `vocab_size` below which number the ids lie. `length_field` is
+    `prompt` says whether token ids or text are sent, `vocab_size` below which number the ids lie (the probe settles
+    both where they are left open). `length_field` is
     the field that bounds the answer. `temperature`, `top_p`, `seed` and `stop` are sent only when named. `extra` is
     merged into the body last, `headers` likewise into the headers. `salt` opens every prompt, so that a prefix cache
     that an earlier run has warmed does not help; None leaves it out. `overhead_tokens` is what the server adds to
@@ -39,8 +41,8 @@ class Ask:
     model: str = ""
     api: Api = "chat"
     stream: bool = True
-    prompt: Literal["ids", "text"] = "text"
-    vocab_size: int = 1000
+    prompt: Literal["auto", "ids", "text"] = "auto"
+    vocab_size: int | None = None
     length_field: Literal["max_completion_tokens", "max_tokens"] | None = None
     include_usage: bool = True
     continuous_usage: bool = True
@@ -140,21 +142,28 @@ def _merged(base: dict[str, object], extra: Mapping[str, object]) -> dict[str, o
 
 def salted_ids(content: Content, request: Request, ask: Ask) -> list[int]:
     """The prompt as token ids, the first of them those of the salt: the length stays, what is shared stays shared."""
-    ids: list[int] = content.token_ids(request, ask.vocab_size).tolist()
+    size = ask.vocab_size or SMALL_VOCABULARY
+    ids: list[int] = content.token_ids(_shortened(request, ask), size).tolist()
     if ask.salt is not None:
         drawn = hashlib.sha256(ask.salt.encode()).digest()
         count = min(SALT_TOKENS, len(ids))
-        ids[:count] = [int.from_bytes(drawn[4 * i : 4 * i + 4]) % ask.vocab_size for i in range(count)]
+        ids[:count] = [int.from_bytes(drawn[4 * i : 4 * i + 4]) % size for i in range(count)]
     return ids
 
 
 def salted_text(content: Content, request: Request, ask: Ask) -> str:
     """The prompt as text, the words of the salt before it; shorter by what the server adds."""
     assert isinstance(content, TextContent)  # the probe has seen to it
-    if ask.overhead_tokens and not isinstance(content, LearningContent):  # what learns has learned the overhead too
-        request = replace(request, prompt_tokens=max(1, request.prompt_tokens - ask.overhead_tokens))
-    text = content.text(request)
+    learns = isinstance(content, LearningContent)  # then it has learned the overhead too
+    text = content.text(request if learns else _shortened(request, ask))
     return text if ask.salt is None else f"{salt_words(ask.salt)} {text}"
+
+
+def _shortened(request: Request, ask: Ask) -> Request:
+    """The request without the tokens that the server will add."""
+    if not ask.overhead_tokens:
+        return request
+    return replace(request, prompt_tokens=max(1, request.prompt_tokens - ask.overhead_tokens))
 
 
 def salt_words(salt: str) -> str:

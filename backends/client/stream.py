@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from backends.client import chunks
 
 if TYPE_CHECKING:
+    from backends.client.capabilities import UsageForm
     from backends.client.chunks import Json
     from backends.client.sse import Event
 
@@ -40,6 +41,7 @@ class Stream:
     first_event: int | None = None
     first_answer: int | None = None
     first_role: int | None = None
+    usage_at: UsageForm | None = None
 
 
 def follow(events: Iterable[Event], *, whole: bool) -> Stream:
@@ -80,12 +82,19 @@ def decoded(data: bytes) -> Json | None:
     return found if isinstance(found, dict) else None
 
 
+def _place(stream: Stream, choice: Json | None) -> UsageForm:
+    """Where the latest usage rides, after what came before."""
+    if choice is None:
+        return "a chunk of its own"
+    return "after the finish" if stream.finish_reason is not None else "the finish chunk"
+
+
 def take(stream: Stream, chunk: Json, end: int) -> None:
     """Add what one object says; `end` is where it was complete."""
     choice = chunks.first_choice(chunk)
     used = chunks.usage(chunk, choice)
     if used is not None:
-        stream.usage = used
+        stream.usage, stream.usage_at = used, _place(stream, choice)
     if choice is not None:
         text, reasoning = chunks.said(choice)
         if text and stream.first_answer is None:

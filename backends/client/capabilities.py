@@ -1,0 +1,102 @@
+"""What a server can do, found out before the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from backends.client.body import Ask
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+UsageForm = Literal["every chunk", "a chunk of its own", "the finish chunk", "after the finish", "the answer"]
+TokenizeForm = Literal["prompt", "content"]
+
+COSTS: Mapping[str, str] = {
+    "continuous_usage_stats": "how many tokens each event carried is shared out by the length of its text",
+    "include_usage": "the server tells no token counts: a tokenizer after the run or the number of events stands in",
+    "ignore_eos": "answers may be shorter than asked",
+    "min_tokens": "answers may be shorter than asked",
+    "generation_config": "answers may be shorter than asked",
+    "temperature": "the server samples at its own temperature",
+    "top_p": "the server samples from its own share of the tokens",
+    "seed": "answers differ from run to run",
+    "stop": "answers do not end at the texts named",
+    "token ids": "prompts are sent as text, so their lengths in tokens may be off",
+}
+"""What it costs to leave out a field that a server refuses."""
+
+
+class Dropped(NamedTuple):
+    """A field that the server refuses, and what leaving it out costs."""
+
+    field: str
+    cost: str
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the probe found. `ask` is how requests are put from now on.
+
+    `usage` tells where token counts ride, None if nowhere; `role_early` whether a chunk without text comes well
+    before the first token. `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server
+    counts beyond the planned prompt (None: it does not tell). `tokenize` is the address that counts the tokens of a
+    text, `cautions` are sentences for the user.
+    """
+
+    ask: Ask = field(default_factory=Ask)
+    dropped: tuple[Dropped, ...] = ()
+    usage: UsageForm | None = None
+    role_early: bool = False
+    done: bool = False
+    finish_reason: bool = False
+    tokens_per_event: float | None = None
+    cached_tokens: bool = False
+    overhead_tokens: int | None = None
+    length_error: float | None = None
+    tokenize: str | None = None
+    tokenize_form: TokenizeForm = "prompt"
+    max_model_len: int | None = None
+    server: str | None = None
+    kind: str | None = None
+    cautions: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, object]:
+        """Facts for run.json; secrets are still to be taken out."""
+        return {
+            "accepted": accepted(self.ask),
+            "dropped": [{"field": name, "cost": cost} for name, cost in self.dropped],
+            "prompt": "token ids" if self.ask.prompt == "ids" else "text",
+            "usage": self.usage,
+            "role_chunk_early": self.role_early,
+            "done": self.done,
+            "finish_reason": self.finish_reason,
+            "tokens_per_event": self.tokens_per_event,
+            "cached_tokens": self.cached_tokens,
+            "token_ids": self.ask.prompt == "ids",
+            "tokenize": self.tokenize,
+            "max_model_len": self.max_model_len,
+            "server": self.server,
+            "kind": self.kind,
+            "prompt_overhead_tokens": self.overhead_tokens,
+            "prompt_length_error": self.length_error,
+        }
+
+
+def accepted(ask: Ask) -> list[str]:
+    """The fields beyond model, prompt and stream that are sent."""
+    named = {
+        ask.length: True,
+        "include_usage": ask.stream and ask.include_usage,
+        "continuous_usage_stats": ask.stream and ask.include_usage and ask.continuous_usage,
+        "ignore_eos": ask.ignore_eos,
+        "min_tokens": ask.min_tokens,
+        "generation_config": ask.generation_config,
+        "temperature": ask.temperature is not None,
+        "top_p": ask.top_p is not None,
+        "seed": ask.seed is not None,
+        "stop": bool(ask.stop),
+        **dict.fromkeys(ask.extra, True),
+    }
+    return [name for name, sent in named.items() if sent]

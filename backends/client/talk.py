@@ -1,0 +1,190 @@
+"""Plain conversations with a server before and after the run, over aiohttp. Nothing here is measured."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import aiohttp
+
+from backends.client import chunks, counting, sse, stream
+from backends.client.secrets import Redaction
+from backends.client.stream import Stream
+from harness.errors import BackendError
+
+if TYPE_CHECKING:
+    import ssl
+    from types import TracebackType
+
+    from backends.client.body import Builder
+    from harness.api import Request
+
+EARLY_S = 0.005
+"""A role chunk that precedes the first token by more is called early."""
+MOST_BYTES = 1 << 24
+
+
+@dataclass(slots=True)
+class Heard:
+    """An answer outside the run. `events` token events; `early` whether a chunk without text came well before them."""
+
+    status: int
+    headers: Mapping[str, str]
+    stream: Stream = field(default_factory=Stream)
+    words: str = ""
+    events: int = 0
+    streamed: bool = False
+    early: bool = False
+    cut: bool = False
+
+    @property
+    def tokens(self) -> int | None:
+        """Completion tokens by the server's own count."""
+        return chunks.whole(self.stream.usage.get("completion_tokens"))
+
+    @property
+    def prompt_tokens(self) -> int | None:
+        """Prompt tokens by the server's own count."""
+        return chunks.whole(self.stream.usage.get("prompt_tokens"))
+
+
+class Talk:
+    """`async with Talk(url, ...) as talk`. Every failure of the connection is a BackendError in one sentence."""
+
+    __slots__ = ("_key", "_proxy", "_redaction", "_session", "_ssl", "_timeout_s", "url")
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str | None = None,
+        redaction: Redaction | None = None,
+        ssl: ssl.SSLContext | bool = True,
+        proxy: str | None = None,
+        timeout_s: float = 600.0,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._key, self._ssl, self._proxy, self._timeout_s = key, ssl, proxy, timeout_s
+        self._redaction = redaction or Redaction((key,) if key else ())
+        ours = {"Authorization": f"Bearer {key}"} if key else {}
+        named = {name.lower() for name, _ in headers}
+        self._session = aiohttp.ClientSession(
+            headers=[(n, v) for n, v in ours.items() if n.lower() not in named] + list(headers),
+            timeout=aiohttp.ClientTimeout(total=timeout_s, connect=10.0),
+            connector=aiohttp.TCPConnector(ssl=ssl, force_close=True),
+        )
+
+    def __repr__(self) -> str:
+        return f"<Talk with {self._redaction.url(self.url)}>"
+
+    async def __aenter__(self) -> Talk:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.close()
+
+    @property
+    def root(self) -> str:
+        """The address without `/v1`."""
+        return self.url.removesuffix("/v1")
+
+    async def get(self, url: str) -> tuple[int, Mapping[str, str], object]:
+        """Status, headers and JSON (None if it is none)."""
+        try:
+            async with self._session.get(url, proxy=self._proxy, allow_redirects=False) as answer:
+                return answer.status, answer.headers, _json(await answer.content.read(MOST_BYTES))
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._failed(error) from None
+
+    async def post(self, url: str, value: Mapping[str, object]) -> tuple[int, object]:
+        """Status and JSON of a small question."""
+        try:
+            async with self._session.post(url, json=value, proxy=self._proxy, allow_redirects=False) as answer:
+                return answer.status, _json(await answer.content.read(MOST_BYTES))
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._failed(error) from None
+
+    async def ask(self, builder: Builder, request: Request, path: str) -> Heard:
+        """Send a request as it is sent in the run; hang up when far more tokens come than were asked."""
+        most = 4 * request.output_tokens + 16
+        try:
+            async with self._session.post(
+                self.url + path,
+                data=builder.body(request),
+                headers=builder.headers(request),
+                proxy=self._proxy,
+                allow_redirects=False,
+            ) as answer:
+                return await self._hear(answer, most)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise self._failed(error) from None
+
+    async def _hear(self, answer: aiohttp.ClientResponse, most_events: int) -> Heard:
+        data, ends, at_s, cut = bytearray(), [], [], False
+        try:
+            async for piece in answer.content.iter_any():
+                at_s.append(time.monotonic())
+                data += piece
+                ends.append(len(data))
+                if data.count(b"data:") > most_events or len(data) > MOST_BYTES:
+                    cut = True
+                    break
+        except aiohttp.ClientPayloadError:
+            cut = True
+        heard = Heard(answer.status, answer.headers, cut=cut)
+        self._fill(heard, bytes(data), list(zip(ends, at_s, strict=True)))
+        return heard
+
+    def _fill(self, heard: Heard, body: bytes, arrivals: list[tuple[int, float]]) -> None:
+        heard.streamed = body.lstrip().startswith((b"data:", b":", b"event:", b"id:"))
+        if heard.status == 200 and heard.streamed:
+            said = heard.stream = stream.follow(sse.events(body), whole=not heard.cut)
+            tokens = counting.count(said).which
+            heard.events = len(tokens)
+            if said.fault is not None:
+                heard.words = self.shown(said.fault)
+            if tokens and said.first_role is not None:
+                gap_s = _arrival(arrivals, said.end[tokens[0]]) - _arrival(arrivals, said.first_role)
+                heard.early = gap_s > EARLY_S
+            return
+        found = _json(body)
+        chunk = found if isinstance(found, dict) else {}
+        words = chunks.error_text(chunk) or chunk.get("message") or chunk.get("detail")
+        heard.words = self.shown(str(words or body[:2000].decode(errors="replace"))) if heard.status != 200 else ""
+        if heard.status == 200:
+            stream.take(heard.stream, chunk, len(body))
+            heard.events = len(counting.count(heard.stream).which)
+            heard.words = self.shown(chunks.error_text(chunk) or "")
+
+    def shown(self, text: str) -> str:
+        """A server's words in one line of at most 300 characters, without secrets."""
+        return self._redaction.text(" ".join(text.split()))[:300]
+
+    def _failed(self, error: BaseException) -> BackendError:
+        where = self._redaction.url(self.url)
+        if isinstance(error, TimeoutError | asyncio.TimeoutError):
+            return BackendError(f"The server at {where} gave no answer within {self._timeout_s:g} s.")
+        if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
+            why = self.shown(str(error))
+            return BackendError(f"No trusted connection to {where}: {why}; name its authority with ca=FILE.")
+        why = self.shown(str(error) or type(error).__name__)
+        return BackendError(f"No server answers at {where}: {why}.")
+
+
+def _arrival(arrivals: list[tuple[int, float]], end: int) -> float:
+    return next(at_s for reached, at_s in arrivals if reached >= end)
+
+
+def _json(data: bytes) -> object:
+    try:
+        found: object = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return found
