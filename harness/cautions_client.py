@@ -116,12 +116,15 @@ def _late_s(requests: pa.Table) -> Floats:
 
 
 def _ttft_limit_s(requests: pa.Table, objective: Slo) -> Floats:
-    """(requests,) the tightest bound on TTFT of each request, infinite where it has none."""
-    limit_s = np.full(len(requests), np.inf)
+    """(requests,) the tightest bound on TTFT of each request, infinite where it has none; that of a class stands in
+    the place of that for all, and that of a request in the place of both."""
+    limits: dict[str | None, float] = {}
     for bound in objective.bounds:
         if bound.metric in ("ttft", "ttft_sent"):
-            same = True if bound.tag is None else pc.fill_null(pc.equal(requests["tag"], bound.tag), False).to_numpy()
-            limit_s = np.where(same, np.minimum(limit_s, bound.limit), limit_s)
+            limits[bound.tag] = min(bound.limit, limits.get(bound.tag, np.inf))
+    limit_s = np.full(len(requests), limits.pop(None, np.inf))
+    for tag, limit in limits.items():
+        limit_s[pc.fill_null(pc.equal(requests["tag"], tag), False).to_numpy()] = limit
     own = number(requests, OWN["ttft"])
     return np.where(np.isnan(own), limit_s, own)
 

@@ -1,0 +1,238 @@
+"""What is said of a run against a remote server: where the client may be what was seen, and what decides nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import cautions_client, conclude, resolution, server_view, slo
+from harness.drive import Outcome
+from harness.folder import Run
+from harness.gap_law import Law
+from harness.run import exit_code
+
+RemoteRun = Callable[..., Run]
+FINE = "ttft=0.25,tpot=0.1"
+DROPPED = {"fields": [], "dropped": [{"field": "ignore_eos", "cost": "answers may be shorter than asked"}]}
+BACKEND = {"name": "openai", "url": "http://127.0.0.1:8000/v1", "model": "m"}
+
+
+def concluded(run: Run) -> dict[str, Any]:
+    """The run.json of a run that has ended."""
+    told = conclude.conclude(run, slo.restored(run.info), Law(5.0, known=False), outcome(run))
+    return {**run.info, **told}
+
+
+def codes(run: Run) -> list[str]:
+    return [warning["code"] for warning in concluded(run)["warnings"]]
+
+
+def few(found: list[str]) -> list[str]:
+    """Without the warning that sixty requests are few."""
+    return [code for code in found if code != "few-requests"]
+
+
+def floor_of(ttft_s: float) -> dict[str, Any]:
+    return {name: {"p50_s": ttft_s / 3, "p99_s": ttft_s} for name in ("ttft", "itl", "tpot", "e2e")}
+
+
+def test_a_sound_run_has_nothing_to_say(remote_run: RemoteRun) -> None:
+    """Warnings that always come are read by nobody."""
+    told = concluded(remote_run())
+
+    assert few([w["code"] for w in told["warnings"]]) == []
+    assert told["verdict"]["valid"]
+    assert told["verdict"]["unresolved"] is False
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "late-for-bound": {"ask": {"sent_s": lambda r: r.scheduled_s + 0.009}, "slo": "ttft=0.15"},
+    "slow-reader": {"sender": {"read_lag_p99_s": 0.0021}},
+    "shared-reads": {"sender": {"shared_share": 0.051}},
+    "busy-sender": {"sender": {"cpu_share_max": 0.81}},
+    "stalled-sender": {"sender": {"stall_max_s": 0.021}},
+    "collected-garbage": {"sender": {"gc_max_s": 0.006}},
+    "other-load": {"sender": {"other_load_cores": 0.21}},
+    "slow-connect": {"wire": {"connect_s": 0.011}},
+    "retransmits": {"sender": {"retransmit_share": 0.002}},
+    "resent": {"sender": {"resent": 2}},
+    "open-files": {"sender": {"open_files": 900, "open_files_limit": 1024}},
+    "clock": {"sender": {"clock_steps": 1}},
+    "process-stamps": {"client": {"senders": 1, "stamps": "process", "per_sender": []}},
+    "fallen-back-stamps": {"sender": {"process_stamps": 20}},
+    "floor": {"floor": floor_of(0.011), "slo": "tpot=0.1"},
+    "unresolved": {"floor": floor_of(0.004), "slo": "ttft=0.145"},
+    "counted-by-chunks": {"wire": {"counted_by": "events"}},
+    "tokens-per-event": {"ask": {"output_tokens": 22, "output_tokens_asked": 22, "token_n": [2, 2, *[1] * 18]}},
+    "early-event": {"wire": {"first_event_s": lambda e: e.first_event_s - 0.006}},
+    "late-answer": {"wire": {"first_content_s": lambda e: e.first_content_s + 0.006}},
+    "prompt-lengths": {"ask": {"prompt_tokens_server": 103}},
+    "short-answers": {"ask": {"output_tokens_asked": 21}},
+    "dropped-field": {"backend": {**BACKEND, "capabilities": DROPPED}},
+    "insecure": {"backend": {**BACKEND, "insecure": True}},
+    "no-salt": {"backend": {**BACKEND, "salt": "none"}},
+    "server-disagrees": {"server_ttft": 1.06},
+    "shared-server": {"server_requests": 2},
+}
+
+
+@pytest.mark.parametrize("code", CASES)
+def test_what_may_be_the_client_is_told(code: str, remote_run: RemoteRun) -> None:
+    """Somebody would buy a faster server because his client was slow."""
+    run = remote_run(**CASES[code])
+    warning = next(w for w in concluded(run)["warnings"] if w["code"] == code)
+
+    assert code in codes(run)
+    assert warning["message"]
+    assert warning["remedy"] or code in ("late-answer", "dropped-field")
+
+
+NEAR: dict[str, dict[str, Any]] = {
+    "late-for-bound": {"ask": {"sent_s": lambda r: r.scheduled_s + 0.007}, "slo": "ttft=0.15"},
+    "slow-reader": {"sender": {"read_lag_p99_s": 0.0019}},
+    "floor": {"floor": floor_of(0.009), "slo": "tpot=0.1"},
+    "tokens-per-event": {"ask": {"output_tokens": 21, "output_tokens_asked": 21, "token_n": [2, *[1] * 19]}},
+    "prompt-lengths": {"ask": {"prompt_tokens_server": 101}},
+    "short-answers": {"ask": {"output_tokens_asked": 21}, "backend": {**BACKEND, "capabilities": {"fields": []}}},
+    "server-disagrees": {"server_ttft": 1.04},
+}
+
+
+@pytest.mark.parametrize("code", NEAR)
+def test_what_is_within_its_limit_is_not(code: str, remote_run: RemoteRun) -> None:
+    """Warnings that always come are read by nobody."""
+    assert code not in codes(remote_run(**NEAR[code]))
+
+
+def test_a_rate_that_was_not_reached_is_told(remote_run: RemoteRun) -> None:
+    """A slow client would be taken for a quiet one."""
+    run, bounds = remote_run(), slo.parse(FINE)
+    slow = {"drawn_rps": 5.0, "achieved_rps": 4.9, "scheduled": 60, "sent": 60}
+
+    assert "achieved-rate" in [c.code for c in cautions_client.cautions(run, bounds, slow)]
+    assert "achieved-rate" not in [c.code for c in cautions_client.cautions(run, bounds, {**slow, "sent": 50})]
+
+
+def test_a_client_late_beside_its_bound_spoils_the_run(remote_run: RemoteRun) -> None:
+    """TTFT within 0.15 s would be denied to a server because its client was 16 ms late."""
+    late = {"sent_s": lambda r: r.scheduled_s + (0.016 if r.request_id == 0 else 0.0)}
+    told = concluded(remote_run(ask=late, slo="ttft=0.15"))
+
+    assert not told["verdict"]["valid"]
+    assert "1.7% of the requests later than 10% of their TTFT bound" in told["verdict"]["reasons"][0]
+    assert concluded(remote_run(ask=late, slo="ttft=0.17"))["verdict"]["valid"]
+    assert concluded(remote_run(ask=late, slo="tpot=0.1"))["verdict"]["valid"]
+
+
+def test_each_class_is_late_beside_its_own_bound(remote_run: RemoteRun) -> None:
+    """A batch job that may wait a minute would spoil a run by 20 ms."""
+    late = {"sent_s": lambda r: r.scheduled_s + 0.02, "tag": "batch"}
+
+    assert concluded(remote_run(ask=late, slo="ttft=0.15,ttft@batch=60"))["verdict"]["valid"]
+    assert not concluded(remote_run(ask=late, slo="ttft=60,ttft@batch=0.15"))["verdict"]["valid"]
+    assert not concluded(remote_run(ask={**late, "slo_ttft_s": 0.1}, slo="ttft=60"))["verdict"]["valid"]
+
+
+def test_other_runs_are_left_alone(remote_run: RemoteRun) -> None:
+    """A simulation would be warned of its network."""
+    run = remote_run(**CASES["busy-sender"])
+    del run.info["client"]
+    run.info["floor"] = run.info["server"] = None
+
+    assert few(codes(run)) == []
+    assert "resolution" not in concluded(run)
+
+
+def outcome(run: Run) -> Outcome:
+    return Outcome("finished", run.requests.num_rows, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "error_s", "code"),
+    [
+        ("ttft=0.25", 0.002, 0),
+        ("ttft=0.144", 0.002, 5),  # 90% of the requests are within 0.143 s
+        ("ttft=0.1425", 0.002, 5),
+        ("ttft=0.135", 0.002, 1),
+        ("p50:ttft=0.1205", 0.002, 5),
+        ("p50:ttft=0.135", 0.002, 0),
+        ("p50:ttft=0.115", 0.002, 1),
+        ("tpot=0.0201", 0.001, 5),
+        ("tpot=0.0199", 0.00001, 1),
+    ],
+)
+def test_a_bound_within_the_floor_decides_nothing(
+    bounds: str, error_s: float, code: int, remote_run: RemoteRun
+) -> None:
+    """A pipeline would pass or fail by the error of the client that measured."""
+    run = remote_run(slo=bounds, floor=floor_of(error_s))
+    told = concluded(run)
+
+    assert code == exit_code(told, outcome(run), 0.9)
+    assert exit_code(told, outcome(run), None) == 0
+    assert (code == 5) == told["verdict"]["unresolved"] == bool(told["resolution"]["unresolved"])
+
+
+def test_bounds_that_requests_bring_along_are_moved_too(remote_run: RemoteRun) -> None:
+    """The bound of a trace would be decided by the error of the client."""
+    own = {"slo_ttft_s": 0.144}
+    table = remote_run(ask=own).requests
+
+    moved = resolution.resolution(table, slo.parse(""), floor_of(0.002))
+    assert moved is not None
+    assert moved["undecided"]
+    assert ["ttft (per request)"] == moved["unresolved"]
+    assert resolution.resolution(table, slo.parse(""), floor_of(0.0001))["undecided"] is False
+
+
+@pytest.mark.parametrize("floor", [None, {}, {"ttft": None}, {"ttft": {"p50_s": 0.1}}, {"why": "off"}])
+def test_without_a_floor_nothing_is_left_open(floor: Any, remote_run: RemoteRun) -> None:
+    """A run of an older version could not be read."""
+    run = remote_run(floor=floor)
+
+    assert resolution.resolution(run.requests, slo.parse(FINE), floor) is None
+    assert resolution.undecided(concluded(run), 0.9) is False
+
+
+def test_sums_of_the_server_are_those_of_the_run(remote_run: RemoteRun) -> None:
+    """What the server counted before the run would be held against the client."""
+    rows = {row["name"]: row for row in server_view.compared(remote_run())}
+
+    assert rows["requests"]["server"] == 60
+    assert rows["prompt tokens"]["server"] == 6000
+    assert rows["output tokens"]["server"] == 1200
+    assert rows["mean TTFT"]["server"] == pytest.approx(rows["mean TTFT"]["client"])
+    assert rows["mean E2E"]["server"] == pytest.approx(rows["mean E2E"]["client"])
+    assert rows["mean time in its queue"]["server"] == pytest.approx(0.01)
+    assert rows["mean time in its queue"]["within"] is None
+    assert rows["requests in flight, mean"]["server"] == rows["requests in flight, mean"]["client"]
+    assert all(row["within"] in (True, None) for row in rows.values())
+
+
+def test_failed_requests_may_or_may_not_be_counted(remote_run: RemoteRun) -> None:
+    """Ten timeouts that the server ended too would look like another user of it."""
+    run = remote_run(ask={"status": lambda r: "timeout" if r.request_id < 10 else "ok"})
+    rows = {row["name"]: row for row in server_view.compared(run)}
+
+    assert (50.0, 50.0, True) == tuple(rows["requests"][key] for key in ("client", "server", "within"))
+
+
+def test_a_counter_that_begins_again_goes_on(remote_run: RemoteRun) -> None:
+    """A server that was restarted in the run would have counted fewer than nothing."""
+    series = server_view.Series(np.arange(4.0), np.array([100.0, 110.0, 3.0, 5.0]), since_start=True)
+
+    assert series.increase == 15
+    assert dataclasses.replace(series, since_start=False).increase == 115
+    assert [0.0, 100.0, 110.0, 5.0] == series.at(np.array([-1.0, 0.5, 1.0, 9.0])).tolist()
+
+
+def test_a_stranger_is_not_compared(remote_run: RemoteRun) -> None:
+    """A server of no known kind would break the report."""
+    unknown = {"kind": None, "metrics_url": ["http://h/metrics"], "names": {}, "scrapes": 3, "failed": 0, "why": None}
+
+    assert server_view.compared(remote_run(server=unknown)) == []
+    assert server_view.compared(dataclasses.replace(remote_run(), server_metrics=None)) == []
