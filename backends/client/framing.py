@@ -1,0 +1,176 @@
+"""Where an answer ends: the least that must be known of HTTP/1.1 while it arrives, so that its connection gets free.
+
+Reads of a chunked body are looked at only when one of them may hold the last chunk; all else is read after the answer.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+Body = Literal["head", "none", "length", "chunked", "close"]
+LATER = 64
+"""So many reads of a chunked body may wait to be walked: it bounds the work when the last chunk comes."""
+MAX_HEAD_BYTES = 1 << 20
+_HEAD_END = b"\r\n\r\n"
+_DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]", b"\rdata: [DONE]", b"\rdata:[DONE]")
+_HEX = re.compile(rb"[0-9A-Fa-f]{1,15}")
+
+
+class BadFraming(ValueError):
+    """The bytes are not HTTP/1.1; the message says what is wrong, without its subject."""
+
+
+class Framing:
+    """Follows one answer to its end. `take` is given all reads so far and looks at the new ones.
+
+    `body` says how the answer is framed (`head` until that is known), `status` is its HTTP status, `keep` whether the
+    connection can be used again, `done` whether all of it has come.
+    """
+
+    __slots__ = ("_fed", "_left", "_line", "_pending", "_trailer", "body", "done", "keep", "quiet", "status")
+
+    def __init__(self) -> None:
+        self.body: Body = "head"
+        self.status: int | None = None
+        self.keep = False
+        self.done = False
+        self.quiet = False  # a chunked body: most reads need not be looked at
+        self._fed = 0  # reads looked at
+        self._pending = b""  # of the head
+        self._left = 0  # bytes of the body, or of the chunk and the line end after it
+        self._line = b""  # beginning of a line of the chunked framing, cut by the end of a read
+        self._trailer = False
+
+    def __repr__(self) -> str:
+        return f"<Framing {self.status}, {self.body}, {'done' if self.done else 'open'}, {self._fed} reads>"
+
+    def may_end(self, reads: Sequence[bytes]) -> bool:
+        """Whether the newest read can hold the end of a chunked body, or too many have not been looked at."""
+        newest = reads[-1]
+        return len(newest) < 4 or newest.endswith(_HEAD_END) or len(reads) - self._fed >= LATER
+
+    def take(self, reads: Sequence[bytes]) -> bool:
+        """Look at the reads that are new; True when the answer is complete. Raises BadFraming."""
+        while self._fed < len(reads):
+            self._feed(reads[self._fed])
+            self._fed += 1
+        return self.done
+
+    def _feed(self, data: bytes) -> None:
+        if self.done:
+            self.keep = False  # bytes that belong to no answer
+        elif self.body == "head":
+            self._head(data)
+        elif self.body == "chunked":
+            self._chunks(data)
+        elif self.body == "length":
+            self._length(data)
+        elif self.body == "close":
+            self.done = says_done(data)  # nothing follows, and a connection without a length is of no more use
+
+    def _head(self, data: bytes) -> None:
+        pending = self._pending + data if self._pending else data
+        end = pending.find(_HEAD_END)
+        if not pending.startswith(b"HTTP/1."[: len(pending)]):
+            raise BadFraming(f"does not begin like an HTTP/1.1 answer: {pending[:60]!r}")
+        if end < 0:
+            if len(pending) > MAX_HEAD_BYTES:
+                raise BadFraming(f"has a head of more than {MAX_HEAD_BYTES} bytes")
+            self._pending = pending
+            return
+        self._pending = b""
+        rest = pending[end + 4 :]
+        interim = not self._read_head(pending[:end])  # such as 100 Continue: the real one follows
+        if rest and interim:
+            self._head(rest)
+        elif rest:
+            self._feed(rest)
+
+    def _read_head(self, head: bytes) -> bool:
+        """Learn how the body is framed; False for an interim answer, which has none."""
+        lines = head.split(b"\r\n")
+        words = lines[0].split(None, 2)
+        if len(words) < 2 or not words[1].isdigit() or len(words[1]) != 3:
+            raise BadFraming(f"begins with a line that has no status: {lines[0][:60]!r}")
+        status = int(words[1])
+        if 100 <= status < 200 and status != 101:
+            return False
+        self.status = status
+        self._frame(_fields(lines[1:]), one=words[0] != b"HTTP/1.0")
+        return True
+
+    def _frame(self, fields: dict[bytes, bytes], one: bool) -> None:
+        connection = fields.get(b"connection", b"").lower()
+        self.keep = b"close" not in connection if one else b"keep-alive" in connection
+        if self.status in (204, 304):
+            self.body, self.done = "none", True
+        elif b"chunked" in fields.get(b"transfer-encoding", b"").lower():
+            self.body, self.quiet = "chunked", True
+        elif b"content-length" in fields:
+            self._expect(fields[b"content-length"])
+        else:
+            self.body, self.keep = "close", False
+
+    def _expect(self, value: bytes) -> None:
+        if not value.isdigit():
+            raise BadFraming(f"has a Content-Length that is no number: {value[:60]!r}")
+        self.body, self._left = "length", int(value)
+        self.done = self._left == 0
+
+    def _length(self, data: bytes) -> None:
+        self._left -= len(data)
+        self.done = self._left <= 0
+        if self._left < 0:
+            self.keep = False
+
+    def _chunks(self, data: bytes) -> None:
+        """Walk from chunk to chunk (RFC 9112, 7.1); the last one has no bytes, and trailers may follow it."""
+        at, size = 0, len(data)
+        while at < size and not self.done:
+            if self._left:
+                step = min(self._left, size - at)
+                self._left -= step
+                at += step
+                continue
+            end = data.find(b"\n", at)
+            if end < 0:
+                self._line += data[at:]
+                if len(self._line) > MAX_HEAD_BYTES:
+                    raise BadFraming("has a chunk that does not say its size")
+                return
+            line = self._line + data[at:end] if self._line else data[at:end]
+            self._line = b""
+            at = end + 1
+            self._chunk_line(line)
+        if at < size:
+            self.keep = False
+
+    def _chunk_line(self, line: bytes) -> None:
+        if self._trailer:
+            self.done = line in (b"", b"\r")
+            return
+        text = line.partition(b";")[0].strip()
+        if not _HEX.fullmatch(text):
+            raise BadFraming(f"has a chunk whose size is no number: {line[:60]!r}")
+        if length := int(text, 16):
+            self._left = length + 2
+        else:
+            self._trailer = True
+
+
+def says_done(data: bytes) -> bool:
+    """Whether a read ends with the line that ends a stream of events: `data: [DONE]`."""
+    tail = data[-40:].rstrip()
+    return tail.endswith(_DONE) or tail in (b"data: [DONE]", b"data:[DONE]")
+
+
+def _fields(lines: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Header fields by lower-cased name; of a repeated one the values are joined."""
+    fields: dict[bytes, bytes] = {}
+    for line in lines:
+        name, _, value = line.partition(b":")
+        key = name.strip().lower()
+        fields[key] = fields[key] + b", " + value.strip() if key in fields else value.strip()
+    return fields

@@ -1,0 +1,396 @@
+"""All connections of one process to the servers under test: which one a request takes, and when it is given up.
+
+A connection carries one request at a time and is used again last in, first out, but never after `MAX_IDLE_S` of
+idleness: servers close idle connections after 5 s (uvicorn), and a request sent at that moment is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from backends.client.answer import Answer, How
+from backends.client.connection import Call, Connection, Peer, Wire, poller
+from backends.client.framing import says_done
+from backends.client.stamps import Clock, Lags
+
+Route = Literal["round-robin", "least-outstanding", "reject-forward"]
+MAX_IDLE_S = 2.0
+RESEND_S = 1.0
+"""A reused connection that ends without an answer within this time was closed before the server saw the request."""
+REJECTIONS = frozenset((429, 503, 529))
+SWEEP_S = 0.25
+QUIET_S = 1.0
+"""An answer silent for so long is looked at again: its end may stand before bytes that do not belong to it."""
+WARM_GAP_S = 0.002
+"""Between two connections opened ahead of a run, so that no backlog overflows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds after which a request is given up; None: never.
+
+    `total_s` counts from the sending, `first_token_s` too, `idle_s` from the last bytes.
+    """
+
+    connect_s: float = 10.0
+    total_s: float | None = 600.0
+    first_token_s: float | None = None
+    idle_s: float | None = None
+
+    @property
+    def sweep_s(self) -> float:
+        """How often to look whether one has passed: a quarter of the shortest, 10 ms to `SWEEP_S`."""
+        given = [s for s in (self.connect_s, self.total_s, self.first_token_s, self.idle_s) if s is not None]
+        return min(SWEEP_S, max(0.01, min(given) / 4))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One server: `first` is the beginning of each request to it (request line and Host), `label` names it."""
+
+    first: bytes
+    peer: Peer
+    label: str
+
+
+class Pool:
+    """The connections of one sender. All methods are called in its event loop."""
+
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        limits: Limits | None = None,
+        route: Route = "round-robin",
+        sender: int = 0,
+        started: Callable[[Answer], bool] | None = None,
+    ) -> None:
+        """`started` tells whether a first token is among the reads of an answer; `first_token_s` needs it."""
+        self._targets = tuple(targets)
+        self._limits = limits or Limits()
+        self._route = route
+        self._sender = sender
+        self._started = started or (lambda answer: bool(answer.data))
+        self._loop = asyncio.get_running_loop()
+        self.clock = Clock()
+        self.lags = Lags()
+        self.wire = Wire()
+        self._poller = poller(self.clock, self._loop)
+        self._idle: list[list[Connection]] = [[] for _ in self._targets]
+        self._busy: list[int] = [0] * len(self._targets)
+        self._calls: dict[int, Call] = {}
+        self._connecting: dict[Connection, None] = {}
+        self._spare = 0
+        self._closed = False
+        self._open_now = 0
+        self._opened = 0
+        self._opened_most = 0
+        self._resent = 0
+        self._sent = 0
+        self._connect_s = array("d")
+        self._quiet_at_s = 0.0
+        self._arrived: asyncio.Event = asyncio.Event()
+        self._timer = self._loop.call_later(self._limits.sweep_s, self._sweep)
+
+    def __repr__(self) -> str:
+        idle = sum(map(len, self._idle))
+        return f"<Pool {len(self._calls)} calls, {idle} idle, {len(self._connecting)} connecting>"
+
+    def check(self) -> None:
+        """Raise AssertionError unless every connection and call is accounted for."""
+        waiting = sum(1 for c in self._connecting if c.call is not None)
+        sending = sum(1 for c in self._calls.values() if c.connection is not None and c.connection.stage == "open")
+        assert len(self._calls) == waiting + sending, (len(self._calls), waiting, sending)
+        assert sum(self._busy) == len(self._calls), (self._busy, len(self._calls))
+        assert self._open_now == sum(map(len, self._idle)) + sending + len(self._connecting), repr(self)
+        assert all(c.stage == "open" and c.call is None for idle in self._idle for c in idle)
+
+    async def warm(self, count: int, spare: int = 0) -> None:
+        """Open `count` connections ahead, and keep `spare` unused ones from now on. Returns when they are open or not.
+
+        A server that takes none is found out by the first request.
+        """
+        self._spare = spare
+        for k in range(count):
+            self._dial(k % len(self._targets), None)
+            await asyncio.sleep(WARM_GAP_S if k % 8 == 7 else 0)
+        while any(c.call is None for c in self._connecting):
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def start_clock(self, epoch_s: float) -> None:
+        """Times count from `epoch_s` of the monotonic clock from now on."""
+        self.clock.start(epoch_s)
+
+    def send(self, request_id: int, rest: bytes) -> asyncio.Future[Answer]:
+        """Send now, on an open connection or as soon as one is open. The future never fails."""
+        call = Call(request_id, rest, self._loop.create_future(), time.monotonic())
+        call.answer.sender = self._sender
+        self._calls[request_id] = call
+        self._sent += 1
+        self._dispatch(call, self._choose(call))
+        return call.future
+
+    def hang_up(self, request_id: int, how: How, why: str) -> None:
+        """End a request under way; nothing happens when it has ended."""
+        call = self._calls.get(request_id)
+        if call is None:
+            return
+        if call.connection is not None:
+            self._forget(call.connection)
+            call.connection.close()
+        self._finish(call, how, why)
+
+    def facts(self) -> Mapping[str, object]:
+        """What this sender knows of its connections, for run.json."""
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        connect_s = sorted(self._connect_s)
+        return {
+            "sent": self._sent,
+            "stamps": "process" if self.lags.reads and self.lags.process_stamps == self.lags.reads else "kernel",
+            "reads": self.lags.reads,
+            "process_stamps": self.lags.process_stamps,
+            "read_lag_p50_s": self.lags.quantile_s(0.5),
+            "read_lag_p99_s": self.lags.quantile_s(0.99),
+            "read_lag_max_s": self.lags.max_s,
+            "clock_steps": self.clock.steps,
+            "clock_slope_ppm": self.clock.slope_ppm,
+            "connections_opened": self._opened,
+            "connections_most": self._opened_most,
+            "connect_p99_s": connect_s[int(0.99 * len(connect_s))] if connect_s else None,
+            "resent": self._resent,
+            "segments": self.wire.segments,
+            "retransmits": self.wire.retransmits,
+            "open_files": open_files(self._opened_most - self._open_now),
+            "open_files_limit": soft,
+        }
+
+    def close(self) -> None:
+        """Hang up on everybody. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._timer.cancel()
+        for request_id in list(self._calls):
+            self.hang_up(request_id, "cancelled", "the client was closed")
+        for connection in [*self._connecting, *(c for idle in self._idle for c in idle)]:
+            connection.close()
+        self._connecting.clear()
+        self._idle = [[] for _ in self._targets]
+        self._open_now = 0
+        self._poller.close()
+
+    def opened(self, connection: Connection) -> None:
+        """A connection can be sent to: by the call that waits for it, or by one that comes later."""
+        self._connecting.pop(connection, None)
+        self._opened += 1
+        self._connect_s.append(connection.opened_s - connection.began_s)
+        call = connection.call
+        if call is None:
+            self._idle[connection.target].append(connection)
+        else:
+            if call.answer.connect_s is None:
+                call.answer.connect_s = connection.opened_s - call.asked_s
+            connection.send(call, self._targets[connection.target].first)
+        self._arrived.set()
+
+    def ended(self, connection: Connection, how: How, why: str | None) -> None:
+        """The call of a connection has ended, or the connection was lost."""
+        call = connection.call
+        if call is None:
+            self._forget(connection)
+            self._arrived.set()
+        elif how != "complete":
+            self._forget(connection)
+            if self._never_seen(call, connection, how):
+                self._send_again(call)
+            elif how != "refused" or not self._forward(call):
+                self._finish(call, how, why)
+        else:
+            status = connection.http_status
+            self._give_back(connection)
+            if status not in REJECTIONS or not self._forward(call):
+                self._finish(call, how, why)
+
+    def _choose(self, call: Call) -> int:
+        """The server that a call goes to next; ties go in turn, so that equal servers get equal shares."""
+        count = len(self._targets)
+        if count == 1:
+            return 0
+        turn = call.request_id % count
+        order = [(turn + k) % count for k in range(count) if (turn + k) % count not in call.refused_by]
+        return order[0] if self._route == "round-robin" else min(order, key=self._busy.__getitem__)
+
+    def _dispatch(self, call: Call, target: int) -> None:
+        call.target = target
+        call.answer.address = self._targets[target].label
+        self._busy[target] += 1
+        connection = self._take_idle(target)
+        if connection is None:
+            self._dial(target, call)
+        else:
+            connection.send(call, self._targets[target].first)
+
+    def _take_idle(self, target: int) -> Connection | None:
+        """The connection that was used last, unless it has been idle for too long; then they all have."""
+        idle = self._idle[target]
+        if not idle:
+            return None
+        connection = idle.pop()
+        if time.monotonic() - connection.idle_since_s <= MAX_IDLE_S:
+            return connection
+        idle.append(connection)
+        for old in idle[:]:
+            self._drop(old)
+        return None
+
+    def _dial(self, target: int, call: Call | None) -> None:
+        connection = Connection(self._targets[target].peer, target, self, self._poller, self.wire)
+        connection.call = call
+        if call is not None:
+            call.connection = connection
+        self._connecting[connection] = None
+        self._open_now += 1
+        self._opened_most = max(self._opened_most, self._open_now)
+        connection.dial()
+
+    def _never_seen(self, call: Call, connection: Connection, how: How) -> bool:
+        """Whether a reused connection was closed before the server saw this request, which may then be sent again."""
+        answer = call.answer
+        gone = connection.answers > 0 and how in ("closed", "reset") and not answer.data and not answer.resent
+        return gone and answer.sent_s is not None and self.clock.now_s() - answer.sent_s <= RESEND_S
+
+    def _send_again(self, call: Call) -> None:
+        self._resent += 1
+        call.answer.resent = True
+        call.answer.written_s = None
+        call.asked_s = time.monotonic()
+        self._dial(call.target, call)
+
+    def _forward(self, call: Call) -> bool:
+        """Offer a refused request to the next server (P/D-Serve); False when all have refused it."""
+        if self._route != "reject-forward" or len(call.refused_by) + 1 >= len(self._targets):
+            return False
+        call.refused_by += (call.target,)
+        self._busy[call.target] -= 1
+        answer = call.answer
+        call.answer = Answer(self._sender, sent_s=answer.sent_s, connect_s=answer.connect_s, resent=answer.resent)
+        self._dispatch(call, self._choose(call))
+        return True
+
+    def _give_back(self, connection: Connection) -> None:
+        """An answer is complete: its connection can take the next request, if it is still open."""
+        connection.call = None
+        if connection.stage == "open":
+            self._idle[connection.target].append(connection)
+        else:
+            self._open_now -= 1
+
+    def _drop(self, connection: Connection) -> None:
+        self._forget(connection)
+        connection.close()
+
+    def _forget(self, connection: Connection) -> None:
+        self._connecting.pop(connection, None)
+        connection.call = None
+        idle = self._idle[connection.target]
+        if connection in idle:
+            idle.remove(connection)
+        self._open_now -= 1
+
+    def _finish(self, call: Call, how: How, why: str | None) -> None:
+        answer = call.answer
+        answer.how, answer.why, answer.ended_s = how, why, self.clock.now_s()
+        del self._calls[call.request_id]
+        self._busy[call.target] -= 1
+        call.connection = None
+        self.lags.add(answer.read_s, answer.stamp_s, answer.process_stamps)
+        if not call.future.done():
+            call.future.set_result(answer)
+
+    def _sweep(self) -> None:
+        """Coarse housekeeping: limits that have passed, connections too long idle, the clocks."""
+        self._timer = self._loop.call_later(self._limits.sweep_s, self._sweep)
+        self.clock.sample()
+        now_s = time.monotonic()
+        self._sweep_connecting(now_s)
+        self._sweep_total(now_s - self.clock.epoch_s)
+        self._sweep_idle(now_s)
+        limits = self._limits
+        if limits.idle_s is not None or limits.first_token_s is not None or now_s - self._quiet_at_s >= QUIET_S:
+            self._quiet_at_s = now_s
+            for call in list(self._calls.values()):
+                self._sweep_call(call, now_s - self.clock.epoch_s)
+
+    def _sweep_connecting(self, now_s: float) -> None:
+        """Give up connections that do not open; the oldest stand first."""
+        for connection in list(self._connecting):
+            if now_s - connection.began_s < self._limits.connect_s:
+                return
+            connection.close()
+            self.ended(connection, "timeout", f"no connection within {self._limits.connect_s:g} s")
+
+    def _sweep_total(self, run_s: float) -> None:
+        """Hang up on answers that take too long; the oldest stand first, but forwarded ones keep their place."""
+        total_s = self._limits.total_s
+        if total_s is None:
+            return
+        for call in list(self._calls.values()):
+            sent_s = call.answer.sent_s
+            if sent_s is not None and run_s - sent_s < total_s:
+                return
+            if sent_s is not None:
+                self.hang_up(call.request_id, "timeout", f"no end within {total_s:g} s")
+
+    def _sweep_idle(self, now_s: float) -> None:
+        for target, idle in enumerate(self._idle):
+            while idle and now_s - idle[0].idle_since_s > MAX_IDLE_S:
+                self._drop(idle[0])
+            missing = self._spare - len(idle) - sum(1 for c in self._connecting if c.target == target)
+            for _ in range(missing):
+                self._dial(target, None)
+
+    def _sweep_call(self, call: Call, run_s: float) -> None:
+        """One answer under way: is it silent for too long, without a first token, or complete without our seeing it?"""
+        limits, sent_s, connection = self._limits, call.answer.sent_s, call.connection
+        if sent_s is None or connection is None:
+            return
+        if limits.idle_s is not None and run_s - call.heard_s > limits.idle_s:
+            self.hang_up(call.request_id, "timeout", f"nothing came for {limits.idle_s:g} s")
+        elif limits.first_token_s is not None and not call.started and run_s - sent_s > limits.first_token_s:
+            call.started = self._started(call.answer)
+            if not call.started:
+                self.hang_up(call.request_id, "timeout", f"no first token within {limits.first_token_s:g} s")
+        elif run_s - call.heard_s > QUIET_S and call.answer.data:
+            self._sweep_quiet(call, connection)
+
+    def _sweep_quiet(self, call: Call, connection: Connection) -> None:
+        """The framing of a silent answer may be done, or never be: `[DONE]` ends a stream whatever the framing says."""
+        connection.look_again()
+        if call.connection is connection and says_done(call.answer.data[-1]):
+            connection.close()
+            self.ended(connection, "closed", "the server left the answer open after [DONE]")
+
+
+def open_files(otherwise: int) -> int:
+    """Files that this process has open now, and so many more; only the latter where there is no /proc."""
+    try:
+        return sum(1 for _ in Path("/proc/self/fd").iterdir()) + otherwise
+    except OSError:
+        return otherwise
+
+
+def allow_open_files(needed: int) -> int:
+    """Raise the soft limit on open files as far as the hard one allows; returns the limit. Never lowers it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return soft
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted

@@ -1,0 +1,200 @@
+"""When bytes arrived, by the clock of the kernel: times that stay right when the process that reads them is late.
+
+Linux stamps what a socket with SO_TIMESTAMPNS receives with the time of the real-time clock. A read of several segments
+carries the stamp of the newest, so a stamp is never early, and late at most by as much as the reader was.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+import time
+from array import array
+from collections.abc import Sequence
+from operator import sub
+
+SO_TIMESTAMPNS = 35
+"""Number of the socket option and of its control message on Linux (asm-generic/socket.h: x86-64, arm64)."""
+STAMP = struct.Struct("=qq")
+"""The control message: seconds and nanoseconds of the real-time clock."""
+CONTROL_BYTES = 64
+"""Room for one control message of 16 bytes."""
+STEP_S = 1e-4
+"""A jump of the real-time clock against the monotonic one by more than this is a step."""
+MAX_AGE_S = 1.0
+"""A stamp older than this when it is read is not believed."""
+AGEING = 1e-5
+"""The kept offset loses 10 us of its accuracy a second: both clocks are slewed alike, only small steps part them."""
+KEPT_LAGS = 1 << 18
+
+
+def stamped_socket(family: int) -> tuple[socket.socket, bool]:
+    """A non-blocking TCP socket without delay, and whether the kernel promised to stamp what it receives."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if not sys.platform.startswith("linux"):
+        return sock, False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    except OSError:
+        return sock, False
+    return sock, True
+
+
+def kernel_stamps() -> bool:
+    """Whether this machine stamps bytes that arrive over TCP, found out by sending one to itself."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            sock, promised = stamped_socket(socket.AF_INET)
+            with sock:
+                if not promised:
+                    return False
+                sock.setblocking(True)
+                sock.settimeout(1.0)
+                sock.connect(listener.getsockname())
+                peer, _ = listener.accept()
+                with peer:
+                    peer.sendall(b"?")
+                    return stamp_of(sock.recvmsg(1, CONTROL_BYTES)[1]) is not None
+    except OSError:
+        return False
+
+
+def stamp_of(control: Sequence[tuple[int, int, bytes]]) -> tuple[int, int] | None:
+    """(seconds, nanoseconds) of the real-time clock in the control messages of a read, None without a stamp."""
+    for level, kind, data in control:
+        if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS and len(data) == STAMP.size:
+            seconds, nanoseconds = STAMP.unpack(data)
+            return seconds, nanoseconds
+    return None
+
+
+class Clock:
+    """Turns stamps of the real-time clock into seconds of the run, and notices when that clock is set.
+
+    The offset of the two clocks is sampled at every wake-up between two readings of the monotonic clock, and the one
+    from the narrowest bracket is kept. After a step no stamp is believed until everything that waited has been read.
+    """
+
+    __slots__ = ("_at_s", "_base_s", "_first_at_s", "_first_s", "_half_s", "_offset_s", "epoch_s", "shift_s",
+                 "slope_ppm", "steps", "trusted")  # fmt: skip
+
+    def __init__(self) -> None:
+        self.epoch_s = 0.0
+        self.steps = 0
+        self.slope_ppm = 0.0
+        self.trusted = True
+        self._base_s = int(time.time())
+        self._half_s = 1.0
+        self._offset_s = 0.0
+        self.shift_s = 0.0
+        self._restart(*self._bracket())
+
+    def __repr__(self) -> str:
+        return f"<Clock {self.steps} steps, slope {self.slope_ppm:.1f} ppm, {'' if self.trusted else 'not '}trusted>"
+
+    @property
+    def base_s(self) -> int:
+        """Whole seconds taken off the real-time clock, so that a float keeps its nanoseconds."""
+        return self._base_s
+
+    def start(self, epoch_s: float) -> None:
+        """Times count from `epoch_s` of the monotonic clock from now on."""
+        self.epoch_s = epoch_s
+        self.shift_s = self._offset_s + epoch_s
+
+    def now_s(self) -> float:
+        """Seconds of the run."""
+        return time.monotonic() - self.epoch_s
+
+    def sample(self) -> None:
+        """Compare the clocks; to be called before the stamps of a wake-up are converted."""
+        offset_s, half_s, at_s = self._bracket()
+        if abs(offset_s - self._offset_s) > STEP_S + half_s + self._half_s:
+            self.steps += 1
+            self.trusted = False
+            self._restart(offset_s, half_s, at_s)
+        elif half_s <= self._half_s + AGEING * (at_s - self._at_s):
+            self._keep(offset_s, half_s, at_s)
+
+    def caught_up(self) -> None:
+        """Nothing that arrived before the last step waits to be read any more."""
+        self.trusted = True
+
+    def run_s(self, seconds: int, nanoseconds: int) -> float:
+        """A stamp in seconds of the run."""
+        return seconds - self._base_s + nanoseconds * 1e-9 - self.shift_s
+
+    def stamp_s(self, control: Sequence[tuple[int, int, bytes]], read_s: float, last_s: float) -> float | None:
+        """When what was read at `read_s` arrived, in seconds of the run; None when the kernel's word is not believed.
+
+        That is when it is missing, later than the reading, earlier than `last_s` (the stamp before it on this
+        connection), more than a second old, or taken around a step of the clock.
+        """
+        if not self.trusted or not control:
+            return None
+        given = stamp_of(control)
+        if given is None:
+            return None
+        at_s = self.run_s(*given)
+        return at_s if last_s <= at_s <= read_s and read_s - at_s <= MAX_AGE_S else None
+
+    def _bracket(self) -> tuple[float, float, float]:
+        """(offset, half the width of its bracket, when): the real-time clock minus the monotonic one."""
+        before_s = time.monotonic()
+        real_ns = time.time_ns()
+        after_s = time.monotonic()
+        return (
+            (real_ns - self._base_s * 1_000_000_000) * 1e-9 - (before_s + after_s) / 2,
+            (after_s - before_s) / 2,
+            after_s,
+        )
+
+    def _restart(self, offset_s: float, half_s: float, at_s: float) -> None:
+        self._first_s, self._first_at_s = offset_s, at_s
+        self._keep(offset_s, half_s, at_s)
+
+    def _keep(self, offset_s: float, half_s: float, at_s: float) -> None:
+        self._offset_s, self._half_s, self._at_s = offset_s, half_s, at_s
+        self.shift_s = offset_s + self.epoch_s
+        if at_s - self._first_at_s >= 1.0:
+            slope_ppm = 1e6 * (offset_s - self._first_s) / (at_s - self._first_at_s)
+            self.slope_ppm = max(self.slope_ppm, slope_ppm, key=abs)
+
+
+class Lags:
+    """How long bytes waited for their reader, over all answers of a process, in bounded memory.
+
+    When it is full every second value is forgotten, and from then on only every second read is taken.
+    """
+
+    __slots__ = ("_every", "_lag_s", "max_s", "process_stamps", "reads")
+
+    def __init__(self) -> None:
+        self._lag_s = array("d")
+        self._every = 1
+        self.max_s = 0.0
+        self.reads = 0
+        self.process_stamps = 0
+
+    def __repr__(self) -> str:
+        return f"<Lags {self.reads} reads, {self.process_stamps} without a stamp, max {self.max_s * 1e3:.3f} ms>"
+
+    def add(self, read_s: array[float], stamp_s: array[float], process_stamps: int) -> None:
+        """The reads of one answer."""
+        self.reads += len(read_s)
+        self.process_stamps += process_stamps
+        lag_s = array("d", map(sub, read_s, stamp_s))
+        if lag_s:
+            self.max_s = max(self.max_s, max(lag_s))
+            self._lag_s.extend(lag_s[:: self._every])
+        if len(self._lag_s) > KEPT_LAGS:
+            self._lag_s = self._lag_s[::2]
+            self._every *= 2
+
+    def quantile_s(self, share: float) -> float | None:
+        """The lag that this share of the reads did not exceed, None without reads."""
+        ordered = sorted(self._lag_s)
+        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else None

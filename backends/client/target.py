@@ -1,0 +1,146 @@
+"""Where servers are and how to get there: addresses looked up before the run, proxies, certificates."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from backends.client.connection import Peer, SocketAddress
+from harness.errors import BackendError, UsageError
+
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """Whose certificates are believed, and which one we show: files in PEM form; `insecure` believes anybody."""
+
+    ca: str | None = None
+    client_cert: str | None = None
+    insecure: bool = False
+
+    def context(self) -> ssl.SSLContext:
+        """For connections to servers. Raises UsageError for files that cannot be used."""
+        context = ssl.create_default_context()
+        context.set_alpn_protocols(["http/1.1"])
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        try:
+            if self.ca is not None:
+                context.load_verify_locations(cafile=self.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(f"No certificates of authorities in ca '{self.ca}': {_why(error)}.") from None
+        try:
+            if self.client_cert is not None:
+                context.load_cert_chain(self.client_cert)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(
+                f"No certificate with its private key in client_cert '{self.client_cert}': {_why(error)}."
+            ) from None
+        return context
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return "it holds none in PEM form"
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One server: its URL, and the addresses of whom we really connect to (the proxy's, where there is one)."""
+
+    url: str
+    addresses: Sequence[tuple[int, SocketAddress]]
+    proxy: str | None = None
+
+    @property
+    def secure(self) -> bool:
+        """Whether it is reached by TLS."""
+        return urlsplit(self.url).scheme == "https"
+
+    @property
+    def whole_url(self) -> bool:
+        """Whether requests must name the whole URL, because a proxy reads them."""
+        return self.proxy is not None and not self.secure
+
+    @property
+    def label(self) -> str:
+        """Host and port."""
+        parts = urlsplit(self.url)
+        host = parts.hostname or ""
+        return f"[{host}]:{_port(parts)}" if ":" in host else f"{host}:{_port(parts)}"
+
+    @property
+    def proxy_headers(self) -> bytes:
+        """What the proxy must be told in every request that it reads, or in its CONNECT."""
+        if self.proxy is None or (user := urlsplit(self.proxy).username) is None:
+            return b""
+        words = f"{unquote(user)}:{unquote(urlsplit(self.proxy).password or '')}".encode()
+        return b"Proxy-Authorization: Basic " + base64.b64encode(words) + b"\r\n"
+
+    def peer(self, trust: Trust) -> Peer:
+        """How to connect, in this process."""
+        tunnel = None
+        if self.proxy is not None and self.secure:
+            where = self.label.encode("idna" if not self.label.isascii() else "ascii")
+            tunnel = b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (where, where, self.proxy_headers)
+        return Peer(
+            addresses=self.addresses,
+            name=self.label,
+            tls=trust.context() if self.secure else None,
+            server_name=urlsplit(self.url).hostname if self.secure else None,
+            tunnel=tunnel,
+        )
+
+
+async def find(url: str, proxy: str | None = None) -> Place:
+    """Look up the addresses of a server, or of the proxy before it; those that take connections come first.
+
+    Raises UsageError for a proxy that is none, BackendError for a host that has no address.
+    """
+    parts = urlsplit(proxy or url)
+    if proxy is not None and (parts.scheme != "http" or not parts.hostname):
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        raise UsageError(f"'{shown}' is no proxy that can be used; one looks like http://HOST:PORT.")
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(parts.hostname, _port(parts), type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
+        raise BackendError(f"No address of the host '{parts.hostname}' can be found: {why}.") from None
+    addresses: list[tuple[int, SocketAddress]] = [
+        (family, address) for family, _, _, _, address in found if len(address) in (2, 4)
+    ]
+    if len(addresses) > 1:
+        addresses = await _reachable_first(addresses)
+    return Place(url, tuple(addresses), proxy)
+
+
+async def _reachable_first(addresses: Sequence[tuple[int, SocketAddress]]) -> list[tuple[int, SocketAddress]]:
+    """'localhost' has two addresses and often one server: what refuses now is tried last."""
+    good: list[tuple[int, SocketAddress]] = []
+    for family, address in addresses:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            sock.setblocking(False)
+            try:
+                await asyncio.wait_for(asyncio.get_running_loop().sock_connect(sock, address), 2.0)
+            except OSError:
+                continue
+            good.append((family, address))
+    return good + [a for a in addresses if a not in good]
+
+
+def proxies_set(environ: Mapping[str, str]) -> list[str]:
+    """Names of the environment's variables that name proxies; this client does not use them."""
+    return [name for name in PROXY_VARIABLES if environ.get(name)]
+
+
+def _port(parts: SplitResult) -> int:
+    return parts.port or (443 if parts.scheme == "https" else 80)

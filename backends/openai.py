@@ -1,0 +1,328 @@
+"""A server that speaks OpenAI's API, anywhere, measured by the times at which the kernel received its bytes.
+
+`openai:url=http://HOST:8000/v1,model=NAME,api=chat` asks a running server; `url=A|B` sends to several. Answers are kept
+as bytes with their times and read afterwards, so that reading never makes a departure or a stamp late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import secrets as random_text
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from backends.client import stamps, target
+from backends.client.answer import Answer
+from backends.client.body import Api, Ask, Builder, base_url, sound_headers
+from backends.client.capabilities import Capabilities  # noqa: TC001  # harness.spec reads the annotations of fields
+from backends.client.pool import Limits, Pool, Route, Target, allow_open_files
+from backends.client.reading import Reader
+from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction
+from harness.errors import BackendError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness.api import Content, CountedBy, Ended, Request, Scraper, Status, Step, TokenEvent
+
+FILES_BESIDES = 64
+"""Files that a sender may need for other things than connections."""
+TOKEN_S = 0.03
+FIRST_S = 0.5
+"""How long an answer takes, for want of anything better, when connections are opened ahead."""
+WARM_MOST = 512
+THREADED = frozenset({"llama.cpp"})
+"""Servers that give each open connection a thread of few: an idle one would keep a request waiting."""
+
+
+@dataclass(slots=True)
+class OpenAI:
+    """An OpenAI-compatible server: chat or completions, streaming or not, text or token ids.
+
+    Limits in seconds: `connect_s`, `timeout_s` in all, `first_token_s`, `idle_s` of silence. `route` (round-robin,
+    least-outstanding, reject-forward) picks among several URLs. `salt` opens every prompt: auto draws one, none leaves
+    it out. `warm` connections are opened ahead (default: as the rate needs). Keys come from `key_env` or `key_file`.
+    """
+
+    default_content: ClassVar[str] = "calibrated"
+
+    url: str | None = None
+    model: str | None = None
+    api: Api = "chat"
+    stream: bool = True
+    prompt: Literal["auto", "ids", "text"] = "auto"
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: str | None = None
+    header: str | None = None
+    extra_body: str | None = None
+    salt: str | None = "auto"
+    affinity: bool = False
+    key_env: str = DEFAULT_KEY_ENV
+    key_file: str | None = None
+    route: Route = "round-robin"
+    connect_s: float = 10.0
+    timeout_s: float = 600.0
+    first_token_s: float | None = None
+    idle_s: float | None = None
+    proxy: str | None = None
+    ca: str | None = None
+    client_cert: str | None = None
+    insecure: bool = False
+    warm: int | None = None
+    metrics: str = "auto"
+    _places: tuple[target.Place, ...] = field(default=(), init=False, repr=False)
+    _builder: Builder | None = field(default=None, init=False, repr=False)
+    _reader: Reader = field(default_factory=Reader, init=False, repr=False)
+    _redaction: Redaction = field(default_factory=Redaction, init=False, repr=False)
+    _known: tuple[Capabilities, ...] = field(default=(), init=False, repr=False)
+    _notes: tuple[str, ...] = field(default=(), init=False, repr=False)
+    _epoch_s: float = field(default=0.0, init=False, repr=False)
+    _ready: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
+    _pool: Pool | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name in ("connect_s", "timeout_s", "first_token_s", "idle_s"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be more than 0, got {value}.")
+        if self.warm is not None and self.warm < 0:
+            raise ValueError(f"warm must not be negative, got {self.warm}.")
+        if self.prompt == "ids" and self.api == "chat":
+            raise ValueError("prompt=ids needs api=completions: a chat is made of text.")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a sender: everything that `open` found, no connections."""
+        kept = {name: getattr(self, name) for name in self.__slots__}
+        return {**kept, "_pool": None, "_ready": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+
+    async def open(self, content: Content) -> None:
+        """Look up the addresses and ask each server, in one unmeasured request or more, what it can do."""
+        urls, notes = self._urls()
+        key = load_key(self.key_env, self.key_file, environ=os.environ)
+        headers, extra = _headers(self.header), _extra(self.extra_body)
+        asked = self._ask(headers, extra)
+        self._redaction = redaction(key, headers, extra, [*urls, self.proxy or ""])
+        self._reader = Reader(self.stream, self._redaction)
+        self._places = tuple([await target.find(url, self.proxy) for url in urls])
+        known = await self._ask_servers(asked, content, key)
+        self._known = tuple(known)
+        self._builder = Builder(known[-1].ask, content, key)
+        self._notes = (*notes, *(note for found in known for note in found.cautions))
+
+    async def connect(self, sender: int, rate_rps: float, output_tokens: float) -> None:
+        """Open the connections that such a rate needs by Little's law, and keep some unused from now on.
+
+        Raises UsageError when this machine may not open as many files.
+        """
+        count = self._warm_count(rate_rps, output_tokens)
+        needed = 2 * count + FILES_BESIDES
+        allowed = allow_open_files(max(needed, 65536))
+        if allowed < count + FILES_BESIDES:
+            raise UsageError(
+                f"About {count} connections are needed, and this machine allows {allowed} open files; raise the hard "
+                "limit ('ulimit -Hn'), or use more senders."
+            )
+        pool = self._connections(sender)
+        if self.warm != 0:
+            await pool.warm(count, 0 if self._threaded() else 1 + math.ceil(0.1 * rate_rps / len(self._places)))
+
+    def start_clock(self, epoch_s: float) -> None:
+        """Stamps count from `epoch_s` of the monotonic clock."""
+        self._epoch_s = epoch_s
+        if self._pool is not None:
+            self._pool.start_clock(epoch_s)
+
+    def prepare(self, request: Request) -> None:
+        """Build the bytes of a request; what cannot be built is told when it is sent."""
+        try:
+            self._ready[request.id] = self._build(request)
+        except ValueError:
+            self._ready.pop(request.id, None)
+
+    async def fetch(self, request: Request) -> Answer:
+        """Send now; what came, when its end has come."""
+        rest = self._ready.pop(request.id, None)
+        if rest is None:
+            try:
+                rest = self._build(request)
+            except ValueError as error:
+                return Answer(how="failed", why=str(error), ended_s=self._connections().clock.now_s())
+        pool = self._connections()
+        try:
+            return await pool.send(request.id, rest)
+        except asyncio.CancelledError:
+            pool.hang_up(request.id, "cancelled", "the request was cancelled")
+            raise
+
+    def hang_up(self, request_id: int, status: Status, why: str) -> None:
+        """Close the connection of a request under way."""
+        self._connections().hang_up(request_id, "timeout" if status == "timeout" else "cancelled", why)
+
+    def read(self, request: Request, answer: object) -> Iterator[TokenEvent | Ended]:
+        """The token events of an answer, then how it ended."""
+        assert isinstance(answer, Answer)
+        return self._reader.read(answer, request)
+
+    async def submit(self, request: Request) -> AsyncIterator[TokenEvent | Ended]:
+        """Send now; the events come when the answer has ended, with the times at which they arrived."""
+        for event in self.read(request, await self.fetch(request)):
+            yield event
+
+    async def recount(self) -> Mapping[int, tuple[CountedBy, Sequence[int]]]:
+        """Nothing was guessed."""
+        return {}
+
+    def redact(self, text: str) -> str:
+        """A text without the key and what else is secret."""
+        return self._redaction.text(text)
+
+    def scraper(self, write: Callable[[pa.Table], None]) -> Scraper | None:  # noqa: ARG002
+        """What reads the servers' metrics."""
+        return None
+
+    def sender_facts(self) -> Mapping[str, object]:
+        """What a sender knows of its connections and clocks."""
+        return self._pool.facts() if self._pool is not None else {}
+
+    def steps(self) -> Sequence[Step]:
+        """None: a server elsewhere does not show its steps."""
+        return ()
+
+    def describe(self) -> Mapping[str, object]:
+        """What was asked of which servers, and what they can do; no secrets."""
+        shown = [self._redaction.url(place.url) for place in self._places]
+        ask = self._builder.ask if self._builder is not None else None
+        return {
+            "backend": "openai",
+            "model": ask.model if ask is not None else self.model,
+            "gpus": None,
+            "url": "|".join(shown) or None,
+            "addresses": [place.label for place in self._places],
+            "api": self.api,
+            "stream": self.stream,
+            "route": self.route if len(self._places) > 1 else None,
+            "capabilities": self._known[0].describe() if self._known else None,
+            "stamps": "kernel" if stamps.kernel_stamps() else "process",
+            "salt": ask.salt if ask is not None else None,
+            "timeouts": {"connect_s": self.connect_s, "total_s": self.timeout_s,
+                         "first_token_s": self.first_token_s, "idle_s": self.idle_s},
+            "insecure": self.insecure,
+            "notes": list(self._notes),
+        }  # fmt: skip
+
+    async def close(self) -> None:
+        """Hang up on every server."""
+        if self._pool is not None:
+            self._pool.close()
+            await asyncio.sleep(0)
+
+    def _urls(self) -> tuple[list[str], list[str]]:
+        """The base URLs, and what the user should hear about them."""
+        named, from_environment = base_url(self.url, os.environ) if not self.url or "|" not in self.url else ("", False)
+        urls = [base_url(part.strip(), {})[0] for part in (named or self.url or "").split("|") if part.strip()]
+        notes = [f"sending to {Redaction().url(named)}, which OPENAI_BASE_URL names"] if from_environment else []
+        if proxies := target.proxies_set(os.environ):
+            notes.append(f"{', '.join(proxies)} of the environment is not used; give proxy=URL to use a proxy")
+        if self.insecure:
+            notes.append("insecure=true: nobody checks that the server is who it says it is")
+        return urls, notes
+
+    def _ask(self, headers: tuple[tuple[str, str], ...], extra: Mapping[str, object]) -> Ask:
+        auto = "ids" if self.api == "completions" else "text"
+        return Ask(
+            model=self.model or "",
+            api=self.api,
+            stream=self.stream,
+            prompt=auto if self.prompt == "auto" else self.prompt,  # type: ignore[arg-type]  # one of the two
+            temperature=self.temperature,
+            top_p=self.top_p,
+            seed=self.seed,
+            stop=(self.stop,) if self.stop is not None else (),
+            extra=extra,
+            headers=headers,
+            salt=random_text.token_hex(4) if self.salt == "auto" else None if self.salt == "none" else self.salt,
+            affinity=self.affinity,
+        )
+
+    async def _ask_servers(self, ask: Ask, content: Content, key: str | None) -> list[Capabilities]:
+        """Each server is asked for what all before it could do, so that the last answer holds for all."""
+        from backends.client.probe import probe  # brings aiohttp with it
+
+        found: list[Capabilities] = []
+        trust = self._trust()
+        for place in self._places:
+            tls = trust.context() if place.secure else True
+            known = await probe(place.url, ask, content, key=key, redaction=self._redaction, ssl=tls, proxy=self.proxy,
+                                timeout_s=self.timeout_s)  # fmt: skip
+            ask = known.ask
+            found.append(known)
+        return found
+
+    def _trust(self) -> target.Trust:
+        return target.Trust(self.ca, self.client_cert, self.insecure)
+
+    def _build(self, request: Request) -> bytes:
+        if self._builder is None:
+            raise BackendError("The openai backend was not opened.")
+        return self._builder.rest(request)
+
+    def _connections(self, sender: int = 0) -> Pool:
+        """The connections of this process, made when they are first needed."""
+        if self._pool is None:
+            if self._builder is None:
+                raise BackendError("The openai backend was not opened.")
+            trust = self._trust()
+            targets = [
+                Target(self._builder.first(p.url, proxy=p.whole_url) + (p.proxy_headers if p.whole_url else b""),
+                       p.peer(trust), p.label)
+                for p in self._places
+            ]  # fmt: skip
+            limits = Limits(self.connect_s, self.timeout_s, self.first_token_s, self.idle_s)
+            self._pool = Pool(targets, limits, self.route, sender, self._reader.started)
+            self._pool.start_clock(self._epoch_s)
+        return self._pool
+
+    def _threaded(self) -> bool:
+        return any(known.kind in THREADED for known in self._known)
+
+    def _warm_count(self, rate_rps: float, output_tokens: float) -> int:
+        if self.warm is not None:
+            return self.warm
+        if self._threaded():
+            return 0
+        return min(WARM_MOST, math.ceil(rate_rps * (FIRST_S + TOKEN_S * output_tokens)))
+
+
+def _headers(lines: str | None) -> tuple[tuple[str, str], ...]:
+    """The user's headers, a line each, as 'Name: value' or 'Name=value'."""
+    pairs = []
+    for line in (lines or "").splitlines():
+        colon = ":" in line.partition("=")[0]
+        name, mark, value = line.partition(":" if colon else "=")
+        if not mark or not name.strip():
+            raise UsageError(f"'{name.strip()}' is no header; give --header 'Name: value'.")
+        pairs.append((name.strip(), value.strip()))
+    return sound_headers(tuple(pairs))
+
+
+def _extra(text: str | None) -> Mapping[str, object]:
+    """The user's fields of the body."""
+    if text is None:
+        return {}
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"--extra-body must be a JSON object: {error}.") from None
+    if not isinstance(found, dict):
+        raise UsageError(f'--extra-body must be a JSON object such as {{"top_k": 1}}, got {type(found).__name__}.')
+    return found
