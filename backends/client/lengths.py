@@ -29,6 +29,7 @@ async def correct(talk: Talk, found: Capabilities, content: Content, key: str | 
     """Measure what the server counts, teach the content or note the overhead. Says so where it cannot be known."""
     if found.ask.prompt == "text" and isinstance(content, LearningContent):
         return await _teach(talk, found, content, key)
+    found = replace(found, ask=replace(found.ask, overhead_tokens=0))  # perhaps that of a server asked before
     pairs = await _counts(talk, found, content, key, MEASURED, 0)
     if not pairs:
         return _unknown(found)
