@@ -21,13 +21,15 @@ from backends.client.body import Api, Ask, Builder, base_url, sound_headers
 from backends.client.capabilities import Capabilities  # noqa: TC001  # harness.spec reads the annotations of fields
 from backends.client.pool import Limits, Pool, Route, Target, allow_open_files
 from backends.client.reading import Reader
+from backends.client.recount import Recount, ServerTokenizer, local
 from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction
+from harness.api import Ended
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness.api import Content, CountedBy, Ended, Request, Scraper, Status, Step, TokenEvent
+    from harness.api import Content, CountedBy, Request, Scraper, Status, Step, TokenEvent
 
 FILES_BESIDES = 64
 """Files that a sender may need for other things than connections."""
@@ -46,6 +48,7 @@ class OpenAI:
     Limits in seconds: `connect_s`, `timeout_s` in all, `first_token_s`, `idle_s` of silence. `route` (round-robin,
     least-outstanding, reject-forward) picks among several URLs. `salt` opens every prompt: auto draws one, none leaves
     it out. `warm` connections are opened ahead (default: as the rate needs). Keys come from `key_env` or `key_file`.
+    `tokenizer` is a file that counts answers after the run where the server tells no tokens and has no tokenizer.
     """
 
     default_content: ClassVar[str] = "calibrated"
@@ -76,12 +79,14 @@ class OpenAI:
     insecure: bool = False
     warm: int | None = None
     metrics: str = "auto"
+    tokenizer: str | None = None
     _places: tuple[target.Place, ...] = field(default=(), init=False, repr=False)
     _builder: Builder | None = field(default=None, init=False, repr=False)
     _reader: Reader = field(default_factory=Reader, init=False, repr=False)
     _redaction: Redaction = field(default_factory=Redaction, init=False, repr=False)
     _known: tuple[Capabilities, ...] = field(default=(), init=False, repr=False)
     _notes: tuple[str, ...] = field(default=(), init=False, repr=False)
+    _recount: Recount = field(default_factory=Recount, init=False, repr=False)
     _epoch_s: float = field(default=0.0, init=False, repr=False)
     _ready: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
     _pool: Pool | None = field(default=None, init=False, repr=False)
@@ -99,7 +104,7 @@ class OpenAI:
     def __getstate__(self) -> dict[str, Any]:
         """For a sender: everything that `open` found, no connections."""
         kept = {name: getattr(self, name) for name in self.__slots__}
-        return {**kept, "_pool": None, "_ready": {}}
+        return {**kept, "_pool": None, "_ready": {}, "_recount": Recount()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -109,6 +114,8 @@ class OpenAI:
         """Look up the addresses and ask each server, in one unmeasured request or more, what it can do."""
         urls, notes = self._urls()
         key = load_key(self.key_env, self.key_file, environ=os.environ)
+        if self.tokenizer is not None:
+            local(self.tokenizer)  # a wrong path is told now, not after the run
         headers, extra = _headers(self.header), _extra(self.extra_body)
         asked = self._ask(headers, extra)
         self._redaction = redaction(key, headers, extra, [*urls, self.proxy or ""])
@@ -171,7 +178,10 @@ class OpenAI:
     def read(self, request: Request, answer: object) -> Iterator[TokenEvent | Ended]:
         """The token events of an answer, then how it ended."""
         assert isinstance(answer, Answer)
-        return self._reader.read(answer, request)
+        for event in self._reader.read(answer, request):
+            if isinstance(event, Ended) and event.exchange is not None and event.exchange.counted_by == "events":
+                self._recount.keep(request.id, self._reader.texts(answer))
+            yield event
 
     async def submit(self, request: Request) -> AsyncIterator[TokenEvent | Ended]:
         """Send now; the events come when the answer has ended, with the times at which they arrived."""
@@ -179,8 +189,19 @@ class OpenAI:
             yield event
 
     async def recount(self) -> Mapping[int, tuple[CountedBy, Sequence[int]]]:
-        """Nothing was guessed."""
-        return {}
+        """Count the answers without usage by the server's tokenizer, else by the one that the user named."""
+        from backends.client.talk import Talk  # brings aiohttp with it
+
+        named = [local(self.tokenizer)] if self.tokenizer is not None else []
+        known = next((known for known in self._known if known.tokenize is not None), None)
+        if known is None or not self._recount.texts:
+            return await self._recount.count(named)
+        place = self._places[self._known.index(known)]
+        tls = self._trust().context() if place.secure else True
+        key = load_key(self.key_env, self.key_file, environ=os.environ)
+        async with Talk(place.url, key=key, redaction=self._redaction, ssl=tls, proxy=self.proxy,
+                        headers=known.ask.headers) as talk:  # fmt: skip
+            return await self._recount.count([ServerTokenizer(talk, known), *named])
 
     def redact(self, text: str) -> str:
         """A text without the key and what else is secret."""

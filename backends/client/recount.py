@@ -24,9 +24,12 @@ MOST_CHARACTERS = 1 << 28  # texts kept; answers beyond them stay counted by eve
 
 
 class Counter(Protocol):
-    """Counts the tokens of a text; `by` is the rule's name."""
+    """Counts the tokens of a text."""
 
-    by: CountedBy
+    @property
+    def by(self) -> CountedBy:
+        """The rule."""
+        ...
 
     async def tokens(self, text: str) -> int | None:
         """Without special tokens; None where it cannot be told."""
