@@ -100,6 +100,8 @@ class Script:
         """The same server on a good day: quirks stay, faults do not happen."""
         return replace(
             self,
+            ttft_s=0.0,
+            itl_s=0.0,
             status=200,
             plain=False,
             page=None,

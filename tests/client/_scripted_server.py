@@ -177,6 +177,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
+        # asyncio does so itself, but not for sockets of `create_server`, which name no protocol
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._server._open.add(self)
         self._task = asyncio.get_running_loop().create_task(self._live())
 

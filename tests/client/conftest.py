@@ -109,7 +109,7 @@ def opened() -> Callable:
 
     @asynccontextmanager
     async def make(url: str, **options: object):
-        options.setdefault("model", "m")
+        options = {"model": "m", "warm": 0} | options
         backend = OpenAI(url=url, **options)
         try:
             await backend.open(Words())

@@ -1,0 +1,355 @@
+"""Connections that servers close, refuse, queue and secure: what happens to requests that follow one another."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from harness.api import Request
+from harness.errors import BenchError
+
+
+def statuses(outcomes: list[Any]) -> list[str]:
+    return [o.ended.status for o in outcomes]
+
+
+def test_requests_one_after_another_share_a_connection(scripted: Callable, ask: Callable) -> None:
+    """Every request would pay for a new connection, and its TTFT would hold it."""
+    server = scripted(it={})
+
+    outcomes = asyncio.run(ask(server, "it", requests=5))
+
+    assert ["ok"] * 5 == statuses(outcomes)
+    assert 1 == len({s.connection for s in server.of("it")})
+    assert [True] + [False] * 4 == [o.ended.exchange.connect_s is not None for o in outcomes]
+
+
+@pytest.mark.parametrize("quirk", [{"framing": "close"}, {"page": "<p>", "every": 2}, {"status": 500, "every": 2}])
+def test_requests_that_follow_an_odd_answer_are_answered(quirk: dict, scripted: Callable, ask: Callable) -> None:
+    """Bytes of one answer would be read as the beginning of the next."""
+    server = scripted(it=quirk)
+
+    outcomes = asyncio.run(ask(server, "it", requests=6))
+
+    good = ["ok"] * 6 if "every" not in quirk else ["ok", "error"] * 3
+    assert good == statuses(outcomes)
+    assert [8 if s == "ok" else 0 for s in good] == [o.tokens for o in outcomes]
+
+
+@pytest.mark.parametrize("quirk", [{"trailing": ": bye\n\n"}, {"extensions": True}, {"chunk_bytes": 1}])
+def test_a_connection_is_used_again_only_after_the_whole_answer(quirk: dict, scripted: Callable, ask: Callable) -> None:
+    """What comes after [DONE] would be taken for the next answer."""
+    server = scripted(it=quirk)
+
+    outcomes = asyncio.run(ask(server, "it", requests=5))
+
+    assert ["ok"] * 5 == statuses(outcomes)
+    assert [8] * 5 == [o.tokens for o in outcomes]
+
+
+def test_a_kept_connection_that_proves_closed_is_made_good_once(scripted: Callable, ask: Callable) -> None:
+    """A request that the server never saw would be a failure of the server."""
+    server = scripted(it={"close_next": 1})
+
+    outcomes = asyncio.run(ask(server, "it", requests=3))
+
+    assert ["ok"] * 3 == statuses(outcomes)
+    assert 1 == sum(o.ended.exchange.resent for o in outcomes)
+    assert 3 == len(server.of("it"))
+
+
+def test_a_new_connection_that_closes_is_an_error(scripted: Callable, ask: Callable) -> None:
+    """A server that fails would be asked again and again in silence."""
+    server = scripted(it={"fault": "close", "framing": "close"})
+
+    outcomes = asyncio.run(ask(server, "it", requests=3))
+
+    assert ["error"] * 3 == statuses(outcomes)
+    assert [1, 2, 3] == sorted({s.nth for s in server.of("it")})[:3]
+    assert len(server.of("it")) <= 4  # the first may have met a connection that the probe had used
+
+
+def test_a_request_that_has_begun_to_be_answered_is_never_sent_again(scripted: Callable, ask: Callable) -> None:
+    """The server would compute an answer twice, and the second would be measured."""
+    server = scripted(it={"fault": "close", "fault_at": 0})
+
+    outcomes = asyncio.run(ask(server, "it", requests=4))
+
+    assert ["truncated"] * 4 == statuses(outcomes)
+    assert 4 == len(server.of("it"))
+    assert not any(o.ended.exchange.resent for o in outcomes)
+
+
+def test_a_connection_idle_for_longer_than_two_seconds_is_not_used(scripted: Callable, opened: Callable) -> None:
+    """Servers close idle connections after some seconds: the next request would go into the void."""
+    server = scripted(it={"kept_s": 5.0})
+
+    async def run() -> list[Any]:
+        async with opened(server.url("it")) as backend:
+            server.arm()
+            first = [e async for e in backend.submit(Request(0, 0.0, 5, 8))]
+            await asyncio.sleep(2.3)
+            return first + [e async for e in backend.submit(Request(1, 0.0, 5, 8))]
+
+    events = asyncio.run(run())
+
+    first, second = server.of("it")
+    assert first.connection != second.connection
+    assert 2 == sum(getattr(e, "status", None) == "ok" for e in events)
+
+
+def test_a_server_with_one_slot_answers_all(scripted: Callable, ask: Callable) -> None:
+    """A serial server would be taken for a dead one, or its queue would not be in the TTFT."""
+    server = scripted(it={"slots": 1, "itl_s": 0.005})
+
+    outcomes = asyncio.run(ask(server, "it", requests=6, at_once=True))
+
+    assert ["ok"] * 6 == statuses(outcomes)
+    first = sorted(o.events[0].at_s for o in outcomes)
+    assert all(b - a >= 7 * 0.005 - 0.001 for a, b in zip(first, first[1:], strict=False))
+
+
+def test_streams_at_once_do_not_mix(scripted: Callable, ask: Callable) -> None:
+    """Tokens of one request would be counted for another."""
+    server = scripted(it={"itl_s": 0.01, "cut_bytes": 50, "odd": True})
+
+    outcomes = asyncio.run(ask(server, "it", requests=20, at_once=True))
+
+    assert ["ok"] * 20 == statuses(outcomes)
+    assert [8] * 20 == [len(o.events) for o in outcomes]
+    assert len({s.connection for s in server.of("it")}) == 20
+
+
+def test_every_third_request_fails_and_the_others_do_not_know(scripted: Callable, ask: Callable) -> None:
+    """A fault of one request would spread to its neighbours."""
+    server = scripted(it={"fault": "reset", "fault_at": 2, "every": 3})
+
+    outcomes = asyncio.run(ask(server, "it", requests=9))
+
+    assert ["ok", "ok", "error"] * 3 == statuses(outcomes)
+
+
+def test_a_full_backlog_is_waited_for(scripted: Callable, opened: Callable) -> None:
+    """A server that is slow to accept would count as one that refuses."""
+    server = scripted(None, True, it={})
+
+    async def run() -> Any:
+        opening = asyncio.create_task(_first_of(opened, server))
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(server.accept)
+        return await asyncio.wait_for(opening, 10)
+
+    assert "ok" == asyncio.run(run()).status
+
+
+async def _first_of(opened: Callable, server: Any) -> Any:
+    async with opened(server.url("it")) as backend:
+        server.arm()
+        return [e async for e in backend.submit(Request(0, 0.0, 5, 8))][-1]
+
+
+def test_a_port_where_nobody_listens_is_said_before_the_run(opened: Callable) -> None:
+    """A run would send its whole schedule to nobody."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def run() -> None:
+        async with opened(f"http://127.0.0.1:{port}/v1"):
+            pass
+
+    with pytest.raises(BenchError, match=str(port)) as caught:
+        asyncio.run(run())
+    assert "\n" not in str(caught.value)
+
+
+def test_a_server_that_dies_fails_what_is_under_way_and_what_comes(scripted: Callable, opened: Callable) -> None:
+    """Requests to a dead server would hang, or vanish from the records."""
+    server = scripted(it={"itl_s": 5.0})
+
+    async def run() -> list[Any]:
+        async with asyncio.timeout(10), opened(server.url("it")) as backend:
+            server.arm()
+            under_way = [asyncio.create_task(_end(backend, i)) for i in range(4)]
+            await asyncio.to_thread(server.wait, lambda s: len(s.of("it")) == 4)
+            await asyncio.to_thread(server.kill)
+            return [*await asyncio.gather(*under_way), await _end(backend, 9)]
+
+    ended = asyncio.run(run())
+
+    assert ["error"] * 5 == [e.status for e in ended]
+    assert all(e.error for e in ended)
+
+
+async def _end(backend: Any, number: int) -> Any:
+    return [e async for e in backend.submit(Request(number, 0.0, 5, 8))][-1]
+
+
+def test_closing_a_request_hangs_up_at_once(scripted: Callable, opened: Callable) -> None:
+    """The server would go on computing for nobody, and the next measurement would pay for it."""
+    server = scripted(it={"itl_s": 5.0})
+
+    async def run() -> None:
+        async with opened(server.url("it")) as backend:
+            server.arm()
+            task = asyncio.create_task(_end(backend, 0))
+            await asyncio.to_thread(server.wait, lambda s: s.of("it") and s.of("it")[0].written)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await asyncio.to_thread(server.wait, lambda s: s.of("it")[0].how == "hung up")
+
+    asyncio.run(run())
+
+
+def test_hanging_up_keeps_the_tokens_that_have_come(scripted: Callable, opened: Callable) -> None:
+    """A request that is given up would lose the tokens that the server did send."""
+    server = scripted(it={"fault": "silence", "fault_at": 3})
+
+    async def run() -> list[Any]:
+        async with opened(server.url("it")) as backend:
+            server.arm()
+            request = Request(0, 0.0, 5, 8)
+            task = asyncio.create_task(backend.fetch(request))
+            await asyncio.to_thread(server.wait, lambda s: s.of("it") and len(s.of("it")[0].written) == 3)
+            await asyncio.sleep(0.05)
+            backend.hang_up(0, "cancelled", "the probe is decided")
+            return list(backend.read(request, await asyncio.wait_for(task, 5)))
+
+    *events, ended = asyncio.run(run())
+
+    assert ("cancelled", 3) == (ended.status, len(events))
+    assert "the probe is decided" in ended.error
+
+
+# --- TLS ---
+
+
+@pytest.fixture
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def ca_file(authority: trustme.CA, tmp_path: Path) -> str:
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    return str(tmp_path / "ca.pem")
+
+
+@pytest.fixture
+def server_tls(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context
+
+
+@pytest.mark.parametrize(
+    "quirk",
+    [{}, {"fault": "close", "fault_at": 3}, {"fault": "reset", "fault_at": 3}, {"cut_bytes": 20, "odd": True},
+     {"framing": "close"}, {"merge": 8, "last_in_one": True}],
+    ids=["plain", "closed", "reset", "cut", "until close", "merged"],
+)  # fmt: skip
+def test_a_server_with_the_certificate_of_an_own_authority_is_believed(
+    quirk: dict, scripted: Callable, ask: Callable, server_tls: ssl.SSLContext, ca_file: str
+) -> None:
+    """Servers inside a company could not be measured, or would be measured differently."""
+    server = scripted(server_tls, it=quirk)
+
+    (outcome,) = asyncio.run(ask(server, "it", ca=ca_file))
+
+    fault = quirk.get("fault")
+    assert {"close": "truncated", "reset": "error"}.get(fault, "ok") == outcome.ended.status
+    assert (3 if fault else 8) == outcome.tokens
+    written = [before_s for before_s, _ in outcome.seen[0].written]
+    assert all(w - 0.0005 <= s for s, w in zip(outcome.stamps_s, written, strict=True))
+
+
+def test_stamps_of_an_encrypted_stream_are_the_kernels(
+    scripted: Callable, ask: Callable, server_tls: ssl.SSLContext, ca_file: str
+) -> None:
+    """With TLS the client would fall back to its own clock in silence."""
+    server = scripted(server_tls, it={"itl_s": 0.01})
+
+    (outcome,) = asyncio.run(ask(server, "it", ca=ca_file))
+
+    assert outcome.ended.exchange.process_stamps < outcome.ended.exchange.reads
+
+
+@pytest.mark.parametrize("options", [{}, {"ca": "other"}])
+def test_a_certificate_of_an_unknown_authority_is_refused(
+    options: dict, scripted: Callable, ask: Callable, server_tls: ssl.SSLContext, tmp_path: Path
+) -> None:
+    """A key would be sent to whoever answers."""
+    if options:
+        trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+        options = {"ca": str(tmp_path / "other.pem")}
+    server = scripted(server_tls, it={})
+
+    with pytest.raises(BenchError, match="certificate") as caught:
+        asyncio.run(ask(server, "it", **options))
+    assert "\n" not in str(caught.value)
+    assert [] == server.seen
+
+
+def test_a_certificate_of_another_name_is_refused(
+    scripted: Callable, ask: Callable, authority: trustme.CA, ca_file: str
+) -> None:
+    """Any certificate of the authority would do."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("elsewhere.example").configure_cert(context)
+    server = scripted(context, it={})
+
+    with pytest.raises(BenchError, match="certificate"):
+        asyncio.run(ask(server, "it", ca=ca_file))
+
+
+def test_insecure_asks_for_no_certificate_and_says_so(
+    scripted: Callable, opened: Callable, server_tls: ssl.SSLContext
+) -> None:
+    """A run whose server was not verified would not tell."""
+    server = scripted(server_tls, it={})
+
+    async def run() -> tuple[Any, Any]:
+        async with opened(server.url("it"), insecure=True) as backend:
+            server.arm()
+            return await _end(backend, 0), backend.describe()
+
+    ended, facts = asyncio.run(run())
+
+    assert "ok" == ended.status
+    assert "insecure" in str(facts)
+
+
+def test_a_server_that_wants_to_know_its_clients_gets_a_certificate(
+    scripted: Callable, ask: Callable, authority: trustme.CA, server_tls: ssl.SSLContext, ca_file: str, tmp_path: Path
+) -> None:
+    """Servers with mutual TLS could not be measured."""
+    client = authority.issue_cert("bench@client.example")
+    client.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "client.pem"))
+    authority.configure_trust(server_tls)
+    server_tls.verify_mode = ssl.CERT_REQUIRED
+    server = scripted(server_tls, it={})
+
+    (outcome,) = asyncio.run(ask(server, "it", ca=ca_file, client_cert=str(tmp_path / "client.pem")))
+
+    assert "ok" == outcome.ended.status
+    with pytest.raises(BenchError):
+        asyncio.run(ask(server, "it", ca=ca_file))
+
+
+@pytest.mark.parametrize("option", ["ca", "client_cert"])
+def test_a_file_that_holds_no_certificate_is_said(
+    option: str, scripted: Callable, ask: Callable, server_tls: ssl.SSLContext
+) -> None:
+    """A mistyped file name would be a traceback of the ssl module."""
+    server = scripted(server_tls, it={})
+
+    for path in ("no-such-file.pem", os.devnull):
+        with pytest.raises(BenchError, match=option):
+            asyncio.run(ask(server, "it", **{option: path}))
