@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,13 +16,20 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+
+from harness.api import Ended, Request, TokenEvent
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from backends.openai import OpenAI
+    from harness.api import Content, Exchange
 
 HERE = Path(__file__).resolve().parent
 NIGHTLY = HERE.parents[1] / ".nightly"
@@ -130,6 +138,57 @@ def wait_ready(url: str, process: subprocess.Popen[str], log: Path, within_s: fl
     raise AssertionError(f"{url} did not answer within {within_s:.0f} s:\n{log.read_text()[-4000:]}")
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A content of given texts: request i says text i. `ids` are their tokens."""
+
+    texts: tuple[str, ...]
+    ids: tuple[tuple[int, ...], ...]
+
+    def text(self, request: Request) -> str:
+        return self.texts[request.id % len(self.texts)]
+
+    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:  # noqa: ARG002  # they are what they are
+        return np.array(self.ids[request.id % len(self.ids)], np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What our client made of one request; `describe` is that of the backend after all."""
+
+    events: tuple[TokenEvent, ...]
+    ended: Ended
+    describe: Mapping[str, Any]
+
+    @property
+    def tokens(self) -> int:
+        return sum(event.tokens for event in self.events)
+
+    @property
+    def exchange(self) -> Exchange:
+        assert self.ended.exchange is not None
+        return self.ended.exchange
+
+
+async def listen(backend: OpenAI, content: Content, requests: Sequence[Request], together: bool = False) -> list[Heard]:
+    """Send requests by our client, one after the other or all at once."""
+
+    async def one(request: Request) -> tuple[tuple[TokenEvent, ...], Ended]:
+        *events, ended = [event async for event in backend.submit(request)]
+        assert isinstance(ended, Ended)
+        return tuple(event for event in events if isinstance(event, TokenEvent)), ended
+
+    await backend.open(content)
+    await backend.connect(0, 1.0, 1.0)
+    backend.start_clock(time.monotonic())
+    try:
+        heard = await asyncio.gather(*map(one, requests)) if together else [await one(r) for r in requests]
+        facts = backend.describe()
+    finally:
+        await backend.close()
+    return [Heard(events, ended, facts) for events, ended in heard]
+
+
 class Kit:
     """What the tests of this folder share."""
 
@@ -141,6 +200,8 @@ class Kit:
     wait_ready = staticmethod(wait_ready)
     free_port = staticmethod(free_port)
     words = staticmethod(TINY["words"])
+    listen = staticmethod(listen)
+    said = Said
     nightly = NIGHTLY
 
 

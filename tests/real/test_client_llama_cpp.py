@@ -1,0 +1,189 @@
+"""Our client against llama.cpp's server: what is counted, stamped and let go."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+
+import pytest
+
+from backends.openai import OpenAI
+from harness.api import Request
+from harness.registry import make
+
+KINDS = pytest.mark.parametrize("kind", ["ascii", "bytes"])
+APIS = pytest.mark.parametrize("api", ["chat", "completions"])
+
+
+@pytest.fixture
+def content(kit, tokenizer):
+    """`content(kind, seeds)`: one text for each seed, with its tokens."""
+
+    def made(kind: str, seeds: range = range(8)):
+        texts = [kit.words(20, seed) for seed in seeds]
+        ids = [tuple(tokenizer(kind).encode(text).ids) for text in texts]
+        return kit.said(tuple(texts), tuple(ids))
+
+    return made
+
+
+@pytest.fixture
+def client(llama_cpp):
+    """`client(kind, api, ...)`: our client, greedy, without a salt."""
+
+    def made(kind: str, api: str, **options) -> OpenAI:
+        given = {"temperature": 0.0, "salt": "none"} | options
+        return OpenAI(url=f"{llama_cpp(kind)}/v1", model=f"tiny-{kind}", api=api, **given)
+
+    return made
+
+
+@KINDS
+@APIS
+def test_counts_finish_reasons_and_usage_are_right(client, content, kit, kind, api):
+    """If this failed, the tokens in our records would not be those that the server made."""
+    said = content(kind)
+    requests = [Request(i, 0.0, len(said.ids[i]), 60 + i) for i in range(8)]
+    heard = asyncio.run(kit.listen(client(kind, api), said, requests))
+
+    for request, one in zip(requests, heard, strict=True):
+        assert ("ok", None) == (one.ended.status, one.ended.error)
+        assert request.output_tokens == one.tokens
+        assert (200, "length", "usage") == (
+            one.exchange.http_status, one.exchange.finish_reason, one.exchange.counted_by
+        )  # fmt: skip
+        template = 3 if api == "chat" else 0  # <|user|>, <|end|>, <|assistant|>
+        assert request.prompt_tokens + template == one.ended.prompt_tokens_server
+        assert all(event.tokens >= 0 for event in one.events)
+
+
+@KINDS
+def test_the_probe_knows_what_this_server_takes(client, content, kit, kind):
+    """If this failed, requests would carry fields that the server refuses, or leave out what makes lengths exact."""
+    [heard] = asyncio.run(kit.listen(client(kind, "completions"), content(kind), [Request(0, 0.0, 40, 5)]))
+    found = heard.describe["capabilities"]
+
+    assert "token ids" == found["prompt"]
+    assert "llama.cpp" == found["kind"]
+    assert {"ignore_eos", "include_usage", "max_tokens"} <= set(found["accepted"])
+    assert found["done"]
+    assert found["finish_reason"]
+
+
+def test_prompts_of_token_ids_have_the_length_asked(client, kit):
+    """If this failed, prompts would be longer or shorter than the workload says, salt or not."""
+    requests = [Request(i, 0.0, 1 + 90 * i, 5) for i in range(8)]
+    backend = client("ascii", "completions", salt="auto")
+    heard = asyncio.run(kit.listen(backend, make("content", "tokens"), requests))
+
+    assert [r.prompt_tokens for r in requests] == [one.ended.prompt_tokens_server for one in heard]
+    assert 0 == heard[0].describe["capabilities"]["prompt_overhead_tokens"]
+
+
+@APIS
+def test_text_that_comes_in_fewer_chunks_than_tokens_is_counted_by_tokens(client, content, kit, api):
+    """If this failed, chunks would be counted as tokens where a vocabulary breaks off inside characters."""
+    requests = [Request(i, 0.0, 40, 200) for i in range(4)]
+    heard = asyncio.run(kit.listen(client("bytes", api), content("bytes"), requests))
+
+    assert [200] * 4 == [one.tokens for one in heard]
+    assert any(len(one.events) < 200 for one in heard)
+
+
+@APIS
+def test_an_answer_that_ends_by_itself_is_ok_and_shorter(client, content, kit, api):
+    """If this failed, an end of the sequence would be called a failure or counted as what was asked."""
+    said = content("bytes", range(10, 11))
+    backend = client("bytes", "completions", extra_body='{"ignore_eos": false}')
+    [heard] = asyncio.run(kit.listen(backend, said, [Request(0, 0.0, len(said.ids[0]), 120)]))
+
+    assert ("ok", "stop", 38) == (heard.ended.status, heard.exchange.finish_reason, heard.tokens)
+
+
+@APIS
+def test_a_prompt_beyond_the_context_is_an_error_with_the_reason(client, content, kit, tokenizer, api):
+    """If this failed, a request that can never be served would look like one that was slow."""
+    long = kit.words(2000, 1)
+    said = content("ascii")
+    said = kit.said((*said.texts[:1], long), (*said.ids[:1], tuple(tokenizer("ascii").encode(long).ids)))
+    requests = [Request(0, 0.0, 40, 5), Request(1, 0.0, len(said.ids[1]), 5)]
+    good, bad = asyncio.run(kit.listen(client("ascii", api), said, requests))
+
+    assert "ok" == good.ended.status
+    assert ("error", 400, 0) == (bad.ended.status, bad.exchange.http_status, bad.tokens)
+    assert "context" in (bad.ended.error or "")
+
+
+@APIS
+def test_an_answer_that_is_not_streamed_is_one_event(client, content, kit, api):
+    """If this failed, plain JSON answers could not be measured at all."""
+    [heard] = asyncio.run(kit.listen(client("ascii", api, stream=False), content("ascii"), [Request(0, 0.0, 40, 30)]))
+
+    assert ("ok", 30, 1) == (heard.ended.status, heard.tokens, len(heard.events))
+
+
+@APIS
+def test_no_token_is_seen_before_the_server_says_it_was_made(client, content, kit, api):
+    """If this failed, our stamps would lie before the truth; llama.cpp tells how long prompt and answer took it."""
+    requests = [Request(i, 0.0, 40, 100) for i in range(8)]
+    heard = asyncio.run(kit.listen(client("ascii", api), content("ascii"), requests))
+
+    for one in heard:
+        prefill_s, decode_s = one.exchange.server_prefill_s, one.exchange.server_decode_s
+        assert prefill_s is not None
+        assert decode_s is not None
+        assert prefill_s < one.events[0].at_s - one.ended.sent_s
+        assert (
+            prefill_s + decode_s < one.events[-1].at_s - one.ended.sent_s + 1e-3
+        )  # it rounds, and counts to its own end
+
+
+def test_stamps_are_in_order_and_of_the_kernel(client, content, kit):
+    """If this failed, a gap between tokens could be negative."""
+    requests = [Request(i, 0.0, 40, 100) for i in range(4)]
+    heard = asyncio.run(kit.listen(client("bytes", "chat"), content("bytes"), requests))
+
+    for one in heard:
+        assert all(a.at_s <= b.at_s for a, b in pairwise(one.events))
+        assert one.ended.sent_s <= one.exchange.written_s <= one.events[0].at_s
+
+
+def test_four_streams_overlap(client, content, kit):
+    """If this failed, requests that were sent together would have waited for each other in our client."""
+    requests = [Request(i, 0.0, 40, 600) for i in range(4)]
+    heard = asyncio.run(kit.listen(client("ascii", "completions"), content("ascii"), requests, together=True))
+
+    assert [("ok", 600)] * 4 == [(one.ended.status, one.tokens) for one in heard]
+    assert max(one.events[0].at_s for one in heard) < min(one.events[-1].at_s for one in heard)
+
+
+def test_a_hang_up_frees_the_slot(client, content, kit, llama_cpp):
+    """If this failed, requests that we gave up would go on costing the server, and slow down those that count."""
+    address, said = llama_cpp("ascii"), content("ascii")
+
+    def busy() -> int:
+        return sum(slot["is_processing"] for slot in kit.ask(f"{address}/slots"))
+
+    async def until(count: int) -> None:
+        async with asyncio.timeout(30):
+            while await asyncio.to_thread(busy) != count:  # noqa: ASYNC110  # a slot rings no bell
+                await asyncio.sleep(0.01)
+
+    async def run() -> list[str]:
+        backend = client("ascii", "completions")
+        await backend.open(said)
+        await backend.connect(0, 1.0, 1.0)
+        backend.start_clock(time.monotonic())
+        requests = [Request(i, 0.0, 40, 1900) for i in range(4)]
+        under_way = [asyncio.create_task(backend.fetch(r)) for r in requests]
+        await until(4)
+        for request in requests:
+            backend.hang_up(request.id, "cancelled", "enough")
+        answers = await asyncio.gather(*under_way)
+        await until(0)
+        statuses = [list(backend.read(r, a))[-1].status for r, a in zip(requests, answers, strict=True)]
+        await backend.close()
+        return statuses
+
+    assert ["cancelled"] * 4 == asyncio.run(run())
