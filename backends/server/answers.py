@@ -64,7 +64,8 @@ class Outcome:
             record.preemptions = ticket.preemptions
         metrics.prompt_tokens += record.prompt_tokens
         metrics.cached_tokens += record.cached_tokens
-        metrics.finished[record.finish_reason or "abort"] += 1
+        record.finish_reason = record.finish_reason or "abort"
+        metrics.finished[record.finish_reason] += 1
         if self.first_s:
             self._times(record.scheduled_s)
 

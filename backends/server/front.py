@@ -19,6 +19,7 @@ from backends.server import answers, chunks, errors, fields, metrics
 from backends.server.errors import Refused
 from backends.server.faults import Fault, Faults
 from backends.server.truth import Record, Truth
+from harness.errors import BackendError
 
 if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
@@ -228,6 +229,8 @@ class Front:
             ticket = outcome.ticket = self.service.submit(ask.prompt, ask.sampling, listener)
         except ValueError as error:
             raise Refused(400, str(error), code="context_length_exceeded") from None
+        except BackendError as error:
+            raise Refused(500, str(error), code="backend_failed") from None
         outcome.record.submitted_s = time.monotonic()
         try:
             if head is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -60,17 +61,17 @@ class Running:
     front: Front
     url: str
     port: int
-    site: web.BaseSite
 
 
 @contextlib.asynccontextmanager
-async def serving(options: Options) -> AsyncIterator[Running]:
+async def serving(options: Options, service: Service | None = None) -> AsyncIterator[Running]:
     """A server in this event loop, from its first answer to its last. Raises UsageError or BackendError.
 
-    At the end running answers may finish within `grace_s`; then connections are cut.
+    It stands before `service`, or before a new one of `options.backend`. At the end running answers may
+    finish within `grace_s`; then connections are cut.
     """
     faults = Faults([parse_fault(text) for text in options.faults])
-    service = make_service(options.backend)
+    service = make_service(options.backend) if service is None else service
     file = options.log.open("w", encoding="utf-8") if options.log is not None else None
     truth = None
     try:
@@ -109,7 +110,7 @@ async def _listening(front: Front, options: Options) -> AsyncIterator[Running]:
             raise UsageError(f"{options.host}:{options.port} cannot be listened on: {error.strerror}.") from None
         port = runner.addresses[0][1]
         host = f"[{options.host}]" if ":" in options.host else options.host
-        yield Running(front, f"http://{host}:{port}/v1", port, site)
+        yield Running(front, f"http://{host}:{port}/v1", port)
         front.draining = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(front.idle(), options.grace_s)
@@ -150,6 +151,7 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
     try:
         async with serving(options) as running:
             ready(running)
+            gc.freeze()  # what is here now stays: no collection needs to look at it
             await ended.wait()
             left = running.front.open
             if left:

@@ -1,0 +1,164 @@
+"""The simulator behind `bench serve`: a stand-in for a GPU server, token by token in real time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import TYPE_CHECKING
+
+from backends._catalog import model
+from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket
+from backends.server.tokenizer import BYTES, builtin
+from backends.sim import Sim
+from harness import alarm
+from harness.api import Request
+from harness.spec import Spec, build
+
+if TYPE_CHECKING:
+    from backends._realtime import Ran, RealTime
+    from backends.server.service import Tokenizer
+    from harness.api import Step
+
+STEPS_KEPT = 100_000
+"""Steps that nobody has asked for are forgotten beyond this many."""
+
+_GOLDEN = 2654435761  # 2**32 over the golden ratio: neighbours land far apart (Knuth, TAOCP 3, section 6.4)
+
+
+def make(spec: Spec) -> SimService:
+    """The service of `sim:model=opt-13b,hardware=a100-80g,policy=...`. Raises UsageError where it cannot be live."""
+    return SimService(build(Sim, spec))
+
+
+@dataclass(slots=True)
+class _Answer:
+    """One answer under way: `made` tokens of words that follow from `seed`."""
+
+    listener: Listener
+    ticket: Ticket
+    seed: int
+    made: int = 0
+
+    def next(self, words: int) -> int:
+        """The next token: a made-up word, the same each time for the same prompt."""
+        self.made += 1
+        return BYTES + (self.seed + self.made * _GOLDEN) % 2**32 % words
+
+
+@dataclass(slots=True)
+class SimService:
+    """Each token is due when the simulator says; the clock of the simulation is `clock`, without any drift.
+
+    A simulated model never says that it has finished: answers have `max_tokens` tokens.
+    """
+
+    sim: Sim
+    clock: Callable[[], float] = time.monotonic
+    model: str = field(init=False)
+    max_model_len: int = field(init=False)
+    tokenizer: Tokenizer = field(init=False, repr=False)
+    _words: int = field(init=False)
+    _live: RealTime = field(init=False, repr=False)
+    _alarm: alarm.Alarm | None = field(default=None, init=False, repr=False)
+    _open: dict[int, _Answer] = field(default_factory=dict, init=False, repr=False)
+    _ids: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
+    _steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT), init=False, repr=False)
+    _preemptions: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        shape, blocks = model(self.sim.model), self.sim.cluster.replicas[0].blocks
+        self.model = self.sim.model
+        self.max_model_len = min(shape.max_tokens, blocks.total * blocks.size + 1)
+        self.tokenizer = builtin(shape.vocab)
+        self._words = shape.vocab - BYTES
+        self._live = self.sim.real_time()
+
+    async def start(self) -> None:
+        """Set the alarm up in the running loop."""
+        self._alarm = alarm.alarm(self._ring)
+
+    def submit(self, token_ids: Sequence[int], sampling: Sampling, listener: Listener) -> Ticket:
+        """It arrives now. Raises ValueError when no replica can ever serve it."""
+        now_s = self.clock()
+        request = Request(next(self._ids), now_s, len(token_ids), sampling.max_tokens)
+        refusal = self.sim.cluster.replicas[0].refusal(request)  # all replicas are equal
+        if refusal is not None:
+            raise ValueError(refusal)
+        ticket = Ticket(lambda: self._abort(request.id))
+        self._open[request.id] = _Answer(listener, ticket, _seed(token_ids, sampling))
+        self._live.arrive(request, now_s)
+        self._set_alarm()
+        return ticket
+
+    def stats(self) -> Stats:
+        """All replicas together."""
+        replicas = self.sim.cluster.replicas
+        free, total = (sum(r.blocks.free for r in replicas), sum(r.blocks.total for r in replicas))
+        return Stats(sum(r.running for r in replicas), self._live.waiting, 1 - free / total, self._preemptions)
+
+    def steps(self) -> Sequence[Step]:
+        """Steps that have ended since the last call."""
+        rows = list(self._steps)
+        self._steps.clear()
+        return rows
+
+    def clear_cache(self) -> None:
+        """Nothing: the simulator keeps no prefixes."""
+
+    def describe(self) -> Mapping[str, object]:
+        """Facts of the simulator."""
+        return self.sim.describe()
+
+    async def close(self) -> None:
+        """Stop answering. Safe to call twice."""
+        if self._alarm is not None:
+            self._alarm.close()
+            self._alarm = None
+        self._open.clear()
+
+    def _abort(self, request_id: int) -> None:
+        if self._open.pop(request_id, None) is not None:
+            self._live.withdraw(request_id)
+
+    def _ring(self) -> None:
+        """Tell what is due by now; what becomes due meanwhile comes after the loop has read its sockets."""
+        for ran in self._live.advance(self.clock()):
+            self._tell(ran)
+        self._set_alarm()
+
+    def _tell(self, ran: Ran) -> None:
+        self._steps.append(ran.step)
+        self._preemptions += len(ran.preempted)
+        for request_id, at_s in ran.started:
+            if (answer := self._open.get(request_id)) is not None:
+                answer.ticket.scheduled_s = at_s
+        for request_id in ran.preempted:
+            if (answer := self._open.get(request_id)) is not None:
+                answer.ticket.preemptions += 1
+        due_s, ended, words, clock = ran.step.end_s, ran.ended, self._words, self.clock
+        for request_id in ran.tokens:
+            answer = self._open.get(request_id)
+            if answer is None:
+                continue  # withdrawn by the listener of another answer
+            end: EndReason | None = None
+            if request_id in ended:
+                end = "length"
+                del self._open[request_id]
+            answer.listener.step((answer.next(words),), clock(), due_s, end)
+
+    def _set_alarm(self) -> None:
+        next_s = self._live.next_s
+        if self._alarm is not None and next_s < inf:
+            self._alarm.set(next_s)
+
+
+def _seed(token_ids: Sequence[int], sampling: Sampling) -> int:
+    """Equal for equal prompts; where the client asks for chance, for equal seeds."""
+    start = sampling.seed if sampling.temperature and sampling.seed is not None else 0
+    return zlib.crc32(array("q", token_ids), start & 0xFFFFFFFF)
