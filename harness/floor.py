@@ -8,7 +8,6 @@ error. Nothing of it is taken off a result: it says which digits of one mean som
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import importlib
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -17,17 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-import pyarrow as pa
 
-from harness.api import Request
 from harness.errors import BackendError
-from harness.records import SCHEDULE
+from harness.records import schedule_chunk
 from harness.schedule import Schedule, digest
 from harness.senders import Senders
 from harness.shares import events_rps
 
 if TYPE_CHECKING:
-    from harness.api import Remote, RequestRecord
+    import pyarrow as pa
+
+    from harness.api import Remote, Request, RequestRecord
 
 NULL_SERVER = "backends.client.null_server"
 TTFT_S, ITL_S = 0.2, 0.05
@@ -160,7 +159,10 @@ def drawn(load: Load, seconds: float, seed: int = 0) -> Schedule:
     if load.itl_s:
         fitting = 1 + np.floor(np.maximum(0.0, end_s - at_s - load.ttft_s) / load.itl_s)
         tokens = np.minimum(tokens, fitting.astype(np.int64))
-    return _schedule(at_s, tokens, load.prompt_tokens)
+    rows = len(at_s)
+    prompts = np.full(rows, load.prompt_tokens)
+    table = schedule_chunk(rows, id=np.arange(rows), scheduled_s=at_s, prompt_tokens=prompts, output_tokens=tokens)
+    return Schedule(table, digest(table))
 
 
 def errors(
@@ -192,7 +194,7 @@ def errors(
 
 
 @dataclass(slots=True)
-class _Kept:
+class Kept:
     """Stands in for the recorder and for the line of progress: records are kept, nothing is shown."""
 
     records: list[RequestRecord] = field(default_factory=list)
@@ -202,12 +204,14 @@ class _Kept:
     epoch_s: float = 0.0
 
     def add(self, record: RequestRecord) -> None:
+        """One more."""
         self.records.append(record)
 
     def add_steps(self, steps: object) -> None:
         """A server elsewhere shows none."""
 
     def start(self, epoch_s: float) -> None:
+        """When time 0 is, in seconds of the host's monotonic clock."""
         self.epoch_s = epoch_s
 
     def departed(self, late_s: float) -> None:
@@ -217,24 +221,26 @@ class _Kept:
         """Nobody is told."""
 
 
-class _Words:
+class Words:
     """A content that costs nothing: the same word, as often as asked."""
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
+        """(T,) ids in order."""
         return np.arange(request.prompt_tokens, dtype=np.int64) % min(vocab_size, 1000)
 
     def text(self, request: Request) -> str:
+        """A word per token."""
         return "and " * request.prompt_tokens
 
 
 async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[RequestRecord], float]:
     """The records of a schedule sent by so many senders, and the start in seconds of the host's monotonic clock."""
-    kept = _Kept()
+    kept = Kept()
     with tempfile.TemporaryDirectory(prefix="bench-floor-") as folder:
         path = Path(folder) / "schedule.parquet"
         schedule.save(path)
         try:
-            await remote.open(_Words())
+            await remote.open(Words())
             senders = Senders(remote, path, count, None, FILL_S + 5.0, kept, kept, begun=kept.start)
             try:
                 await senders.open()
@@ -244,20 +250,6 @@ async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[Re
         finally:
             await remote.close()
     return kept.records, kept.epoch_s
-
-
-def _schedule(at_s: np.ndarray, output_tokens: np.ndarray, prompt_tokens: int) -> Schedule:
-    rows = len(at_s)
-    given: dict[str, Any] = {
-        "id": np.arange(rows),
-        "scheduled_s": at_s,
-        "prompt_tokens": np.full(rows, prompt_tokens),
-        "output_tokens": output_tokens,
-    }
-    plain = dataclasses.asdict(Request(0, 0.0, 1, 1))
-    columns = [pa.array(given[f.name] if f.name in given else [plain[f.name]] * rows, type=f.type) for f in SCHEDULE]
-    table = pa.Table.from_arrays(columns, schema=SCHEDULE)
-    return Schedule(table, digest(table))
 
 
 def _quantiles(values: np.ndarray) -> dict[str, float | None]:

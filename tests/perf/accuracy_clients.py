@@ -3,8 +3,8 @@
     python tests/perf/accuracy_clients.py CLIENT URL PLAN.json SENT.json
 
 `aiohttp` and `httpx` are written as benchmark clients mostly are: a task per request, a clock read at each line of the
-answer. `bare` is the least that Python can do: one epoll loop, the kernel's stamps, no HTTP. `openai` is ours alone,
-without the senders around it.
+answer. `bare` is the least that Python can do: one epoll loop, the kernel's stamps, no HTTP. `bench` is ours as
+`bench run` uses it: one sender in a process of its own, and this one, on the server's core, reads the answers.
 """
 
 from __future__ import annotations
@@ -18,26 +18,39 @@ import select
 import socket
 import struct
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import numpy as np
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from harness.drive import quiet_process
+from harness.records import schedule_chunk
+from harness.schedule import Schedule, digest
+
+LEAD_S = 0.3  # from when a client is ready to the start
 Plan = dict[str, Any]
-"""`requests`: [id, seconds after the start, output tokens]; `prompt`: token ids; `epoch_s`, once `ready` has set it."""
+"""`requests`: [id, seconds after the start, output tokens]; `prompt`: token ids; `epoch_s`, once sending begins."""
 
 Row = list[Any]
 """[id, seconds sent at, [seconds of its tokens], None or what went wrong], in seconds of the monotonic clock."""
 
 
-def ready(plan: Plan) -> None:
-    """Tell the parent that sending may begin; it answers with the start, in seconds of the monotonic clock."""
+def started(epoch_s: float, pid: int) -> None:
+    """Tell the parent when sending begins, in seconds of the monotonic clock, and which process sends."""
+    print(repr(epoch_s), pid, flush=True)
+
+
+def starting(plan: Plan) -> None:
+    """Begin in a moment, from this process."""
     gc.collect()
-    print("ready", flush=True)
-    plan["epoch_s"] = float(sys.stdin.readline())
+    plan["epoch_s"] = time.monotonic() + LEAD_S
+    started(plan["epoch_s"], os.getpid())
 
 
 def payload(plan: Plan, tokens: int) -> dict[str, Any]:
@@ -51,14 +64,10 @@ def payload(plan: Plan, tokens: int) -> dict[str, Any]:
     }
 
 
-async def open_loop(
-    plan: Plan, send: Callable[[str, int], Awaitable[Row]], start_clock: Callable[[float], None] | None = None
-) -> list[Row]:
+async def open_loop(plan: Plan, send: Callable[[str, int], Awaitable[Row]]) -> list[Row]:
     """A task per request, started at its time by the loop's own timer."""
     tasks = []
-    ready(plan)
-    if start_clock is not None:
-        start_clock(plan["epoch_s"])
+    starting(plan)
     for name, at_s, tokens in plan["requests"]:
         left_s = plan["epoch_s"] + at_s - time.monotonic()
         if left_s > 0:
@@ -126,43 +135,47 @@ async def with_httpx(url: str, plan: Plan) -> list[Row]:
         return await open_loop(plan, send)
 
 
-async def with_openai(url: str, plan: Plan) -> list[Row]:
-    """`backends.openai` by its `fetch`, read after the run."""
-    import numpy as np
+async def with_bench(url: str, plan: Plan) -> list[Row]:
+    """`backends.openai` sent by `harness.senders`, as a run does it."""
     from backends.openai import OpenAI
-
-    from harness.api import Ended, Request
-
-    class Ids:
-        def token_ids(self, _request: Request, _vocab_size: int) -> np.ndarray:
-            return np.asarray(plan["prompt"])
+    from harness.floor import Kept, Words
+    from harness.senders import Senders
 
     backend = OpenAI(url=url, model="null", api="completions", salt="none")
-    await backend.open(Ids())
-    requests = {name: Request(int(name), at_s, len(plan["prompt"]), tokens) for name, at_s, tokens in plan["requests"]}
-    span_s = plan["requests"][-1][1]
-    mean = sum(request.output_tokens for request in requests.values()) / len(requests)
-    await backend.connect(0, len(requests) / span_s, mean)
-    for request in requests.values():
-        backend.prepare(request)
-    answers: dict[str, object] = {}
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-
-    async def send(name: str, _tokens: int) -> Row:
-        answers[name] = await backend.fetch(requests[name])
-        return [name]
-
-    await open_loop(plan, send, backend.start_clock)
-    rows: list[Row] = []
-    for name, answer in answers.items():
-        *tokens, ended = backend.read(requests[name], answer)
-        assert isinstance(ended, Ended) and ended.sent_s is not None
-        stamps = [plan["epoch_s"] + token.at_s for token in tokens]
-        rows.append([name, plan["epoch_s"] + ended.sent_s, stamps, None if ended.status == "ok" else ended.error])
+    await backend.open(Words())
+    kept = Kept()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "schedule.parquet"
+        scheduled(plan).save(path)
+        senders = Senders(backend, path, 1, None, 60.0, kept, kept, begun=lambda at_s: started(at_s, last_child()))
+        await senders.open()
+        os.sched_setaffinity(0, [plan["server_core"]])
+        with quiet_process():
+            os.nice(10)
+            outcome = await senders.run()
+        await senders.close()
     await backend.close()
-    return rows
+    print(outcome, senders.facts, file=sys.stderr)
+    at = kept.epoch_s
+    return [
+        [str(r.request_id), at + (r.sent_s or 0.0), [at + s for s in r.token_s], None if r.status == "ok" else r.error]
+        for r in kept.records
+    ]
+
+
+def last_child() -> int:
+    """The process that this one started last."""
+    return int(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()[-1])
+
+
+def scheduled(plan: Plan) -> Schedule:
+    """The plan as the harness stores it."""
+    names, times, tokens = zip(*plan["requests"], strict=True)
+    prompts = np.full(len(names), len(plan["prompt"]))
+    table = schedule_chunk(
+        len(names), id=[int(name) for name in names], scheduled_s=times, prompt_tokens=prompts, output_tokens=tokens
+    )
+    return Schedule(table, digest(table))
 
 
 def with_bare(url: str, plan: Plan) -> list[Row]:
@@ -182,7 +195,7 @@ def with_bare(url: str, plan: Plan) -> list[Row]:
     schedule = iter([*plan["requests"], None])
     following = next(schedule)
     Path("/proc/self/timerslack_ns").write_text("1000")
-    ready(plan)
+    starting(plan)
     while following is not None or rows:
         while following is not None and plan["epoch_s"] + following[1] <= monotonic():
             name = following[0]
@@ -231,8 +244,8 @@ def main() -> None:
     if client == "bare":
         rows = with_bare(url, plan)
     else:
-        rows = asyncio.run({"aiohttp": with_aiohttp, "httpx": with_httpx, "openai": with_openai}[client](url, plan))
-    Path(out).write_text(json.dumps({"rows": rows, "pid": os.getpid()}))
+        rows = asyncio.run({"aiohttp": with_aiohttp, "httpx": with_httpx, "bench": with_bench}[client](url, plan))
+    Path(out).write_text(json.dumps({"rows": rows}))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How far a client's times are from the truth, and what it costs: ours beside others, quiet and with busy cores.
 
-    python tests/perf/client_accuracy.py [--clients openai,aiohttp] [--streams 10,100,500,1000,2000] [--seconds 5]
+    python tests/perf/client_accuracy.py [--clients bench,aiohttp] [--streams 10,100,500,1000,2000] [--seconds 5]
 
 Each run keeps so many streams of 20 tokens/s going: requests of 64 tokens, Poisson arrivals, against the null server
 (`backends/client/null_server.py`) in a process of its own. Server and client are each pinned to a core; `busy` puts a
@@ -9,9 +9,9 @@ arrival, and the clock just before each token was written.
 
 Error of TTFT = (first stamp of the client - its time of sending) - (server's write of the first token - arrival of
 the request); error of a gap = gap of the client - gap of the server. Absolute values, of requests due and tokens
-written within `--seconds` after one second of filling up. `CPU` is the client's process, all threads, over the same
-seconds and divided by the tokens written in them. `late` is how late the client sent, `server` how late the server
-wrote by its own schedule (p99).
+written within `--seconds` after one second of filling up. `CPU` is that of the process that sends, all threads, over
+the same seconds and divided by the tokens written in them. `late` is how late the client sent, `server` how late the
+server wrote by its own schedule (p99).
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ from backends.client.null_server import Timing, Truth, running, take_truth
 TIMING = Timing(ttft_s=0.2, itl_s=0.05)
 TOKENS = 64
 FILL_S = 1.0
-LEAD_S = 0.3  # from when a client is ready to the start
 SPIN = "while True: pass"
 CLIENTS = Path(__file__).with_name("accuracy_clients.py")
 
@@ -108,36 +107,31 @@ def measure(case: Case) -> Result:
         if case.busy:
             stack.enter_context(spinning(case.cores))
         requests = planned(case.streams, case.seconds)
-        plan = {"streams": case.streams, "requests": requests, "prompt": list(range(1, 129))}
+        plan = {
+            "server_core": case.cores[0],
+            "streams": case.streams,
+            "requests": requests,
+            "prompt": list(range(1, 129)),
+        }
         (folder / "plan.json").write_text(json.dumps(plan))
         command = [sys.executable, str(CLIENTS), case.client, url, str(folder / "plan.json"), str(folder / "sent.json")]
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: _pin(case.cores[1])
+            command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, [case.cores[1]])
         ) as client:
-            epoch_s = _start(client)
+            assert client.stdout is not None
+            begun = client.stdout.readline().split()
+            if not begun:
+                sys.exit(f"{case.client} did not start")
+            epoch_s, sender = float(begun[0]), int(begun[1])
             cpu = []
             for at_s in (FILL_S, FILL_S + case.seconds):
                 time.sleep(max(0.0, epoch_s + at_s - time.monotonic()))
-                cpu.append(cpu_s(client.pid))
+                cpu.append(cpu_s(sender))
             client.wait(120)
         truth = take_truth(url)
         rows = json.loads((folder / "sent.json").read_text())["rows"]
     window = (epoch_s + FILL_S, epoch_s + FILL_S + case.seconds)
     return judged(rows, truth, {name: epoch_s + at_s for name, at_s, _ in requests}, window, cpu[1] - cpu[0])
-
-
-def _pin(core: int) -> None:
-    os.sched_setaffinity(0, [core])
-
-
-def _start(client: subprocess.Popen[str]) -> float:
-    """Wait until a client is ready and tell it when to start."""
-    assert client.stdin is not None and client.stdout is not None
-    if client.stdout.readline().strip() != "ready":
-        sys.exit(f"{client.args!r} did not start")
-    epoch_s = time.monotonic() + LEAD_S
-    print(repr(epoch_s), file=client.stdin, flush=True)
-    return epoch_s
 
 
 def judged(
@@ -193,7 +187,7 @@ def line(case: Case, result: Result) -> str:
 def main() -> None:
     """Every client at every number of streams, quiet and busy."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--clients", default="openai,aiohttp", help="of openai, aiohttp, httpx, bare")
+    options.add_argument("--clients", default="bench,aiohttp", help="of bench, aiohttp, httpx, bare")
     options.add_argument("--streams", default="10,100,500,1000,2000")
     options.add_argument("--seconds", type=float, default=5.0, help="that count, of each run")
     options.add_argument("--cores", default="quiet,busy", help="of quiet, busy")
