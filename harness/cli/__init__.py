@@ -44,6 +44,7 @@ First steps
   bench doctor                 is this machine fit to measure?
   bench run                    a minute of chat on the built-in engine
   bench run --backend sim      the same traffic on a simulated GPU, in a second
+  bench serve                  the built-in engine behind an OpenAI-compatible server
   bench trace info FILE        what is in recorded traffic; run it with --trace FILE
   bench list                   every workload, model, GPU and policy there is
   bench explain goodput        what a word of the result means

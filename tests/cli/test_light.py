@@ -18,7 +18,9 @@ print(json.dumps([code, sorted(sys.modules), usage.ru_utime + usage.ru_stime]), 
 """
 
 
-@pytest.mark.parametrize("arguments", [["--help"], [], ["run", "--help"], ["report", "--help"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], [], ["run", "--help"], ["serve", "--help"], ["report", "--help"], ["--version"]]
+)
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     """Everybody would wait a second for a help text."""
     source = PROBE.format(arguments=arguments)
@@ -33,5 +35,5 @@ def test_help_names_every_command() -> None:
     """A command that the help does not name is never found."""
     done = subprocess.run([sys.executable, "-m", "harness", "--help"], capture_output=True, text=True, check=True)
 
-    for command in ("run", "report", "list", "explain", "doctor", "init"):
+    for command in ("run", "serve", "report", "list", "explain", "doctor", "init"):
         assert f"  {command} " in done.stdout

@@ -166,3 +166,15 @@ def play() -> Play:
         asyncio.run(on_stage(scenario, service, Options(**{"backend": "null", "port": 0, **options})))  # type: ignore[arg-type]  # as the test names them
 
     return start
+
+
+@pytest.fixture
+def by_hand() -> Callable[..., ByHand]:
+    """Makes a service whose tokens the test tells itself."""
+    return ByHand
+
+
+@pytest.fixture
+def wire_request() -> Callable[..., bytes]:
+    """Makes the bytes of a request."""
+    return request_bytes

@@ -1,0 +1,182 @@
+"""Faults on purpose happen to the right requests, at the right token, in the right way."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import pytest
+
+from backends.server.faults import Faults, parse_fault
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from conftest import Play, Stage
+
+TEXT = "/v1/completions"
+FIVE = {"prompt": [1], "max_tokens": 5, "stream": True}
+
+
+def tokens(data: bytes) -> int:
+    return data.count(b'"text":" ')
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("rest", "Did you mean 'reset'?"),
+        ("reset:evry=2", "Did you mean 'every'?"),
+        ("reset:every=0", "every must be at least 1"),
+        ("reset:token=-1", "not negative"),
+        ("delay:seconds=soon", "must be a duration"),
+        ("429:token=3", "has no argument 'token'"),
+    ],
+)
+def test_a_wrong_fault_is_one_sentence(text: str, words: str) -> None:
+    """A tester would believe in a fault that never happens."""
+    with pytest.raises(UsageError) as error:
+        parse_fault(text)
+
+    assert words in str(error.value)
+
+
+def test_what_is_not_said_has_a_plain_meaning() -> None:
+    """`--fault stall:token=3` would end by itself, `--fault malformed` would spoil the head."""
+    assert math.inf == parse_fault("stall:token=3").seconds
+    assert 1.0 == parse_fault("delay").seconds == parse_fault("503").seconds
+    assert 0.25 == parse_fault("delay:seconds=250ms").seconds
+    assert 1 == parse_fault("malformed").token
+
+
+def test_every_nth_request_is_hit() -> None:
+    """Two faults with periods of their own would disturb each other's count."""
+    faults = Faults([parse_fault("reset:every=2"), parse_fault("429:every=3")])
+
+    assert [[], ["reset"], ["429"], ["reset"], [], ["reset", "429"]] == [
+        [fault.kind for fault in faults.of_next()] for _ in range(6)
+    ]
+
+
+def test_a_reset_comes_instead_of_its_token(play: Play) -> None:
+    """A client would be tried with a clean end and not with a reset."""
+
+    async def scenario(stage: Stage) -> None:
+        data, reset = await stage.raw(TEXT, FIVE)
+        assert (0, False) == (tokens(data) - 5, reset)
+        data, reset = await stage.raw(TEXT, FIVE)
+        assert reset
+        assert tokens(data) <= 2
+        assert b"[DONE]" not in data
+
+    play(scenario, faults=("reset:every=2,token=3",), backend="null:itl=5ms")
+
+
+@pytest.mark.parametrize("kind", ["reset", "close"])
+def test_token_0_is_before_the_head(play: Play, kind: str) -> None:
+    """A client would see a status where it should see none."""
+
+    async def scenario(stage: Stage) -> None:
+        assert (b"", kind == "reset") == await stage.raw(TEXT, FIVE)
+
+    play(scenario, faults=(kind,))
+
+
+def test_a_close_is_in_good_order(play: Play) -> None:
+    """The tokens before it would be lost with it."""
+
+    async def scenario(stage: Stage) -> None:
+        data, reset = await stage.raw(TEXT, FIVE)
+
+        assert (2, False) == (tokens(data), reset)
+        assert b"0\r\n\r\n" not in data
+
+    play(scenario, faults=("close:token=3",))
+
+
+def test_a_malformed_event_is_cut_and_the_rest_follows(play: Play) -> None:
+    """A client that only survives the end of a stream would pass."""
+
+    async def scenario(stage: Stage) -> None:
+        events = await stage.stream(TEXT, FIVE)
+
+        assert [dict, dict, str, dict, dict, dict, str] == [type(event) for event in events]
+        assert str(events[2]).startswith('{"id"')
+        status, _, text = await stage.post(TEXT, {**FIVE, "stream": False})
+        assert 200 == status
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(text)
+
+    play(scenario, faults=("malformed:token=3",))
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_refusal_tells_when_to_come_again(play: Play, status: int) -> None:
+    """A client that obeys Retry-After could not be tried."""
+
+    async def scenario(stage: Stage) -> None:
+        answer = await stage.post(TEXT, FIVE)
+
+        assert (status, "3") == (answer[0], answer[1]["Retry-After"])
+        assert json.loads(answer[2])["error"]["code"] == "fault"
+        assert 200 == (await stage.get("/health"))[0]
+
+    play(scenario, faults=(f"{status}:retry_after=2.5",))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("fault", ["delay:token=2,seconds=0.05", "stall:token=2,seconds=0.05", "delay:seconds=0.05"])
+def test_waiting_loses_nothing(play: Play, fault: str, stream: bool) -> None:
+    """A fault that delays would also change the answer."""
+
+    async def scenario(stage: Stage) -> None:
+        _, _, text = await stage.post(TEXT, {**FIVE, "stream": stream})
+
+        assert " be bi bo bu ca" == (
+            "".join(words(event) for event in text.split("\n\n")) if stream
+            else json.loads(text)["choices"][0]["text"]
+        )  # fmt: skip
+
+    play(scenario, faults=(fault,))
+
+
+def words(event: str) -> str:
+    data: Any = json.loads(event.removeprefix("data: ")) if event.startswith("data: {") else None
+    return "" if data is None else str(data["choices"][0]["text"])
+
+
+def test_a_stall_without_end_lasts_until_the_client_hangs_up(play: Play) -> None:
+    """The server would hold an answer that nobody waits for, and never end."""
+
+    async def scenario(stage: Stage) -> None:
+        async with stage.http.post(stage.root + TEXT, json=FIVE) as answer:
+            first = await answer.content.readuntil(b"\n\n")
+        await stage.running.front.idle()
+
+        assert 1 == tokens(first)
+        assert 1 == stage.running.front.metrics.finished["abort"]
+
+    play(scenario, faults=("stall:token=2",))
+
+
+def test_answers_with_faults_do_not_count_as_late(play: Play) -> None:
+    """The server would call itself late for what it was told to do."""
+
+    async def scenario(stage: Stage) -> None:
+        await stage.post(TEXT, FIVE)
+        assert 0 == stage.running.front.truth.lateness.count
+        await stage.post(TEXT, FIVE)
+        assert 0 == stage.running.front.truth.lateness.count
+
+    play(scenario, faults=("delay:token=2,seconds=0.01",))
+
+
+def test_the_openai_error_of_a_reset_is_the_clients_own(play: Play) -> None:
+    """aiohttp's client would hang instead of failing."""
+
+    async def scenario(stage: Stage) -> None:
+        with pytest.raises(aiohttp.ClientError):
+            await stage.post(TEXT, FIVE)
+
+    play(scenario, faults=("reset:token=1",))

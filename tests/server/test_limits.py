@@ -1,0 +1,280 @@
+"""Limits, hang-ups and the end of the server's life."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.server.run import Options, make_service, serving
+from harness.errors import BackendError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from conftest import ByHand, Play, Stage
+
+TEXT = "/v1/completions"
+ASK = {"prompt": [1, 2], "max_tokens": 5, "stream": True}
+
+
+def test_a_full_queue_refuses_with_429(play: Play, by_hand: Callable[..., ByHand]) -> None:
+    """An overloaded server would hide behind an ever longer queue."""
+    service = by_hand(waiting=3)
+
+    async def scenario(stage: Stage) -> None:
+        status, headers, text = await stage.post(TEXT, ASK)
+
+        assert (429, "1") == (status, headers["Retry-After"])
+        assert "queue_full" == json.loads(text)["error"]["code"]
+        service.waiting = 2
+        asking = asyncio.create_task(stage.post(TEXT, ASK))
+        (await service.next()).tell(65, end="stop")
+        assert 200 == (await asking)[0]
+
+    play(scenario, service, max_queue=3)
+
+
+def test_a_long_body_is_refused(play: Play) -> None:
+    """One client could take all memory."""
+
+    async def scenario(stage: Stage) -> None:
+        status, _, text = await stage.post(TEXT, {"prompt": "x" * 3000})
+
+        assert 413 == status
+        assert "2000 bytes" in json.loads(text)["error"]["message"]
+        assert 200 == (await stage.post(TEXT, {"prompt": "x", "max_tokens": 1}))[0]
+
+    play(scenario, max_body_bytes=2000)
+
+
+def test_too_long_a_prompt_is_refused_before_the_service_sees_it(play: Play, by_hand: Callable[..., ByHand]) -> None:
+    """The scheduler would get a request that can never run."""
+    service = by_hand(max_model_len=10)
+
+    async def scenario(stage: Stage) -> None:
+        status, _, text = await stage.post(TEXT, {"prompt": [1] * 8, "max_tokens": 3})
+
+        assert (400, "context_length_exceeded") == (status, json.loads(text)["error"]["code"])
+        assert [] == service.asked
+
+    play(scenario, service)
+
+
+@pytest.mark.parametrize(("error", "status"), [(ValueError("Too large."), 400), (BackendError("It died."), 500)])
+def test_what_the_service_refuses_is_told(
+    play: Play, error: Exception, status: int, by_hand: Callable[..., ByHand]
+) -> None:
+    """The client would wait for a token that never comes."""
+    service = by_hand(refuses=error)
+
+    async def scenario(stage: Stage) -> None:
+        answer = await stage.post(TEXT, ASK)
+
+        assert status == answer[0]
+        assert str(error) == json.loads(answer[2])["error"]["message"]
+
+    play(scenario, service)
+
+
+def test_a_backend_that_fails_in_mid_answer_is_told(play: Play, by_hand: Callable[..., ByHand]) -> None:
+    """A half answer would look like a whole one."""
+    service = by_hand()
+
+    async def scenario(stage: Stage) -> None:
+        asking = asyncio.create_task(stage.post(TEXT, {**ASK, "stream": False}))
+        asked = await service.next()
+        asked.tell(65)
+        asked.tell(end="error", error="It died.")
+
+        assert (500, "It died.") == ((await asking)[0], json.loads((await asking)[2])["error"]["message"])
+        assert 1 == stage.running.front.metrics.finished["error"]
+
+    play(scenario, service)
+
+
+def test_a_key_is_asked_for_where_one_is_named(play: Play) -> None:
+    """A client's handling of keys could not be tried."""
+
+    async def scenario(stage: Stage) -> None:
+        assert 401 == (await stage.get("/v1/models"))[0]
+        assert 401 == (await stage.get("/v1/models", Authorization="Bearer wrong"))[0]
+        assert 200 == (await stage.get("/v1/models", Authorization="Bearer s3cret"))[0]
+        assert 200 == (await stage.get("/health"))[0]
+
+    play(scenario, api_key="s3cret")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_hangs_up_aborts_its_sequence(
+    play: Play, stream: bool, by_hand: Callable[..., ByHand], wire_request: Callable[..., bytes]
+) -> None:
+    """The server would compute for nobody, and its KV memory would be held."""
+    service = by_hand()
+
+    async def scenario(stage: Stage) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        writer.write(wire_request(TEXT, {**ASK, "stream": stream}))
+        asked = await service.next()
+        asked.tell(65)
+        writer.transport.abort()
+        await service.abort_of(asked)
+        await stage.running.front.idle()
+
+        assert 1 == stage.running.front.metrics.finished["abort"]
+
+    play(scenario, service)
+
+
+def test_a_stop_text_aborts_what_would_go_on(play: Play, by_hand: Callable[..., ByHand]) -> None:
+    """The model would go on after the client has what it asked for."""
+    service = by_hand()
+
+    async def scenario(stage: Stage) -> None:
+        asking = asyncio.create_task(stage.post(TEXT, {**ASK, "stop": "b", "stream": False}))
+        asked = await service.next()
+        asked.tell(*b"a")
+        asked.tell(*b"b")
+        answer = json.loads((await asking)[2])
+
+        assert ("a", "stop") == (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"])
+        await service.abort_of(asked)
+
+    play(scenario, service)
+
+
+def test_cached_tokens_are_told(play: Play, by_hand: Callable[..., ByHand]) -> None:
+    """A client could not see what the prefix cache saved."""
+    service = by_hand(cached_tokens=1)
+
+    async def scenario(stage: Stage) -> None:
+        asking = asyncio.create_task(stage.post(TEXT, {**ASK, "stream": False}))
+        (await service.next()).tell(65, end="length")
+
+        assert 1 == json.loads((await asking)[2])["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    play(scenario, service)
+
+
+@pytest.mark.parametrize("path", ["/reset_prefix_cache", "/flush_cache"])
+def test_the_cache_can_be_cleared(play: Play, path: str, by_hand: Callable[..., ByHand]) -> None:
+    """The second of two runs would find the first one's prefixes."""
+    service = by_hand()
+
+    async def scenario(stage: Stage) -> None:
+        assert 200 == (await stage.post(path, {}))[0]
+        assert 1 == service.cleared
+
+    play(scenario, service)
+
+
+def test_running_answers_finish_before_the_server_ends(
+    by_hand: Callable[..., ByHand], wire_request: Callable[..., bytes]
+) -> None:
+    """Ctrl-C would break answers that clients wait for."""
+    service = by_hand()
+
+    async def scenario() -> bytes:
+        async with serving(Options(port=0, grace_s=20.0), service) as running:
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            writer.write(wire_request(TEXT, ASK))
+            asked = await service.next()
+            asyncio.get_running_loop().call_later(0.05, lambda: asked.tell(65, end="stop"))
+        data = await reader.read()
+        writer.close()
+        return data
+
+    assert b"[DONE]" in asyncio.run(scenario())
+
+
+def test_a_server_that_is_about_to_end_takes_nothing_new(
+    by_hand: Callable[..., ByHand], wire_request: Callable[..., bytes]
+) -> None:
+    """It would never end under load."""
+    service = by_hand()
+
+    async def scenario() -> bytes:
+        async with serving(Options(port=0, grace_s=20.0), service) as running:
+            _, first = await asyncio.open_connection("127.0.0.1", running.port)
+            first.write(wire_request(TEXT, ASK))
+            asked = await service.next()
+            running.front.draining = True
+            reader, second = await asyncio.open_connection("127.0.0.1", running.port)
+            second.write(wire_request(TEXT, ASK))
+            data = await reader.read()
+            asked.tell(65, end="stop")
+        first.close()
+        second.close()
+        return data
+
+    assert asyncio.run(scenario()).startswith(b"HTTP/1.1 503")
+
+
+def test_answers_that_outlast_the_grace_are_cut(
+    by_hand: Callable[..., ByHand], wire_request: Callable[..., bytes]
+) -> None:
+    """A client that never reads would keep the server alive."""
+    service = by_hand()
+
+    async def scenario() -> bytes:
+        async with serving(Options(port=0, grace_s=0.01), service) as running:
+            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+            writer.write(wire_request(TEXT, ASK))
+            (await service.next()).tell(65)
+        data = await reader.read()
+        writer.close()
+        return data
+
+    data = asyncio.run(scenario())
+    assert b'"text":"A"' in data
+    assert b"[DONE]" not in data
+
+
+def test_a_port_that_is_taken_is_one_sentence() -> None:
+    """The user would meet a traceback."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        async def scenario() -> None:
+            async with serving(Options(backend="null", port=port)):
+                pass
+
+        with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be listened on"):
+            asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("nul", "Did you mean 'null'?"), ("null:fail_share=0.5", "--fault"), ("null:itl=1,tpot=1", "the same as tpot_s")],
+)
+def test_a_wrong_backend_is_one_sentence(text: str, words: str) -> None:
+    """The user would not know what can be served."""
+    with pytest.raises(UsageError) as error:
+        make_service(text)
+
+    assert words in str(error.value)
+
+
+def test_the_log_holds_the_truth_of_every_request(play: Play, tmp_path: Path) -> None:
+    """What clients report could not be laid beside what happened."""
+    log = tmp_path / "truth.jsonl"
+
+    async def scenario(stage: Stage) -> None:
+        await stage.post(TEXT, ASK, **{"X-Request-Id": "r-1"})
+        await stage.post(TEXT, {**ASK, "prompt": None})
+
+    play(scenario, log=log)
+    head, good, bad, last = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    assert {"server", "clock"} == set(head)
+    assert ("r-1", 200, "length", 5) == (good["x_request_id"], good["status"], good["finish_reason"],
+                                         good["output_tokens"])  # fmt: skip
+    assert [1, 2, 3, 4, 5] == good["tokens"]
+    assert all(due <= left for due, left in zip(good["due_s"], good["left_s"], strict=True))
+    assert good["received_s"] <= good["submitted_s"] <= good["left_s"][0] <= good["ended_s"]
+    assert 400 == bad["status"]
+    assert "prompt" in bad["error"]
+    assert 5 == last["lateness"]["tokens"]
