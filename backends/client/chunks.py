@@ -59,9 +59,8 @@ def _tools(part: Json) -> str:
     return "".join(_text(function.get("name")) + _text(function.get("arguments")) for function in named)
 
 
-def finish_reason(choice: Json) -> str | None:
-    """Why the answer ended, None while it goes on (null, missing and empty alike)."""
-    reason = choice.get("finish_reason")
+def finish_reason(reason: object) -> str | None:
+    """Why the answer ended, None while it goes on (an empty text says nothing)."""
     return reason if isinstance(reason, str) and reason else None
 
 
@@ -75,7 +74,9 @@ def usage(chunk: Json, choice: Json | None) -> Json | None:
 
 def whole(value: object) -> int | None:
     """A count: a number without a fraction, not negative."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1 << 40:
+    if type(value) is int and 0 <= value < 1 << 40:
+        return value
+    if not isinstance(value, float) or not 0 <= value < 1 << 40:
         return None
     return int(value) if value == int(value) else None
 

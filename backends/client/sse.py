@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 _LINE = re.compile(rb"([^\r\n]*)(\r\n|\r|\n|\Z)")
@@ -27,6 +28,9 @@ class Event(NamedTuple):
     whole: bool = True
 
 
+_event = partial(tuple.__new__, Event)  # a third of the time of Event(...)
+
+
 def events(body: bytes) -> Iterator[Event]:
     """Events that carry data, in order. Comments, ids and retry times are left out; nothing is decoded."""
     start = len(_MARK) if body.startswith(_MARK) else 0
@@ -39,7 +43,7 @@ def events(body: bytes) -> Iterator[Event]:
         end = stop + len(gap)
         if body.startswith(b"data:", start) and body.find(eol, start, stop) < 0:  # one line: nearly every event
             at = start + 5
-            yield Event(body[at + (body[at] == 32) : stop], end)
+            yield _event((body[at + (body[at] == 32) : stop], end, None, True))
         else:
             yield from _lines(body, start, end)
         start = end

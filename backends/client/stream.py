@@ -48,7 +48,7 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
     """Read events up to `[DONE]`, an error, or their end; `whole`: the body ended as its framing says."""
     stream = Stream()
     for data, end, name, complete in events:
-        if data == b"[DONE]" or data.strip() == b"[DONE]":
+        if data[:1] != b"{" and data.strip() == b"[DONE]":
             stream.done = True
             return stream
         chunk = decoded(data)
@@ -58,14 +58,20 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
             return stream
         if stream.first_event is None:
             stream.first_event = end
-        if name == b"error" or "error" in chunk or "object" not in chunk or chunk["object"] == "error":
-            stream.fault = chunks.error_text(chunk)
-            if stream.fault is None and name == b"error":
-                stream.fault = data[:1000].decode(errors="replace")
-            if stream.fault is not None:
-                return stream
+        if (name == b"error" or "error" in chunk or chunk.get("object") == "error") and _failed(
+            stream, name, data, chunk
+        ):
+            return stream
         take(stream, chunk, end)
     return stream
+
+
+def _failed(stream: Stream, name: bytes | None, data: bytes, chunk: Json) -> bool:
+    """Whether the event tells of an error (`"error": null` does not)."""
+    stream.fault = chunks.error_text(chunk)
+    if stream.fault is None and name == b"error":
+        stream.fault = data[:1000].decode(errors="replace")
+    return stream.fault is not None
 
 
 def decoded(data: bytes) -> Json | None:
@@ -96,19 +102,24 @@ def take(stream: Stream, chunk: Json, end: int) -> None:
     if used is not None:
         stream.usage, stream.usage_at = used, _place(stream, choice)
     if choice is not None:
-        text, reasoning = chunks.said(choice)
-        if text and stream.first_answer is None:
-            stream.first_answer = end
-        if text or reasoning or (used is not None and stream.finish_reason is None):
-            stream.end.append(end)
-            stream.text.append(reasoning + text)
-            stream.counted.append(None if used is None else chunks.whole(used.get("completion_tokens")))
-        elif stream.first_role is None:
-            stream.first_role = end
-        if stream.finish_reason is None and (reason := chunks.finish_reason(choice)) is not None:
-            stream.finish_reason = reason
-            stream.finish_at = len(stream.end) - 1 if stream.end and stream.end[-1] == end else None
+        _say(stream, choice, used, end)
     if "timings" in chunk:
         stream.timings = chunks.inside(chunk["timings"]) or stream.timings
     if "metrics" in chunk:
         stream.metrics = chunks.inside(chunk["metrics"]) or stream.metrics
+
+
+def _say(stream: Stream, choice: Json, used: Json | None, end: int) -> None:
+    """The text of a choice, and whether it ends the answer."""
+    text, reasoning = chunks.said(choice)
+    if text and stream.first_answer is None:
+        stream.first_answer = end
+    if text or reasoning or (used is not None and stream.finish_reason is None):
+        stream.end.append(end)
+        stream.text.append(reasoning + text if reasoning else text)
+        stream.counted.append(None if used is None else chunks.whole(used.get("completion_tokens")))
+    elif stream.first_role is None:
+        stream.first_role = end
+    if stream.finish_reason is None and (reason := choice.get("finish_reason")):
+        stream.finish_reason = chunks.finish_reason(reason)
+        stream.finish_at = len(stream.end) - 1 if stream.end and stream.end[-1] == end else None
