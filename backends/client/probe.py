@@ -237,6 +237,8 @@ class _Prober:
             raise BackendError("The server does not stream: it answers with one JSON object; ask with stream=false.")
         if not heard.events:
             self.cautions.append("the probe's answer held no text, so its first token cannot be seen")
+        if said.finish_reason is None:
+            self.cautions.append("the probe's answer broke off without finish_reason: such answers count as truncated")
         details = chunks.inside(said.usage.get("prompt_tokens_details"))
         server = heard.headers.get("Server")
         self.found = Capabilities(
