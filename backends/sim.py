@@ -17,12 +17,14 @@ import numpy as np
 
 from backends._catalog import kv_capacity_blocks, model
 from backends._compat import Mode, mode
+from backends._realtime import RealTime
 from backends._steplog import StepLog
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
 from backends.serving.journal import Journal
 from backends.serving.replica import Replica
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
+from harness.errors import UsageError
 from harness.registry import make
 
 if TYPE_CHECKING:
@@ -106,6 +108,18 @@ class Sim:
             requests, follow_ups = self._compat.requests(requests), self._compat.follow_ups(follow_ups)
         steps = self._steps if self.log_steps else None
         return _simulate(self.cluster, self._model, steps, iter(requests), follow_ups, leap=self.leap)
+
+    def real_time(self) -> RealTime:
+        """The same replicas, policy and latency model for a clock that runs by itself.
+
+        Raises UsageError where there is no such thing: for step times of a stored run, and in a compatibility mode.
+        """
+        latency = self._model
+        if isinstance(latency, Recorded):
+            raise UsageError("latency=recorded repeats a run that is over; it cannot serve requests as they come.")
+        if self._compat is not None:
+            raise UsageError(f"compat={self.compat} makes other answers than were asked for; it cannot serve them.")
+        return RealTime(self.cluster, lambda batch, start_s: _ends(latency, batch, start_s, start_s)[0])
 
     def steps_table(self) -> pa.Table:
         """The `steps` rows since the last call."""

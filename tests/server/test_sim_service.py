@@ -1,0 +1,307 @@
+"""The simulator in real time: the simulator's token times, whenever somebody looks, and no work for who has left."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends.server.service import Sampling
+from backends.server.sim_service import make
+from backends.sim import Sim
+from harness.api import Request
+from harness.errors import UsageError
+from harness.spec import parse
+
+POLICIES = [
+    "static:batch=4", "static:batch=4,pad=false", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
+    "distserve-sim:max_prefill_tokens=300,max_decode_tokens=900",
+]  # fmt: skip
+MEMORIES = [
+    {"kv_blocks": 40}, {"kv_blocks": 4000}, {"kv": "reserve-oracle:blocks=60"}, {"kv": "reserve-max:max_tokens=400"},
+    {"replicas": 3, "router": "least-requests", "kv_blocks": 40}, {"replicas": 2, "router": "round-robin"},
+]  # fmt: skip
+
+
+def virtual(sim, requests):
+    """Token times of each request under the virtual clock."""
+    return {r.request_id: list(r.token_s) for r in sim.simulate(requests)}
+
+
+def live(sim, requests, looks):
+    """Token times of each request when the driver looks only at these times; what preemption there was."""
+    driver, stamps, ended, preempted = sim.real_time(), {}, set(), 0
+    left = list(requests)
+    for look_s in [*looks, float("inf")]:
+        while left and left[0].scheduled_s <= look_s:
+            driver.arrive(left[0], left[0].scheduled_s)
+            left.pop(0)
+        for ran in driver.advance(look_s):
+            assert ran.step.end_s <= look_s
+
+            for request_id in ran.tokens:
+                stamps.setdefault(request_id, []).append(ran.step.end_s)
+            ended |= ran.ended
+            preempted += len(ran.preempted)
+        driver.check()
+
+    assert {r.id for r in requests} == ended
+
+    return stamps, preempted
+
+
+@pytest.mark.parametrize("memory", MEMORIES, ids=str)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_token_times_are_those_of_the_virtual_simulator(policy, memory, draw):
+    """A stand-in for a policy that keeps other times is a stand-in for nothing. Equal to the last bit."""
+    requests = draw(60, rate_rps=8.0, prompt=(1, 150), output=(1, 90))
+    stamps, preempted = live(Sim(policy=policy, **memory), requests, [r.scheduled_s + 0.003 for r in requests])
+
+    assert virtual(Sim(policy=policy, **memory), requests) == stamps
+    if memory == {"kv_blocks": 40} and policy.startswith(("vllm", "sarathi")):
+        assert preempted > 0, "this case is here for its preemptions"
+
+
+@given(st.lists(st.floats(0.0, 12.0), max_size=30), st.integers(0, 20))
+@settings(max_examples=40, deadline=None)
+def test_it_does_not_matter_when_somebody_looks(looks, seed):
+    """A server on a busy machine is late; it must not slow the simulated system down (no drift)."""
+    rng = random.Random(seed)
+    requests = [Request(i, i * 0.2, rng.randint(1, 200), rng.randint(1, 60)) for i in range(40)]
+    make_sim = lambda: Sim(policy="sarathi:budget=64,max_seqs=16", kv_blocks=60)  # noqa: E731
+    stamps, _ = live(make_sim(), requests, sorted(looks))
+
+    assert virtual(make_sim(), requests) == stamps
+
+
+def test_a_clock_that_began_long_ago_is_no_matter(draw):
+    """A monotonic clock counts from the start of the machine."""
+    requests = draw(20)
+    late = [replace(r, scheduled_s=r.scheduled_s + 2.0**20) for r in requests]
+
+    assert virtual(Sim(), late) == live(Sim(), late, [])[0]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(data=st.data())
+@settings(max_examples=25, deadline=None)
+def test_who_leaves_gives_back_his_memory_before_the_next_step(policy, data):
+    """Memory kept for clients who hung up would make the stand-in slower than the system it stands for."""
+    sim = Sim(policy=policy, kv_blocks=60)
+    driver, heard = sim.real_time(), set()
+    requests = [Request(i, i * 0.05, 1 + 13 * i % 200, 1 + 17 * i % 60) for i in range(25)]
+    leaves = {i: data.draw(st.floats(i * 0.05, 6.0)) for i in data.draw(st.sets(st.integers(0, 24)))}
+    events = sorted([(r.scheduled_s, 0, r.id) for r in requests] + [(at_s, 1, i) for i, at_s in leaves.items()])
+    gone = set()
+    for at_s, kind, i in events:
+        for ran in driver.advance(at_s - 1e-9):
+            assert not gone & set(ran.tokens)
+
+            heard |= ran.ended
+        if kind == 0:
+            driver.arrive(requests[i], at_s)
+        else:
+            driver.withdraw(i)
+            gone.add(i)
+        driver.check()
+    for ran in driver.advance(float("inf")):
+        assert not gone & set(ran.tokens)
+
+        heard |= ran.ended
+    driver.check()
+
+    assert heard >= set(range(25)) - gone
+    assert all(r.blocks.free == r.blocks.total and not r.running and not r.waiting for r in sim.cluster.replicas)
+
+
+def test_withdrawn_in_flight_means_out_of_the_next_step():
+    """The step under way cannot be stopped; the one after it must be smaller."""
+    sim = Sim(latency="linear:base_s=0.1")
+    driver = sim.real_time()
+    for i in range(2):
+        driver.arrive(Request(i, 0.0, 10, 10), 0.0)
+    first, second = list(driver.advance(0.2))[:2]
+    driver.withdraw(0)
+    third, fourth = list(driver.advance(0.4))[:2]
+
+    assert ([0, 1], [0, 1], [1], [1]) == (first.tokens, second.tokens, third.tokens, fourth.tokens)
+    assert (2, 1) == (third.step.decode_seqs, fourth.step.decode_seqs)
+
+
+@dataclass
+class Heard:
+    """What one client heard."""
+
+    tokens: list[int] = field(default_factory=list)
+    at_s: list[float] = field(default_factory=list)
+    due_s: list[float] = field(default_factory=list)
+    end: str | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    first: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def step(self, token_ids, at_s, due_s, end, error=""):
+        assert self.end is None, "something came after the end"
+        assert not error
+
+        self.tokens += token_ids
+        self.at_s.append(at_s)
+        self.due_s.append(due_s)
+        self.end = end
+        self.first.set()
+        if end is not None:
+            self.ended.set()
+
+
+def run(spec, use):
+    """Start the service, use it, close it twice."""
+
+    async def whole():
+        service = make(parse(spec))
+        try:
+            await service.start()
+            return await asyncio.wait_for(use(service), 60)
+        finally:
+            await service.close()
+            await service.close()
+
+    return asyncio.run(whole())
+
+
+@pytest.mark.parametrize("policy", ["sarathi", "vllm-v0", "orca", "static:4"])
+def test_a_served_answer_is_due_when_the_simulator_says(policy):
+    """What a client measures here must be the policy, not this server. Equal to the last bit for its own arrivals."""
+    spec = f"sim:policy={policy},kv_blocks=60,latency=linear:base_s=0.002"
+    arrived = []
+
+    async def use(service):
+        keep, heard = service._live.arrive, [Heard() for _ in range(12)]
+
+        def noting(request, at_s):
+            arrived.append(replace(request, scheduled_s=at_s))
+            keep(request, at_s)
+
+        service._live.arrive = noting
+        for i, one in enumerate(heard):
+            service.submit([1 + i] * (1 + 20 * i), Sampling(5 + 3 * i), one)
+            await heard[max(0, i - 3)].first.wait()
+        await asyncio.gather(*(one.ended.wait() for one in heard))
+        return heard, service.stats(), service.steps()
+
+    heard, stats, steps = run(spec, use)
+    expected = virtual(make(parse(spec)).sim, arrived)
+
+    assert [expected[r.id] for r in arrived] == [one.due_s for one in heard]
+    assert [5 + 3 * i for i in range(12)] == [len(one.tokens) for one in heard]
+    assert {"length"} == {one.end for one in heard}
+    assert all(at_s >= due_s for one in heard for at_s, due_s in zip(one.at_s, one.due_s, strict=True))
+    assert (0, 0, 0.0) == (stats.running, stats.waiting, stats.kv_usage)
+    assert steps[-1].end_s == max(one.due_s[-1] for one in heard)
+
+
+def test_an_aborted_answer_makes_room():
+    """Whoever waits for memory gets it in the next step."""
+
+    async def use(service):
+        long, waiting = Heard(), Heard()
+        ticket = service.submit([1] * 100, Sampling(61), long)
+        await long.first.wait()
+        second = service.submit([1] * 100, Sampling(5), waiting)
+        ticket.abort()
+        ticket.abort()
+        await waiting.ended.wait()
+        return len(long.tokens), long.end, second.scheduled_s, waiting, service.stats()
+
+    tokens, end, scheduled_s, waiting, stats = run("sim:kv_blocks=10,latency=linear:base_s=0.005", use)
+
+    assert (1, None, 5) == (tokens, end, len(waiting.tokens))
+    assert scheduled_s < waiting.due_s[0]
+    assert 0.0 == stats.kv_usage
+
+
+def test_a_listener_may_abort_others_and_itself_while_it_hears():
+    """A stop text is seen in the middle of a step."""
+
+    async def use(service):
+        heard, last = [Heard() for _ in range(3)], Heard()
+        tickets = []
+        told = heard[0].step
+
+        def step(*given):
+            told(*given)
+            for ticket in tickets:
+                ticket.abort()
+
+        heard[0].step = step
+        tickets += [service.submit([1] * 5, Sampling(10), one) for one in heard]
+        service.submit([1] * 5, Sampling(10), last)
+        await last.ended.wait()
+        return [len(one.tokens) for one in heard], service.stats()
+
+    tokens, stats = run("sim:latency=linear:base_s=0.002", use)
+
+    assert [1, 0, 0] == tokens
+    assert 0.0 == stats.kv_usage
+
+
+def test_a_request_withdrawn_at_once_never_runs():
+    """A client that hangs up at once costs nothing."""
+
+    async def use(service):
+        gone, other = Heard(), Heard()
+        service.submit([1] * 5, Sampling(1000), gone).abort()
+        service.submit([1] * 5, Sampling(3), other)
+        await other.ended.wait()
+        return gone.tokens, service.steps()
+
+    tokens, steps = run("sim:latency=linear:base_s=0.002", use)
+
+    assert ([], 3) == (tokens, len(steps))
+
+
+def test_equal_prompts_have_equal_answers_that_can_be_read():
+    """Greedy text that changes from one request to the next would look like a broken server."""
+
+    async def use(service):
+        heard = [Heard() for _ in range(4)]
+        samplings = [Sampling(6), Sampling(6), Sampling(6, temperature=1.0, seed=3), Sampling(6)]
+        for one, prompt, sampling in zip(heard, [[1, 2], [1, 2], [1, 2], [1, 3]], samplings, strict=True):
+            service.submit(prompt, sampling, one)
+        await asyncio.gather(*(one.ended.wait() for one in heard))
+        return [service.tokenizer.decode(one.tokens) for one in heard]
+
+    first, again, seeded, other = run("sim:latency=linear:base_s=0.001", use)
+
+    assert first == again
+    assert len({first, seeded, other}) == 3
+    assert first.replace(" ", "").isalpha()
+
+
+def test_what_can_never_be_served_is_refused_at_once():
+    """It would wait for ever."""
+
+    async def use(service):
+        with pytest.raises(ValueError, match="needs KV memory for 199 tokens, the replica has 160"):
+            service.submit([1] * 100, Sampling(100), Heard())
+        return service.max_model_len, service.model, service.stats().waiting
+
+    assert (161, "opt-13b", 0) == run("sim:kv_blocks=10", use)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [("sim:compat=distserve_sim", "compat=distserve_sim makes other answers"), ("sim:model=gpt-9", "No model named")],
+)
+def test_what_has_no_real_time_is_one_sentence(spec, words):
+    """The user must hear it before the server listens."""
+    with pytest.raises(UsageError, match=words):
+        make(parse(spec))
+
+
+def test_the_clock_of_the_service_is_the_monotonic_clock():
+    """The truth file and the clients of this machine read the same clock."""
+    assert make(parse("sim")).clock is time.monotonic
