@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import math
 import os
 import select
 import socket
@@ -20,7 +21,7 @@ from typing import Literal, Protocol
 
 from backends.client.answer import Answer, How
 from backends.client.framing import BadFraming, Framing
-from backends.client.stamps import CONTROL_BYTES, Clock, stamped_socket
+from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, STAMP, Clock, stamped_socket
 
 BATCH = 32
 """Events handled in one wake-up: about 0.4 ms, after which the event loop looks at departures again."""
@@ -31,6 +32,7 @@ READ, WRITE = 1, 4
 Stage = Literal["new", "connecting", "tunnel", "handshake", "open", "closed"]
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 Control = Sequence[tuple[int, int, bytes]]
+_unpack = STAMP.unpack
 _TCP_INFO = struct.Struct("=100xI32xI")
 """struct tcp_info of linux/tcp.h: tcpi_total_retrans at byte 100, tcpi_segs_out at byte 136."""
 _NO_ROOM = {
@@ -216,6 +218,7 @@ class LoopPoller:
     def _ready(self, connection: Connection, what: int) -> None:
         self.clock.sample()
         connection.ready(what)
+        self.clock.caught_up()
 
 
 def poller(clock: Clock, loop: asyncio.AbstractEventLoop) -> Poller:
@@ -323,7 +326,7 @@ class Connection:
     def ready(self, events: int) -> None:
         """The socket can be read or written, or is broken."""
         if self.stage == "open":
-            if events & WRITE:
+            if events != READ and events & WRITE:
                 self._flush()
             if events & ~WRITE and self.stage == "open":
                 self._read()
@@ -355,14 +358,22 @@ class Connection:
             self._end_of_stream()
 
     def _keep(self, data: bytes, control: Control, read_s: float) -> None:
-        """Keep what was read with the time of its arrival, and see whether it may be the end of the answer."""
+        """Keep what was read with the time of its arrival, and see whether it may be the end of the answer.
+
+        The kernel's stamp is not believed when it is missing, taken around a step of the clock, earlier than the one
+        before it on this connection, later than the reading, or more than a second older.
+        """
         call = self.call
         if call is None:  # nobody asked: a server that gives up on an idle connection may say so first
             self._lose("closed", None)
             return
         answer = call.answer
-        stamp_s = self._clock.stamp_s(control, read_s, self._last_s)
-        if stamp_s is None:
+        clock = self._clock
+        stamp_s = math.nan
+        if control and clock.trusted:  # Note: written out here, because it is done for every token
+            seconds, nanoseconds = _unpack(control[0][2])
+            stamp_s = seconds - clock.base_s + nanoseconds * 1e-9 - clock.shift_s
+        if not self._last_s <= stamp_s <= read_s <= stamp_s + MAX_AGE_S:
             stamp_s = read_s
             answer.process_stamps += 1
         self._last_s = stamp_s

@@ -74,11 +74,13 @@ def stamp_of(control: Sequence[tuple[int, int, bytes]]) -> tuple[int, int] | Non
 class Clock:
     """Turns stamps of the real-time clock into seconds of the run, and notices when that clock is set.
 
-    The offset of the two clocks is sampled at every wake-up between two readings of the monotonic clock, and the one
-    from the narrowest bracket is kept. After a step no stamp is believed until everything that waited has been read.
+    A stamp of `seconds` and `nanoseconds` is `seconds - base_s + nanoseconds * 1e-9 - shift_s` in seconds of the run;
+    `base_s` keeps the numbers small, so that a float holds their nanoseconds. The offset of the two clocks is sampled
+    at every wake-up between two readings of the monotonic clock, and the one from the narrowest bracket is kept. After
+    a step no stamp is believed until everything that waited has been read.
     """
 
-    __slots__ = ("_at_s", "_base_s", "_first_at_s", "_first_s", "_half_s", "_offset_s", "epoch_s", "shift_s",
+    __slots__ = ("_at_s", "_first_at_s", "_first_s", "_half_s", "_offset_s", "base_s", "epoch_s", "shift_s",
                  "slope_ppm", "steps", "trusted")  # fmt: skip
 
     def __init__(self) -> None:
@@ -86,7 +88,7 @@ class Clock:
         self.steps = 0
         self.slope_ppm = 0.0
         self.trusted = True
-        self._base_s = int(time.time())
+        self.base_s = int(time.time())
         self._half_s = 1.0
         self._offset_s = 0.0
         self.shift_s = 0.0
@@ -94,11 +96,6 @@ class Clock:
 
     def __repr__(self) -> str:
         return f"<Clock {self.steps} steps, slope {self.slope_ppm:.1f} ppm, {'' if self.trusted else 'not '}trusted>"
-
-    @property
-    def base_s(self) -> int:
-        """Whole seconds taken off the real-time clock, so that a float keeps its nanoseconds."""
-        return self._base_s
 
     def start(self, epoch_s: float) -> None:
         """Times count from `epoch_s` of the monotonic clock from now on."""
@@ -123,31 +120,13 @@ class Clock:
         """Nothing that arrived before the last step waits to be read any more."""
         self.trusted = True
 
-    def run_s(self, seconds: int, nanoseconds: int) -> float:
-        """A stamp in seconds of the run."""
-        return seconds - self._base_s + nanoseconds * 1e-9 - self.shift_s
-
-    def stamp_s(self, control: Sequence[tuple[int, int, bytes]], read_s: float, last_s: float) -> float | None:
-        """When what was read at `read_s` arrived, in seconds of the run; None when the kernel's word is not believed.
-
-        That is when it is missing, later than the reading, earlier than `last_s` (the stamp before it on this
-        connection), more than a second old, or taken around a step of the clock.
-        """
-        if not self.trusted or not control:
-            return None
-        given = stamp_of(control)
-        if given is None:
-            return None
-        at_s = self.run_s(*given)
-        return at_s if last_s <= at_s <= read_s and read_s - at_s <= MAX_AGE_S else None
-
     def _bracket(self) -> tuple[float, float, float]:
         """(offset, half the width of its bracket, when): the real-time clock minus the monotonic one."""
         before_s = time.monotonic()
         real_ns = time.time_ns()
         after_s = time.monotonic()
         return (
-            (real_ns - self._base_s * 1_000_000_000) * 1e-9 - (before_s + after_s) / 2,
+            (real_ns - self.base_s * 1_000_000_000) * 1e-9 - (before_s + after_s) / 2,
             (after_s - before_s) / 2,
             after_s,
         )
