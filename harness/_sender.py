@@ -179,7 +179,8 @@ async def _run(
         with quiet_process():
             outcome = await driver.run(go.epoch_s)
         outbox.send(tally)
-        outbox.send(Done(outcome, {"sent": outcome.sent, **watch.facts(), **job.backend.sender_facts()}))
+        loop = type(asyncio.get_running_loop()).__name__
+        outbox.send(Done(outcome, {"sent": outcome.sent, "loop": loop, **watch.facts(), **job.backend.sender_facts()}))
     except Exception as error:  # noqa: BLE001  # whatever broke, the other process must hear of it
         *_, last = traceback.extract_tb(error.__traceback__)
         where = f"{Path(last.filename).name}, line {last.lineno}"

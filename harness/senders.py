@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +31,8 @@ READY_S = 120.0
 LEAVE_S = 5.0
 """How long a sender that is done may take to leave."""
 FIRST, OF_MANY, MANY = 20, 100, 200
-"""A run is stopped when its first 20 requests fail, or 100 of its first 200, for other reasons than rejection: the
-server is not there, or refuses what it is asked."""
+"""A run is stopped when its first 20 requests fail, or 100 of 200 that ended one after the other, for other reasons than
+rejection: the server is not there, is there no more, or refuses what it is asked."""
 WORST: tuple[End, ...] = ("failed", "stopped", "interrupted", "finished")
 FRAME_BYTES = 1 << 24
 
@@ -70,8 +71,7 @@ class Senders:
     _children: list[_Child] = field(default_factory=list, init=False)
     _interrupts: int = field(default=0, init=False)
     _error: str | None = field(default=None, init=False)
-    _failed: int = field(default=0, init=False)
-    _ended: int = field(default=0, init=False)
+    _failures: deque[bool] = field(default_factory=lambda: deque(maxlen=MANY), init=False)
 
     async def open(self) -> None:
         """Start the senders: connections are open and requests are built when this returns.
@@ -166,17 +166,14 @@ class Senders:
         self.taken.add(record)
         if record.status in ("rejected", "dropped", "cancelled"):
             return
-        self._ended += 1
-        self._failed += record.status != "ok"
-        if record.status == "ok" or self._ended > MANY:
+        self._failures.append(record.status != "ok")
+        if record.status == "ok":
             return
-        if self._failed == self._ended == FIRST:
-            self._stop(f"the first {FIRST} requests all failed, the last one because: {record.error or record.status}")
-        elif self._failed == OF_MANY:
-            self._stop(
-                f"{OF_MANY} of the first {self._ended} requests failed, the last one because: "
-                f"{record.error or record.status}"
-            )
+        failed, why = sum(self._failures), record.error or record.status
+        if failed == FIRST == len(self._failures):
+            self._stop(f"the first {FIRST} requests all failed, the last one because: {why}")
+        elif failed == OF_MANY:
+            self._stop(f"{OF_MANY} of {len(self._failures)} requests in a row failed, the last one because: {why}")
 
     def _progress(self, child: _Child, told: sender.Tally) -> None:
         self.live.sent += told.sent - child.sent

@@ -1,0 +1,175 @@
+"""Requests to a server elsewhere, sent by processes of their own and read in this one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from backends.client.null_server import Timing, running
+from backends.openai import OpenAI
+from harness.api import Request, RequestRecord
+from harness.config import RunSpec
+from harness.progress import Live
+from harness.records import scheduled_table
+from harness.registry import make
+from harness.run import Result, execute
+from harness.schedule import Schedule, digest
+from harness.senders import Senders
+
+if TYPE_CHECKING:
+    from harness.drive import Outcome
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """A server that answers 20 ms after a request, with a token each 2 ms."""
+    with running(Timing(0.02, 0.002, 4)) as found:
+        yield found
+
+
+def run(url: str, out: Path, **options: object) -> Result:
+    """A short run against that server, without a measurement of the client."""
+    given = {"workload": "chatbot", "lengths": "fixed:prompt=20,output=4", "rate": 100.0, "requests": 60, **options}
+    return execute(RunSpec(backend=f"openai:url={url}", calibrate=0.0, **given), out=out, html=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("senders", ["1", "3"])
+def test_every_request_ends_in_one_record(url, tmp_path, senders):
+    """A request would be lost, or counted twice, between the processes."""
+    result = run(url, tmp_path / "run", senders=senders)
+    table = result.run.requests
+
+    assert ("finished", 60) == (result.outcome.ended, result.outcome.sent)
+    assert list(range(60)) == sorted(table["request_id"].to_pylist())
+    assert {"ok"} == set(table["status"].to_pylist())
+    assert {int(senders)} == {result.run.info["client"]["senders"]}
+
+
+def test_the_schedule_does_not_depend_on_the_senders(url, tmp_path):
+    """A run would be another one on a machine with more cores."""
+    one, three = (run(url, tmp_path / n, senders=n).run for n in ("1", "3"))
+
+    assert one.info["schedule"]["sha256"] == three.info["schedule"]["sha256"]
+    assert [0] == sorted(set(one.http["sender"].to_pylist()))
+    assert [0, 1, 2] == sorted(set(three.http["sender"].to_pylist()))
+
+
+def test_nothing_leaves_before_its_time(url, tmp_path):
+    """The arrivals would not be those that were drawn."""
+    table = run(url, tmp_path / "run", senders="2").run.requests
+
+    assert (table["sent_s"].to_numpy() >= table["scheduled_s"].to_numpy()).all()
+
+
+@pytest.mark.parametrize("senders", ["1", "2"])
+def test_turns_follow_the_answers(url, tmp_path, senders):
+    """The next turn of a conversation would be sent before the answer it replies to."""
+    result = run(url, tmp_path / "run", sessions="fixed:turns=3,think=10ms", requests=45, senders=senders)
+    rows = result.run.requests.select(["session", "turn", "sent_s", "token_s"]).to_pylist()
+    ended_s = {(row["session"], row["turn"]): row["token_s"][-1] for row in rows}
+    waits_s = [row["sent_s"] - ended_s[row["session"], row["turn"] - 1] for row in rows if row["turn"]]
+
+    assert 45 == len(rows)
+    assert 30 == len(waits_s)
+    assert min(waits_s) >= 0.01
+
+
+def test_waiting_users_go_on_with_each_answer(url, tmp_path):
+    """A closed loop would stop, or let one user have two requests under way."""
+    result = run(url, tmp_path / "run", arrivals="closed:users=5,think=0s", rate=None, requests=40, senders="2")
+    table = result.run.requests
+    starts, ends = table["sent_s"].to_numpy(), np.array([stamps[-1] for stamps in table["token_s"].to_pylist()])
+    at_once = [int(((starts <= at) & (ends > at)).sum()) for at in starts]
+
+    assert 40 == len(table)
+    assert 5 == max(at_once)
+
+
+def test_a_server_that_fails_every_request_ends_the_run(url, tmp_path):
+    """An hour of failures would be sent before anybody looks."""
+    result = run(f"{url},first_token_s=5ms", tmp_path / "run", requests=2000, rate=200.0)
+
+    assert (3, "failed") == (result.exit_code, result.outcome.ended)
+    assert "the first 20 requests all failed" in str(result.outcome.error)
+    assert 20 <= len(result.run.requests) == result.outcome.sent < 2000
+
+
+class Taken:
+    """Keeps records in memory, and tells when there are `wanted` of them."""
+
+    def __init__(self, wanted: int) -> None:
+        self.records: list[RequestRecord] = []
+        self.error: Exception | None = None
+        self.wanted = wanted
+        self.enough = asyncio.Event()
+
+    def add(self, record: RequestRecord) -> None:
+        self.records.append(record)
+        if len(self.records) == self.wanted:
+            self.enough.set()
+
+    def add_steps(self, steps: object) -> None:
+        pass
+
+
+def sent(url: str, path: Path, do: Callable[[Senders], None], *, after: int) -> tuple[Outcome, list[RequestRecord]]:
+    """Have 400 requests sent in 4 s by two senders, and `do` something when `after` of them have ended."""
+    table = scheduled_table([Request(i, 0.01 * i, 20, 4) for i in range(400)])
+    Schedule(table, digest(table)).save(path)
+    taken = Taken(after)
+
+    async def main() -> Outcome:
+        backend = OpenAI(url=url)
+        await backend.open(make("content", "calibrated"))
+        senders = Senders(backend, path, 2, None, 5.0, taken, Live(total=400), begun=lambda _: None)
+        try:
+            await senders.open()
+            going = asyncio.ensure_future(senders.run())
+            await asyncio.wait_for(taken.enough.wait(), 60)
+            do(senders)
+            return await asyncio.wait_for(going, 60)
+        finally:
+            await senders.close()
+
+    return asyncio.run(main()), taken.records
+
+
+def test_an_interrupt_lets_answers_finish(url, tmp_path):
+    """Ctrl-C would throw away what is under way."""
+    outcome, records = sent(url, tmp_path / "schedule.parquet", Senders.interrupt, after=40)
+
+    assert "interrupted" == outcome.ended
+    assert {"ok"} == {record.status for record in records}
+    assert (len(records), 400) == (outcome.sent, outcome.sent + outcome.not_sent)
+
+
+def test_a_second_interrupt_ends_at_once_and_loses_nothing(url, tmp_path):
+    """Requests that were under way would leave no record."""
+
+    def twice(senders: Senders) -> None:
+        senders.interrupt()
+        senders.interrupt()
+
+    outcome, records = sent(url, tmp_path / "schedule.parquet", twice, after=40)
+
+    assert "stopped" == outcome.ended
+    assert {"ok", "cancelled"} >= {record.status for record in records}
+    assert outcome.sent == len(records)
+
+
+def test_a_sender_that_dies_ends_the_run_and_is_named(url, tmp_path):
+    """Half of the load would go on as if it were the whole."""
+
+    def kill(senders: Senders) -> None:
+        senders._children[0].process.kill()
+
+    outcome, records = sent(url, tmp_path / "schedule.parquet", kill, after=40)
+
+    assert "failed" == outcome.ended
+    assert "sender 1 of 2 was ended by SIGKILL" in str(outcome.error)
+    assert 40 <= len(records) < 400
