@@ -37,7 +37,7 @@ class RemoteRun:
     say: Callable[[str], None]
     recounted: Recounts = field(default_factory=dict, init=False)
     """Tokens that were counted after the run."""
-    _floors: list[dict[str, Any] | None] = field(default_factory=list, init=False)
+    _floors: list[dict[str, Any]] = field(default_factory=list, init=False)
 
     async def carry_out(self, signals: Callable[[Senders], AbstractContextManager[None]]) -> Outcome:
         """Send everything. Raises UsageError or BackendError where the server cannot be asked."""
