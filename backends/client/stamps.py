@@ -146,12 +146,13 @@ class Clock:
 class Lags:
     """How long bytes waited for their reader, over all answers of a process, in bounded memory.
 
-    When it is full every second value is forgotten, and from then on only every second read is taken.
+    When more than `room` are kept every second is forgotten, and from then on only every second read is taken.
     """
 
-    __slots__ = ("_every", "_lag_s", "max_s", "process_stamps", "reads")
+    __slots__ = ("_every", "_lag_s", "_room", "max_s", "process_stamps", "reads")
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = KEPT_LAGS) -> None:
+        self._room = room
         self._lag_s = array("d")
         self._every = 1
         self.max_s = 0.0
@@ -169,7 +170,7 @@ class Lags:
         if lag_s:
             self.max_s = max(self.max_s, max(lag_s))
             self._lag_s.extend(lag_s[:: self._every])
-        if len(self._lag_s) > KEPT_LAGS:
+        while len(self._lag_s) > self._room:
             self._lag_s = self._lag_s[::2]
             self._every *= 2
 
