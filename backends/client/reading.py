@@ -62,7 +62,7 @@ class Reader:
         if head.status != 200:
             return _Told(head, stream.Stream(), ends, body=body)
         if _is_stream(head.headers, body):
-            whole = answer.how in ("complete", "closed") and not head.cut and head.fault is None
+            whole = answer.how == "complete" and not head.cut and head.fault is None
             return _Told(head, stream.follow(sse.events(body), whole=whole), ends, body=body)
         return _Told(head, _plain(head, body, answer, streamed=self.stream), ends, body=body)
 

@@ -1,0 +1,89 @@
+"""How many tokens an answer has, and each of its events."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.client.counting import count, share
+from backends.client.recount import Recount, local
+from backends.client.stream import Stream, take
+from harness.errors import BackendError, UsageError
+
+if TYPE_CHECKING:
+    from harness.api import CountedBy
+
+
+@given(st.integers(0, 10_000), st.lists(st.integers(0, 1000), min_size=1, max_size=50))
+def test_no_token_is_lost_in_sharing_and_more_text_never_has_fewer(total: int, weights: list[int]) -> None:
+    """Tokens would appear or vanish between the server's count and the table."""
+    shares = share(total, weights)
+
+    assert total == sum(shares) and len(weights) == len(shares) and min(shares) >= 0
+    if total != len(weights):
+        assert all(a <= b + 1 for a, b, v, w in zip(shares, shares[1:], weights, weights[1:], strict=False) if v <= w)
+
+
+def test_shares_go_by_largest_remainder() -> None:
+    """The rule in the documents would not be the rule in the tables."""
+    assert [1, 1, 1] == share(3, [9, 1, 1])  # as many events as tokens: one each
+    assert [4, 2, 1] == share(7, [50, 30, 10])
+    assert [2, 2, 1] == share(5, [0, 0, 0])
+    assert [] == share(5, [])
+
+
+@given(st.lists(st.tuples(st.text("ab", max_size=3), st.integers(0, 3)), max_size=10), st.booleans())
+def test_the_tokens_of_the_events_add_up_to_what_the_server_counts(parts: list[tuple[str, int]], every: bool) -> None:
+    """Throughput would not be the server's."""
+    stream, total = Stream(), 0
+    for i, (text, grown) in enumerate(parts):
+        total += grown
+        more = {"usage": {"completion_tokens": total}} if every else {}
+        take(stream, {"choices": [{"text": text}], **more}, i + 1)
+    take(stream, {"choices": [], "usage": {"completion_tokens": total}}, 99)
+    which, token_n, by = count(stream)
+
+    if which and total:
+        assert total == sum(token_n) and by in ("usage", "continuous usage")
+    assert len(which) == len(token_n)
+
+
+class Letters:
+    """A tokenizer of letters."""
+
+    by: CountedBy = "server tokenizer"
+
+    async def tokens(self, text: str) -> int | None:
+        return len(text)
+
+
+class Gone:
+    """A server that is no longer there."""
+
+    by: CountedBy = "server tokenizer"
+
+    async def tokens(self, text: str) -> int | None:
+        raise BackendError(f"gone with {text}")
+
+
+def test_answers_are_counted_after_the_run_by_the_first_tokenizer_that_answers() -> None:
+    """A server without usage would be measured in chunks."""
+    kept = Recount()
+    kept.keep(3, ["ab", "cd", "e"])
+    kept.keep(4, [])
+
+    assert {3: ("server tokenizer", [2, 2, 1])} == asyncio.run(kept.count([Gone(), Letters()]))
+    assert {} == asyncio.run(kept.count([Gone()])) == asyncio.run(kept.count([]))
+
+
+def test_a_tokenizer_that_is_none_is_refused_in_a_sentence(tmp_path) -> None:
+    """The mistake would be found after the run."""
+    (tmp_path / "tokenizer.json").write_text("{}")
+
+    for path in (tmp_path, tmp_path / "none.json"):
+        with pytest.raises(UsageError, match=r"No tokenizer '.*give the path of a tokenizer.json"):
+            local(str(path))

@@ -1,0 +1,267 @@
+"""What an answer says: tokens, stamps, how it ended."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.client.answer import Answer, How
+from backends.client.reading import Reader
+from backends.client.secrets import Redaction
+from harness.api import Ended, Exchange, Request, TokenEvent
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
+DONE = b"data: [DONE]\n\n"
+
+
+def chunk(text: str | None = None, finish: str | None = None, **more: object) -> bytes:
+    """An event of a completion."""
+    choice = {"index": 0, "text": text, "finish_reason": finish}
+    return f"data: {json.dumps({'choices': [choice], **more})}\n\n".encode()
+
+
+def used(tokens: int) -> dict[str, object]:
+    return {"usage": {"prompt_tokens": 7, "completion_tokens": tokens}}
+
+
+def answer(*reads: bytes, how: How = "closed", why: str | None = None, head: bytes = HEAD) -> Answer:
+    """Read i arrives at i seconds and is read a quarter of a second later; the head is read 0."""
+    data = [part for part in (head, *reads) if part]
+    stamps = array("d", range(len(data)))
+    return Answer(
+        sent_s=-1.0, ended_s=99.0, how=how, why=why, data=data, stamp_s=stamps,
+        read_s=array("d", (s + 0.25 for s in stamps)),
+    )  # fmt: skip
+
+
+def read(given: Answer, asked: int = 4, stream: bool = True) -> tuple[list[TokenEvent], Ended, Exchange]:
+    *events, ended = Reader(stream).read(given, Request(5, 0.0, 7, asked))
+    assert isinstance(ended, Ended) and ended.exchange is not None
+    return [event for event in events if isinstance(event, TokenEvent)], ended, ended.exchange
+
+
+def test_a_token_has_the_stamp_of_the_read_that_completed_its_event() -> None:
+    """Latency would be that of a part of an event, or of the next one."""
+    whole = chunk("b")
+    tokens, ended, exchange = read(answer(chunk("a"), whole[:10], whole[10:-1], whole[-1:], chunk("", "stop") + DONE))
+
+    assert [1.0, 4.0] == [t.at_s for t in tokens] and "ok" == ended.status
+    assert 0.25 == exchange.read_lag_s and 6 == exchange.reads and 1.0 == exchange.first_event_s
+
+
+def test_tokens_of_one_read_share_its_stamp_and_are_counted_as_such() -> None:
+    """Gaps of nothing would pass for a fast server without a word."""
+    tokens, _, exchange = read(answer(chunk("a") + chunk("b") + chunk("c"), chunk("d", "stop")))
+
+    assert [1.0, 1.0, 1.0, 2.0] == [t.at_s for t in tokens] and 2 == exchange.shared_events
+
+
+@pytest.mark.parametrize("how", ["closed", "reset", "timeout", "cancelled"])
+def test_an_answer_that_ended_as_agreed_is_ok_however_its_connection_ended(how: How) -> None:
+    """A server that never closes, or resets after [DONE], would fail every request."""
+    _, ended, _ = read(answer(chunk("a"), chunk("", "length") + DONE, how=how, why="x"), asked=1)
+
+    assert ("ok", None) == (ended.status, ended.error)
+
+
+@pytest.mark.parametrize(
+    ("how", "status"), [("closed", "truncated"), ("reset", "error"), ("timeout", "timeout"), ("cancelled", "cancelled")]
+)
+def test_an_answer_that_did_not_end_as_agreed_keeps_its_tokens_and_is_no_success(how: How, status: str) -> None:
+    """A crash of the server would look like a short answer."""
+    tokens, ended, exchange = read(answer(chunk("a"), chunk("b"), how=how, why="it broke"))
+
+    assert (status, 2, "events") == (ended.status, len(tokens), exchange.counted_by) and ended.error
+
+
+def test_a_first_half_of_an_event_at_the_end_is_no_token() -> None:
+    """A cut stream would have one token more, or be called malformed."""
+    tokens, ended, _ = read(answer(chunk("a"), chunk("b")[:20]))
+
+    assert (1, "truncated") == (len(tokens), ended.status)
+
+
+def test_a_broken_event_ends_the_answer_and_its_text_is_told() -> None:
+    """A server that writes nonsense would be measured on it."""
+    tokens, ended, _ = read(answer(chunk("a"), b"data: {nonsense\n\n", chunk("b", "stop") + DONE))
+
+    assert (1, "error") == (len(tokens), ended.status) and "{nonsense" in (ended.error or "")
+
+
+def test_an_error_of_null_is_none() -> None:
+    """A server that always writes the key would fail every request."""
+    _, ended, _ = read(answer(chunk("a", error=None), chunk("", "stop", error=None) + DONE))
+
+    assert "ok" == ended.status
+
+
+@pytest.mark.parametrize(("code", "status"), [(429, "rejected"), (503, "rejected"), (529, "rejected"), (500, "error")])
+def test_a_refusal_tells_the_status_and_the_words_of_the_server(code: int, status: str) -> None:
+    """An overloaded server could not be told from a broken one."""
+    head = f"HTTP/1.1 {code} Sorry\r\nContent-Length: 41\r\nRetry-After: 7\r\n\r\n".encode()
+    _, ended, exchange = read(answer(b'{"error": {"message": "too many for me"}}', head=head, how="complete"))
+
+    assert (status, code) == (ended.status, exchange.http_status)
+    assert f"HTTP {code} Sorry (Retry-After 7): too many for me" == ended.error
+
+
+def test_a_redirect_is_an_error_that_tells_where_it_points() -> None:
+    """Requests would be measured on a server that nobody named."""
+    head = b"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: http://other/v1\r\n\r\n"
+    _, ended, _ = read(answer(head=head, how="complete"))
+
+    assert "error" == ended.status and "http://other/v1" in (ended.error or "")
+
+
+def test_an_error_is_one_line_of_300_characters_without_the_key() -> None:
+    """A page of HTML would fill the report, or a key end up in it."""
+    head = b"HTTP/1.1 401 No\r\n\r\n"
+    reader = Reader(redaction=Redaction(("topsecret99",)))
+    (ended,) = reader.read(answer(b"bad key topsecret99\n" + b"<p>\n" * 500, head=head), Request(0, 0.0, 1, 1))
+
+    assert isinstance(ended, Ended) and ended.error is not None
+    assert len(ended.error) <= 300 and "topsecret99" not in ended.error and "\n" not in ended.error
+    assert "bad key" in ended.error
+
+
+@pytest.mark.parametrize(
+    ("how", "data", "told"),
+    [
+        ("refused", (), "no way"),
+        ("failed", (), "no way"),
+        ("closed", (), "without an answer"),
+        ("closed", (b"HTTP/1.1 200",), "before its answer was whole"),
+        ("closed", (b"SSH-2.0-OpenSSH\r\n",), "malformed HTTP"),
+    ],
+)
+def test_no_answer_at_all_is_an_error_that_says_why(how: How, data: Sequence[bytes], told: str) -> None:
+    """A dead server would be a row without a reason."""
+    _, ended, exchange = read(answer(*data, head=b"", how=how, why="no way" if how != "closed" else None))
+
+    assert ("error", None) == (ended.status, exchange.http_status) and told in (ended.error or "")
+
+
+def test_fewer_bytes_than_promised_are_an_error() -> None:
+    """A proxy that cuts answers would go unnoticed."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 999\r\n\r\n"
+    tokens, ended, _ = read(answer(chunk("a"), head=head))
+
+    assert (1, "error") == (len(tokens), ended.status) and "shorter" in (ended.error or "")
+
+
+def test_compressed_answers_are_read_all_the_same() -> None:
+    """A proxy that compresses against our wish would make every answer malformed."""
+    import gzip
+
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n\r\n"
+    _, ended, _ = read(answer(gzip.compress(chunk("a") + chunk("", "stop") + DONE), head=head))
+
+    assert "ok" == ended.status
+
+
+def test_one_json_object_is_an_answer_only_where_it_was_asked_for() -> None:
+    """A server that does not stream would have a TTFT."""
+    body = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], **used(3)}).encode()
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n"
+    asked, ended, exchange = read(answer(body[:9], body[9:], head=head), stream=False)
+    unasked, refused, _ = read(answer(body, head=head))
+
+    assert [TokenEvent(5, 2.0, 3)] == asked and ("ok", "usage") == (ended.status, exchange.counted_by)
+    assert [] == unasked and "error" == refused.status and "does not stream" in (refused.error or "")
+
+
+def test_reasoning_is_a_first_token_and_the_answer_after_it_is_told_apart() -> None:
+    """TTFT of a reasoning model would be the time of its whole reasoning."""
+
+    def delta(**fields: object) -> bytes:
+        return f"data: {json.dumps({'choices': [{'delta': fields}]})}\n\n".encode()
+
+    given = answer(
+        delta(role="assistant", content=""), delta(reasoning_content="hm", content=None), delta(content="so"),
+        chunk("", "stop", **used(2)) + DONE,
+    )  # fmt: skip
+    tokens, _, exchange = read(given)
+
+    assert [2.0, 3.0] == [t.at_s for t in tokens]
+    assert (1.0, 3.0) == (exchange.first_event_s, exchange.first_content_s)
+
+
+def test_a_server_that_counts_every_token_is_taken_at_its_word() -> None:
+    """Tokens that decode to nothing, or two at a time, would be lost."""
+    given = answer(
+        chunk("", **used(1)), chunk("ab", **used(3)), chunk("", **used(3)), chunk("", "stop", **used(4)) + DONE
+    )
+    tokens, _, exchange = read(given)
+
+    assert [(1.0, 1), (2.0, 2), (4.0, 1)] == [(t.at_s, t.tokens) for t in tokens]
+    assert "continuous usage" == exchange.counted_by
+
+
+def test_zeros_on_every_chunk_are_no_counts() -> None:
+    """A server that fills usage in only at the end would have all its tokens in the last event."""
+    given = answer(chunk("a", **used(0)), chunk("bcd", **used(0)), chunk("", "stop", **used(8)) + DONE)
+    tokens, _, exchange = read(given)
+
+    assert [2, 6] == [t.tokens for t in tokens] and "usage" == exchange.counted_by
+
+
+def test_reading_half_an_answer_tells_whether_a_token_has_come() -> None:
+    """A limit on the first token would fire for requests that are being answered."""
+    reader = Reader()
+
+    assert not reader.started(answer()) and not reader.started(answer(b": ping\n\n", chunk("")))
+    assert reader.started(answer(chunk("a"))) and not reader.started(answer(head=b""))
+
+
+def test_the_texts_of_the_token_events_can_be_had() -> None:
+    """A tokenizer after the run would count something else than the answer."""
+    assert ["a", "b\n"] == Reader().texts(answer(chunk("a"), chunk(""), chunk("b\n"), chunk("", "stop") + DONE))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(
+            ["choices", "delta", "text", "content", "usage", "finish_reason", "completion_tokens", "error", "message",
+             "reasoning", "tool_calls", "function", "arguments", "timings", "metrics", "prompt_ms", "object",
+             "prompt_tokens_details", "cached_tokens", "function_call", "name"]
+        ),
+        inner, max_size=4,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.lists(JSON | st.builds(lambda c: {"choices": [c]}, JSON), max_size=5), st.booleans(), st.sampled_from(
+    ["complete", "closed", "reset", "refused", "failed", "timeout", "cancelled"]))  # fmt: skip
+def test_whatever_a_server_writes_gives_exactly_one_end(values: list[object], stream: bool, how: How) -> None:
+    """One odd object would end a run with a traceback."""
+    reads = [f"data: {json.dumps(value)}\n\n".encode() for value in values]
+    for given_answer in (
+        answer(*reads, how=how),
+        answer(json.dumps(values[:1]).encode(), how=how, head=HEAD[:17] + b"\r\n\r\n"),
+    ):
+        tokens, _, exchange = read(given_answer, stream=stream)
+
+        assert all(t.tokens >= 0 for t in tokens)
+        assert (exchange.counted_by is not None) == bool(tokens)
+
+
+@given(st.binary(max_size=200), st.sampled_from(["complete", "closed", "reset"]))
+def test_bytes_that_are_no_http_give_exactly_one_end(noise: bytes, how: How) -> None:
+    """A port that speaks something else would end a run with a traceback."""
+    for head in (
+        b"",
+        HEAD[:17],
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n\r\n",
+    ):
+        _, ended, _ = read(answer(noise, head=head, how=how))
+
+        assert ended.status != "ok" and ended.error
