@@ -31,8 +31,8 @@ READY_S = 120.0
 LEAVE_S = 5.0
 """How long a sender that is done may take to leave."""
 FIRST, OF_MANY, MANY = 20, 100, 200
-"""A run is stopped when its first 20 requests fail, or 100 of the last 200, for other reasons than rejection: the server
-is not there, is there no more, or refuses what it is asked."""
+"""A run is stopped when its first 20 requests fail, or 100 of the last 200, for other reasons than rejection: the
+server is not there, is there no more, or refuses what it is asked."""
 WORST: tuple[End, ...] = ("failed", "stopped", "interrupted", "finished")
 FRAME_BYTES = 1 << 24
 
