@@ -253,7 +253,7 @@ class _Prober:
             max_model_len=chunks.whole(entry.get("max_model_len")) or chunks.whole(meta.get("n_ctx")),
             server=None if server is None else self.talk.shown(server),
             kind=_kind(entry.get("owned_by"), server),
-            cautions=tuple(self.cautions),
+            cautions=(*(f"the server refuses {name}: {cost}" for name, cost in self.dropped), *self.cautions),
         )
 
 

@@ -1,0 +1,157 @@
+"""The bytes of a request."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pytest
+
+from backends.client.body import Ask, Builder, base_url, sound_headers
+from harness.api import Request
+from harness.errors import UsageError
+
+SHARING = (
+    Request(1, 0.0, 12, 4, prefix_ids=(7,), prefix_block_tokens=8),
+    Request(2, 0.0, 12, 4, prefix_ids=(7,), prefix_block_tokens=8),
+)
+
+
+class Plain:
+    """Token i of a prefix block is the block, other tokens are the request's; words say the same."""
+
+    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
+        shared = len(request.prefix_ids) * request.prefix_block_tokens
+        return np.array([7 if i < shared else request.id for i in range(request.prompt_tokens)]) % vocab_size
+
+    def text(self, request: Request) -> str:
+        return " ".join(f"w{i}" for i in self.token_ids(request, 100))
+
+
+def sent(ask: Ask, request: Request = SHARING[0], key: str | None = None) -> tuple[dict[str, str], dict]:
+    head, _, body = Builder(ask, Plain(), key).rest(request).partition(b"\r\n\r\n")
+    headers = dict(line.split(": ", 1) for line in head.decode().split("\r\n"))
+    assert str(len(body)) == headers["Content-Length"]
+    return headers, json.loads(body)
+
+
+def test_a_chat_asks_for_one_message_with_the_fields_of_a_chat() -> None:
+    """Servers would answer something else than was planned."""
+    headers, body = sent(Ask(model="m"), key="k123")
+
+    assert {
+        "model": "m", "messages": [{"role": "user", "content": Plain().text(SHARING[0])}], "stream": True,
+        "stream_options": {"include_usage": True, "continuous_usage_stats": True}, "max_completion_tokens": 4,
+        "ignore_eos": True,
+    } == body  # fmt: skip
+    assert ("Bearer k123", "identity", "1") == (
+        headers["Authorization"], headers["Accept-Encoding"], headers["x-request-id"]
+    )  # fmt: skip
+
+
+def test_a_completion_takes_token_ids_and_its_own_field_of_length() -> None:
+    """Lengths would be inexact where they need not be."""
+    _, body = sent(Ask(model="m", api="completions", prompt="ids", vocab_size=50))
+
+    assert [7] * 8 + [1] * 4 == body["prompt"] and 4 == body["max_tokens"] and "max_completion_tokens" not in body
+
+
+def test_only_what_is_named_is_sent() -> None:
+    """A default of ours would stand in for the server's."""
+    plain = {"model", "messages", "stream", "max_tokens"}
+    bare = Ask(model="m", stream=False, ignore_eos=False, length_field="max_tokens")
+    full = Ask(
+        model="m", stream=False, ignore_eos=False, length_field="max_tokens", temperature=0.0, top_p=0.5, seed=0,
+        stop=("x",), min_tokens=True, generation_config=True,
+    )  # fmt: skip
+
+    assert plain == set(sent(bare)[1])
+    assert plain | {"temperature", "top_p", "seed", "stop", "min_tokens", "generation_config"} == set(sent(full)[1])
+    assert {"min_new_tokens": 4, "max_new_tokens": 4} == json.loads(sent(full)[1]["generation_config"])
+
+
+def test_what_the_user_adds_wins() -> None:
+    """A field could not be changed, or its neighbours would be lost."""
+    ask = Ask(
+        model="m", extra={"ignore_eos": False, "stream_options": {"include_usage": False}, "top_k": 1},
+        headers=(("user-agent", "mine"), ("X-Other", "1")),
+    )  # fmt: skip
+    headers, body = sent(ask)
+
+    assert {"include_usage": False, "continuous_usage_stats": True} == body["stream_options"]
+    assert (False, 1) == (body["ignore_eos"], body["top_k"])
+    assert "mine" == headers["user-agent"] and "User-Agent" not in headers and "1" == headers["X-Other"]
+
+
+@pytest.mark.parametrize("prompt", ["ids", "text"])
+def test_a_salt_changes_every_prompt_and_leaves_its_sharing(prompt: str) -> None:
+    """A cache warmed by an earlier run would help, or one warmed by this run would not."""
+
+    def prompts(salt: str | None) -> list:
+        asks = Ask(model="m", api="completions", prompt=prompt, salt=salt, vocab_size=1000)
+        return [sent(asks, request)[1]["prompt"] for request in SHARING]
+
+    unsalted, one, again, other = prompts(None), prompts("a"), prompts("a"), prompts("b")
+
+    assert one == again and one[0] != other[0] and one[0] != unsalted[0]
+    if prompt == "ids":
+        assert one[0][:8] == one[1][:8] and one[0][8:] == unsalted[0][8:] and 12 == len(one[0])
+    else:
+        shared = " ".join(unsalted[0].split()[:8])
+        assert one[0].endswith(unsalted[0]) and one[0].split(shared)[0] == one[1].split(shared)[0]
+
+
+def test_what_the_server_adds_is_taken_off() -> None:
+    """Prompts would all be longer than planned by the template."""
+    assert 9 == len(sent(Ask(api="completions", prompt="text", overhead_tokens=3))[1]["prompt"].split())
+    assert 1 == len(sent(Ask(api="completions", prompt="ids", overhead_tokens=30))[1]["prompt"])
+
+
+def test_turns_of_a_conversation_are_named_only_when_asked() -> None:
+    """A router would see sessions where the run wants none, or none where it wants them."""
+    turn = Request(1, 0.0, 4, 4, session=9)
+
+    assert "x-session-affinity" not in sent(Ask(), turn)[0]
+    assert "session-9" == sent(Ask(affinity=True), turn)[0]["x-session-affinity"]
+    assert "x-correlation-id" not in sent(Ask(affinity=True), SHARING[0])[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "proxy", "first"),
+    [
+        ("http://host:8000/v1", False, b"POST /v1/completions HTTP/1.1\r\nHost: host:8000\r\n"),
+        ("https://u:p@[::1]/v1/", False, b"POST /v1/completions HTTP/1.1\r\nHost: [::1]\r\n"),
+        ("http://host/v1?a=1", True, b"POST http://host/v1/completions?a=1 HTTP/1.1\r\nHost: host\r\n"),
+    ],
+)
+def test_the_first_lines_name_the_path_and_the_host(url: str, proxy: bool, first: bytes) -> None:
+    """Servers behind one address, and proxies, would not find the way."""
+    assert first == Builder(Ask(api="completions"), Plain()).first(url, proxy=proxy)
+
+
+def test_a_builder_travels_to_another_process_and_does_not_tell_its_key() -> None:
+    """Senders could not build requests; or a log would hold the key."""
+    builder = Builder(Ask(model="m"), Plain(), "k123secret")
+
+    assert "k123secret" not in repr(builder)
+    assert builder.rest(SHARING[0]) == pickle.loads(pickle.dumps(builder)).rest(SHARING[0])  # noqa: S301  # our own
+
+
+def test_the_address_is_named_or_of_the_environment() -> None:
+    """A run would go to a server that nobody named, without a word."""
+    assert ("http://a/v1", False) == base_url("http://a/v1/", {"OPENAI_BASE_URL": "http://b/v1"})
+    assert ("http://b/v1", True) == base_url(None, {"OPENAI_BASE_URL": "http://b/v1"})
+    with pytest.raises(UsageError, match="has no address"):
+        base_url(None, {})
+    for wrong in ("host:8000", "ftp://host", "http://", "http://host:99999999", "http://me:pw@:1"):
+        with pytest.raises(UsageError, match="is no address of a server") as error:
+            base_url(wrong, {})
+        assert "pw" not in str(error.value)
+
+
+@pytest.mark.parametrize("header", [("a b", "x"), ("", "x"), ("A", "x\r\nB: y"), ("A", "ü"), ("Content-Length", "1")])
+def test_headers_that_http_does_not_allow_are_refused(header: tuple[str, str]) -> None:
+    """A value with a line end would forge another header."""
+    with pytest.raises(UsageError, match="header"):
+        sound_headers((header,))

@@ -1,0 +1,333 @@
+"""What is found out about a server before the run, against small servers of many characters."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from aiohttp import web
+
+from backends.client.body import Ask
+from backends.client.probe import probe
+from harness.errors import BackendError, UsageError
+
+if TYPE_CHECKING:
+    from backends.client.capabilities import Capabilities
+    from harness.api import Request
+
+
+@dataclass(slots=True)
+class Server:
+    """Counts a word as one token, and `template` more. `refuse` names fields that give a 422."""
+
+    models: tuple[str, ...] | None = ("m",)
+    refuse: tuple[str, ...] = ()
+    say: str = "Unexpected keys in the request: {name}"
+    template: int = 0
+    a_word: float = 1.0
+    usage: str | None = "own"
+    takes_ids: bool = True
+    vocabulary: int = 100_000
+    obeys: str = "max_completion_tokens max_tokens"
+    ends_early: bool = False
+    role_s: float | None = None
+    streams: bool = True
+    tokenize: str | None = None
+    status: int = 200
+    entry: Mapping[str, object] = field(default_factory=dict)
+    bodies: list[dict] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
+
+    async def list(self, request: web.Request) -> web.Response:
+        self.headers.append(request.headers.copy())
+        if self.models is None:
+            raise web.HTTPNotFound
+        return web.json_response({"data": [{"id": name, **self.entry} for name in self.models]})
+
+    async def count(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if self.tokenize is None:
+            raise web.HTTPNotFound
+        if self.tokenize not in body:
+            return web.json_response({"tokens": []})
+        tokens = list(range(len(body[self.tokenize].split())))
+        return web.json_response({"tokens": tokens} | ({"count": len(tokens)} if self.tokenize == "prompt" else {}))
+
+    def prompt_tokens(self, body: Mapping) -> int | None:
+        """None for token ids that it does not take."""
+        prompt = body["messages"][0]["content"] if "messages" in body else body["prompt"]
+        if isinstance(prompt, list):
+            return len(prompt) + self.template if self.takes_ids else None
+        return round(len(prompt.split()) * self.a_word) + self.template
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json()
+        self.bodies.append(body)
+        options = body.get("stream_options") or {}
+        for name in self.refuse:
+            if name in body or name in options:
+                return web.json_response({"error": {"message": self.say.format(name=name)}}, status=422)
+        counted = self.prompt_tokens(body)
+        if counted is None:
+            return web.json_response({"detail": "prompt: str type expected"}, status=400)
+        if isinstance(body.get("prompt"), list) and max(body["prompt"]) >= self.vocabulary:
+            return web.json_response({"error": "token id out of vocabulary"}, status=400)
+        if self.status != 200:
+            return web.json_response({"error": {"message": "not today"}}, status=self.status)
+        asked = next((body[name] for name in self.obeys.split() if name in body), 100)
+        tokens = min(asked, 3) if self.ends_early and not body.get("min_tokens") else asked
+        return await self.write(request, counted, tokens, options)
+
+    async def write(self, request: web.Request, counted: int, tokens: int, options: Mapping) -> web.StreamResponse:
+        usage = {"prompt_tokens": counted, "completion_tokens": tokens}
+        if not self.streams:
+            return web.json_response({"choices": [{"text": "x " * tokens, "finish_reason": "length"}], "usage": usage})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Server": "small/1"})
+        await response.prepare(request)
+        if self.role_s is not None:
+            await response.write(_event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
+            await asyncio.sleep(self.role_s)
+        for i in range(tokens):
+            every = {"usage": {**usage, "completion_tokens": i + 1}} if self.usage == "every" else {}
+            await response.write(_event({"choices": [{"text": "x"}], **every}))
+        at_finish = {"usage": usage} if self.usage in ("finish", "every") else {}
+        await response.write(_event({"choices": [{"text": "", "finish_reason": "length"}], **at_finish}))
+        if self.usage == "own" and options.get("include_usage"):
+            await response.write(_event({"choices": [], "usage": usage}))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def _event(value: object) -> bytes:
+    return f"data: {json.dumps(value)}\n\n".encode()
+
+
+class Ids:
+    """A content of ids alone."""
+
+    def token_ids(self, request: Request, vocab_size: int):
+        import numpy as np
+
+        return np.full(request.prompt_tokens, vocab_size - 1)
+
+
+class Words(Ids):
+    """A word a token."""
+
+    def text(self, request: Request) -> str:
+        return "w " * request.prompt_tokens
+
+
+class Learner(Words):
+    """Learns how many tokens a word is, from one count."""
+
+    a_word: float = 1.0
+
+    def text(self, request: Request) -> str:
+        return "w " * max(1, round(request.prompt_tokens / self.a_word))
+
+    def observe(self, request: Request, prompt_tokens_server: int) -> None:
+        self.a_word *= prompt_tokens_server / request.prompt_tokens
+
+
+@pytest.fixture
+def asked() -> Callable[..., Capabilities]:
+    """`asked(server, content=..., key=..., **fields of the Ask)`: what the probe finds."""
+
+    async def run(server: Server, content: object, key: str | None, ask: Ask) -> Capabilities:
+        app = web.Application()
+        app.router.add_get("/v1/models", server.list)
+        app.router.add_post("/v1/completions", server.answer)
+        app.router.add_post("/v1/chat/completions", server.answer)
+        app.router.add_post("/tokenize", server.count)
+        runner = web.AppRunner(app, access_log=None)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        try:
+            port = runner.addresses[0][1]
+            return await probe(f"http://127.0.0.1:{port}/v1", ask, content, key=key)  # type: ignore[arg-type]
+        finally:
+            await runner.cleanup()
+
+    def start(server: Server, content: object = None, key: str | None = None, **fields: object) -> Capabilities:
+        return asyncio.run(run(server, content or Words(), key, Ask(**fields)))  # type: ignore[arg-type]
+
+    return start
+
+
+def test_a_server_that_takes_everything_is_asked_everything(asked: Callable) -> None:
+    """Something would be left out for nothing."""
+    found = asked(Server(usage="every", entry={"max_model_len": 4096, "owned_by": "vllm"}), api="chat")
+
+    assert () == found.dropped and () == found.cautions
+    assert ("m", "text", "every chunk", True, True) == (
+        found.ask.model, found.ask.prompt, found.usage, found.done, found.finish_reason
+    )  # fmt: skip
+    assert (4096, "vllm", "small/1", 1.0, 0) == (
+        found.max_model_len, found.kind, found.server, found.tokens_per_event, found.overhead_tokens
+    )  # fmt: skip
+    json.dumps(found.describe())
+
+
+@pytest.mark.parametrize("name", ["ignore_eos", "continuous_usage_stats", "seed", "stop", "temperature", "top_p"])
+def test_a_field_that_the_server_names_is_left_out_and_told(asked: Callable, name: str) -> None:
+    """A strict server could not be measured, or not as the user thinks."""
+    server = Server(refuse=(name,))
+    found = asked(server, api="chat", seed=1, stop=("x",), temperature=0.5, top_p=0.5)
+
+    assert [name] == [field for field, _ in found.dropped]
+    assert any(name in caution for caution in found.cautions)
+    assert name not in json.dumps(server.bodies[-1]) and name not in found.describe()["accepted"]
+
+
+def test_a_server_that_does_not_say_what_it_minds_is_tried_with_less_and_less(asked: Callable) -> None:
+    """A server with a bare 400 could not be measured."""
+    found = asked(Server(refuse=("ignore_eos", "min_tokens", "generation_config"), say="no"), api="chat")
+
+    assert not found.ask.ignore_eos and not found.ask.min_tokens and not found.ask.generation_config
+
+
+def test_another_way_to_ask_for_a_length_is_tried(asked: Callable) -> None:
+    """Answers of transformers would have any length."""
+    found = asked(Server(refuse=("ignore_eos", "min_tokens")), api="chat")
+
+    assert found.ask.generation_config and ["ignore_eos", "min_tokens"] == [name for name, _ in found.dropped]
+
+
+def test_a_server_that_ignores_the_length_of_a_chat_is_asked_by_the_old_field(asked: Callable) -> None:
+    """llama-cpp-python would answer to the end of its context."""
+    found = asked(Server(obeys="max_tokens"), api="chat")
+
+    assert "max_tokens" == found.ask.length and () == found.dropped
+
+
+def test_a_server_that_stops_early_is_asked_for_a_least_length(asked: Callable) -> None:
+    """Answers would be short although ignore_eos was accepted."""
+    assert asked(Server(ends_early=True), api="chat").ask.min_tokens
+    caution = asked(Server(ends_early=True, refuse=("min_tokens",)), api="chat").cautions[-1]
+
+    assert "ended the probe after 3 of 8 tokens" in caution
+
+
+def test_token_ids_are_sent_where_they_are_taken(asked: Callable) -> None:
+    """Lengths would be inexact where they need not be, or every request fail."""
+    assert "ids" == asked(Server(), api="completions").ask.prompt
+    refused = asked(Server(takes_ids=False), api="completions")
+
+    assert "text" == refused.ask.prompt and "token ids" == refused.dropped[0].field
+    assert "text" == asked(Server(), api="completions", prompt="text").ask.prompt
+    with pytest.raises(UsageError, match="--content calibrated"):
+        asked(Server(takes_ids=False), Ids(), api="completions")
+
+
+def test_token_ids_stay_inside_the_vocabulary(asked: Callable) -> None:
+    """Every request would be refused by a small model."""
+    assert 250 == asked(Server(vocabulary=300), api="completions").ask.vocab_size
+    assert 32_000 == asked(Server(entry={"meta": {"n_vocab": 32_000}}), api="completions").ask.vocab_size
+
+
+def test_a_chat_needs_a_content_with_text(asked: Callable) -> None:
+    """The mistake would show as an error of every request."""
+    with pytest.raises(UsageError, match="takes nothing else; give --content calibrated"):
+        asked(Server(), Ids(), api="chat")
+
+
+def test_what_the_server_adds_to_each_prompt_is_taken_off(asked: Callable) -> None:
+    """Prompts would be longer than planned by the chat template."""
+    found = asked(Server(template=13), api="chat")
+
+    assert (13, 13) == (found.overhead_tokens, found.ask.overhead_tokens)
+    assert any("adds 13 tokens" in caution for caution in found.cautions)
+
+
+def test_a_server_that_counts_otherwise_than_planned_is_told(asked: Callable) -> None:
+    """Prompts would be twice as long as the report says."""
+    found = asked(Server(a_word=2.0), api="chat")
+
+    assert 0 == found.ask.overhead_tokens and 1.0 == found.length_error
+    assert any("otherwise than planned (64 for 32" in caution for caution in found.cautions)
+
+
+def test_a_content_that_learns_is_taught(asked: Callable) -> None:
+    """Lengths would be off by what a word is in tokens."""
+    content = Learner()
+    found = asked(Server(a_word=2.0), content, api="chat")
+
+    assert abs(content.a_word - 2.0) < 0.1 and found.length_error is not None and found.length_error < 0.1
+
+
+def test_a_server_without_usage_is_told(asked: Callable) -> None:
+    """Nobody would know that prompts were not counted."""
+    found = asked(Server(usage=None, tokenize="prompt"), api="chat")
+
+    assert found.usage is None and any("does not tell how many tokens" in caution for caution in found.cautions)
+
+
+@pytest.mark.parametrize("form", ["prompt", "content"])
+def test_the_address_that_counts_tokens_is_found(asked: Callable, form: str) -> None:
+    """Answers without usage would be counted by chunks."""
+    found = asked(Server(tokenize=form), api="chat")
+
+    assert found.tokenize is not None and found.tokenize.endswith("/tokenize") and form == found.tokenize_form
+
+
+@pytest.mark.parametrize(
+    ("usage", "form"), [("finish", "the finish chunk"), ("own", "a chunk of its own"), (None, None)]
+)
+def test_where_usage_rides_is_told(asked: Callable, usage: str | None, form: str | None) -> None:
+    """A reader could not tell how tokens were counted."""
+    assert form == asked(Server(usage=usage), api="completions").usage
+
+
+def test_a_role_chunk_well_before_the_first_token_is_told(asked: Callable) -> None:
+    """Nobody would know why other clients report another TTFT."""
+    assert asked(Server(role_s=0.05), api="chat").role_early
+    assert not asked(Server(), api="chat").role_early
+
+
+def test_the_only_model_is_taken_and_of_several_one_must_be_named(asked: Callable) -> None:
+    """A run would measure some model."""
+    assert "m" == asked(Server()).ask.model and "other" == asked(Server(), model="other").ask.model
+    assert "x" == asked(Server(models=None), model="x").ask.model
+    with pytest.raises(UsageError, match=r"several models; name one by model=NAME. Known: a, b"):
+        asked(Server(models=("b", "a")))
+    for models in ((), None):
+        with pytest.raises(UsageError, match="does not list its models"):
+            asked(Server(models=models))
+
+
+def test_an_answer_in_one_piece_is_only_for_those_who_ask_for_it(asked: Callable) -> None:
+    """A server that does not stream would have a TTFT."""
+    assert "the answer" == asked(Server(streams=False), stream=False).usage
+    with pytest.raises(BackendError, match=r"does not stream.*stream=false"):
+        asked(Server(streams=False))
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [(401, "refuses the key.*OPENAI_API_KEY"), (503, "is not ready"), (404, "HTTP 404.*model 'm'"), (500, "HTTP 500")],
+)
+def test_a_server_that_refuses_is_told_in_a_sentence(asked: Callable, status: int, told: str) -> None:
+    """The reason would be a row of each of ten thousand requests."""
+    with pytest.raises(BackendError, match=f"{told}.*"):
+        asked(Server(status=status), key="mysecretkey")
+
+
+def test_the_key_goes_to_the_server_and_not_into_the_error(asked: Callable) -> None:
+    """A protected server could not be asked, or the key be printed."""
+    server = Server(refuse=("messages",), say="you sent mysecretkey with {name}")
+    with pytest.raises(BackendError) as error:
+        asked(server, key="mysecretkey")
+
+    assert "Bearer mysecretkey" == server.headers[0]["Authorization"] and "mysecretkey" not in str(error.value)
+
+
+def test_a_port_without_a_server_is_told_in_a_sentence() -> None:
+    """A typing mistake would end in a traceback."""
+    with pytest.raises(BackendError, match=r"No server answers at http://127.0.0.1:1/v1"):
+        asyncio.run(probe("http://127.0.0.1:1/v1", Ask(), Words()))

@@ -1,0 +1,122 @@
+"""Keys are read from where they belong and written nowhere."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.client.secrets import HIDDEN, Redaction, load_key, redaction
+from harness.errors import UsageError
+
+KEY = "abcdefgh12345678"
+
+
+def test_the_key_comes_from_the_environment_or_a_file(tmp_path) -> None:
+    """A key would have to stand in a command."""
+    file = tmp_path / "key"
+    file.write_text(f"  {KEY}\n")
+
+    assert KEY == load_key(environ={"OPENAI_API_KEY": f"{KEY}\n"})
+    assert KEY == load_key("MINE", environ={"MINE": KEY, "OPENAI_API_KEY": "other"})
+    assert KEY == load_key(key_file=str(file), environ={})
+    assert load_key(environ={}) is None
+
+
+@pytest.mark.parametrize("text", ["", "two words", "line\nbreak", "ä" * 9, "x\x00y"])
+def test_a_key_that_is_none_is_refused_without_being_told(tmp_path, text: str) -> None:
+    """A header could be forged, or the key be printed in the error."""
+    file = tmp_path / "key"
+    file.write_text(text)
+    with pytest.raises(UsageError, match="holds no key") as error:
+        load_key(key_file=str(file), environ={})
+
+    assert not text or text not in str(error.value)
+
+
+def test_a_variable_or_file_that_is_named_must_be_there(tmp_path) -> None:
+    """A run would go out without the key and fail at every request."""
+    with pytest.raises(UsageError, match="MINE, named by key_env, is not set"):
+        load_key("MINE", environ={})
+    with pytest.raises(UsageError, match="No key in key_file"):
+        load_key(key_file=str(tmp_path / "none"), environ={})
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_a_known_secret_is_gone_from_any_text(before: str, after: str) -> None:
+    """The key would stand in an error of the server."""
+    assert KEY not in Redaction((KEY,)).text(f"{before}{KEY}{after}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"Authorization: Bearer {KEY}", f"authorization={KEY}", f"'x-api-key': '{KEY}'", f'"api_key": "{KEY}"',
+        f"http://me:{KEY}@host/v1", f"http://{KEY}@host/v1", f"http://host/v1?api_key={KEY}&a=1",
+        f"http://host/v1?token={KEY}", f"Incorrect API key provided: sk-{KEY}", f"Bearer {KEY}", f"cookie: s={KEY}",
+        f"password={KEY}", f"hf_{KEY}",
+    ],
+)  # fmt: skip
+def test_what_looks_like_a_secret_is_hidden_even_if_nobody_knows_it(text: str) -> None:
+    """A secret of the server's own, or one in a URL, would be written."""
+    shown = Redaction().text(text)
+
+    assert KEY not in shown and HIDDEN in shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens=16 of 20 tokens", "output_tokens: 12", "http://host:8000/v1?model=a&n=2", "the key is missing",
+        "tokenizer=/models/a/tokenizer.json", "key_env=OPENAI_API_KEY", "--tokens 5",
+        "a task-force of risk-averse people",
+        "openai:url=http://127.0.0.1:8000/v1,model=m", "",
+    ],
+)  # fmt: skip
+def test_ordinary_words_stay(text: str) -> None:
+    """A report would be full of holes."""
+    assert text == Redaction().text(text)
+
+
+def test_data_loses_secret_fields_and_known_values() -> None:
+    """run.json would hold the key of an extra field."""
+    data = {
+        "api_key": "x",
+        "max_tokens": 5,
+        "deep": [{"auth": {"password": "y"}, "said": f"no {KEY}"}],
+        "tokens": "all",
+    }
+
+    assert {
+        "api_key": HIDDEN, "max_tokens": 5, "deep": [{"auth": {"password": HIDDEN}, "said": f"no {HIDDEN}"}],
+        "tokens": "all",
+    } == Redaction((KEY,)).value(data)  # fmt: skip
+
+
+def test_headers_lose_their_values_by_name() -> None:
+    """A header for a gateway would be written."""
+    told = [("X-Gateway-Token", "abc"), ("Authorization", "z"), ("X-Trace", "1"), ("Cookie", "c=d")]
+
+    assert [HIDDEN, HIDDEN, "1", HIDDEN] == [value for _, value in Redaction().headers(told)]
+
+
+def test_a_command_line_loses_its_headers_and_urls() -> None:
+    """The command in run.json would hold the key."""
+    argv = ["bench", "run", "--header", f"X-Auth: {KEY}", "--header=X-Key=" + KEY, "--header", "X-Trace: 1",
+            "--backend", f"openai:url=http://u:{KEY}@h/v1,model=m", "--seed", "1"]  # fmt: skip
+    shown = Redaction().argv(argv)
+
+    assert KEY not in " ".join(shown) and ["X-Trace: 1", "--seed", "1"] == [shown[6], *shown[-2:]]
+    assert f"X-Auth:{HIDDEN}" == shown[3] and f"--header=X-Key={HIDDEN}" == shown[4]
+
+
+def test_every_secret_of_a_run_is_known_by_its_value() -> None:
+    """A server that repeats a header in its error would have it written."""
+    known = redaction(
+        KEY, [("X-Token", "Token gatewaysecret"), ("X-Trace", "plain")], {"credentials": {"password": "deepsecret"}},
+        ["http://user:urlsecret@host/v1?api_key=querysecret"],
+    )  # fmt: skip
+    shown = known.text("gatewaysecret deepsecret urlsecret querysecret plain " + KEY)
+
+    assert f"{HIDDEN} {HIDDEN} {HIDDEN} {HIDDEN} plain {HIDDEN}" == shown
+    assert KEY not in repr(known) and "secret" not in repr(known)
