@@ -115,7 +115,7 @@ def _lengths(run: Run) -> Iterator[Caution]:
                 {"share": apart},
             )
     short = short_answers(run.requests)
-    accepted = part(part(run.info, "backend"), "capabilities").get("fields")
+    accepted = part(part(run.info, "backend"), "capabilities").get("accepted")
     if short > 0 and isinstance(accepted, Sequence) and "ignore_eos" in accepted:
         yield Caution(
             "short-answers",

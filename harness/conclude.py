@@ -42,6 +42,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         recorded=recorded,
         closed=is_closed(workload),
         window_s=window_s,
+        as_asked=run.http is None,
     )
     if outcome is not None and outcome.error is not None:
         reason = f"The backend failed: {outcome.error}"

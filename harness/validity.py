@@ -79,6 +79,7 @@ def judge(
     recorded: bool = False,
     closed: bool = False,
     window_s: float | None = None,
+    as_asked: bool = True,
 ) -> Verdict:
     """The verdict on a table of records, against the schedule that was to be sent where it is given.
 
@@ -87,6 +88,7 @@ def judge(
     client, failures, an interruption and few requests are warnings; what they advise depends on whether the requests
     came at `recorded` times or from users in a `closed` loop, of which no rate can be asked. In a run that sent only
     what was due before `window_s`, follow-ups may be missing; in any run those of a request that was given up.
+    Where answers may be shorter or longer than asked, `as_asked` is off.
     """
     if not len(requests):
         return Verdict(False, ["No request has a record, so nothing was measured."])
@@ -96,7 +98,7 @@ def judge(
     reasons = [
         *_twice(requests),
         *(_unsent(requests, schedule, window_s) if schedule is not None and not interrupted else []),
-        *broken(requests),
+        *broken(requests, as_asked=as_asked),
         *_too_late(late_s),
         *([] if ok else ["No request ended well, so nothing was measured."]),
     ]

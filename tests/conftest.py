@@ -111,7 +111,7 @@ def remote_run():
             "workload": {"name": "chatbot", "arrivals": "constant", "lengths": "sharegpt", "rate_rps": 5.0},
             "backend": {
                 "name": "openai", "url": "http://127.0.0.1:8000/v1", "api": "chat", "model": "m", "stamps": "kernel",
-                "salt": "a1b2", "capabilities": {"fields": ["ignore_eos"], "dropped": [], "usage": "own chunk"},
+                "salt": "a1b2", "capabilities": {"accepted": ["ignore_eos"], "dropped": [], "usage": "own chunk"},
             },
             "schedule": {"sha256": "0" * 64, "requests": 60, "span_s": 11.8}, "slo": slos.stored(parsed),
             "client": {"senders": 1, "stamps": "kernel", "per_sender": [{**sound, **dict(sender)}]},

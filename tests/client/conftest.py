@@ -31,6 +31,7 @@ def _helper(name: str) -> ModuleType:
 
 _script = _helper("_script")
 _server = _helper("_scripted_server")
+_helper("_quirks")
 
 
 @dataclass(frozen=True, slots=True)

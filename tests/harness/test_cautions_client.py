@@ -17,7 +17,7 @@ from harness.run import exit_code
 
 RemoteRun = Callable[..., Run]
 FINE = "ttft=0.25,tpot=0.1"
-DROPPED = {"fields": [], "dropped": [{"field": "ignore_eos", "cost": "answers may be shorter than asked"}]}
+DROPPED = {"accepted": [], "dropped": [{"field": "ignore_eos", "cost": "answers may be shorter than asked"}]}
 BACKEND = {"name": "openai", "url": "http://127.0.0.1:8000/v1", "model": "m"}
 
 
@@ -97,7 +97,7 @@ NEAR: dict[str, dict[str, Any]] = {
     "floor": {"floor": floor_of(0.009), "slo": "tpot=0.1"},
     "tokens-per-event": {"ask": {"output_tokens": 21, "output_tokens_asked": 21, "token_n": [2, *[1] * 19]}},
     "prompt-lengths": {"ask": {"prompt_tokens_server": 101}},
-    "short-answers": {"ask": {"output_tokens_asked": 21}, "backend": {**BACKEND, "capabilities": {"fields": []}}},
+    "short-answers": {"ask": {"output_tokens_asked": 21}, "backend": {**BACKEND, "capabilities": {"accepted": []}}},
     "server-disagrees": {"server_ttft": 1.04},
 }
 
