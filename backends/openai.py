@@ -90,6 +90,7 @@ class OpenAI:
     _epoch_s: float = field(default=0.0, init=False, repr=False)
     _ready: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
     _pool: Pool | None = field(default=None, init=False, repr=False)
+    _keyless: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("connect_s", "timeout_s", "first_token_s", "idle_s"):
@@ -113,7 +114,7 @@ class OpenAI:
     async def open(self, content: Content) -> None:
         """Look up the addresses and ask each server, in one unmeasured request or more, what it can do."""
         urls, notes = self._urls()
-        key = load_key(self.key_env, self.key_file, environ=os.environ)
+        key = self._key()
         if self.tokenizer is not None:
             local(self.tokenizer)  # a wrong path is told now, not after the run
         headers, extra = _headers(self.header), _extra(self.extra_body)
@@ -198,10 +199,19 @@ class OpenAI:
             return await self._recount.count(named)
         place = self._places[self._known.index(known)]
         tls = self._trust().context() if place.secure else True
-        key = load_key(self.key_env, self.key_file, environ=os.environ)
+        key = self._key()
         async with Talk(place.url, key=key, redaction=self._redaction, ssl=tls, proxy=self.proxy,
                         headers=known.ask.headers) as talk:  # fmt: skip
             return await self._recount.count([ServerTokenizer(talk, known), *named])
+
+    def aimed_at(self, url: str, model: str) -> OpenAI:
+        """The same client towards a server of ours, unopened: no key, header or field that is meant for another."""
+        twin = OpenAI(
+            url, model, self.api, self.stream, self.prompt, salt=self.salt, connect_s=self.connect_s,
+            timeout_s=self.timeout_s, idle_s=self.idle_s, warm=self.warm,
+        )  # fmt: skip
+        twin._keyless = True
+        return twin
 
     def redact(self, text: str) -> str:
         """A text without the key and what else is secret."""
@@ -246,6 +256,10 @@ class OpenAI:
         if self._pool is not None:
             self._pool.close()
             await asyncio.sleep(0)
+
+    def _key(self) -> str | None:
+        """What the server is to know us by; None for one of ours, which must not see it."""
+        return None if self._keyless else load_key(self.key_env, self.key_file, environ=os.environ)
 
     def _urls(self) -> tuple[list[str], list[str]]:
         """The base URLs, and what the user should hear about them."""
