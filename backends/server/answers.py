@@ -41,7 +41,7 @@ class Outcome:
     first_s: float = 0.0
     last_s: float = 0.0
 
-    def told(self, made: int, at_s: float, due_s: float, left_s: float) -> None:
+    def told(self, made: int, due_s: float, left_s: float) -> None:
         """`made` tokens in all have left."""
         record, metrics = self.record, self.metrics
         if self.first_s:
@@ -51,7 +51,6 @@ class Outcome:
             metrics.first_token.observe(left_s - record.received_s)
         self.last_s = left_s
         record.tokens.append(made)
-        record.at_s.append(at_s)
         record.due_s.append(due_s)
         record.left_s.append(left_s)
 
@@ -107,7 +106,7 @@ class Whole:
         self._texts.append(self._words.add(token_ids))
         outcome.metrics.generation_tokens += len(token_ids)
         if token_ids:
-            outcome.told(self.made, at_s, due_s, at_s)
+            outcome.told(self.made, due_s, at_s)
         stopped = self._words.stopped
         if end is None and not stopped:
             return
@@ -144,7 +143,14 @@ class Streamed:
         self._started = False
         self.done = done
 
-    def step(self, token_ids: Sequence[int], at_s: float, due_s: float, end: EndReason | None, error: str = "") -> None:
+    def step(
+        self,
+        token_ids: Sequence[int],
+        at_s: float,  # noqa: ARG002  # what counts here is when they leave
+        due_s: float,
+        end: EndReason | None,
+        error: str = "",
+    ) -> None:
         """Write what this step gave, at once."""
         if self.done.done() or self._transport.is_closing():
             return
@@ -155,11 +161,11 @@ class Streamed:
         if end is None and not words.stopped:
             if text or outcome.ask.usage_on_every_chunk:
                 self._write(self._event(text).encode())
-                outcome.told(self.made, at_s, due_s, time.monotonic())
+                outcome.told(self.made, due_s, time.monotonic())
             return
         self._last(text, "stop" if end is None else end, error)
         if token_ids:
-            outcome.told(self.made, at_s, due_s, time.monotonic())
+            outcome.told(self.made, due_s, time.monotonic())
         self.done.set_result(None)
 
     def _last(self, text: str, end: EndReason, error: str) -> None:

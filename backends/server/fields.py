@@ -54,7 +54,7 @@ def check_model(fields: Mapping[str, object], names: Sequence[str]) -> None:
 
 def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_len: int) -> Ask:
     """Read a request. Raises Refused (400) naming the field that is wrong."""
-    _refuse_what_is_not_here(api, fields)
+    _refuse_what_is_not_here(fields)
     tokens = chat_prompt(fields, tokenizer) if api == "chat" else text_prompt(fields, tokenizer)
     room = max_model_len - len(tokens)
     options = _object(fields, "stream_options")
@@ -124,17 +124,13 @@ def _part(part: object) -> str:
     raise Refused(400, "Only parts of type 'text' can be read.", param="messages")
 
 
-def _refuse_what_is_not_here(api: Api, fields: Mapping[str, object]) -> None:
+def _refuse_what_is_not_here(fields: Mapping[str, object]) -> None:
     for name in ("n", "best_of"):
         if _whole(fields, name, 1) != 1:
             raise Refused(400, f"{name} must be 1: one answer a request.", param=name)
     for name in ("echo", "logprobs"):
-        if fields.get(name) not in (None, False) and not (name == "logprobs" and api == "completions" and _off(fields)):
+        if fields.get(name) not in (None, False):  # 0 log probabilities are none too
             raise Refused(400, f"{name} is not available here; leave it out.", param=name)
-
-
-def _off(fields: Mapping[str, object]) -> bool:
-    return fields.get("logprobs") == 0
 
 
 def _sampling(api: Api, fields: Mapping[str, object], prompt_tokens: int, room: int, max_model_len: int) -> Sampling:

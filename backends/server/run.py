@@ -132,6 +132,7 @@ def serve(options: Options, say: Callable[[str], None], ready: Callable[[Running
 
 
 async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[Running], None]) -> None:
+    _allow_many_connections()
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     task = asyncio.current_task()
@@ -161,3 +162,12 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
             raise
     if running is not None:
         say(running.front.truth.lateness.line())
+
+
+def _allow_many_connections() -> None:
+    """A connection is an open file; raise the soft limit to the hard one."""
+    with contextlib.suppress(ImportError, ValueError, OSError):  # not every platform has limits, or lets them be raised
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import IO
 
-STEP = 1.01
+import numpy as np
+
+_STEP = 1.01
 """Lateness is kept in classes 1% wide: quantiles of any number of tokens in constant memory."""
 _FLOOR_S = 1e-7
+_CLASSES = 2500  # the last one ends beyond an hour
 
 
 def _floats() -> array[float]:
@@ -23,9 +26,9 @@ def _floats() -> array[float]:
 class Record:
     """One request for tokens. All times in seconds of `time.monotonic`; None: it never came to that.
 
-    Row i of the arrays is one write: by then `tokens[i]` tokens were told; the newest of them was ready at `at_s[i]`
-    and due at `due_s[i]`; `left_s[i]` is when the kernel had the bytes. `received_s` is when the head of the request
-    had been read, `submitted_s` when the backend had it.
+    Row i of the arrays is one write: by then `tokens[i]` tokens were told; the newest of them was due at `due_s[i]`,
+    and `left_s[i]` is when the kernel had the bytes (for an answer in one piece: when the token was ready).
+    `received_s` is when the head of the request had been read, `submitted_s` when the backend had it.
     """
 
     id: str
@@ -45,25 +48,20 @@ class Record:
     error: str | None = None
     faults: tuple[str, ...] = ()
     tokens: array[int] = field(default_factory=lambda: array("q"))
-    at_s: array[float] = field(default_factory=_floats)
     due_s: array[float] = field(default_factory=_floats)
     left_s: array[float] = field(default_factory=_floats)
 
-    def row(self) -> dict[str, object]:
+    def line(self) -> str:
         """As a line of the log."""
-        names = [name for name in self.__slots__ if name not in ("tokens", "at_s", "due_s", "left_s")]
-        plain = {name: getattr(self, name) for name in names}
-        return plain | {
-            "tokens": self.tokens.tolist(),
-            "at_s": _micro(self.at_s),
-            "due_s": _micro(self.due_s),
-            "left_s": _micro(self.left_s),
-        }
+        names = [name for name in self.__slots__ if name not in ("tokens", "due_s", "left_s")]
+        plain = json.dumps({name: getattr(self, name) for name in names})
+        tokens = json.dumps(self.tokens.tolist(), separators=(",", ":"))
+        return f'{plain[:-1]}, "tokens": {tokens}, "due_s": [{_micro(self.due_s)}], "left_s": [{_micro(self.left_s)}]}}'
 
 
-def _micro(times_s: array[float]) -> list[float]:
-    """Rounded to a microsecond; the clock is no better through a socket."""
-    return [round(time_s, 6) for time_s in times_s]
+def _micro(times_s: array[float]) -> str:
+    """To a microsecond, as the clock through a socket is no better. One format is 5 times as fast as `json.dumps`."""
+    return ("%.6f," * len(times_s) % tuple(times_s))[:-1]
 
 
 class Lateness:
@@ -72,26 +70,26 @@ class Lateness:
     __slots__ = ("_classes", "count", "worst_s")
 
     def __init__(self) -> None:
-        self._classes: dict[int, int] = {}
+        self._classes = np.zeros(_CLASSES, dtype=np.int64)  # class i ends at _FLOOR_S * _STEP**i
         self.count = 0
         self.worst_s = 0.0
 
-    def add(self, late_s: float) -> None:
-        """One write more; early ones (there are none but by rounding) count as 0."""
-        late_s = max(late_s, _FLOOR_S)
-        index = math.ceil(math.log(late_s) / math.log(STEP))
-        self._classes[index] = self._classes.get(index, 0) + 1
-        self.count += 1
-        self.worst_s = max(self.worst_s, late_s)
+    def add(self, due_s: array[float], left_s: array[float]) -> None:
+        """The writes of an answer; early ones (there are none but by rounding) count as 0."""
+        if not left_s:
+            return
+        late_s = np.maximum(np.frombuffer(left_s) - np.frombuffer(due_s), _FLOOR_S)
+        classes = np.ceil(np.log(late_s / _FLOOR_S) / math.log(_STEP)).astype(np.int64)
+        self._classes += np.bincount(np.minimum(classes, _CLASSES - 1), minlength=_CLASSES)
+        self.count += len(late_s)
+        self.worst_s = max(self.worst_s, float(late_s.max()))
 
     def quantile_s(self, share: float) -> float:
         """The upper end of the class in which the quantile lies, never above the worst; NaN without any."""
-        wanted = math.ceil(share * self.count)
-        for index in sorted(self._classes):
-            wanted -= self._classes[index]
-            if wanted <= 0:
-                return min(STEP**index, self.worst_s)
-        return math.nan
+        if not self.count:
+            return math.nan
+        index = int(np.searchsorted(np.cumsum(self._classes), math.ceil(share * self.count)))
+        return float(min(_FLOOR_S * _STEP**index, self.worst_s))
 
     def line(self) -> str:
         """For the end of the server's life."""
@@ -110,28 +108,26 @@ class Truth:
         self._file = file
         self.lateness = Lateness()
         clock = {"monotonic_s": time.monotonic(), "unix_s": time.time()}
-        self._write(lambda: {"server": dict(facts), "clock": clock})
+        self._write(lambda: json.dumps({"server": dict(facts), "clock": clock}, default=str))
 
     def ended(self, record: Record) -> None:
         """An answer is over; those with faults do not count as late."""
         if not record.faults:
-            add = self.lateness.add
-            for due_s, left_s in zip(record.due_s, record.left_s, strict=True):
-                add(left_s - due_s)
-        self._write(record.row)
+            self.lateness.add(record.due_s, record.left_s)
+        self._write(record.line)
 
     def close(self) -> None:
         """The last line says how late tokens were."""
         late = self.lateness
-        self._write(lambda: {"lateness": {"tokens": late.count, "p50_s": _number(late.quantile_s(0.5)),
-                                          "p99_s": _number(late.quantile_s(0.99)), "max_s": late.worst_s}})  # fmt: skip
+        quantiles = {"p50_s": _number(late.quantile_s(0.5)), "p99_s": _number(late.quantile_s(0.99))}
+        self._write(lambda: json.dumps({"lateness": {"tokens": late.count, **quantiles, "max_s": late.worst_s}}))
         if self._file is not None:
             self._file.close()
             self._file = None
 
-    def _write(self, row: Callable[[], Mapping[str, object]]) -> None:
+    def _write(self, line: Callable[[], str]) -> None:
         if self._file is not None:
-            self._file.write(json.dumps(row(), default=str) + "\n")
+            self._file.write(line() + "\n")
             self._file.flush()
 
 

@@ -38,7 +38,7 @@ a comparison of clients is only as good as that line.
     "--port", metavar="N", default="8000", show_default=True, help="0: a free one, printed on standard output."
 )
 @click.option("--name", metavar="NAME", help="The model's name for clients; default: what the backend calls it.")
-@click.option("--log", metavar="FILE", help="Write what happened to each answer, token by token, as JSON lines.")
+@click.option("--log", metavar="FILE", help="Write what happened to each answer, token by token (JSON lines).")
 @click.option(
     "--grace", metavar="TIME", default="10s", show_default=True, help="Time for running answers after Ctrl-C."
 )

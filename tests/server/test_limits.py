@@ -77,6 +77,7 @@ def test_what_the_service_refuses_is_told(
 
         assert status == answer[0]
         assert str(error) == json.loads(answer[2])["error"]["message"]
+        assert (503 if status == 500 else 200) == (await stage.get("/health"))[0]
 
     play(scenario, service)
 
