@@ -35,6 +35,7 @@ Control = Sequence[tuple[int, int, bytes]]
 _unpack = STAMP.unpack
 _TCP_INFO = struct.Struct("=100xI32xI")
 """struct tcp_info of linux/tcp.h: tcpi_total_retrans at byte 100, tcpi_segs_out at byte 136."""
+_MAY_WANT = "it may want a certificate of the client (client_cert=FILE)"
 _NO_ROOM = {
     errno.EADDRNOTAVAIL: "no local port is left; lower --rate, or send from several addresses",
     errno.EMFILE: "too many open files; raise the limit with 'ulimit -n'",
@@ -419,6 +420,9 @@ class Connection:
         if self.call is not None and self.call.answer.data:
             self._framing.keep = False
             self._look()
+        elif self.call is not None and self._tls is not None and not self.answers:
+            # Note: in TLS 1.3 a server refuses our certificate after we think that the connection is open
+            self._lose("failed", f"{self.peer.name} closed the secure connection without a word; {_MAY_WANT}")
         self._lose("closed", None)
 
     def _lose(self, how: How, why: str | None) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from backends.client.framing import LATER, BadFraming, Framing, says_done
 from hypothesis import given
 from hypothesis import strategies as st
+
+from backends.client.framing import LATER, BadFraming, Framing, says_done
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 

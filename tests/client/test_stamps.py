@@ -10,10 +10,11 @@ from array import array
 from types import SimpleNamespace
 
 import pytest
-from backends.client import stamps
-from backends.client.stamps import Clock, Lags, kernel_stamps, stamp_of, stamped_socket
 from hypothesis import given
 from hypothesis import strategies as st
+
+from backends.client import stamps
+from backends.client.stamps import Clock, Lags, kernel_stamps, stamp_of, stamped_socket
 
 
 class Clocks:

@@ -1,0 +1,393 @@
+"""A connection opens, by TLS or a proxy where asked, writes requests whole and keeps every read with its time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import select
+import socket
+import ssl
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.client import connection, stamps, target
+from backends.client.pool import Limits, Pool, Target
+
+if TYPE_CHECKING:
+    from backends.client.answer import Answer
+
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+
+
+async def request_of(reader: asyncio.StreamReader) -> bytes:
+    """Head and body of one request."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = next((int(h.split(b":")[1]) for h in head.split(b"\r\n") if h.lower().startswith(b"content-length")), 0)
+    return head + await reader.readexactly(length)
+
+
+@asynccontextmanager
+async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """The port of a server that handles each connection by `serve`."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                await serve(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                await writer.wait_closed()
+
+    server = await asyncio.start_server(one, "127.0.0.1", 0, ssl=tls)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def pool_to(
+    url: str, trust: target.Trust | None = None, proxy: str | None = None, limits: Limits | None = None
+) -> AsyncIterator[Pool]:
+    place = await target.find(url, proxy)
+    first = b"POST %b HTTP/1.1\r\nHost: x\r\n" % (url.encode() if place.whole_url else b"/")
+    first += place.proxy_headers if place.whole_url else b""
+    pool = Pool([Target(first, place.peer(trust or target.Trust()), place.label)], limits)
+    try:
+        yield pool
+        pool.check()
+    finally:
+        pool.close()
+
+
+def rest(body: bytes = b"") -> bytes:
+    return b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+async def echo_length(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        size = b"%d" % len(await request_of(reader))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(size) + size)
+
+
+def test_a_request_larger_than_the_buffers_of_the_kernel_arrives_whole() -> None:
+    """A long prompt would be cut, or block all other requests while it is written."""
+
+    async def run() -> Answer:
+        async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+            pool.start_clock(time.monotonic())
+            return await pool.send(1, rest(b"x" * 20_000_000))
+
+    answer = asyncio.run(run())
+    head = len(b"POST / HTTP/1.1\r\nHost: x\r\n" + rest(b"x" * 20_000_000))
+
+    assert ("complete", b"%d" % head) == (answer.how, b"".join(answer.data).partition(b"\r\n\r\n")[2])
+    assert answer.sent_s is not None and answer.written_s is not None
+    assert 0 <= answer.sent_s < answer.written_s <= answer.ended_s
+
+
+def test_every_read_keeps_its_bytes_and_the_time_at_which_they_arrived() -> None:
+    """Tokens would be lost, or all stamped alike."""
+    parts = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"2\r\na\n\r\n", b"2\r\nb\n\r\n", b"0\r\n\r\n"]
+    written_s: list[float] = []
+
+    async def slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        for part in parts:
+            written_s.append(time.monotonic())
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.02)
+
+    async def run() -> Answer:
+        async with serving(slowly) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+            return await pool.send(1, rest())
+
+    answer = asyncio.run(run())
+
+    assert parts == answer.data
+    assert sorted(answer.stamp_s) == list(answer.stamp_s)
+    assert all(w - 1e-3 <= s <= r for w, s, r in zip(written_s, answer.stamp_s, answer.read_s, strict=True))
+    if stamps.kernel_stamps():
+        assert 0 == answer.process_stamps
+
+
+def test_after_a_step_of_the_clock_reads_are_stamped_by_the_process() -> None:
+    """Somebody sets the clock of the client, and a token seems to come a second early."""
+
+    async def run() -> tuple[Answer, Answer, int]:
+        async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+            await pool.send(0, rest())
+            pool.clock._restart(pool.clock._offset_s - 1.0, 1e-7, time.monotonic())
+            one = await pool.send(1, rest())
+            two = await pool.send(2, rest())
+            return one, two, pool.clock.steps
+
+    one, two, steps = asyncio.run(run())
+
+    assert 1 == steps
+    assert list(one.read_s) == list(one.stamp_s)
+    if stamps.kernel_stamps():
+        assert (1, 0) == (one.process_stamps, two.process_stamps)
+
+
+def test_without_epoll_or_stamps_of_the_kernel_the_process_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On macOS nothing could be measured."""
+    monkeypatch.delattr(select, "epoll", raising=False)
+    monkeypatch.setattr(stamps.sys, "platform", "darwin")
+
+    async def run() -> Answer:
+        async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+            await pool.send(1, rest())
+            return await pool.send(2, rest(b"x" * 20_000_000))
+
+    answer = asyncio.run(run())
+
+    assert ("complete", len(answer.data)) == (answer.how, answer.process_stamps)
+    assert list(answer.read_s) == list(answer.stamp_s)
+
+
+def test_an_address_that_refuses_is_followed_by_the_next() -> None:
+    """'localhost' would be unreachable where only one of its two addresses has a server."""
+
+    async def run() -> Answer:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            dead = closed.getsockname()
+        async with serving(echo_length) as port:
+            peer = connection.Peer([(socket.AF_INET, dead), (socket.AF_INET, ("127.0.0.1", port))], "both")
+            pool = Pool([Target(b"GET / HTTP/1.1\r\n", peer, "both")])
+            try:
+                return await pool.send(1, rest())
+            finally:
+                pool.close()
+
+    assert "complete" == asyncio.run(run()).how
+
+
+def test_no_server_at_all_is_refused_in_words() -> None:
+    """A wrong port would look like a slow server."""
+
+    async def run() -> Answer:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        async with pool_to(f"http://127.0.0.1:{port}") as pool:
+            return await pool.send(1, rest())
+
+    answer = asyncio.run(run())
+
+    assert ("refused", f"no connection to {answer.address}: Connection refused") == (answer.how, answer.why)
+    assert answer.sent_s is None
+
+
+@pytest.mark.parametrize("says", [b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf", b"nonsense"])
+def test_an_answer_that_breaks_off_is_told_with_what_came(says: bytes) -> None:
+    """Half an answer would be lost, or wait for its other half."""
+
+    async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await request_of(reader)
+        writer.write(says)
+
+    async def run() -> Answer:
+        async with serving(half) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+            return await pool.send(1, rest())
+
+    answer = asyncio.run(run())
+
+    assert [says] == answer.data
+    assert ("failed" if says == b"nonsense" else "closed") == answer.how
+
+
+# TLS
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, ssl.SSLContext, ssl.SSLContext]:
+    """PEM files of our authority and of a client, and server contexts: one for anybody, one for that client only."""
+    trustme = pytest.importorskip("trustme")
+    folder = tmp_path_factory.mktemp("tls")
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(folder / "ca.pem"))
+    client = ca.issue_cert("client@example.org")
+    client.private_key_and_cert_chain_pem.write_to_path(str(folder / "client.pem"))
+    own = ca.issue_cert("127.0.0.1", "localhost")
+    contexts = []
+    for strict in (False, True):
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        own.configure_cert(context)
+        if strict:
+            ca.configure_trust(context)
+            context.verify_mode = ssl.CERT_REQUIRED
+        contexts.append(context)
+    return folder / "ca.pem", folder / "client.pem", contexts[0], contexts[1]
+
+
+def over_tls(trust: target.Trust, context: ssl.SSLContext, size: int = 10) -> list[Answer]:
+    async def run() -> list[Answer]:
+        async with serving(echo_length, context) as port, pool_to(f"https://127.0.0.1:{port}", trust) as pool:
+            return [await pool.send(k, rest(b"x" * size)) for k in range(2)]
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("size", [10, 3_000_000])
+def test_a_server_with_a_certificate_of_our_authority_is_measured_like_any_other(authority, size: int) -> None:
+    """Bytes that came encrypted would be lost or stamped by the process."""
+    ca, _, context, _ = authority
+    one, two = over_tls(target.Trust(ca=str(ca)), context, size)
+
+    assert ["complete", "complete"] == [one.how, two.how]
+    assert one.connect_s is not None and two.connect_s is None
+    assert one.sent_s is not None and one.written_s is not None and one.sent_s <= one.written_s
+    assert b"".join(two.data).startswith(b"HTTP/1.1 200 OK\r\n")
+    if stamps.kernel_stamps():
+        assert 0 == one.process_stamps + two.process_stamps
+        assert one.stamp_s[-1] < one.read_s[-1]
+
+
+def test_a_server_that_nobody_vouches_for_is_not_spoken_to(authority) -> None:
+    """A key would be sent to whoever answers."""
+    _, _, context, _ = authority
+    one, _ = over_tls(target.Trust(), context)
+
+    assert "failed" == one.how
+    assert one.sent_s is None
+    assert one.why is not None and "certificate" in one.why
+
+
+def test_insecure_speaks_to_anybody(authority) -> None:
+    """A test server with a certificate of its own could not be measured."""
+    _, _, context, _ = authority
+
+    assert "complete" == over_tls(target.Trust(insecure=True), context)[0].how
+
+
+def test_a_server_that_wants_our_certificate_gets_it(authority) -> None:
+    """Servers behind mutual TLS could not be measured, or would fail without a word about certificates."""
+    ca, client, _, strict = authority
+    with_it = over_tls(target.Trust(ca=str(ca), client_cert=str(client)), strict)[0]
+    without = over_tls(target.Trust(ca=str(ca)), strict)[0]
+
+    assert ("complete", "failed") == (with_it.how, without.how)
+    assert without.why is not None and "certificate" in without.why
+
+
+def test_a_server_that_does_not_speak_tls_is_told_in_words() -> None:
+    """https for http, the commonest slip, would end in an error of a library."""
+
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(10)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async def run() -> Answer:
+        async with serving(plain) as port, pool_to(f"https://127.0.0.1:{port}") as pool:
+            return await pool.send(1, rest())
+
+    answer = asyncio.run(run())
+
+    assert "failed" == answer.how
+    assert answer.why is not None and answer.why.startswith("no secure connection to 127.0.0.1:")
+
+
+# Proxies
+
+
+@asynccontextmanager
+async def proxying(heads: list[bytes], refuse: bool = False) -> AsyncIterator[int]:
+    """The port of a proxy that writes down the heads it reads; it knows CONNECT and whole URLs."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            writer.write(data)
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        heads.append(head)
+        if refuse:
+            writer.write(b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+            return
+        method, where = head.split(b" ")[:2]
+        host = (where if method == b"CONNECT" else where.split(b"/")[2]).decode()
+        ahead, behind = await asyncio.open_connection(*host.split(":"))
+        if method == b"CONNECT":
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        else:
+            behind.write(head)
+        try:
+            await asyncio.gather(pump(reader, behind), pump(ahead, writer))
+        finally:
+            behind.close()
+            with contextlib.suppress(ConnectionError):
+                await behind.wait_closed()
+
+    async with serving(serve) as port:
+        yield port
+
+
+def test_a_proxy_gets_whole_urls_and_its_password() -> None:
+    """Servers behind a proxy could not be measured."""
+    heads: list[bytes] = []
+
+    async def run() -> Answer:
+        async with (
+            serving(echo_length) as port,
+            proxying(heads) as proxy,
+            pool_to(f"http://127.0.0.1:{port}", proxy=f"http://user:pass%21@127.0.0.1:{proxy}") as pool,
+        ):
+            return await pool.send(1, rest())
+
+    answer = asyncio.run(run())
+
+    assert "complete" == answer.how
+    assert heads[0].startswith(b"POST http://127.0.0.1:")
+    assert b"Proxy-Authorization: Basic dXNlcjpwYXNzIQ==\r\n" in heads[0]
+
+
+def test_tls_goes_through_a_tunnel_of_the_proxy(authority) -> None:
+    """A proxy would read what is encrypted for the server, or keep its own password in the request."""
+    ca, _, context, _ = authority
+    heads: list[bytes] = []
+
+    async def run() -> Answer:
+        trust = target.Trust(ca=str(ca))
+        async with (
+            serving(echo_length, context) as port,
+            proxying(heads) as proxy,
+            pool_to(f"https://127.0.0.1:{port}", trust, f"http://127.0.0.1:{proxy}") as pool,
+        ):
+            return await pool.send(1, rest())
+
+    answer = asyncio.run(run())
+
+    assert "complete" == answer.how
+    assert heads[0].startswith(b"CONNECT 127.0.0.1:")
+
+
+def test_a_proxy_that_refuses_is_told_in_its_words() -> None:
+    """A wrong password of the proxy would look like a broken server."""
+
+    async def run() -> Answer:
+        async with (
+            proxying([], refuse=True) as proxy,
+            pool_to("https://127.0.0.1:9", proxy=f"http://127.0.0.1:{proxy}") as pool,
+        ):
+            return await pool.send(1, rest())
+
+    answer = asyncio.run(run())
+
+    assert "refused" == answer.how
+    assert answer.why is not None and "407 Proxy Authentication Required" in answer.why
