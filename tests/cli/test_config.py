@@ -88,3 +88,25 @@ def test_wrong_file_is_told_in_one_sentence(text: str, message: str, tmp_path: P
 
     assert str(error.value).replace(str(path), "F").startswith(message)
     assert "\n" not in str(error.value)
+
+
+def test_headers_and_fields_reach_the_backend() -> None:
+    """A key for a gateway, given by hand, would be left out."""
+    found = spec(backend="openai:url=http://h/v1", header="X-A: b", extra_body='{"a": 1}')
+
+    assert {"header": "X-A: b", "extra_body": '{"a": 1}'} == found.parts()
+
+
+@pytest.mark.parametrize(("given", "expected"), [("off", 0.0), ("0", 0.0), ("3s", 3.0)])
+def test_the_client_is_measured_as_long_as_said(given: str, expected: float) -> None:
+    """'off' would be refused, or would measure for ever."""
+    assert expected == spec(calibrate=given).calibrate
+
+
+def test_a_hidden_secret_must_be_given_again() -> None:
+    """A run would be repeated with the word [hidden] as its key."""
+    stored: dict[str, object] = {"backend": "openai:url=http://h/v1", "header": "Authorization: [hidden]"}
+
+    with pytest.raises(UsageError, match="a secret in --header, which was not stored; give --header again"):
+        spec(stored)
+    assert "Authorization: mine" == spec(stored, header="Authorization: mine").header
