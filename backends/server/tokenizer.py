@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 BYTES = 256  # ids of the built-in tokenizer below this are bytes
 _ONSETS, _VOWELS = "bcdfghjklmnpqrstvwxz", "aeiou"
 _SYLLABLES = tuple(onset + vowel for onset in _ONSETS for vowel in _VOWELS)
+_SPACE = 0x20
+_PIECES = re.compile(rf" (?:[{_ONSETS}][{_VOWELS}])+|[^ ]+| ".encode())
 _HELD_TOKENS = 32  # longest run that is kept back where tokens are not simply bytes; no script's character needs 8
 
 
@@ -51,6 +54,7 @@ class Builtin:
     _ids: dict[bytes, int] = field(init=False, repr=False)
     _bytes: list[bytes] = field(init=False, repr=False)
     _longest: int = field(init=False, repr=False)
+    _table: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.vocab_size < 1:
@@ -59,19 +63,20 @@ class Builtin:
         self._bytes = [bytes([i]) for i in range(min(BYTES, self.vocab_size))] + words
         self._ids = {text: BYTES + i for i, text in enumerate(words)}
         self._longest = max(map(len, words), default=0)
+        other = ord("?") % self.vocab_size
+        self._table = bytes([b if b < self.vocab_size else other for b in range(BYTES)])
 
     def encode(self, text: str, special: bool = True) -> list[int]:  # noqa: ARG002  it has no special tokens
         """Words where they stand, bytes elsewhere. A byte beyond a vocabulary of less than 256 becomes '?'."""
-        data, ids, at = text.encode("utf-8", "replace"), [], 0
-        while at < len(data):
-            found = self._word_at(data, at) if data[at] == 0x20 else None  # 0x20: words begin with a space
-            if found is None:
-                ids.append(data[at] if data[at] < self.vocab_size else ord("?") % self.vocab_size)
-                at += 1
-            else:
-                token, size = found
+        ids: list[int] = []
+        for piece in _PIECES.findall(text.encode("utf-8", "replace").translate(self._table)):
+            token = self._ids.get(piece)
+            if token is not None:
                 ids.append(token)
-                at += size
+            elif len(piece) > 1 and piece[0] == _SPACE:
+                ids.extend(self._begun(piece))
+            else:
+                ids.extend(piece)
         return ids
 
     def decode(self, token_ids: Sequence[int]) -> str:
@@ -86,12 +91,13 @@ class Builtin:
         """A new one for each answer."""
         return ByteStream(self._bytes)
 
-    def _word_at(self, data: bytes, at: int) -> tuple[int, int] | None:
-        for size in range(min(self._longest, len(data) - at), 1, -1):
-            token = self._ids.get(data[at : at + size])
+    def _begun(self, syllables: bytes) -> list[int]:
+        """Syllables that are no word: the longest word that they begin with, and bytes."""
+        for size in range(min(self._longest, len(syllables)), 1, -1):
+            token = self._ids.get(syllables[:size])
             if token is not None:
-                return token, size
-        return None
+                return [token, *syllables[size:]]
+        return list(syllables)
 
 
 class ByteStream:
