@@ -290,10 +290,11 @@ def _floor(info: Mapping[str, Any], objective: Slo) -> Iterator[Caution]:
             MORE_SENDERS,
             {"floor_s": error_s},
         )
-    told = part(info, "resolution")
-    if told.get("unresolved"):
+    unresolved = [str(name) for name in part(info, "resolution").get("unresolved") or []]
+    if unresolved:
+        verb = "is" if len(unresolved) == 1 else "are"
         yield Caution(
             "unresolved",
-            f"the client's own error leaves open whether {' and '.join(map(str, told['unresolved']))} is kept",
+            f"the client's own error leaves open whether {' and '.join(unresolved)} {verb} kept",
             "take more senders (--senders), a quieter machine, or a bound that is further away",
         )

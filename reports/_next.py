@@ -40,6 +40,9 @@ def advice(run: Run, result: Result) -> Advice:
         return Advice("remove the cause, then run it again", again)
     if result.attainment is None:
         return Advice("say what must be kept", f"{again} --slo ttft=0.25,tpot=0.1")
+    if part(run.info, "resolution").get("undecided") is True and not result.overloaded:
+        senders = part(run.info, "client").get("senders")
+        return Advice("measure more finely", f"{again} --senders {(senders if isinstance(senders, int) else 1) + 1}")
     asked_rps = part(run.info, "workload").get("rate_rps")
     if not part(run.info, "workload").get("recorded") and isinstance(asked_rps, int | float) and asked_rps > 0:
         return _rate(run.info, result, asked_rps, again)

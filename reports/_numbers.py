@@ -13,14 +13,17 @@ LEAST = 0.001
 """Times below this, in their unit, are only told to be below it."""
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """`value` with `digits` significant digits and no exponent: '0.0942', '94.2', '1,234'; '-' for none."""
+def number(value: float | None, digits: int = 3, decimals: int = 9) -> str:
+    """`value` with `digits` significant digits and no exponent: '0.0942', '94.2', '1,234'; '-' for none.
+
+    No more than `decimals` of them stand behind the point.
+    """
     if value is None or not math.isfinite(value):
         return "-"
     if value == 0:
         return "0"
     exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
-    return f"{value:,.{min(max(0, digits - 1 - exponent), 9)}f}"
+    return f"{value:,.{min(max(0, digits - 1 - exponent), decimals)}f}"
 
 
 def plain(value: float, digits: int = 6) -> str:
@@ -89,14 +92,20 @@ def unit_of(values_s: Iterable[float | None]) -> str:
     return "ms" if finite and max(finite) < 1.0 else "s"
 
 
-def in_unit(value_s: float | None, unit: str) -> str:
-    """`value_s` seconds as a number in `unit` ('s' or 'ms'), without the unit: at most four decimals."""
+def in_unit(value_s: float | None, unit: str, error_s: float = 0.0) -> str:
+    """`value_s` seconds as a number in `unit` ('s' or 'ms'), without the unit: at most four decimals.
+
+    No decimal stands below the first digit of the error `error_s`; what would then be 0 is told to be below it.
+    """
     if value_s is None or not math.isfinite(value_s):
         return "-"
-    value = value_s * (1000.0 if unit == "ms" else 1.0)
+    scale = 1000.0 if unit == "ms" else 1.0
+    value, error = value_s * scale, error_s * scale
+    decimals = 4 if error <= 0 else min(max(0, -math.floor(math.log10(error))), 4)
     if 0 < value < LEAST:
         return f"<{LEAST}"
-    return number(value) if value == 0 or value >= 0.01 else f"{value:.4f}"
+    text = number(value, decimals=max(decimals, 0)) if value == 0 or value >= 0.01 else f"{value:.{decimals}f}"
+    return f"<{number(error, 1)}" if value > 0 and not text.strip("0.") else text
 
 
 def seconds(value_s: float | None) -> str:

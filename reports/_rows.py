@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from harness.measure import metrics, per_request, sample, succeeded
 from harness.summary import describe, summarize
-from reports import _data, _numbers, _sending
+from reports import _data, _numbers, _remote, _sending
 from reports._clean import clean
 from reports._errors import Error, errors
 from reports._facts import caution, part
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness.folder import Run
+    from reports._remote import Floor
 
 ALWAYS = ("ttft", "tpot", "itl", "e2e")
 MOST_CLASSES = 8
@@ -29,7 +30,10 @@ _SHOWN = ("mean", "p50", "p90", "p99", "max")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of the percentile table, printed; `missed` when its share is below what was asked."""
+    """A line of the percentile table, printed; `missed` when its share is below what was asked.
+
+    `floor` is the client's own error, half of all and 99% of all, where it was measured.
+    """
 
     name: str
     unit: str
@@ -41,6 +45,15 @@ class Row:
     bound: str
     met: str
     missed: bool
+    floor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """What the client's own error says of the rows: the floor per metric, and the bounds that it leaves open."""
+
+    floors: Mapping[str, Floor] = field(default_factory=dict)
+    unresolved: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +114,16 @@ def result(run: Run) -> Result:
         rate=_sending.rate(run.info, rate),
         span=_span(run.info, summary),
         flow=", ".join(_flow(run.info, summary, offered, overloaded=overloaded)),
-        rows=rows(measured, bounds, slo.goal),
+        rows=rows(measured, bounds, slo.goal, _client(run)),
         classes=_classes(run, bounds, slo.goal, overloaded=overloaded),
         counts=_counts({**statuses, "ok": ok}),
         errors=errors(run.requests),
     )
+
+
+def _client(run: Run) -> Client:
+    unresolved = part(run.info, "resolution").get("unresolved") or []
+    return Client(_remote.floors(run.info), frozenset(map(str, unresolved)))
 
 
 def _counts(statuses: Mapping[str, int]) -> tuple[tuple[str, str, str], ...]:
@@ -114,19 +132,27 @@ def _counts(statuses: Mapping[str, int]) -> tuple[tuple[str, str, str], ...]:
     return tuple((clean(s), f"{n:,}", part) for (s, n), part in zip(shown.items(), shares, strict=True))
 
 
-def rows(measured: Mapping[str, Any], bounds: Iterable[Mapping[str, Any]], goal: float) -> tuple[Row, ...]:
+def rows(
+    measured: Mapping[str, Any], bounds: Iterable[Mapping[str, Any]], goal: float, client: Client | None = None
+) -> tuple[Row, ...]:
     """One row per latency and per bound: a bound on all requests stands in the row of its metric."""
     bounds = list(bounds)
+    client = client or Client()
     plain = {str(b["metric"]): b for b in bounds if b.get("tag") is None and b.get("percentile") is None}
     largest = [name for name in plain if _data.pooled(name)]
     own = [name for name in plain if name not in (*ALWAYS, *largest)]
+
+    def row(label: str, metric: str, values: Mapping[str, Any] | None, bound: Mapping[str, Any] | None) -> Row:
+        open_bound = bound is not None and bound.get("text") in client.unresolved
+        return _row(label, values, bound, goal, client.floors.get(metric), unresolved=open_bound)
+
     made = [
-        _row(_data.label(name), part(measured, name), None if name in largest else plain.get(name), goal)
+        row(_data.label(name), name, part(measured, name), None if name in largest else plain.get(name))
         for name in (*ALWAYS, *own)
     ]
-    made += [_row(_data.bound_label(n), part(measured, _data.bound_label(n)), plain[n], goal) for n in largest]
+    made += [row(_data.bound_label(n), n, part(measured, _data.bound_label(n)), plain[n]) for n in largest]
     apart = [b for b in bounds if b.get("tag") is not None or b.get("percentile") is not None]
-    return (*made, *(_row(_bound_name(b), None, b, goal) for b in apart))
+    return (*made, *(row(_bound_name(b), str(b["metric"]), None, b) for b in apart))
 
 
 def _largest(table: pa.Table, bounds: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -136,17 +162,36 @@ def _largest(table: pa.Table, bounds: Iterable[Mapping[str, Any]]) -> dict[str, 
     return {_data.bound_label(name): describe(found[~np.isnan(found)]) for name, found in values.items()}
 
 
-def _row(name: str, values: Mapping[str, Any] | None, bound: Mapping[str, Any] | None, goal: float) -> Row:
+def _row(
+    name: str,
+    values: Mapping[str, Any] | None,
+    bound: Mapping[str, Any] | None,
+    goal: float,
+    floor: Floor | None = None,
+    *,
+    unresolved: bool = False,
+) -> Row:
     limit = bound.get("limit_s") if bound else None
+    error = "" if floor is None or not values else _remote.pair(floor, _numbers.unit_of([values.get("p99"), limit]))
     if not values:
         unit, (mean, p50, p90, p99, most) = "", [""] * 5
     else:
         unit = _numbers.unit_of([values.get("p99"), limit])
-        mean, p50, p90, p99, most = (_numbers.in_unit(values.get(k), unit) for k in _SHOWN)
+        mean, p50, p90, p99, most = (_numbers.in_unit(values.get(k), unit, _error_s(floor, k)) for k in _SHOWN)
     if bound is None:
-        return Row(clean(name, 60), unit, mean, p50, p90, p99, most, "", "", False)
+        return Row(clean(name, 60), unit, mean, p50, p90, p99, most, "", "", False, error)
     at = "per request" if limit is None else _numbers.limit(limit)
-    return Row(clean(name, 60), unit, mean, p50, p90, p99, most, at, *_met(bound, goal))
+    met, missed = _met(bound, goal)
+    if unresolved:
+        met, missed = f"{met} unresolved", False
+    return Row(clean(name, 60), unit, mean, p50, p90, p99, most, at, met, missed, error)
+
+
+def _error_s(floor: Floor | None, shown: str) -> float:
+    """The error of a printed value: of a mean and a median that of half of all."""
+    if floor is None:
+        return 0.0
+    return floor.p50_s if shown in ("mean", "p50") else floor.p99_s
 
 
 def _met(bound: Mapping[str, Any], goal: float) -> tuple[str, bool]:
@@ -231,4 +276,5 @@ def _class(run: Run, tag: str | None, bounds: list[Mapping[str, Any]], goal: flo
     measured |= {} if overloaded else _largest(table, own)
     name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
     failed = int(np.sum(~ok))
-    return Group(f"{_numbers.count(table.num_rows, 'request')} {name}, {failed:,} failed", rows(measured, own, goal))
+    note = f"{_numbers.count(table.num_rows, 'request')} {name}, {failed:,} failed"
+    return Group(note, rows(measured, own, goal, _client(run)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reports import _facts, _next, _numbers, _rows, _sending, _system
+from reports import _facts, _next, _numbers, _remote, _rows, _sending, _system
 from reports._clean import clean
-from reports._definitions import DEFINITIONS
+from reports._definitions import DEFINITIONS, OF_REMOTE
 from reports._facts import Facts, caution, first, pairs, part
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from harness.folder import Run
     from reports._errors import Error
+    from reports._remote import Side
     from reports._rows import Group, Row
 
 
@@ -68,6 +69,12 @@ class View:
     commands: tuple[str, ...]
     facts: Facts
     next: _next.Advice
+    floors: bool
+    client: Facts
+    client_line: str
+    server: tuple[Side, ...]
+    server_note: str
+    server_line: str
 
 
 def view(run: Run) -> View:
@@ -80,7 +87,7 @@ def view(run: Run) -> View:
     return View(
         title=_title(info),
         traffic=_traffic(run, result),
-        mark=_mark(word, result),
+        mark=_mark(word, result, unresolved=_unresolved(info)),
         word=word,
         qualified=qualified,
         answer=_answer(run, result, valid=bool(part(info, "verdict").get("valid", True))),
@@ -91,8 +98,8 @@ def view(run: Run) -> View:
         rows_note=_rows_note(result),
         classes=result.classes,
         bounded=result.attainment is not None,
-        kept=result.kept,
-        met=_numbers.share(result.attainment, result.goal),
+        kept=result.kept or _unresolved(info),
+        met=_numbers.share(result.attainment, result.goal) + (" unresolved" if _unresolved(info) else ""),
         goal=f"goal {result.goal * 100:g}%",
         flow=result.flow,
         counts=result.counts,
@@ -100,10 +107,16 @@ def view(run: Run) -> View:
         fidelity=_sending.fidelity(info),
         warnings=warnings,
         no_warnings=_no_warnings(run, word),
-        definitions=DEFINITIONS,
+        definitions=(*DEFINITIONS, *(OF_REMOTE if _remote.client(run) else ())),
         commands=_facts.commands(run),
         facts=_facts.used(run),
         next=_next.advice(run, result),
+        floors=any(row.floor for row in result.rows),
+        client=_remote.client(run),
+        client_line=_remote.line(run),
+        server=_remote.server(run),
+        server_note=_remote.server_note(run),
+        server_line=_remote.server_line(run),
     )
 
 
@@ -166,15 +179,22 @@ def _qualified(info: Mapping[str, Any]) -> str:
     return rest.rstrip(".") if head.lower() == "valid" else ""
 
 
-def _mark(word: str, result: _rows.Result) -> Mark:
+def _mark(word: str, result: _rows.Result, *, unresolved: bool) -> Mark:
     if word == OVERLOADED:
         return Mark(OVERLOADED, good=False)
     if word != VALID or result.total == 0:
         return Mark("NOTHING PROVEN", None)
     if result.attainment is None:
         return Mark("NO GOAL GIVEN", None)
+    if unresolved:
+        return Mark("UNRESOLVED", None)
     missed = "GOAL MISSED" if result.attainment < result.goal else "BOUND BROKEN"
     return Mark("GOAL REACHED" if result.kept else missed, result.kept)
+
+
+def _unresolved(info: Mapping[str, Any]) -> bool:
+    """Whether the client's own error leaves the goal open."""
+    return part(info, "resolution").get("undecided") is True
 
 
 def _planned(run: Run) -> int:
@@ -200,6 +220,8 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
         end += " so far, but the queue was growing: a longer run would miss it"
     if run.info.get("state") == "running":
         end = f"no answer about the goal of {result.goal * 100:g}%, as what was still unanswered has no record"
+    if _unresolved(run.info) and not result.overloaded:
+        end = f"the client's own error leaves open whether that {reached} the goal of {result.goal * 100:g}%{broken}"
     if not valid:
         end = f"this proves nothing about the goal of {result.goal * 100:g}%"
     part_of = "" if run.complete else " recorded so far"

@@ -31,10 +31,12 @@ class Markdown:
             in_markdown(state, None),
             *(f"> {in_markdown(f'{w.message} {w.remedy}'.strip(), None)}" for w in view.warnings),
             "\n".join(f"- {name}: {in_markdown(value)}" for name, value in view.heads),
-            _table(HEADS, _rows(view)),
+            _table((*HEADS, "client floor p50 / p99") if view.floors else HEADS, _rows(view)),
             in_markdown(view.flow, None),
             _table(("status", "requests", "share"), view.counts),
             f"Sending: {in_markdown(view.fidelity, None)}",
+            _client(view),
+            _server(view),
             "\n".join(["What was run:", "", *(f"- {name}: {in_markdown(value)}" for name, value in view.ran)]),
         ]
         return "\n\n".join(block for block in blocks if block) + "\n"
@@ -42,7 +44,23 @@ class Markdown:
 
 def _rows(view: _view.View) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [(r.name, r.unit, r.mean, r.p50, r.p90, r.p99, r.bound, r.met) for r in view.rows]
-    return [*rows, ("all bounds", *[""] * 5, view.goal, view.met)] if view.bounded else rows
+    rows += [("all bounds", *[""] * 5, view.goal, view.met)] if view.bounded else []
+    if not view.floors:
+        return rows
+    return [(*row, floor) for row, floor in zip(rows, [*(r.floor for r in view.rows), ""], strict=False)]
+
+
+def _client(view: _view.View) -> str:
+    lines = (f"- {name}: {in_markdown(value, None)}" for name, value in view.client)
+    return "\n".join(["The client that measured:", "", *lines]) if view.client else ""
+
+
+def _server(view: _view.View) -> str:
+    if not view.server:
+        return in_markdown(view.server_note, None)
+    heads = ("quantity", "unit", "client", "server", "difference", "")
+    rows = [(s.name, s.unit, s.client, s.server, s.difference, s.said) for s in view.server]
+    return f"{in_markdown(view.server_note, None)}:\n\n{_table(heads, rows)}"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -36,8 +36,9 @@ class Line:
     copied: str = ""
 
 
-HEADS = ("", "unit", "mean", "p50", "p90", "p99", "bound", "within")
-LEFT_OUT = ((), ("mean",), ("mean", "p90"), ("mean", "p90", "p50"))
+FLOOR = "client floor"
+HEADS = ("", "unit", "mean", "p50", "p90", "p99", "bound", "within", FLOOR)
+LEFT_OUT = ((), ("mean",), ("mean", "p90"), ("mean", "p90", "p50"), ("mean", "p90", "p50", FLOOR))
 """Columns that a narrow window does without, first choice first."""
 
 
@@ -90,7 +91,7 @@ def _fitting(view: _view.View, console: Console, *, color: bool) -> Table:
 
 def _table(view: _view.View, left_out: tuple[str, ...], gap: int, *, color: bool, broken: bool = False) -> Table:
     table = Table(box=box.SIMPLE_HEAD if color else None, pad_edge=False, padding=(0, gap, 0, 0), show_edge=False)
-    shown = [i for i, head in enumerate(HEADS) if head not in left_out]
+    shown = [i for i, head in enumerate(HEADS) if head not in left_out and (view.floors or head != FLOOR)]
     for i in shown:
         whole = not (broken and HEADS[i] in ("", "within"))
         table.add_column(HEADS[i], justify="left" if i < 2 else "right", no_wrap=whole, overflow="fold")
@@ -98,13 +99,13 @@ def _table(view: _view.View, left_out: tuple[str, ...], gap: int, *, color: bool
         cells = _cells(row)
         table.add_row(*(styled.Text(cells[i]) for i in shown), style="red" if row.missed and color else None)
     if view.bounded:
-        cells = ("all bounds", *[""] * 5, view.goal, view.met)
+        cells = ("all bounds", *[""] * 5, view.goal, view.met, "")
         table.add_row(*(cells[i] for i in shown), style=_style(view.kept) if color else None)
     return table
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    return (row.name, row.unit, row.mean, row.p50, row.p90, row.p99, row.bound, row.met)
+    return (row.name, row.unit, row.mean, row.p50, row.p90, row.p99, row.bound, row.met, row.floor)
 
 
 def _lines(view: _view.View) -> Iterator[Line]:
@@ -118,6 +119,9 @@ def _lines(view: _view.View) -> Iterator[Line]:
     for error in view.errors:
         yield Line("error", f"{error.count} x {error.status}: {error.text}" if error.status else error.text)
     yield Line("sending", view.fidelity)
+    if view.client_line:
+        yield Line("client", view.client_line)
+        yield Line("server", view.server_line)
 
 
 def _cautions(view: _view.View) -> Iterator[Line]:

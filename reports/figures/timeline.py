@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reports import _numbers
-from reports.figures import _reduce
+from reports.figures import _gauges, _reduce
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ ORDER = 10
 SECTION = "figures"
 TITLE = "Batches, queue and memory over time"
 MISSING = (
-    "This backend does not show its steps; --backend engine or --backend sim records batch size, queue and free blocks."
+    "This backend does not show its steps; --backend engine or --backend sim records batch size, queue and free "
+    "blocks, and of a remote server its own metrics show them, where it has some that are known."
 )
 _PANELS = (
     ("decode_seqs", "decoding", "decoding<br>sequences", style.BLUE),
@@ -36,7 +37,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot")
 def figure(run: Run) -> go.Figure | str:
     """Four panels over the time of the run: every step, or least, mean and greatest of stretches of them."""
     if run.steps is None:
-        return MISSING
+        return _gauges.figure(run) or MISSING
     if run.steps.num_rows == 0:
         return "No step was recorded: no request reached a batch, or the run was stopped before its first flush."
     steps = {name: run.steps.column(name).to_numpy() for name in run.steps.column_names}
