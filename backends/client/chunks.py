@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 Json: TypeAlias = Mapping[str, object]
 NONE: Json = {}
 
 
-class Said(NamedTuple):
-    """Text of the answer itself (tool calls included), and text of the reasoning before it."""
+Said: TypeAlias = tuple[str, str]
+"""Text of the answer itself (tool calls included), and text of the reasoning before it."""
 
-    answer: str
-    reasoning: str = ""
-
-
-_NOTHING = Said("")
+_NOTHING: Said = ("", "")
 
 
 def first_choice(chunk: Json) -> Json | None:
@@ -29,18 +25,16 @@ def first_choice(chunk: Json) -> Json | None:
 
 def said(choice: Json) -> Said:
     """The text of a choice of a stream (`delta`), of a whole answer (`message`) or of a completion (`text`)."""
-    part = choice.get("delta")
-    if part is None:
-        part = choice.get("message")
+    part = choice.get("delta") or choice.get("message")
     if not isinstance(part, dict):
         text = choice.get("text")
-        return Said(text) if isinstance(text, str) else _NOTHING
+        return (text, "") if isinstance(text, str) else _NOTHING
     content = part.get("content")
     if len(part) == 1 and isinstance(content, str):
-        return Said(content)
+        return content, ""
     reasoning = part.get("reasoning_content") or part.get("reasoning")
     answer = _text(content) + _text(part.get("refusal")) + _tools(part)
-    return Said(answer, _text(reasoning))
+    return answer, _text(reasoning)
 
 
 def _text(value: object) -> str:

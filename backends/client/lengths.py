@@ -40,7 +40,7 @@ async def correct(talk: Talk, found: Capabilities, content: Content, key: str | 
         told = f"the server counts prompts otherwise than planned ({said}): give the tokenizer of its model"
         return replace(found, length_error=error, cautions=(*found.cautions, told))
     ask = replace(found.ask, overhead_tokens=overheads[0])
-    told = f"the server adds {overheads[0]} tokens to every prompt; they are taken off the planned text"
+    told = f"{overheads[0]} tokens are added to every prompt (template, salt); they are taken off the planned text"
     cautions = (*found.cautions, told) if overheads[0] > 0 else found.cautions
     return replace(found, ask=ask, overhead_tokens=overheads[0], length_error=0.0, cautions=cautions)
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from backends.client.answer import Answer
 
 _BODY_BYTES = 1 << 30  # the parser never has to ask for a pause: all bytes are here
+_LINE_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -49,8 +50,9 @@ def message(answer: Answer) -> Message:
     """Parse the reads of an answer, as far as they go. Interim responses (1xx) are skipped."""
     idle = _Idle()
     parser = HttpResponseParser(
-        cast("BaseProtocol", idle), cast("AbstractEventLoop", idle), _BODY_BYTES, read_until_eof=True
-    )
+        cast("BaseProtocol", idle), cast("AbstractEventLoop", idle), _BODY_BYTES,
+        max_line_size=_LINE_BYTES, max_field_size=_LINE_BYTES, read_until_eof=True,
+    )  # fmt: skip
     found, body = Message(), cast("Any", None)
     try:
         for index, data in enumerate(answer.data):

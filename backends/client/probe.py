@@ -68,6 +68,8 @@ async def probe(
         return await lengths.correct(talk, found, content, key)
 
 
+_ABOUT_IDS = "prompt|string|str_type|token|integer|list|array"
+
 _NO_TEXT = (
     "This content has no text, and chat takes nothing else; give --content calibrated, "
     "--content text:tokenizer=PATH, or ask for api=completions, which takes token ids."
@@ -164,6 +166,8 @@ class _Prober:
             named = ["continuous_usage_stats"]  # they name stream_options: perhaps only this part of it
         if not named and self._without_ids(words):
             return True
+        if not sent and self.ask.prompt == "ids":
+            return self._to_text()
         for name in (named or sent[:1]) if heard.status != 500 or named else sent[:1]:
             self._drop(name)
         return bool(sent)
@@ -184,9 +188,9 @@ class _Prober:
 
     def _without_ids(self, words: str) -> bool:
         """Go on with text, where the complaint may be about token ids."""
-        if self.ask.prompt != "ids" or not re.search("prompt|string|str_type|token|integer|list|type", words):
+        if self.ask.prompt != "ids" or not re.search(_ABOUT_IDS, words):
             return False
-        return self._to_text()
+        return isinstance(self.content, TextContent) and self._to_text()
 
     def _to_text(self) -> bool:
         if not isinstance(self.content, TextContent):

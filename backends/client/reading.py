@@ -6,7 +6,7 @@ import operator
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
 
 from backends.client import chunks, counting, sse, stream
@@ -36,11 +36,9 @@ class Reader:
         """The token events, then how the request ended. Works on any part of an answer."""
         told = self._told(answer)
         counted = counting.count(told.stream)
-        reads = [told.read_at(told.stream.end[i]) for i in counted.which]
-        stamp_s, at_s = answer.stamp_s, 0.0
-        for read, tokens in zip(reads, counted.token_n, strict=True):
-            at_s = max(at_s, stamp_s[read])
-            yield TokenEvent(request.id, at_s, tokens)
+        reads = told.reads_at([told.stream.end[i] for i in counted.which])
+        stamps_s = accumulate([answer.stamp_s[read] for read in reads], max)  # times of tokens never fall
+        yield from map(TokenEvent, repeat(request.id), stamps_s, counted.token_n)
         status, error = self._status(answer, told, request, len(reads))
         shared = sum(map(operator.eq, reads, reads[1:]))
         yield _ended(answer, told, request, counted.by if reads else None, shared, status, self._shown(error))
@@ -104,6 +102,15 @@ class _Told:
     def read_at(self, end: int) -> int:
         """The read that brought the byte before place `end` of the body."""
         return self.head.reads[bisect_left(self.ends, end)]
+
+    def reads_at(self, places: list[int]) -> list[int]:
+        """The same for places that never fall, in one walk."""
+        ends, reads, found, i = self.ends, self.head.reads, [], 0
+        for place in places:
+            while ends[i] < place:
+                i += 1
+            found.append(reads[i])
+        return found
 
 
 def _is_stream(headers: Mapping[str, str], body: bytes) -> bool:

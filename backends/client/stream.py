@@ -98,7 +98,7 @@ def _place(stream: Stream, choice: Json | None) -> UsageForm:
 def take(stream: Stream, chunk: Json, end: int) -> None:
     """Add what one object says; `end` is where it was complete."""
     choice = chunks.first_choice(chunk)
-    used = chunks.usage(chunk, choice)
+    used = chunks.usage(chunk, choice) if "usage" in chunk or (choice is not None and "usage" in choice) else None
     if used is not None:
         stream.usage, stream.usage_at = used, _place(stream, choice)
     if choice is not None:

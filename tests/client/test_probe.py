@@ -138,24 +138,27 @@ class Learner(Words):
 def asked() -> Callable[..., Capabilities]:
     """`asked(server, content=..., key=..., **fields of the Ask)`: what the probe finds."""
 
-    async def run(server: Server, content: object, key: str | None, ask: Ask) -> Capabilities:
+    async def run(server: Server, content: object, key: str | None, ask: Ask, timeout_s: float) -> Capabilities:
         app = web.Application()
         app.router.add_get("/v1/models", server.list)
         app.router.add_post("/v1/completions", server.answer)
         app.router.add_post("/v1/chat/completions", server.answer)
         app.router.add_post("/tokenize", server.count)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         try:
             port = runner.addresses[0][1]
-            return await probe(f"http://127.0.0.1:{port}/v1", ask, content, key=key)  # type: ignore[arg-type]
+            url = f"http://127.0.0.1:{port}/v1"
+            return await probe(url, ask, content, key=key, timeout_s=timeout_s)  # type: ignore[arg-type]
         finally:
             await runner.cleanup()
 
-    def start(server: Server, content: object = None, key: str | None = None, **fields: object) -> Capabilities:
-        return asyncio.run(run(server, content or Words(), key, Ask(**fields)))  # type: ignore[arg-type]
+    def start(
+        server: Server, content: object = None, key: str | None = None, timeout_s: float = 20.0, **fields: object
+    ) -> Capabilities:
+        return asyncio.run(run(server, content or Words(), key, Ask(**fields), timeout_s))  # type: ignore[arg-type]
 
     return start
 
@@ -242,7 +245,7 @@ def test_what_the_server_adds_to_each_prompt_is_taken_off(asked: Callable) -> No
     found = asked(Server(template=13), api="chat")
 
     assert (13, 13) == (found.overhead_tokens, found.ask.overhead_tokens)
-    assert any("adds 13 tokens" in caution for caution in found.cautions)
+    assert any("13 tokens are added" in caution for caution in found.cautions)
 
 
 def test_a_server_that_counts_otherwise_than_planned_is_told(asked: Callable) -> None:
@@ -325,6 +328,19 @@ def test_the_key_goes_to_the_server_and_not_into_the_error(asked: Callable) -> N
         asked(server, key="mysecretkey")
 
     assert "Bearer mysecretkey" == server.headers[0]["Authorization"] and "mysecretkey" not in str(error.value)
+
+
+def test_a_server_that_never_answers_is_given_up(asked: Callable) -> None:
+    """A run would hang before it began."""
+    with pytest.raises(BackendError, match=r"gave no answer within 0.2 s"):
+        asked(Server(role_s=60.0), timeout_s=0.2)
+
+
+def test_a_content_of_ids_is_told_what_the_server_minds(asked: Callable) -> None:
+    """Token ids would be blamed for a field that the server refuses without naming it."""
+    found = asked(Server(refuse=("ignore_eos",), say="no such input, list of types"), Ids(), api="completions")
+
+    assert "ids" == found.ask.prompt and not found.ask.ignore_eos
 
 
 def test_a_port_without_a_server_is_told_in_a_sentence() -> None:
