@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
+from backends.executors._sampling import sample
 from backends.executors.llama import Llama
 from harness.api import Piece
 
@@ -111,6 +112,28 @@ def test_sampling_depends_on_seed_and_position() -> None:
     assert len(set(by_seed)) > 15
     assert len(set(by_position)) > 10
     assert by_seed == model.execute([Piece(0, [3, 1], 0, [2], True, 100.0, seed=s) for s in range(20)])
+
+
+@pytest.mark.parametrize(("top_p", "allowed"), [(0.5, {2}), (0.7, {2, 0}), (0.81, {2, 0, 3}), (1e-9, {2}), (1.0, None)])
+def test_the_nucleus_is_the_likeliest_tokens_that_reach_top_p(top_p: float, allowed: set[int] | None) -> None:
+    """A client that asks for top_p would get the improbable words it wants to exclude."""
+    shares = np.array([0.2, 0.08, 0.55, 0.1, 0.07])
+    pieces = [Piece(0, [1], 0, [0], True, 1.0, seed=s, top_p=top_p) for s in range(3000)]
+    drawn = sample(np.log(np.tile(shares, (3000, 1))), pieces)
+    kept = [i for i in range(5) if allowed is None or i in allowed]
+    got = np.bincount(np.array(drawn), minlength=5)[kept] / 3000
+
+    assert set(kept) == set(drawn)
+    np.testing.assert_allclose(got, shares[kept] / shares[kept].sum(), atol=0.03)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_forbidden_token_does_not_come(temperature: float) -> None:
+    """An answer would end before the length that the client asked for."""
+    logits = np.log(np.tile([0.1, 0.8, 0.06, 0.04], (200, 1)))
+    pieces = [Piece(0, [1], 0, [0], True, temperature, seed=s, forbidden=(1, 2)) for s in range(200)]
+
+    assert {0} | ({3} if temperature else set()) == set(sample(logits, pieces))
 
 
 @pytest.mark.parametrize("temperature", [1e-300, 1e300])
