@@ -16,6 +16,7 @@ from backends import _engine_worker as worker
 from backends._engine_core import Wish
 from backends._engine_link import Link
 from backends.engine import Engine
+from backends.server.limits import longest_tokens
 from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import builtin, of_folder
 from backends.serving.replica import Replica
@@ -89,7 +90,7 @@ class EngineService:
         self._judge = Replica(make_plugin("policies", self.engine.policy), memory, blocks)  # knows what never fits
         self._free_blocks = blocks
         self.model = str(facts["model"])
-        self.max_model_len = min(_whole(facts["max_tokens"]), blocks * memory.block_tokens + 1)
+        self.max_model_len = longest_tokens(self._judge, _whole(facts["max_tokens"]))
 
     def submit(self, token_ids: Sequence[int], sampling: Sampling, listener: Listener) -> Ticket:
         """Hand it to the engine now. Raises ValueError when it can never be served, BackendError when it is gone."""

@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from backends._catalog import model
+from backends.server.limits import longest_tokens
 from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket
 from backends.server.tokenizer import BYTES, builtin
 from backends.sim import Sim
@@ -72,9 +73,9 @@ class SimService:
     _preemptions: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        shape, blocks = model(self.sim.model), self.sim.cluster.replicas[0].blocks
+        shape = model(self.sim.model)
         self.model = self.sim.model
-        self.max_model_len = min(shape.max_tokens, blocks.total * blocks.size + 1)
+        self.max_model_len = longest_tokens(self.sim.cluster.replicas[0], shape.max_tokens)
         self.tokenizer = builtin(shape.vocab)
         self._words = shape.vocab - BYTES
         self._live = self.sim.real_time()

@@ -293,6 +293,26 @@ def test_what_can_never_be_served_is_refused_at_once():
 
 
 @pytest.mark.parametrize(
+    ("spec", "tokens"),
+    [
+        ("sim", 2048),
+        ("sim:kv_blocks=10", 161),
+        ("sim:kv=reserve-max:max_tokens=400", 400),
+        ("sim:kv=reserve-oracle:blocks=10", 160),
+        ("sim:kv=reserve-pow2:blocks=10", 129),
+        ("sim:model=llama3-8b,policy=vllm-v0", 8192),
+        ("sim:kv_blocks=1,kv=paged:block_tokens=1", 2),
+    ],
+)
+def test_the_context_is_what_memory_and_policy_allow(spec, tokens):
+    """Clients that name no max_tokens ask for the whole context: it must be served."""
+    service = make(parse(spec))
+
+    assert tokens == service.max_model_len
+    assert service.sim.cluster.replicas[0].refusal(Request(0, 0.0, 1, tokens - 1)) is None
+
+
+@pytest.mark.parametrize(
     ("spec", "words"),
     [("sim:compat=distserve_sim", "compat=distserve_sim makes other answers"), ("sim:model=gpt-9", "No model named")],
 )

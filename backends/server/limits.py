@@ -1,0 +1,24 @@
+"""How long a prompt and its answer may be together, as clients are told."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from harness.api import Request
+
+if TYPE_CHECKING:
+    from backends.serving.replica import Replica
+
+
+def longest_tokens(replica: Replica, most: int) -> int:
+    """Tokens of the longest prompt and answer that the replica serves, at most `most` (what the model takes).
+
+    Memory and policy judge a request of one token of prompt, for which nothing else refuses what is shorter.
+    """
+    refused = bisect_left(range(2, most + 1), True, key=lambda total: _refused(replica, total))
+    return 1 + refused
+
+
+def _refused(replica: Replica, total: int) -> bool:
+    return replica.refusal(Request(0, 0.0, 1, total - 1)) is not None
