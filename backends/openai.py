@@ -49,6 +49,7 @@ class OpenAI:
     least-outstanding, reject-forward) picks among several URLs. `salt` opens every prompt: auto draws one, none leaves
     it out. `warm` connections are opened ahead (default: as the rate needs). Keys come from `key_env` or `key_file`.
     `tokenizer` is a file that counts answers after the run where the server tells no tokens and has no tokenizer.
+    `metrics` are the server's Prometheus metrics: auto (where it is known to keep them), none, or their URL.
     """
 
     default_content: ClassVar[str] = "calibrated"
@@ -217,9 +218,15 @@ class OpenAI:
         """A text without the key and what else is secret."""
         return self._redaction.text(text)
 
-    def scraper(self, write: Callable[[pa.Table], None]) -> Scraper | None:  # noqa: ARG002
-        """What reads the servers' metrics."""
-        return None
+    def scraper(self, write: Callable[[pa.Table], None]) -> Scraper | None:
+        """What reads the servers' metrics; None where `metrics` is none."""
+        from backends.client import scrape
+
+        key, sent = self._key(), self._known[-1].ask.headers if self._known else ()
+        headers = {**({"Authorization": f"Bearer {key}"} if key else {}), **dict(sent)}
+        tls = self._trust().context()
+        servers = scrape.sources([place.url for place in self._places], self.metrics, headers, tls, self.proxy)
+        return scrape.Scraper(servers, write) if servers else None
 
     def sender_facts(self) -> Mapping[str, object]:
         """What a sender knows of its connections and clocks."""

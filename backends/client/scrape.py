@@ -21,6 +21,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
+from harness.errors import UsageError
 from harness.records import server_metrics_table
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class Source:
     url: str
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     tls: ssl.SSLContext | None = None
+    proxy: str | None = field(default=None, repr=False)
 
     @property
     def shown(self) -> str:
@@ -88,20 +90,23 @@ def sources(
     metrics: str = "auto",
     headers: Mapping[str, str] | None = None,
     tls: ssl.SSLContext | None = None,
+    proxy: str | None = None,
 ) -> list[list[Source]]:
     """Per server the places where its page may be: `auto` tries those of the known servers, `none` gives nothing.
 
     `metrics` may name one or several addresses instead, joined by `|`. `headers` (a key, perhaps) go to the servers of
-    the `base_urls` and to no other.
+    the `base_urls` and to no other. Raises UsageError for what is no address.
     """
     if metrics == "none":
         return []
     ours = {urlsplit(url)[:2] for url in base_urls}
     if metrics != "auto":
-        named = [url for url in metrics.split("|") if url]
-        return [[Source(url, (headers or {}) if urlsplit(url)[:2] in ours else {}, tls)] for url in named]
+        named = [url.strip() for url in metrics.split("|") if url.strip()]
+        if not named or not all(urlsplit(url).scheme in ("http", "https") for url in named):
+            raise UsageError("metrics must be auto, none, or the address of a page such as http://HOST:8000/metrics.")
+        return [[Source(url, (headers or {}) if urlsplit(url)[:2] in ours else {}, tls, proxy)] for url in named]
     roots = dict.fromkeys(urlunsplit((*urlsplit(url)[:2], "", "", "")) for url in base_urls)
-    return [[Source(root + path, headers or {}, tls) for path in paths()] for root in roots]
+    return [[Source(root + path, headers or {}, tls, proxy) for path in paths()] for root in roots]
 
 
 def parsed(text: str) -> tuple[list[Sample], set[str]]:
@@ -176,8 +181,8 @@ class Scraper:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def before(self) -> dict[str, Any]:
-        """Find the pages and read them for the first time; what is found out."""
+    def before(self) -> None:
+        """Find the pages and read them for the first time."""
         for places in self._servers:
             source = next((place for place in places if self._scrape(place)), None)
             if source is not None:
@@ -185,7 +190,6 @@ class Scraper:
         if self._found:
             self._why = None
             self._failed = 0
-        return self.facts()
 
     def follow(self, epoch_s: float) -> None:
         """Read them each second from now on; rows get times since `epoch_s` of the monotonic clock."""
@@ -283,12 +287,11 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
 
 
 def _page(source: Source) -> str:
-    handlers: list[Any] = [urllib.request.ProxyHandler({}), _SameHost()]
+    proxies = {} if source.proxy is None else dict.fromkeys(("http", "https"), source.proxy)
+    handlers: list[Any] = [urllib.request.ProxyHandler(proxies), _SameHost()]
     if source.tls is not None:
         handlers.append(urllib.request.HTTPSHandler(context=source.tls))
-    if urlsplit(source.url).scheme not in ("http", "https"):
-        raise ValueError("no address of a web server")
-    request = urllib.request.Request(source.url, headers={"Accept": "text/plain;version=0.0.4", **source.headers})  # noqa: S310  # checked above
+    request = urllib.request.Request(source.url, headers={"Accept": "text/plain;version=0.0.4", **source.headers})  # noqa: S310  # sources() lets http and https through
     try:
         with urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT_S) as answer:
             body = answer.read(MOST_BYTES + 1)

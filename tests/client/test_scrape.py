@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from backends.client import scrape
+from harness.errors import UsageError
 from harness.records import SERVER_METRICS
 
 VLLM = """\
@@ -126,7 +127,8 @@ def test_only_what_changed_is_written_again(page: Page) -> None:
     """Ten minutes of a server with a thousand series would fill the disk with repeated values."""
     tables: list[pa.Table] = []
     scraper = scrape.Scraper(scrape.sources([f"{page.url}/v1"]), tables.append, every_s=60)
-    begun = scraper.before()
+    scraper.before()
+    begun = scraper.facts()
     scraper.follow(epoch_s=0.0)
     page.text = VLLM.replace('running{engine="0",model_name="m"} 2.0', 'running{engine="0",model_name="m"} 0.0')
     ended = scraper.stop()
@@ -164,7 +166,8 @@ def test_a_server_without_the_page_costs_nothing(page: Page) -> None:
     page.status = 404
     tables: list[pa.Table] = []
     scraper = scrape.Scraper(scrape.sources([page.url]), tables.append)
-    begun = scraper.before()
+    scraper.before()
+    begun = scraper.facts()
     scraper.follow(0.0)
 
     assert begun == scraper.stop()
@@ -195,7 +198,9 @@ def test_the_key_goes_to_the_server_of_the_run_and_nowhere_else(page: Page) -> N
         elsewhere = scrape.sources([page.url], f"{other.url}/metrics", key)
         scrape.Scraper(elsewhere, lambda _: None).before()
         page.status, page.location = 307, f"{other.url}/metrics"
-        facts = scrape.Scraper(scrape.sources([page.url], "auto", key), lambda _: None).before()
+        scraper = scrape.Scraper(scrape.sources([page.url], "auto", key), lambda _: None)
+        scraper.before()
+        facts = scraper.facts()
 
         assert [("/metrics", None)] == other.asked
     assert ("/metrics", "Bearer sk-secret") in page.asked
@@ -232,7 +237,16 @@ def test_none_asks_nobody() -> None:
 
 def test_a_server_that_is_not_there_is_told() -> None:
     """A refused connection would end the run with a traceback."""
-    facts = scrape.Scraper(scrape.sources(["http://127.0.0.1:1"]), lambda _: None).before()
+    scraper = scrape.Scraper(scrape.sources(["http://127.0.0.1:1"]), lambda _: None)
+    scraper.before()
+    facts = scraper.facts()
 
     assert facts["kind"] is None
     assert "refused" in facts["why"]
+
+
+@pytest.mark.parametrize("metrics", ["yes", "", "|", "ftp://h/metrics", "file:///etc/passwd"])
+def test_what_is_no_page_is_told_at_once(metrics: str) -> None:
+    """A slip in an option would be known after the run, or a file of this machine would be read."""
+    with pytest.raises(UsageError, match="metrics must be auto, none"):
+        scrape.sources(["http://127.0.0.1:1"], metrics)
