@@ -189,6 +189,14 @@ async def listen(backend: OpenAI, content: Content, requests: Sequence[Request],
     return [Heard(events, ended, facts) for events, ended in heard]
 
 
+def until(happened: Callable[[], bool], within_s: float = 60.0) -> None:
+    """Return when it has happened; AssertionError when it takes longer."""
+    end_s = time.monotonic() + within_s
+    while not happened():
+        assert time.monotonic() < end_s, "it did not happen"
+        time.sleep(0.02)
+
+
 class Kit:
     """What the tests of this folder share."""
 
@@ -201,6 +209,7 @@ class Kit:
     free_port = staticmethod(free_port)
     words = staticmethod(TINY["words"])
     listen = staticmethod(listen)
+    until = staticmethod(until)
     said = Said
     nightly = NIGHTLY
 
@@ -208,6 +217,12 @@ class Kit:
 @pytest.fixture(scope="session")
 def kit() -> type[Kit]:
     return Kit
+
+
+@pytest.fixture(scope="session")
+def clients() -> dict[str, Any]:
+    """What clients.py defines."""
+    return runpy.run_path(str(HERE / "clients.py"))
 
 
 @pytest.fixture(scope="session")
