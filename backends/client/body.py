@@ -202,7 +202,7 @@ def host_header(parts: SplitResult) -> str:
 def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
     """The URL to use, without a slash at its end, and whether it is that of OPENAI_BASE_URL.
 
-    Raises UsageError when there is none, and for one that is no http or https address.
+    Raises UsageError when there is none, and for one that is no http or https address or holds a password.
     """
     named = url or environ.get("OPENAI_BASE_URL", "")
     if not named:
@@ -217,6 +217,11 @@ def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
     if not sound:
         shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
         raise UsageError(f"'{shown}' is no address of a server; one looks like http://HOST:PORT/v1.")
+    if parts.username is not None or parts.password is not None:
+        raise UsageError(
+            f"The address of {parts.hostname} holds a user name or a password, which others can see in the arguments; "
+            "leave it out, and give a key by OPENAI_API_KEY or key_file, or a header by --header."
+        )
     return named.rstrip("/"), not url
 
 

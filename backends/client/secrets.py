@@ -22,6 +22,7 @@ _NAMED = re.compile(
     r"|secret|password|passwd|cookie|set-cookie)['\"]?\s*[:=]\s*['\"]?)([^\s'\",;&}]+(?: [^\s'\",;&}]+)?)",
     re.IGNORECASE,
 )
+_VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _SHORTEST = 4  # a shorter secret is part of many words
 
 
@@ -36,11 +37,12 @@ def load_key(key_env: str = DEFAULT_KEY_ENV, key_file: str | None = None, *, env
             key = Path(key_file).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
-            raise UsageError(f"No key in key_file '{key_file}': {why}.") from None
+            raise UsageError(f"No key in key_file '{Redaction().text(key_file)}': {why}.") from None
         return _sound(key, f"key_file '{key_file}'")
     key = environ.get(key_env, "").strip()
     if not key and key_env != DEFAULT_KEY_ENV:
-        raise UsageError(f"The variable {key_env}, named by key_env, is not set; export it or use key_file.")
+        shown = f" {key_env}" if _VARIABLE.fullmatch(key_env) else ""  # it may be the key itself
+        raise UsageError(f"The variable{shown}, named by key_env, is not set; export it or use key_file.")
     return _sound(key, f"The variable {key_env}") if key else None
 
 
