@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from backends.client.connection import Peer, SocketAddress
@@ -115,9 +116,7 @@ async def find(url: str, proxy: str | None = None) -> Place:
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
         raise BackendError(f"No address of the host '{parts.hostname}' can be found: {why}.") from None
-    addresses: list[tuple[int, SocketAddress]] = [
-        (family, address) for family, _, _, _, address in found if len(address) in (2, 4)
-    ]
+    addresses = [(int(f), cast("SocketAddress", at)) for f, *_, at in found if f in (socket.AF_INET, socket.AF_INET6)]
     if len(addresses) > 1:
         addresses = await _reachable_first(addresses)
     return Place(url, tuple(addresses), proxy)

@@ -1,0 +1,530 @@
+"""Which connection a request takes, when one is given up, and that every request ends exactly once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import pickle
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends.client import connection, pool
+from backends.client.pool import Limits, Pool, Target
+
+if TYPE_CHECKING:
+    from backends.client.answer import Answer
+
+GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
+REST = b"Content-Length: 0\r\n\r\n"
+
+Play = Callable[["Played"], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Played:
+    """One request as a server sees it: on which connection, the how manyeth of it, and how to answer."""
+
+    connection: int
+    nth: int
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def say(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    def reset(self) -> None:
+        sock = self.writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.writer.transport.abort()
+
+
+@dataclass(slots=True)
+class Server:
+    """Answers each request as `play` does, and remembers (connection, how manyeth of it) of each."""
+
+    play: Play
+    seen: list[tuple[int, int]] = field(default_factory=list)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    connections: int = 0
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    _server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> Server:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def port(self) -> int:
+        assert self._server is not None
+        return self._server.sockets[0].getsockname()[1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._tasks.append(asyncio.current_task())
+        number, nth = self.connections, 0
+        self.connections += 1
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+                while not writer.is_closing():
+                    await reader.readuntil(b"\r\n\r\n")
+                    self.seen.append((number, nth))
+                    await self.play(Played(number, nth, reader, writer))
+                    nth += 1
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            self.closed.set()
+
+
+def target_of(port: int) -> Target:
+    peer = connection.Peer([(socket.AF_INET, ("127.0.0.1", port))], f"127.0.0.1:{port}")
+    return Target(b"POST / HTTP/1.1\r\n", peer, f"127.0.0.1:{port}")
+
+
+def played(
+    play: Play | list[Play],
+    use: Callable[[Pool, list[Server]], Awaitable[object]],
+    limits: Limits | None = None,
+    **options: object,
+):
+    """What `use` returns, given a pool to one server per `play`."""
+    plays = play if isinstance(play, list) else [play]
+
+    async def run() -> object:
+        async with contextlib.AsyncExitStack() as stack:
+            servers = [await stack.enter_async_context(Server(p)) for p in plays]
+            made = Pool([target_of(s.port) for s in servers], limits, **options)
+            try:
+                async with asyncio.timeout(20):
+                    found = await use(made, servers)
+                made.check()
+                return found
+            finally:
+                made.close()
+                made.check()
+
+    return asyncio.run(run())
+
+
+async def until(found: Callable[[], object]) -> None:
+    """Wait for what sets no event; the limit on the whole test ends a vain wait."""
+    while not found():  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+
+
+async def good(request: Played) -> None:
+    await request.say(GOOD)
+
+
+async def silent(request: Played) -> None:
+    await asyncio.sleep(60)
+
+
+def test_the_connection_used_last_is_used_next() -> None:
+    """Connections would all grow old together, and be closed by the server one after another."""
+
+    async def use(made: Pool, servers: list[Server]) -> list[tuple[int, int]]:
+        await asyncio.gather(*(made.send(k, REST) for k in range(3)))
+        servers[0].seen.clear()
+        for k in range(3, 6):
+            await made.send(k, REST)
+        return servers[0].seen
+
+    seen = played(good, use)
+
+    assert 1 == len({number for number, _ in seen})
+    assert [1, 2, 3] == [nth for _, nth in seen]
+
+
+def test_a_connection_that_was_idle_for_long_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server closes it just as the next request is written, and the request is lost."""
+    monkeypatch.setattr(pool, "MAX_IDLE_S", 0.0)
+
+    async def use(made: Pool, servers: list[Server]) -> tuple[list[tuple[int, int]], object]:
+        for k in range(3):
+            await made.send(k, REST)
+        return servers[0].seen, made.facts()["connections_opened"]
+
+    assert ([(0, 0), (1, 0), (2, 0)], 3) == played(good, use)
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+def test_a_reused_connection_that_proves_closed_is_replaced_once(end: str) -> None:
+    """A request that the server never saw would count as its failure."""
+
+    async def once(request: Played) -> None:
+        if request.nth == 0:
+            await request.say(GOOD)
+        elif end == "reset":
+            request.reset()
+        else:
+            request.writer.close()
+
+    async def use(made: Pool, servers: list[Server]) -> tuple[Answer, Answer, list[tuple[int, int]], object]:
+        one = await made.send(1, REST)
+        two = await made.send(2, REST)
+        return one, two, servers[0].seen, made.facts()["resent"]
+
+    one, two, seen, resent = played(once, use)
+
+    assert ("complete", False, "complete", True) == (one.how, one.resent, two.how, two.resent)
+    assert ([(0, 0), (0, 1), (1, 0)], 1) == (seen, resent)
+    assert two.sent_s is not None and two.written_s is not None and two.sent_s < two.written_s <= two.stamp_s[0]
+    assert two.connect_s is not None
+
+
+def test_nothing_is_sent_again_on_a_fresh_connection_or_after_any_byte() -> None:
+    """A benchmark would retry silently, and call a failing server sound."""
+
+    async def fail(request: Played) -> None:
+        if request.nth == 1:
+            await request.say(b"HTTP/1.1 200 OK\r\n")
+        if request.nth == 0 and request.connection == 0:
+            await request.say(GOOD)
+        else:
+            request.writer.close()
+
+    async def use(made: Pool, servers: list[Server]) -> tuple[list[Answer], list[tuple[int, int]]]:
+        return [await made.send(k, REST) for k in range(3)], servers[0].seen
+
+    answers, seen = played(fail, use)
+
+    assert [("complete", False), ("closed", False), ("closed", False)] == [(a.how, a.resent) for a in answers]
+    assert [(0, 0), (0, 1), (1, 0)] == seen
+
+
+def test_a_reused_connection_that_ends_late_is_a_failure_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that dies while it computes would be given the work a second time, unseen."""
+    monkeypatch.setattr(pool, "RESEND_S", 0.0)
+
+    async def once(request: Played) -> None:
+        if request.nth:
+            request.writer.close()
+        else:
+            await request.say(GOOD)
+
+    async def use(made: Pool, servers: list[Server]) -> Answer:
+        await made.send(1, REST)
+        return await made.send(2, REST)
+
+    answer = played(once, use)
+
+    assert ("closed", False) == (answer.how, answer.resent)
+
+
+def test_idle_connections_that_the_server_closes_are_forgotten() -> None:
+    """The next request would begin with a failure."""
+
+    async def close_after(request: Played) -> None:
+        await request.say(GOOD)
+        request.writer.close()
+
+    async def use(made: Pool, servers: list[Server]) -> bool:
+        await made.send(1, REST)
+        await servers[0].closed.wait()
+        await until(lambda: repr(made).startswith("<Pool 0 calls, 0 idle"))
+        return (await made.send(2, REST)).resent
+
+    assert played(close_after, use) is False
+
+
+def test_hanging_up_closes_the_connection_and_keeps_what_came() -> None:
+    """The server would go on computing for nobody, and the tokens so far would be lost."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome"
+
+    async def some(request: Played) -> None:
+        await request.say(head)
+        await request.reader.read()
+
+    async def use(made: Pool, servers: list[Server]) -> Answer:
+        future = made.send(1, REST)
+        await until(lambda: made._calls[1].answer.data)
+        made.hang_up(1, "cancelled", "the run was stopped")
+        made.hang_up(1, "cancelled", "twice does nothing")
+        made.hang_up(7, "cancelled", "nobody does nothing")
+        await servers[0].closed.wait()
+        return await future
+
+    answer = played(some, use)
+
+    assert ("cancelled", "the run was stopped", [head]) == (answer.how, answer.why, answer.data)
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        (Limits(total_s=0.05), "no end within 0.05 s"),
+        (Limits(first_token_s=0.05), "no first token within 0.05 s"),
+        (Limits(idle_s=0.05), "nothing came for 0.05 s"),
+    ],
+)
+def test_a_limit_that_passes_ends_the_request(limits: Limits, why: str) -> None:
+    """A server that never answers would hold the run for ever."""
+
+    async def use(made: Pool, servers: list[Server]) -> Answer:
+        return await made.send(1, REST)
+
+    answer = played(silent, use, limits)
+
+    assert ("timeout", why) == (answer.how, answer.why)
+    assert answer.sent_s is not None and answer.ended_s - answer.sent_s >= 0.05
+
+
+def test_a_first_token_in_time_lifts_the_limit_on_it() -> None:
+    """A long answer would be cut off by the limit on its beginning."""
+    looked: list[int] = []
+
+    async def slow(request: Played) -> None:
+        await request.say(GOOD[:-1])
+        await until(lambda: looked)
+        await asyncio.sleep(0.1)
+        await request.say(GOOD[-1:])
+
+    async def use(made: Pool, servers: list[Server]) -> Answer:
+        return await made.send(1, REST)
+
+    def started(answer: Answer) -> bool:
+        looked.append(len(answer.data))
+        return True
+
+    answer = played(slow, use, Limits(first_token_s=0.05), started=started)
+
+    assert ("complete", 1) == (answer.how, len(looked))
+
+
+def test_a_server_that_takes_no_connection_ends_in_a_timeout() -> None:
+    """A full backlog would hold the run for ever."""
+
+    async def run() -> Answer:
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+            fillers = [socket.socket() for _ in range(4)]
+            for filler in fillers:
+                filler.setblocking(False)
+                filler.connect_ex(listener.getsockname())
+            made = Pool([target_of(listener.getsockname()[1])], Limits(connect_s=0.1))
+            try:
+                return await made.send(1, REST)
+            finally:
+                made.close()
+                for filler in fillers:
+                    filler.close()
+
+    answer = asyncio.run(run())
+
+    assert ("timeout", "no connection within 0.1 s", None) == (answer.how, answer.why, answer.sent_s)
+
+
+def test_an_answer_whose_end_stands_before_foreign_bytes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that writes more than its framing allows would hold each request until the time limit."""
+    monkeypatch.setattr(pool, "QUIET_S", 0.05)
+
+    async def more(request: Played) -> None:
+        await request.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await asyncio.sleep(0.02)
+        await request.say(b"2\r\nok\r\n0\r\n\r\nand more")
+        await asyncio.sleep(60)
+
+    async def use(made: Pool, servers: list[Server]) -> tuple[Answer, str]:
+        return await made.send(1, REST), repr(made)
+
+    answer, shown = played(more, use)
+
+    assert "complete" == answer.how
+    assert "<Pool 0 calls, 0 idle, 0 connecting>" == shown
+
+
+def test_done_ends_a_stream_whose_framing_the_server_never_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server without a last chunk would hold each request until the time limit."""
+    monkeypatch.setattr(pool, "QUIET_S", 0.05)
+
+    async def open_end(request: Played) -> None:
+        await request.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\ne\r\ndata: [DONE]\n\n\r\n")
+        await asyncio.sleep(60)
+
+    async def use(made: Pool, servers: list[Server]) -> Answer:
+        return await made.send(1, REST)
+
+    assert "closed" == played(open_end, use).how
+
+
+# Several servers
+
+
+def test_round_robin_gives_each_server_its_turn_by_the_number_of_the_request() -> None:
+    """The share of a server would depend on the number of senders."""
+
+    async def use(made: Pool, servers: list[Server]) -> list[int]:
+        await asyncio.gather(*(made.send(k, REST) for k in range(8)))
+        return [len(server.seen) for server in servers]
+
+    assert [3, 3, 2] == played([good] * 3, use)
+
+
+def test_least_outstanding_spares_the_server_that_is_slow() -> None:
+    """Requests would queue at one server while the other has nothing to do."""
+
+    async def use(made: Pool, servers: list[Server]) -> list[int]:
+        slow = made.send(0, REST)
+        for k in range(1, 7):
+            await made.send(k, REST)
+        made.hang_up(0, "cancelled", "enough")
+        await slow
+        return [len(server.seen) for server in servers]
+
+    assert [1, 6] == played([silent, good], use, route="least-outstanding")
+
+
+def test_a_rejected_request_is_offered_to_all_servers_and_rejected_only_by_all() -> None:
+    """The front door of P/D-Serve could not be tried: a request would fail although a server has room."""
+
+    async def busy(request: Played) -> None:
+        await request.say(BUSY)
+
+    async def use(made: Pool, servers: list[Server]) -> tuple[list[Answer], list[int]]:
+        return [await made.send(k, REST) for k in range(4)], [len(server.seen) for server in servers]
+
+    forwarded, seen = played([busy, good], use, route="reject-forward")
+    refused, _ = played([busy, busy, busy], use, route="reject-forward")
+
+    assert [b"ok"] * 4 == [b"".join(a.data)[-2:] for a in forwarded]
+    assert 1 == len({a.address for a in forwarded})
+    assert 4 == seen[1]
+    assert [b"busy"] * 4 == [b"".join(a.data)[-4:] for a in refused]
+    assert all(a.sent_s is not None and a.sent_s < a.stamp_s[0] for a in forwarded)
+
+
+def test_other_routes_do_not_forward() -> None:
+    """A retry that nobody asked for would hide that a server refuses."""
+
+    async def busy(request: Played) -> None:
+        await request.say(BUSY)
+
+    async def use(made: Pool, servers: list[Server]) -> tuple[bytes, int]:
+        return b"".join((await made.send(0, REST)).data)[-4:], len(servers[1].seen)
+
+    assert (b"busy", 0) == played([busy, good], use)
+
+
+# Connections ahead of the run
+
+
+def test_connections_are_open_before_the_first_request_and_a_spare_one_is_kept() -> None:
+    """The first requests of a run would pay for connecting."""
+
+    async def use(made: Pool, servers: list[Server]) -> tuple[list[float | None], int]:
+        await made.warm(5, spare=1)
+        waited = [a.connect_s for a in await asyncio.gather(*(made.send(k, REST) for k in range(5)))]
+        return waited, servers[0].connections
+
+    assert ([None] * 5, 5) == played(good, use)
+
+
+def test_a_spare_connection_replaces_those_that_grew_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a low rate every request would pay for connecting."""
+    monkeypatch.setattr(pool, "MAX_IDLE_S", 0.02)
+    monkeypatch.setattr(pool, "SWEEP_S", 0.01)
+
+    async def use(made: Pool, servers: list[Server]) -> None:
+        await made.warm(1, spare=1)
+        await until(lambda: servers[0].connections >= 3)
+
+    played(good, use)
+
+
+def test_opening_connections_to_nobody_ends() -> None:
+    """A run against a server that is down would not even begin to fail."""
+
+    async def run() -> str:
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            port = closed.getsockname()[1]
+        made = Pool([target_of(port)])
+        try:
+            async with asyncio.timeout(10):
+                await made.warm(10)
+            made.check()
+            return repr(made)
+        finally:
+            made.close()
+
+    assert "<Pool 0 calls, 0 idle, 0 connecting>" == asyncio.run(run())
+
+
+def test_what_comes_back_can_be_sent_to_another_process() -> None:
+    """A sender could not hand its answers to the process that reads them."""
+
+    async def use(made: Pool, servers: list[Server]) -> Answer:
+        return await made.send(1, REST)
+
+    answer = played(good, use)
+    again = pickle.loads(pickle.dumps(answer))  # noqa: S301
+
+    assert answer == again
+
+
+def test_open_files_are_allowed_as_far_as_the_machine_goes() -> None:
+    """A run with many streams would fail half-way for want of files."""
+    allowed = pool.allow_open_files(1)
+
+    assert allowed == pool.allow_open_files(1)
+    assert allowed <= pool.allow_open_files(allowed + 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from(["good", "close", "reset", "half", "last", "hang", "busy"]), min_size=1, max_size=12))
+def test_every_request_ends_once_and_every_connection_is_accounted_for(script: list[str]) -> None:
+    """Some mixture of failures would lose a request, or leak connections until none is left."""
+    numbers: list[str] = []
+
+    async def play(request: Played) -> None:
+        what = script[len(numbers) % len(script)]
+        numbers.append(what)
+        if what == "good":
+            await request.say(GOOD)
+        elif what == "busy":
+            await request.say(BUSY)
+        elif what == "half":
+            await request.say(GOOD[:-1])
+            request.writer.close()
+        elif what == "last":
+            await request.say(GOOD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+            request.writer.close()
+        elif what == "reset":
+            request.reset()
+        elif what == "close":
+            request.writer.close()
+        else:
+            await asyncio.sleep(60)
+
+    async def use(made: Pool, servers: list[Server]) -> list[Answer]:
+        answers: list[Answer] = []
+        for start in range(0, len(script), 3):
+            sent = [made.send(k, REST) for k in range(start, min(start + 3, len(script)))]
+            await asyncio.sleep(0.002)
+            made.check()
+            for k in range(start, start + 3):
+                if start % 2:
+                    made.hang_up(k, "cancelled", "on a whim")
+            answers += await asyncio.gather(*sent)
+            made.check()
+        return answers
+
+    answers = played([play, play], use, Limits(total_s=0.3), route="reject-forward")
+
+    assert len(script) == len(answers)
+    assert {a.how for a in answers} <= {"complete", "closed", "reset", "timeout", "cancelled"}
