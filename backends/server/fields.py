@@ -37,7 +37,7 @@ def parse(body: bytes) -> dict[str, object]:
     """The object in the body; raises Refused (400) when it holds none."""
     try:
         fields = json.loads(body)
-    except ValueError as error:  # UnicodeDecodeError is one
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError is a ValueError
         raise Refused(400, f"The body is not JSON: {error}.", code="invalid_json") from None
     if not isinstance(fields, dict):
         raise Refused(400, "The body must be a JSON object.", code="invalid_json")

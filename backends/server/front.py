@@ -32,6 +32,7 @@ STREAM_HEADERS = {
     "X-Accel-Buffering": "no",
 }
 RETRY_AFTER_S = 1.0
+_ID_CHARACTERS = 512
 _AT_START = ("429", "503")
 
 
@@ -102,7 +103,7 @@ class Front:
             response.headers.update({k: v for k, v in error.headers.items() if k == "Allow"})
         if not response.prepared:
             response.headers["Server"] = f"bench/{self.version}"
-            response.headers.setdefault("X-Request-Id", request.headers.get("X-Request-Id", "") or _new_id())
+            response.headers.setdefault("X-Request-Id", _given_id(request) or _new_id())
         return response
 
     def _authorize(self, request: web.Request) -> None:
@@ -121,7 +122,7 @@ class Front:
     async def _tokens(self, request: web.Request, api: fields.Api) -> web.StreamResponse:
         """One request for tokens; whatever becomes of it stands in the log."""
         received_s = time.monotonic()
-        given = request.headers.get("X-Request-Id") or None
+        given = _given_id(request)
         prefix = "chatcmpl-" if api == "chat" else "cmpl-"
         record = Record(prefix + (given or _new_id()), given, api, False, received_s)
         faults = self.faults.of_next()
@@ -132,6 +133,9 @@ class Front:
             return await self._answer(request, api, record, faults)
         except Refused as refused:
             record.status, record.error = refused.status, str(refused)
+            raise
+        except web.HTTPException as error:
+            record.status, record.error = error.status, error.reason
             raise
         finally:
             self._leave()
@@ -148,7 +152,7 @@ class Front:
     ) -> web.StreamResponse:
         self._admit()
         await self._fail_first(request, faults)
-        body = fields.parse(await request.read())
+        body = await _fields(request)
         fields.check_model(body, self.names)
         ask = fields.ask(api, body, self.service.tokenizer, self.service.max_model_len)
         record.prompt_tokens, record.stream = len(ask.prompt), ask.stream
@@ -209,6 +213,7 @@ class Front:
         if any(fault.kind == "malformed" for fault in faults):
             text = text[: len(text) // 2]
         headers = self._headers({"Content-Type": "application/json"}, record)
+        record.status = 200
         return web.Response(body=text.encode(), headers=headers)
 
     async def _run(
@@ -238,6 +243,7 @@ class Front:
         try:
             if head is not None:
                 await _send_head(head, request)
+                outcome.record.status = head.status
             await answer.done
         finally:
             ticket.abort()
@@ -281,7 +287,7 @@ class Front:
         return web.Response(body=page.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        body = fields.parse(await request.read())
+        body = await _fields(request)
         fields.check_model(body, self.names)
         read = fields.chat_prompt if "messages" in body else fields.text_prompt
         tokens = read(body, self.service.tokenizer)
@@ -289,7 +295,7 @@ class Front:
         return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None})
 
     async def _detokenize(self, request: web.Request) -> web.Response:
-        body = fields.parse(await request.read())
+        body = await _fields(request)
         fields.check_model(body, self.names)
         tokens = fields.text_prompt({"prompt": body.get("tokens")}, self.service.tokenizer)
         return web.json_response({"prompt": self.service.tokenizer.decode(tokens)})
@@ -297,6 +303,15 @@ class Front:
     async def _clear_cache(self, _: web.Request) -> web.Response:
         self.service.clear_cache()
         return web.Response()
+
+
+async def _fields(request: web.Request) -> dict[str, object]:
+    """The JSON of the body."""
+    try:
+        body = await request.read()
+    except web.RequestPayloadError as error:
+        raise Refused(400, f"The body cannot be read: {' '.join(str(error).split())}", code="invalid_body") from None
+    return fields.parse(body)
 
 
 async def _send_head(response: web.StreamResponse, request: web.Request) -> None:
@@ -316,6 +331,12 @@ async def _forever() -> NoReturn:
     """Until the client hangs up, which cancels us, or the server ends."""
     await asyncio.get_running_loop().create_future()
     raise AssertionError
+
+
+def _given_id(request: web.Request) -> str | None:
+    """The client's own name for its request, where it is one that can be repeated."""
+    given = request.headers.get("X-Request-Id", "")
+    return given if given and len(given) <= _ID_CHARACTERS and given.isascii() and given.isprintable() else None
 
 
 def _new_id() -> str:

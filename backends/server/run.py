@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import importlib
+import logging
 import signal
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from backends.server.faults import Faults, parse_fault
 from backends.server.front import Front
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 SERVICES = ("engine", "null", "sim")
 KEEP_ALIVE_S = 75.0
+NOT_HTTP = (HttpProcessingError, web.RequestPayloadError)
 _HOUSEKEEPING_S = 5.0
 
 
@@ -95,6 +98,7 @@ async def _listening(front: Front, options: Options) -> AsyncIterator[Running]:
     runner = web.AppRunner(
         front.application(),
         access_log=None,
+        logger=_logger(),
         handle_signals=False,
         handler_cancellation=True,
         keepalive_timeout=KEEP_ALIVE_S,
@@ -117,6 +121,17 @@ async def _listening(front: Front, options: Options) -> AsyncIterator[Running]:
     finally:
         counting.cancel()
         await runner.cleanup()
+
+
+def _logger() -> logging.Logger:
+    """For faults of ours. What is no HTTP has got its 400, and nobody at the server needs to read of it."""
+    logger = logging.getLogger(__name__)
+    logger.addFilter(_is_ours)
+    return logger
+
+
+def _is_ours(row: logging.LogRecord) -> bool:
+    return not (row.exc_info and isinstance(row.exc_info[1], NOT_HTTP))
 
 
 async def _count_steps(front: Front) -> None:

@@ -24,7 +24,7 @@ def _floats() -> array[float]:
 
 @dataclass(slots=True)
 class Record:
-    """One request for tokens. All times in seconds of `time.monotonic`; None: it never came to that.
+    """One request for tokens. Times in seconds of `time.monotonic`; None, of the status too: it never came to that.
 
     Row i of the arrays is one write: by then `tokens[i]` tokens were told; the newest of them was due at `due_s[i]`,
     and `left_s[i]` is when the kernel had the bytes (for an answer in one piece: when the token was ready).
@@ -36,7 +36,7 @@ class Record:
     api: str
     stream: bool
     received_s: float
-    status: int = 200
+    status: int | None = None
     submitted_s: float | None = None
     scheduled_s: float | None = None
     ended_s: float | None = None

@@ -279,3 +279,71 @@ def test_the_log_holds_the_truth_of_every_request(play: Play, tmp_path: Path) ->
     assert 400 == bad["status"]
     assert "prompt" in bad["error"]
     assert 5 == last["lateness"]["tokens"]
+
+
+ODD = [
+    b"garbage\r\n\r\n",
+    b"\x16\x03\x01\x02\x00" + bytes(range(128)),
+    b"GET /health HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nabcde",
+    b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100001\r\n\r\n[" + b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("data", ODD, ids=lambda data: repr(data[:40]))
+def test_what_is_no_request_is_refused_without_a_traceback(
+    play: Play, data: bytes, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """One broken client would fill the terminal, or end the server."""
+
+    async def scenario(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        writer.write(data)
+        status = await reader.readline()
+        writer.close()
+
+        assert b" 400 " in status
+        assert 200 == (await stage.get("/health"))[0]
+
+    play(scenario)
+    assert ("", "") == capfd.readouterr()
+    assert [] == caplog.records
+
+
+def test_a_client_that_leaves_while_it_asks_is_no_fault_of_ours(
+    play: Play, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The log would tell of an answer that nobody gave."""
+    log = tmp_path / "truth.jsonl"
+
+    async def scenario(stage: Stage) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc")
+        while not stage.running.front.open:
+            await stage.get("/health")
+        writer.transport.abort()
+        await stage.running.front.idle()
+
+    play(scenario, log=log)
+    assert ("", "") == capfd.readouterr()
+    assert None is json.loads(log.read_text(encoding="utf-8").splitlines()[1])["status"]
+
+
+@pytest.mark.parametrize("name", [b"\xff\xfe", b"a" * 600, b""])
+def test_an_odd_request_id_is_replaced(play: Play, name: bytes) -> None:
+    """What cannot be written as JSON would break the answer."""
+
+    async def scenario(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        body = b'{"prompt":"a","max_tokens":1}'
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Request-Id: %b\r\n" % name
+        writer.write(head + b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        data = await reader.read()
+        writer.close()
+
+        assert data.startswith(b"HTTP/1.1 200")
+        assert name == b"" or name not in data
+
+    play(scenario)
