@@ -78,10 +78,10 @@ _NO_TEXT = (
 
 async def _models(talk: Talk) -> list[Mapping[str, object]] | None:
     """The entries of `/models`; None where the server does not list them."""
-    status, _, found = await talk.get(f"{talk.url}/models")
+    status, _, found = await talk.get(talk.at("/models"))
     if status in (401, 403):
         raise BackendError(
-            f"The server refuses the key (HTTP {status} from {talk.shown(talk.url)}/models); "
+            f"The server refuses the key (HTTP {status} from {talk.shown(talk.at('/models'))}); "
             "set OPENAI_API_KEY, or name a variable by key_env or a file by key_file."
         )
     data = found.get("data") if isinstance(found, dict) else None
@@ -229,7 +229,7 @@ class _Prober:
             return BackendError(f"The server refuses the key (HTTP {heard.status}){said}; {hint}.")
         if heard.status in (429, 503, 529):
             return BackendError(f"The server is not ready (HTTP {heard.status}){said}; start the run when it is.")
-        where = self.talk.shown(self.talk.url + PATHS[self.ask.api])
+        where = self.talk.shown(self.talk.at(PATHS[self.ask.api]))
         return BackendError(
             f"The server refuses the probe (HTTP {heard.status} from {where}, model '{self.ask.model}'){said}."
         )
@@ -278,7 +278,7 @@ def _kind(*names: object) -> str | None:
 
 async def _tokenize(talk: Talk, found: Capabilities) -> Capabilities:
     """With the address that counts tokens, its form, and the length of context that it tells, where there is one."""
-    url = f"{talk.root}/tokenize"
+    url = talk.beside("/tokenize")
     forms: dict[TokenizeForm, dict[str, object]] = {
         "prompt": {"model": found.ask.model, "prompt": "one two"},
         "content": {"content": "one two"},

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -90,10 +91,15 @@ class Talk:
     ) -> None:
         await self._session.close()
 
-    @property
-    def root(self) -> str:
-        """The address without `/v1`."""
-        return self.url.removesuffix("/v1")
+    def at(self, path: str) -> str:
+        """The address of a path below the base; a query of the base stays."""
+        parts = urlsplit(self.url)
+        return parts._replace(path=parts.path.rstrip("/") + path).geturl()
+
+    def beside(self, path: str) -> str:
+        """The same for a path that stands beside `/v1`."""
+        parts = urlsplit(self.url)
+        return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1") + path).geturl()
 
     async def get(self, url: str) -> tuple[int, Mapping[str, str], object]:
         """Status, headers and JSON (None if it is none)."""
@@ -116,7 +122,7 @@ class Talk:
         most = 4 * request.output_tokens + 16
         try:
             async with self._session.post(
-                self.url + path,
+                self.at(path),
                 data=builder.body(request),
                 headers=builder.headers(request),
                 proxy=self._proxy,

@@ -38,6 +38,7 @@ class Seen:
     connection: int
     nth: int
     arrived_s: float
+    query: str = ""
     written: list[tuple[float, float]] = field(default_factory=list)
     how: str | None = None
     ended_s: float | None = None
@@ -258,8 +259,10 @@ class _Connection(asyncio.Protocol):
             return None
         body = bytes(self._buffer[:length])
         del self._buffer[:length]
-        self._name, _, rest_path = path.lstrip("/").partition("/")
-        return Seen(self._name, method, "/" + rest_path, headers, body, self._number, 0, arrived_s)
+        self._name, _, rest_path = path.partition("?")[0].lstrip("/").partition("/")
+        return Seen(
+            self._name, method, "/" + rest_path, headers, body, self._number, 0, arrived_s, path.partition("?")[2]
+        )
 
     async def _answer(self, seen: Seen) -> object:
         if seen.name not in self._server.scripts:
