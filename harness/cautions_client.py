@@ -18,18 +18,8 @@ from harness.measure import metrics, sample, succeeded
 from harness.metrics._lists import number
 from harness.quantiles import quantile
 from harness.remote_facts import (
-    Floats,
-    Senders,
-    column,
-    compared_of,
-    is_remote,
-    most,
-    ms,
-    of_senders,
-    part,
-    ratio,
-    senders_of,
-    total,
+    Floats, Senders, column, compared_of, is_remote, most, ms, of_senders, part, ratio, senders_of, shared_share,
+    stamps_of, total,
 )  # fmt: skip
 from harness.resolution import floors_s
 from harness.slo import OWN
@@ -169,8 +159,8 @@ def _reading(run: Run, senders: Senders) -> Iterator[Caution]:
             MORE_SENDERS,
             {"read_lag_p99_s": lag_s, "itl_p50_s": gap_s},
         )
-    shared = most(senders, "shared_share")
-    if shared > SHARED_SHARE:
+    shared = shared_share(run)
+    if shared is not None and shared > SHARED_SHARE:
         yield Caution(
             "shared-reads",
             f"{shared:.1%} of the token events were read together with a later one and have its time",
@@ -223,13 +213,13 @@ def _network(run: Run, senders: Senders) -> Iterator[Caution]:
             "look at the network, and at the backlog of the server",
             {"requests": len(waited_s), "p99_s": p99_s},
         )
-    lost = most(senders, "retransmit_share")
+    lost = max((ratio(sender, "retransmits", "segments") for sender in senders), default=0.0)
     if lost > RETRANSMITS:
         yield Caution(
             "retransmits",
             f"{lost:.2%} of the segments were sent again by the network stack",
             "look at the network between client and server",
-            {"retransmit_share": lost},
+            {"share": lost},
         )
     resent = total(senders, "resent")
     if resent > 0.01 * len(run.requests):
@@ -260,7 +250,7 @@ def _clock(run: Run, senders: Senders) -> Iterator[Caution]:
             "let the clock be slewed, not stepped, while measuring",
             {"clock_steps": steps, "clock_slope_ppm": slope},
         )
-    if part(run.info, "client").get("stamps") == "process":
+    if stamps_of(run.info) == "process":
         yield Caution(
             "process-stamps",
             "this platform does not tell when bytes arrived, so tokens are stamped when the process read them",

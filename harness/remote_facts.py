@@ -68,6 +68,21 @@ def column(table: pa.Table | None, name: str) -> Floats:
     return values[~np.isnan(values)]
 
 
+def stamps_of(info: Mapping[str, Any]) -> str | None:
+    """What stamped the tokens: "kernel" or "process"; the worse one where senders differ, None where nobody tells."""
+    told = [part(info, "client").get("stamps"), *(sender.get("stamps") for sender in senders_of(info))]
+    found = {str(word) for word in told if word} or {str(part(info, "backend").get("stamps") or "")}
+    return "process" if "process" in found else "kernel" if "kernel" in found else None
+
+
+def shared_share(run: Run) -> float | None:
+    """Share of the token events that were read together with a later one; None without a table of what the wire saw."""
+    if run.http is None:
+        return None
+    events = sum(len(chunk.flatten()) for chunk in run.requests["token_s"].chunks)
+    return float(column(run.http, "shared_events").sum()) / events if events else 0.0
+
+
 def ms(value_s: float) -> str:
     """A time in milliseconds, three digits."""
     return f"{1000 * value_s:.3g} ms"

@@ -215,8 +215,10 @@ def _counts(run: Run, told: View) -> Iterator[Compared]:
             yield _compared(name, "tokens", float(client), told.total(word), 0.5)
     cached = number(run.requests, "cached_tokens")
     if told.knows("cached_tokens") or np.isfinite(cached).any():
-        client = float(np.nansum(cached)) if np.isfinite(cached).any() else None
-        yield Compared("prompt tokens from the cache", "tokens", client, told.total("cached_tokens"))
+        here = float(np.nansum(cached)) if np.isfinite(cached).any() else None
+        there = told.total("cached_tokens")
+        if here or there:
+            yield Compared("prompt tokens from the cache", "tokens", here, there)
 
 
 def _flight(run: Run, told: View) -> Iterator[Compared]:

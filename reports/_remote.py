@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from harness import cautions_answers
 from harness.quantiles import quantile
-from harness.remote_facts import column, compared_of, is_remote, most, senders_of, total
+from harness.remote_facts import column, compared_of, is_remote, most, senders_of, shared_share, stamps_of, total
 from harness.resolution import FLOOR_OF
 from reports import _data, _numbers
 from reports._clean import clean
@@ -64,11 +64,11 @@ def line(run: Run) -> str:
     """The same in one line, for a terminal; of the floor, which stands in the table, only that it is missing."""
     if not is_remote(run):
         return ""
-    senders, stamps = senders_of(run.info), part(run.info, "client").get("stamps")
+    senders, stamps = senders_of(run.info), stamps_of(run.info)
     texts = [_processes(run)]
     if senders:
         texts.append(f"{_numbers.share(most(senders, 'cpu_share_max'))} of a core in the busiest second")
-    if stamps in ("kernel", "process"):
+    if stamps is not None:
         texts.append(f"stamps of the {stamps}")
     if any("read_lag_p99_s" in sender for sender in senders):
         texts.append(f"read {_numbers.seconds(most(senders, 'read_lag_p99_s'))} after arrival (p99)")
@@ -93,10 +93,16 @@ def server_note(run: Run) -> str:
     where = f"{clean(', '.join(map(str, pages)), 300)}, read {_numbers.count(told.get('scrapes'), 'time')}"
     lost = told.get("failed")
     gaps = f", {_numbers.count(lost, 'reading')} failed" if lost else ""
-    kind = told.get("kind")
-    if not kind:
+    if not told.get("kind"):
         return f"From {where}{gaps}: no server that we know has such names."
-    return f"{clean(kind, 40)} says of itself ({where}{gaps})"
+    return f"{_who(run)} says of itself ({where}{gaps})"
+
+
+def _who(run: Run) -> str:
+    """The server, and whose names its metrics have where they are those of another."""
+    kind = clean(part(run.info, "server").get("kind") or "the server", 40)
+    own = clean(part(part(run.info, "backend"), "capabilities").get("kind") or kind, 40)
+    return own if own == kind else f"{own}, in the words of {kind},"
 
 
 def server_line(run: Run) -> str:
@@ -105,7 +111,7 @@ def server_line(run: Run) -> str:
     if not sides:
         return server_note(run)
     texts = [f"{s.name} {s.server}{_of(s)} (client {s.client}{', ' + s.said if s.apart else ''})" for s in sides]
-    return f"{clean(part(run.info, 'server').get('kind') or 'it', 40)} says: {', '.join(texts)}"
+    return f"{_who(run)} says: {', '.join(texts)}"
 
 
 def _of(side: Side) -> str:
@@ -182,7 +188,7 @@ def _processes(run: Run) -> str:
 
 
 def _stamps(run: Run) -> str:
-    how = part(run.info, "client").get("stamps")
+    how = stamps_of(run.info)
     if how == "kernel":
         reads = column(run.http, "reads").sum()
         fell_back = total(senders_of(run.info), "process_stamps") or column(run.http, "process_stamps").sum()
@@ -200,8 +206,8 @@ def _lag(run: Run) -> Iterator[str]:
                 if name == "p50"
                 else (f"{name} {_numbers.seconds(most(senders, key))}")
             )
-    if any("shared_share" in sender for sender in senders):
-        yield f"{_numbers.share(most(senders, 'shared_share'))} of the token events read with a later one"
+    if (shared := shared_share(run)) is not None:
+        yield f"{_numbers.share(shared)} of the token events read with a later one"
 
 
 def _floor(info: Mapping[str, Any]) -> Iterator[str]:
@@ -257,9 +263,10 @@ def _answers(run: Run) -> Iterator[str]:
         yield f"{_numbers.share(short)} shorter than asked"
     planned, counted = (column(run.requests, name) for name in ("prompt_tokens", "prompt_tokens_server"))
     if len(counted) == len(planned) and planned.sum() > 0:
-        yield f"prompts {counted.sum() / planned.sum() - 1:+.1%} of what was planned"
+        apart = float(counted.sum() / planned.sum() - 1)
+        yield f"prompts {_numbers.share(abs(apart))} {'longer' if apart > 0 else 'shorter'} than planned"
     cached = column(run.requests, "cached_tokens")
-    if len(cached) and counted.sum() > 0:
+    if cached.sum() > 0 and counted.sum() > 0:
         yield f"{_numbers.share(float(cached.sum() / counted.sum()))} of the prompt tokens from the server's cache"
 
 

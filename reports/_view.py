@@ -248,13 +248,13 @@ def _ran(info: Mapping[str, Any]) -> Facts:
         ("Tokenizer", first(provenance, "tokenizer")),
         ("Backend", ", ".join(t for t in (_backend_name(info), pairs(backend, _APART)) if t)),
         ("Model", first(backend, "model")),
-        ("Hardware", _system.hardware(info)),
+        ("Server" if backend.get("url") else "Hardware", _system.hardware(info)),
         ("Clock", {"virtual": "virtual (simulated time)", "wall": "wall"}.get(str(info.get("clock")))),
     )
     return tuple((name, value) for name, value in rows if value)
 
 
-_APART = ("backend", "name", "model", "hardware", "device")
+_APART = ("backend", "name", "model", "hardware", "device", "url")
 
 
 def _no_warnings(run: Run, word: str) -> str:

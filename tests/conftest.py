@@ -59,7 +59,7 @@ def remote_run():
 
     sound = {
         "sent": 60, "cpu_share": 0.05, "cpu_share_max": 0.1, "run_wait_share": 0.0, "stall_max_s": 0.001,
-        "gc_max_s": 0.0, "read_lag_p50_s": 3e-5, "read_lag_p99_s": 2e-4, "read_lag_max_s": 1e-3, "shared_share": 0.001,
+        "gc_max_s": 0.0, "read_lag_p50_s": 3e-5, "read_lag_p99_s": 2e-4, "read_lag_max_s": 1e-3, "stamps": "kernel",
         "process_stamps": 0, "clock_steps": 0, "clock_slope_ppm": 2.0, "connections_opened": 8, "resent": 0,
         "open_files": 20, "open_files_limit": 65536, "other_load_cores": 0.05,
     }  # fmt: skip
