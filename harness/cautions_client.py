@@ -18,8 +18,20 @@ from harness.measure import metrics, sample, succeeded
 from harness.metrics._lists import number
 from harness.quantiles import quantile
 from harness.remote_facts import (
-    Floats, Senders, column, compared_of, is_remote, most, ms, of_senders, part, ratio, senders_of, shared_share,
-    stamps_of, total,
+    Floats,
+    Senders,
+    column,
+    compared_of,
+    is_remote,
+    most,
+    ms,
+    of_senders,
+    part,
+    ratio,
+    senders_of,
+    shared_share,
+    stamps_of,
+    total,
 )  # fmt: skip
 from harness.resolution import floors_s
 from harness.slo import OWN
