@@ -37,6 +37,8 @@ TOKEN_S = 0.03
 FIRST_S = 0.5
 """How long an answer takes, for want of anything better, when connections are opened ahead."""
 WARM_MOST = 512
+SPARE, SPARE_S = 2, 0.02
+"""Connections kept unused: so many, and what arrives in the time it takes to open one (20 ms at least)."""
 THREADED = frozenset({"llama.cpp"})
 """Servers that give each open connection a thread of few: an idle one would keep a request waiting."""
 
@@ -142,8 +144,9 @@ class OpenAI:
                 "limit ('ulimit -Hn'), or use more senders."
             )
         pool = self._connections(sender)
-        if self.warm != 0:
-            await pool.warm(count, 0 if self._threaded() else 1 + math.ceil(0.1 * rate_rps / len(self._places)))
+        await pool.warm(count)
+        if self.warm != 0 and not self._threaded():
+            pool.spare = SPARE + math.ceil(rate_rps / len(self._places) * max(SPARE_S, 2 * pool.slowest_connect_s))
 
     def start_clock(self, epoch_s: float) -> None:
         """Stamps count from `epoch_s` of the monotonic clock."""

@@ -255,7 +255,6 @@ class Connection:
         self._writing = False
         self._tunnel = b""
         self._tls: ssl.SSLObject | None = None
-        self._tls_in, self._tls_out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._address = 0
         self.stage: Stage = "new"
 
@@ -496,6 +495,7 @@ class Connection:
             self._open()
             return
         self.stage = "handshake"
+        self._tls_in, self._tls_out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = self.peer.tls.wrap_bio(self._tls_in, self._tls_out, server_hostname=self.peer.server_name)
         self._shake()
 

@@ -61,7 +61,10 @@ class Target:
 
 
 class Pool:
-    """The connections of one sender. All methods are called in its event loop."""
+    """The connections of one sender. All methods are called in its event loop.
+
+    `spare` unused connections are kept to each server, ready for requests that come close together.
+    """
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class Pool:
         self._busy: list[int] = [0] * len(self._targets)
         self._calls: dict[int, Call] = {}
         self._connecting: dict[Connection, None] = {}
-        self._spare = 0
+        self.spare = 0
         self._closed = False
         self._open_now = 0
         self._opened = 0
@@ -94,7 +97,6 @@ class Pool:
         self._resent = 0
         self._sent = 0
         self._connect_s = array("d")
-        self._quiet_at_s = 0.0
         self._arrived: asyncio.Event = asyncio.Event()
         self._timer = self._loop.call_later(self._limits.sweep_s, self._sweep)
 
@@ -111,18 +113,22 @@ class Pool:
         assert self._open_now == sum(map(len, self._idle)) + sending + len(self._connecting), repr(self)
         assert all(c.stage == "open" and c.call is None for idle in self._idle for c in idle)
 
-    async def warm(self, count: int, spare: int = 0) -> None:
-        """Open `count` connections ahead, and keep `spare` unused ones from now on. Returns when they are open or not.
+    async def warm(self, count: int) -> None:
+        """Open `count` connections ahead; returns when they are open, or are known not to open.
 
         A server that takes none is found out by the first request.
         """
-        self._spare = spare
         for k in range(count):
             self._dial(k % len(self._targets), None)
             await asyncio.sleep(WARM_GAP_S if k % 8 == 7 else 0)
         while any(c.call is None for c in self._connecting):
             self._arrived.clear()
             await self._arrived.wait()
+
+    @property
+    def slowest_connect_s(self) -> float:
+        """The longest that a connection took to open so far."""
+        return max(self._connect_s, default=0.0)
 
     def start_clock(self, epoch_s: float) -> None:
         """Times count from `epoch_s` of the monotonic clock from now on."""
@@ -236,6 +242,14 @@ class Pool:
             self._dial(target, call)
         else:
             connection.send(call, self._targets[target].first)
+        if self.spare > len(self._idle[target]):
+            self._loop.call_soon(self._replenish, target)
+
+    def _replenish(self, target: int) -> None:
+        """Open connections until there are as many unused ones as wanted; those being opened count."""
+        opening = sum(1 for c in self._connecting if c.target == target and c.call is None)
+        for _ in range(self.spare - len(self._idle[target]) - opening if not self._closed else 0):
+            self._dial(target, None)
 
     def _take_idle(self, target: int) -> Connection | None:
         """The connection that was used last, unless it has been idle for too long; then they all have."""
@@ -245,8 +259,8 @@ class Pool:
         connection = idle.pop()
         if time.monotonic() - connection.idle_since_s <= MAX_IDLE_S:
             return connection
-        idle.append(connection)
-        for old in idle[:]:
+        self._idle[target] = []
+        for old in (connection, *idle):
             self._drop(old)
         return None
 
@@ -298,10 +312,9 @@ class Pool:
 
     def _forget(self, connection: Connection) -> None:
         self._connecting.pop(connection, None)
-        connection.call = None
-        idle = self._idle[connection.target]
-        if connection in idle:
+        if connection.call is None and connection in (idle := self._idle[connection.target]):
             idle.remove(connection)
+        connection.call = None
         self._open_now -= 1
 
     def _finish(self, call: Call, how: How, why: str | None) -> None:
@@ -322,11 +335,7 @@ class Pool:
         self._sweep_connecting(now_s)
         self._sweep_total(now_s - self.clock.epoch_s)
         self._sweep_idle(now_s)
-        limits = self._limits
-        if limits.idle_s is not None or limits.first_token_s is not None or now_s - self._quiet_at_s >= QUIET_S:
-            self._quiet_at_s = now_s
-            for call in list(self._calls.values()):
-                self._sweep_call(call, now_s - self.clock.epoch_s)
+        self._sweep_silent(now_s - self.clock.epoch_s)
 
     def _sweep_connecting(self, now_s: float) -> None:
         """Give up connections that do not open; the oldest stand first."""
@@ -350,25 +359,35 @@ class Pool:
 
     def _sweep_idle(self, now_s: float) -> None:
         for target, idle in enumerate(self._idle):
-            while idle and now_s - idle[0].idle_since_s > MAX_IDLE_S:
-                self._drop(idle[0])
-            missing = self._spare - len(idle) - sum(1 for c in self._connecting if c.target == target)
-            for _ in range(missing):
-                self._dial(target, None)
+            old = [c for c in idle if now_s - c.idle_since_s > MAX_IDLE_S]
+            self._idle[target] = idle[len(old) :]  # the oldest stand first
+            for connection in old:
+                self._drop(connection)
+            self._replenish(target)
 
-    def _sweep_call(self, call: Call, run_s: float) -> None:
-        """One answer under way: is it silent for too long, without a first token, or complete without our seeing it?"""
-        limits, sent_s, connection = self._limits, call.answer.sent_s, call.connection
-        if sent_s is None or connection is None:
-            return
-        if limits.idle_s is not None and run_s - call.heard_s > limits.idle_s:
-            self.hang_up(call.request_id, "timeout", f"nothing came for {limits.idle_s:g} s")
-        elif limits.first_token_s is not None and not call.started and run_s - sent_s > limits.first_token_s:
+    def _sweep_silent(self, run_s: float) -> None:
+        """Answers under way that have been silent for too long, or that have no first token yet."""
+        limits = self._limits
+        if limits.first_token_s is not None:
+            for call in [c for c in self._calls.values() if not c.started]:
+                self._sweep_first(call, run_s, limits.first_token_s)
+        allowed_s = QUIET_S if limits.idle_s is None else min(limits.idle_s, QUIET_S)
+        for call in [c for c in self._calls.values() if run_s - c.heard_s > allowed_s]:
+            connection = call.connection
+            if call.answer.sent_s is None or connection is None or connection.stage != "open":
+                continue
+            if limits.idle_s is not None and run_s - call.heard_s > limits.idle_s:
+                self.hang_up(call.request_id, "timeout", f"nothing came for {limits.idle_s:g} s")
+            elif run_s - call.heard_s > QUIET_S and call.answer.data:
+                self._sweep_quiet(call, connection)
+
+    def _sweep_first(self, call: Call, run_s: float, limit_s: float) -> None:
+        """The reads are looked at once, when the limit has passed."""
+        sent_s = call.answer.sent_s
+        if sent_s is not None and run_s - sent_s > limit_s:
             call.started = self._started(call.answer)
             if not call.started:
-                self.hang_up(call.request_id, "timeout", f"no first token within {limits.first_token_s:g} s")
-        elif run_s - call.heard_s > QUIET_S and call.answer.data:
-            self._sweep_quiet(call, connection)
+                self.hang_up(call.request_id, "timeout", f"no first token within {limit_s:g} s")
 
     def _sweep_quiet(self, call: Call, connection: Connection) -> None:
         """The framing of a silent answer may be done, or never be: `[DONE]` ends a stream whatever the framing says."""
