@@ -278,6 +278,8 @@ class OpenAI:
         notes = [f"sending to {Redaction().url(named)}, which OPENAI_BASE_URL names"] if from_environment else []
         if proxies := target.proxies_set(os.environ):
             notes.append(f"{', '.join(proxies)} of the environment is not used; give proxy=URL to use a proxy")
+        if self.salt == "none":
+            notes.append("salt=none: what an earlier run left in the server's prefix cache may help this one")
         if self.insecure:
             notes.append("insecure=true: nobody checks that the server is who it says it is")
         return urls, notes
