@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata as metadata
 import os
 import platform
@@ -100,6 +101,16 @@ def timer() -> Found:
     return Found("timer", "warn", value, "stop other programs, or measure on a machine that is not shared")
 
 
+def stamps() -> Found:
+    """Whether the kernel tells when bytes arrive, which is what the times of a remote server's tokens are."""
+    if importlib.import_module("backends.client.stamps").kernel_stamps():
+        return Found("arrival stamps", "ok", "of the kernel (SO_TIMESTAMPNS)")
+    remedy = (
+        "times of a remote server are those of reading; measure from Linux, or see the client's floor in the report"
+    )
+    return Found("arrival stamps", "warn", "of the process: this system does not tell when bytes came", remedy)
+
+
 def descriptors() -> Found:
     """Open connections need a file descriptor each."""
     try:
@@ -158,5 +169,5 @@ def engine() -> Found:
 
 
 ALL: tuple[Callable[[], Found], ...] = (
-    python, packages, cores, load, clock, timer, descriptors, disk, blas, engine,
+    python, packages, cores, load, clock, timer, stamps, descriptors, disk, blas, engine,
 )  # fmt: skip

@@ -49,7 +49,8 @@ Exit codes
   2 wrong usage
   3 the backend failed
   4 the run is not valid, or was ended at once (Ctrl-C twice, SIGTERM) without --fail-under
-  5 --fail-under: good so far, but the queue was growing, or the run was ended early
+  5 --fail-under: good so far, but the queue was growing, or the run was ended early; or the
+    client's own error decides
   130 interrupted before the report
 
 Ctrl-C once stops sending, waits for answers and reports; twice ends the run now. Both keep what was measured.
