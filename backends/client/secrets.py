@@ -11,7 +11,7 @@ from harness.errors import UsageError
 
 DEFAULT_KEY_ENV = "OPENAI_API_KEY"
 HIDDEN = "[hidden]"
-_SECRET_NAME = re.compile(r"auth|key|token|cookie|secret|passw|credential|signature", re.IGNORECASE)
+_SECRET_NAME = re.compile(r"auth|key|token|cookie|secret|passw|pwd|credential|signature|\bsig\b", re.IGNORECASE)
 _COUNTS = re.compile(r"tokens|(^|_)(max|min|vocab)|token_(ids?|n|s)$|keys$", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _QUERY = re.compile(r"([?&;][^=&;\s#'\"]*)=([^&;\s#'\"]+)")
