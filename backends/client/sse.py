@@ -39,15 +39,15 @@ def events(body: bytes) -> Iterator[Event]:
         yield from _lines(body, start, len(body))
         return
     gap = eol + eol
-    while (stop := body.find(gap, start)) >= 0:
-        end = stop + len(gap)
-        if body.startswith(b"data:", start) and body.find(eol, start, stop) < 0:  # one line: nearly every event
-            at = start + 5
-            yield _event((body[at + (body[at] == 32) : stop], end, None, True))
+    *blocks, tail = (body[start:] if start else body).split(gap)
+    for block in blocks:
+        end = start + len(block) + len(gap)
+        if block[:5] == b"data:" and eol not in block:  # one line: nearly every event
+            yield _event((block[6:] if block[5:6] == b" " else block[5:], end, None, True))
         else:
             yield from _lines(body, start, end)
         start = end
-    if start < len(body):
+    if tail:
         yield from _lines(body, start, len(body))
 
 

@@ -58,9 +58,8 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
             return stream
         if stream.first_event is None:
             stream.first_event = end
-        if (name == b"error" or "error" in chunk or chunk.get("object") == "error") and _failed(
-            stream, name, data, chunk
-        ):
+        suspect = name is not None or "error" in chunk or chunk.get("object") == "error"
+        if suspect and _failed(stream, name, data, chunk):
             return stream
         take(stream, chunk, end)
     return stream
