@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from backends._catalog import model
 from backends.server.limits import longest_tokens
 from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket
-from backends.server.tokenizer import BYTES, builtin
+from backends.server.tokenizer import Builtin, builtin
 from backends.sim import Sim
 from harness import alarm
 from harness.api import Request
@@ -23,7 +23,6 @@ from harness.spec import Spec, build
 
 if TYPE_CHECKING:
     from backends._realtime import Ran, RealTime
-    from backends.server.service import Tokenizer
     from harness.api import Step
 
 STEPS_KEPT = 100_000
@@ -46,10 +45,10 @@ class _Answer:
     seed: int
     made: int = 0
 
-    def next(self, words: int) -> int:
+    def next(self, words: range) -> int:
         """The next token: a made-up word, the same each time for the same prompt."""
         self.made += 1
-        return BYTES + (self.seed + self.made * _GOLDEN) % 2**32 % words
+        return words[(self.seed + self.made * _GOLDEN) % 2**32 % len(words)]
 
 
 @dataclass(slots=True)
@@ -63,8 +62,7 @@ class SimService:
     clock: Callable[[], float] = time.monotonic
     model: str = field(init=False)
     max_model_len: int = field(init=False)
-    tokenizer: Tokenizer = field(init=False, repr=False)
-    _words: int = field(init=False)
+    tokenizer: Builtin = field(init=False, repr=False)
     _live: RealTime = field(init=False, repr=False)
     _alarm: alarm.Alarm | None = field(default=None, init=False, repr=False)
     _open: dict[int, _Answer] = field(default_factory=dict, init=False, repr=False)
@@ -77,7 +75,6 @@ class SimService:
         self.model = self.sim.model
         self.max_model_len = longest_tokens(self.sim.cluster.replicas[0], shape.max_tokens)
         self.tokenizer = builtin(shape.vocab)
-        self._words = shape.vocab - BYTES
         self._live = self.sim.real_time()
 
     async def start(self) -> None:
@@ -142,7 +139,7 @@ class SimService:
         for request_id in ran.preempted:
             if (answer := self._open.get(request_id)) is not None:
                 answer.ticket.preemptions += 1
-        due_s, ended, words, clock = ran.step.end_s, ran.ended, self._words, self.clock
+        due_s, ended, words, clock = ran.step.end_s, ran.ended, self.tokenizer.words, self.clock
         for request_id in ran.tokens:
             answer = self._open.get(request_id)
             if answer is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from backends.server._english import COMMON
 from backends.server.template import Template, plain, read_template
 from harness.errors import UsageError
 
@@ -18,10 +20,12 @@ if TYPE_CHECKING:
     from backends.server.service import TextStream, Tokenizer
 
 BYTES = 256  # ids of the built-in tokenizer below this are bytes
-_ONSETS, _VOWELS = "bcdfghjklmnpqrstvwxz", "aeiou"
+_ONSETS, _VOWELS, _LETTERS = "bcdfghjklmnpqrstvwxz", "aeiou", "abcdefghijklmnopqrstuvwxyz"
 _SYLLABLES = tuple(onset + vowel for onset in _ONSETS for vowel in _VOWELS)
+_WORD = re.compile(f" (?:[{_ONSETS}][{_VOWELS}])+")
 _SPACE = 0x20
-_PIECES = re.compile(rf" (?:[{_ONSETS}][{_VOWELS}])+|[^ ]+| ".encode())
+_PARTS_FROM = 2048  # a vocabulary with less room has no parts of words
+_PIECES = re.compile(rb" ?[a-z]+|[^ a-z]+| ")
 _HELD_TOKENS = 32  # longest run that is kept back where tokens are not simply bytes; no script's character needs 8
 
 
@@ -38,19 +42,31 @@ def word(index: int) -> str:
     return " " + "".join(reversed(syllables))
 
 
-def builtin(vocab_size: int) -> Tokenizer:
-    """A tokenizer for models without one: ids 0..255 are bytes, each further id is a word of made-up syllables.
+def _parts() -> Iterator[str]:
+    """Letters that stand together, with or without the space before them; the most useful ones first."""
+    common = [space + text for space in (" ", "") for text in COMMON if len(text) > 3]
+    yield from (text for text in dict.fromkeys(common) if not _WORD.fullmatch(text))
+    for space, length in ((" ", 1), ("", 2), (" ", 2), (" ", 3), ("", 3)):
+        found = (space + "".join(letters) for letters in product(_LETTERS, repeat=length))
+        yield from (text for text in found if not _WORD.fullmatch(text))
 
-    Words are told apart by the space before them, so the text of words alone is encoded as the same ids again.
+
+def builtin(vocab_size: int) -> Builtin:
+    """A tokenizer for models without one: bytes, words of made-up syllables, and parts of other words.
+
+    Ids 0..255 are bytes, those in `words` are words: told apart by the space before them, so that the text of words
+    alone is encoded as the same ids again. In a large vocabulary two thirds of the room, at most, are frequent English
+    words and groups of one to three letters: a token of English has some 3.5 characters, nearly as with real models.
     """
     return Builtin(vocab_size)
 
 
 @dataclass(slots=True)
 class Builtin:
-    """Bytes and words of syllables; see `builtin`."""
+    """Bytes, words of syllables and parts of words; see `builtin`."""
 
     vocab_size: int
+    words: range = field(init=False)
     _ids: dict[bytes, int] = field(init=False, repr=False)
     _bytes: list[bytes] = field(init=False, repr=False)
     _longest: int = field(init=False, repr=False)
@@ -59,22 +75,25 @@ class Builtin:
     def __post_init__(self) -> None:
         if self.vocab_size < 1:
             raise ValueError(f"vocab_size must be at least 1, got {self.vocab_size}")
-        words = [word(i).encode() for i in range(max(0, self.vocab_size - BYTES))]
-        self._bytes = [bytes([i]) for i in range(min(BYTES, self.vocab_size))] + words
-        self._ids = {text: BYTES + i for i, text in enumerate(words)}
-        self._longest = max(map(len, words), default=0)
+        room = max(0, self.vocab_size - BYTES)
+        parts = list(islice(_parts(), 2 * room // 3)) if room >= _PARTS_FROM else []
+        self.words = range(BYTES, BYTES + room - len(parts))
+        texts = [text.encode() for text in (*map(word, range(room - len(parts))), *parts)]
+        self._longest = max(map(len, texts), default=0)
+        self._bytes = [bytes([i]) for i in range(min(BYTES, self.vocab_size))] + texts
+        self._ids = {text: BYTES + i for i, text in enumerate(texts)}
         other = ord("?") % self.vocab_size
         self._table = bytes([b if b < self.vocab_size else other for b in range(BYTES)])
 
     def encode(self, text: str, special: bool = True) -> list[int]:  # noqa: ARG002  it has no special tokens
-        """Words where they stand, bytes elsewhere. A byte beyond a vocabulary of less than 256 becomes '?'."""
+        """Words and parts where they stand, bytes elsewhere. A byte beyond a small vocabulary becomes '?'."""
         ids: list[int] = []
         for piece in _PIECES.findall(text.encode("utf-8", "replace").translate(self._table)):
             token = self._ids.get(piece)
             if token is not None:
                 ids.append(token)
-            elif len(piece) > 1 and piece[0] == _SPACE:
-                ids.extend(self._begun(piece))
+            elif len(piece) > 1 and (piece[0] == _SPACE or piece.islower()):
+                ids.extend(self._cut(piece))
             else:
                 ids.extend(piece)
         return ids
@@ -91,13 +110,15 @@ class Builtin:
         """A new one for each answer."""
         return ByteStream(self._bytes)
 
-    def _begun(self, syllables: bytes) -> list[int]:
-        """Syllables that are no word: the longest word that they begin with, and bytes."""
-        for size in range(min(self._longest, len(syllables)), 1, -1):
-            token = self._ids.get(syllables[:size])
-            if token is not None:
-                return [token, *syllables[size:]]
-        return list(syllables)
+    def _cut(self, letters: bytes) -> list[int]:
+        """Letters that are no token together: the longest token that they begin with, and so on."""
+        ids, at = [], 0
+        while at < len(letters):
+            sizes = range(min(self._longest, len(letters) - at), 1, -1)
+            size = next((n for n in sizes if letters[at : at + n] in self._ids), 1)
+            ids.append(self._ids[letters[at : at + size]] if size > 1 else letters[at])
+            at += size
+        return ids
 
 
 class ByteStream:

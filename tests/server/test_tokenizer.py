@@ -66,27 +66,58 @@ def loaded(tmp_path_factory):
     }
 
 
-@given(st.text(max_size=60))
+@given(st.text(max_size=60) | st.text("ab zuDE ", max_size=60))
 def test_built_in_text_comes_back(text):
     """A prompt that changes on the way is another prompt."""
-    tokenizer = builtin(4096)
+    for tokenizer in (builtin(300), builtin(4096)):
+        assert text == tokenizer.decode(tokenizer.encode(text))
 
-    assert text == tokenizer.decode(tokenizer.encode(text))
+
+@pytest.fixture(scope="module")
+def wide():
+    """The built-in tokenizer with the vocabulary of OPT."""
+    return builtin(50_272)
 
 
-@given(st.lists(st.integers(256, 49_999), max_size=30))
+@given(st.data())
 @settings(max_examples=50)
-def test_the_words_of_an_answer_are_counted_as_its_tokens(ids):
+def test_the_words_of_an_answer_are_counted_as_its_tokens(wide, data):
     """A client that counts tokens by /tokenize must find as many as were made."""
-    tokenizer = _wide()
+    for tokenizer in (builtin(1024), wide):
+        words = tokenizer.words
+        ids = data.draw(st.lists(st.integers(words.start, words.stop - 1), max_size=30))
 
-    assert ids == tokenizer.encode(tokenizer.decode(ids))
+        assert ids == tokenizer.encode(tokenizer.decode(ids))
 
 
-def _wide(made: list = []):  # noqa: B006  built once, it is large
-    if not made:
-        made.append(builtin(50_000))
-    return made[0]
+@pytest.mark.parametrize("size", [1024, 4096, 50_272, 128_256])
+def test_all_tokens_are_different_and_all_ids_are_used(size):
+    """Two ids of one text could not be told apart, and an id without a text would be a hole in an answer."""
+    tokenizer = builtin(size)
+    texts = [tokenizer.decode([i]) for i in range(256, size)]
+
+    assert size - 256 == len(set(texts))
+    assert all(1 < len(text) <= 12 for text in texts)
+    assert len(tokenizer.words) >= (size - 256) // 3
+
+
+def test_english_has_about_as_many_tokens_as_with_real_models(wide):
+    """A prompt four times too long would make the stand-in four times too slow, and overflow its context."""
+    text = (
+        "It is a truth universally acknowledged, that a single man in possession of a good fortune, must be in want "
+        "of a wife. However little known the feelings or views of such a man may be on his first entering a "
+        "neighbourhood, this truth is so well fixed in the minds of the surrounding families, that he is considered "
+        "as the rightful property of some one or other of their daughters."
+    )
+
+    assert 3 < len(text) / len(wide.encode(text)) < 5
+    assert text == wide.decode(wide.encode(text))
+
+
+def test_a_long_word_takes_no_long_time(wide):
+    """One odd prompt must not stop the server for everybody."""
+    for odd in (" " + "ba" * 200_000, "A" * 200_000, " " * 200_000, "z" * 200_000):
+        assert odd == wide.decode(wide.encode(odd))
 
 
 def test_words_are_all_different():
