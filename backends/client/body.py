@@ -72,6 +72,14 @@ class Builder:
     ask: Ask
     content: Content
     key: str | None = None
+    _same: tuple[tuple[str, str], ...] = field(init=False, compare=False)  # the headers that all requests have
+    _lines: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        theirs = {name.lower() for name, _ in self.ask.headers}
+        ours = [pair for pair in fixed_headers(self.key, stream=self.ask.stream) if pair[0].lower() not in theirs]
+        object.__setattr__(self, "_same", (*ours, *self.ask.headers))
+        object.__setattr__(self, "_lines", "".join(f"{name}: {value}\r\n" for name, value in self._same))
 
     def __repr__(self) -> str:
         return f"<Builder for {self.ask.api} of {self.ask.prompt}>"
@@ -86,17 +94,21 @@ class Builder:
     def rest(self, request: Request) -> bytes:
         """The other headers, the empty line and the body. Raises ValueError for a prompt the content cannot make."""
         body = self.body(request)
-        lines = [f"{name}: {value}\r\n" for name, value in self.headers(request)]
-        return f"{''.join(lines)}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
+        own = "".join([f"{name}: {value}\r\n" for name, value in self._own(request)])
+        return f"{self._lines}{own}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
     def headers(self, request: Request) -> list[tuple[str, str]]:
         """Headers but Host and Content-Length; the user's win over ours."""
-        ours = dict(fixed_headers(self.key, stream=self.ask.stream))
-        ours["x-request-id"] = str(request.id)
+        return [*self._same, *self._own(request)]
+
+    def _own(self, request: Request) -> list[tuple[str, str]]:
+        """The headers of this request alone."""
+        found = [("x-request-id", str(request.id))]
         if self.ask.affinity and request.session is not None:
-            ours["x-session-affinity"] = ours["x-correlation-id"] = f"session-{request.session}"
+            name = f"session-{request.session}"
+            found += [("x-session-affinity", name), ("x-correlation-id", name)]
         theirs = {name.lower() for name, _ in self.ask.headers}
-        return [(n, v) for n, v in ours.items() if n.lower() not in theirs] + list(self.ask.headers)
+        return [pair for pair in found if pair[0] not in theirs]
 
     def body(self, request: Request) -> bytes:
         """The JSON body."""
