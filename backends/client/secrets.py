@@ -12,7 +12,7 @@ from harness.errors import UsageError
 DEFAULT_KEY_ENV = "OPENAI_API_KEY"
 HIDDEN = "[hidden]"
 _SECRET_NAME = re.compile(r"auth|key|token|cookie|secret|passw|pwd|credential|signature|\bsig\b", re.IGNORECASE)
-_COUNTS = re.compile(r"tokens|(^|_)(max|min|vocab)|token_(ids?|n|s)$|keys$", re.IGNORECASE)
+_COUNTS = re.compile(r"tokens|tokeniz|(^|_)(max|min|vocab)|token_(ids?|n|s)$|keys$|key_(env|file)$", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _QUERY = re.compile(r"([?&;][^=&;\s#'\"]*)=([^&;\s#'\"]+)")
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[A-Za-z0-9._~+/=-]{4,}", re.IGNORECASE)

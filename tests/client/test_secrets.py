@@ -89,7 +89,7 @@ def test_data_loses_secret_fields_and_known_values() -> None:
 
     assert {
         "api_key": HIDDEN, "max_tokens": 5, "deep": [{"auth": {"password": HIDDEN}, "said": f"no {HIDDEN}"}],
-        "tokens": "all",
+        "tokens": "all", "tokenizer": "t.json", "key_env": "MINE",
     } == Redaction((KEY,)).value(data)  # fmt: skip
 
 
