@@ -142,11 +142,15 @@ def in_flight(requests: pa.Table, time_s: Floats) -> Floats:
 
 
 def compared(run: Run) -> list[dict[str, Any]]:
-    """The rows for `run.json`: means, counts and what only the server knows."""
+    """The rows for `run.json`: means, counts and what only the server knows.
+
+    Of a run that was killed nothing is judged, because what was under way has no record.
+    """
     told = view(run)
     if told is None:
         return []
-    return [asdict(row) for row in (*_latencies(run, told), *_counts(run, told), *_flight(run, told), *_own(told))]
+    rows = [asdict(row) for row in (*_latencies(run, told), *_counts(run, told), *_flight(run, told), *_own(told))]
+    return rows if run.info.get("state") != "running" else [{**row, "within": None} for row in rows]
 
 
 def cautions(rows: Sequence[Mapping[str, Any]]) -> Iterator[Caution]:

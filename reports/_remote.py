@@ -72,7 +72,8 @@ def line(run: Run) -> str:
         texts.append(f"stamps of the {stamps}")
     if any("read_lag_p99_s" in sender for sender in senders):
         texts.append(f"read {_numbers.seconds(most(senders, 'read_lag_p99_s'))} after arrival (p99)")
-    return ", ".join([*texts, *([] if floors(run.info) else _floor(run.info))])
+    missing = [] if floors(run.info) else [f"client floor {text}" for text in _floor(run.info)]
+    return ", ".join([*texts, *missing])
 
 
 def server(run: Run) -> tuple[Side, ...]:
@@ -215,7 +216,7 @@ def _floor(info: Mapping[str, Any]) -> Iterator[str]:
     told = part(info, "floor")
     if not found:
         why = info.get("floor_why") or told.get("floor_why") or told.get("why")
-        yield "client floor not measured" + (f": {clean(why, 200)}" if why else "")
+        yield "not measured" + (f": {clean(why, 200)}" if why else "")
         return
     shown = [(_data.label(name), found[name]) for name in ("ttft", "tpot", "itl", "e2e") if name in found]
     errors = (f"{name} {pair(floor, _unit(floor))} {_unit(floor)}" for name, floor in shown)
@@ -264,7 +265,8 @@ def _answers(run: Run) -> Iterator[str]:
     planned, counted = (column(run.requests, name) for name in ("prompt_tokens", "prompt_tokens_server"))
     if len(counted) == len(planned) and planned.sum() > 0:
         apart = float(counted.sum() / planned.sum() - 1)
-        yield f"prompts {_numbers.share(abs(apart))} {'longer' if apart > 0 else 'shorter'} than planned"
+        longer = f"{_numbers.share(abs(apart))} {'longer' if apart > 0 else 'shorter'} than"
+        yield f"prompts {longer if apart else 'as long as'} planned"
     cached = column(run.requests, "cached_tokens")
     if cached.sum() > 0 and counted.sum() > 0:
         yield f"{_numbers.share(float(cached.sum() / counted.sum()))} of the prompt tokens from the server's cache"

@@ -8,7 +8,7 @@ import click
 @click.command("doctor", short_help="Check this machine and the installation.")
 @click.option("--no-engine", is_flag=True, help="Leave out the smoke run of the built-in engine.")
 def command(no_engine: bool) -> int:
-    """Check packages, cores, clock, timer, arrival stamps, file descriptors, disk, BLAS threads and the built-in engine.
+    """Check packages, cores, clock, timer, arrival stamps, open files, disk, BLAS threads and the built-in engine.
 
     Ends with exit code 0 when everything that a run needs is there, else 3.
     """
