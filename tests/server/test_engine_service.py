@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import select
+import subprocess
+import sys
 import time
 from dataclasses import dataclass, field
 
@@ -270,3 +274,35 @@ def test_a_missing_folder_is_one_sentence():
 def test_service_is_ready_to_be_built_from_a_spec():
     """`bench serve --backend engine:...` takes the words of `bench run`."""
     assert EngineService(make(parse("engine:policy=orca")).engine).engine.policy == "orca"
+
+
+SERVER = """
+import asyncio, sys
+from backends.server.engine_service import make
+from backends.server.service import Sampling
+from harness.spec import parse
+
+class Deaf:
+    def step(self, *given): pass
+
+async def serve():
+    service = make(parse("engine"))
+    await service.start()
+    service.submit([1, 2, 3], Sampling(16000), Deaf())
+    print(service._link.process.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(serve())
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="only Linux tells when another process has ended")
+def test_a_killed_server_leaves_no_engine_behind():
+    """An engine that nobody hears would take a core from everything that is measured later."""
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
+        engine = os.pidfd_open(int(server.stdout.readline()))
+        server.kill()
+    ended, _, _ = select.select([engine], [], [], 60)
+    os.close(engine)
+
+    assert ended
