@@ -85,6 +85,8 @@ def test_data_loses_secret_fields_and_known_values() -> None:
         "max_tokens": 5,
         "deep": [{"auth": {"password": "y"}, "said": f"no {KEY}"}],
         "tokens": "all",
+        "tokenizer": "t.json",
+        "key_env": "MINE",
     }
 
     assert {
