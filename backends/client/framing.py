@@ -5,7 +5,6 @@ Reads of a chunked body are looked at only when one of them may hold the last ch
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,7 +14,6 @@ LATER = 64
 MAX_HEAD_BYTES = 1 << 20
 _HEAD_END = b"\r\n\r\n"
 _DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]", b"\rdata: [DONE]", b"\rdata:[DONE]")
-_HEX = re.compile(rb"[0-9A-Fa-f]{1,15}")
 
 
 class BadFraming(ValueError):
@@ -127,37 +125,50 @@ class Framing:
 
     def _chunks(self, data: bytes) -> None:
         """Walk from chunk to chunk (RFC 9112, 7.1); the last one has no bytes, and trailers may follow it."""
-        at, size = 0, len(data)
+        at, size, left = self._left, len(data), 0
+        if at >= size:
+            self._left = at - size
+            return
         while at < size and not self.done:
-            if self._left:
-                step = min(self._left, size - at)
-                self._left -= step
-                at += step
-                continue
             end = data.find(b"\n", at)
             if end < 0:
-                self._line += data[at:]
-                if len(self._line) > MAX_HEAD_BYTES:
-                    raise BadFraming("has a chunk that does not say its size")
-                return
-            line = self._line + data[at:end] if self._line else data[at:end]
-            self._line = b""
+                self._cut_line(data[at:])
+                break
+            line = data[at:end]
             at = end + 1
-            self._chunk_line(line)
-        if at < size:
+            if self._line or self._trailer:
+                left = self._chunk_line(self._line + line)
+                self._line = b""
+            else:
+                left = self._chunk_line(line)
+            at += left
+        self._left = max(0, at - size) if left else 0
+        if at < size and self.done:
             self.keep = False
 
-    def _chunk_line(self, line: bytes) -> None:
+    def _cut_line(self, rest: bytes) -> None:
+        self._line += rest
+        if len(self._line) > MAX_HEAD_BYTES:
+            raise BadFraming("has a chunk that does not say its size")
+
+    def _chunk_line(self, line: bytes) -> int:
+        """Bytes after this line that belong to its chunk, the line end after it included; 0 at the end."""
         if self._trailer:
             self.done = line in (b"", b"\r")
-            return
-        text = line.partition(b";")[0].strip()
-        if not _HEX.fullmatch(text):
+            return 0
+        text = line.strip()
+        if not text.isalnum():  # an extension of the chunk, or nonsense
+            text = line.partition(b";")[0].strip()
+        try:
+            length = int(text, 16) if text.isalnum() else -1
+        except ValueError:
+            length = -1
+        if length < 0:
             raise BadFraming(f"has a chunk whose size is no number: {line[:60]!r}")
-        if length := int(text, 16):
-            self._left = length + 2
-        else:
-            self._trailer = True
+        if length:
+            return length + 2
+        self._trailer = True
+        return 0
 
 
 def says_done(data: bytes) -> bool:

@@ -79,6 +79,7 @@ def test_an_answer_of_a_known_length_ends_with_it(body: bytes, places: list[int]
         (b"HTTP/1.1 204 No Content\r\n\r\n", b"", True),
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"ab", True),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n", b"abc", False),
+        (CHUNKED, b"02 ;a=b\r\nab\r\n0\n\n", True),
         (CHUNKED, b"2\r\nab\r\n0\r\n\r\nHTTP/1.1 400 Bad Request\r\n\r\n", False),
     ],
 )
