@@ -205,6 +205,7 @@ def _ended(
 
 
 def _exchange(answer: Answer, told: _Told, by: CountedBy | None, shared: int) -> Exchange:
+    """The row of the wire. Timings are those of llama.cpp (`timings`) and of vLLM (`metrics`, with include_metrics)."""
     said = told.stream
     lags = list(map(operator.sub, answer.read_s, answer.stamp_s))
 
@@ -227,8 +228,8 @@ def _exchange(answer: Answer, told: _Told, by: CountedBy | None, shared: int) ->
         ),
         server_queue_s=chunks.seconds(said.metrics.get("queue_time_ms")),
         server_ttft_s=chunks.seconds(said.metrics.get("time_to_first_token_ms")),
-        server_prefill_s=chunks.seconds(said.timings.get("prompt_ms", said.metrics.get("prefill_time_ms"))),
-        server_decode_s=chunks.seconds(said.timings.get("predicted_ms", said.metrics.get("decode_time_ms"))),
+        server_prefill_s=chunks.seconds(said.timings.get("prompt_ms")),
+        server_decode_s=chunks.seconds(said.timings.get("predicted_ms", said.metrics.get("generation_time_ms"))),
         reads=len(answer.data),
         read_lag_s=max(0.0, *lags) if lags else None,
         shared_events=shared,

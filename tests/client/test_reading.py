@@ -210,6 +210,17 @@ def test_zeros_on_every_chunk_are_no_counts() -> None:
     assert [2, 6] == [t.tokens for t in tokens] and "usage" == exchange.counted_by
 
 
+def test_the_times_that_a_server_tells_are_kept_in_seconds() -> None:
+    """Nobody could tell the queue of the server from its work."""
+    llama = {"timings": {"prompt_ms": 12.5, "predicted_ms": 50.0, "cache_n": 3}}
+    vllm = {"metrics": {"queue_time_ms": 3.0, "time_to_first_token_ms": 21.0, "generation_time_ms": 40.0}}
+    _, ended, one = read(answer(chunk("a"), chunk("", "stop", **llama) + DONE))
+    _, _, other = read(answer(chunk("a"), chunk("", "stop") + chunk(None, None, **vllm) + DONE))
+
+    assert (0.0125, 0.05, 3) == (one.server_prefill_s, one.server_decode_s, ended.cached_tokens)
+    assert (0.003, 0.021, 0.04) == (other.server_queue_s, other.server_ttft_s, other.server_decode_s)
+
+
 def test_reading_half_an_answer_tells_whether_a_token_has_come() -> None:
     """A limit on the first token would fire for requests that are being answered."""
     reader = Reader()
