@@ -143,18 +143,18 @@ def combined(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
     return {**larger, **facts, "before": dict(before), "after": None if after is before else dict(after)}
 
 
-def drawn(load: Load, seconds: float, seed: int = 0) -> Schedule:
-    """A schedule with all its streams at once from `FILL_S` until `seconds` later.
+def drawn(load: Load, seconds: float, fill_s: float = FILL_S, seed: int = 0) -> Schedule:
+    """A schedule with all its streams at once from `fill_s` until `seconds` later.
 
     Those that are there at the beginning have what is left of their tokens; all end with the measurement.
     """
     rng = np.random.default_rng(seed)
-    end_s = FILL_S + seconds
+    end_s = fill_s + seconds
     left_tokens = rng.integers(1, load.output_tokens, load.streams, endpoint=True)
     gaps_s = rng.exponential(1 / load.rate_rps, int(load.rate_rps * seconds * 2) + 50)
-    times_s = FILL_S + np.cumsum(gaps_s)
+    times_s = fill_s + np.cumsum(gaps_s)
     times_s = times_s[times_s < end_s]
-    at_s = np.concatenate((np.linspace(0, FILL_S, load.streams, endpoint=False), times_s))
+    at_s = np.concatenate((np.linspace(0, fill_s, load.streams, endpoint=False), times_s))
     tokens = np.concatenate((left_tokens, np.full(len(times_s), load.output_tokens)))
     if load.itl_s:
         fitting = 1 + np.floor(np.maximum(0.0, end_s - at_s - load.ttft_s) / load.itl_s)

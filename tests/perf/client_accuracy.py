@@ -1,6 +1,6 @@
 """How far a client's times are from the truth, and what it costs: ours beside others, quiet and with busy cores.
 
-    python tests/perf/client_accuracy.py [--clients bench,aiohttp] [--streams 10,100,500,1000,2000] [--seconds 5]
+    python tests/perf/client_accuracy.py [--clients bench,aiohttp] [--streams 10,100,500,1000,2000] [--seconds 4]
 
 Each run keeps so many streams of 20 tokens/s going: requests of 64 tokens, Poisson arrivals, against the null server
 (`backends/client/null_server.py`) in a process of its own. Server and client are each pinned to a core; `busy` puts a
@@ -9,9 +9,10 @@ arrival, and the clock just before each token was written.
 
 Error of TTFT = (first stamp of the client - its time of sending) - (server's write of the first token - arrival of
 the request); error of a gap = gap of the client - gap of the server. Absolute values, of requests due and tokens
-written within `--seconds` after one second of filling up. `CPU` is that of the process that sends, all threads, over
+written within `--seconds` after two seconds of filling up. `CPU` is that of the process that sends, all threads, over
 the same seconds and divided by the tokens written in them. `late` is how late the client sent, `server` how late the
-server wrote by its own schedule (p99).
+server wrote by its own schedule (p99). `others` is how many cores other processes of this machine used meanwhile:
+above 0.1 the machine was not quiet, and the row is none to quote.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,10 +34,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from backends.client.null_server import Timing, Truth, running, take_truth
+from harness.floor import Errors, Load, drawn, errors
 
 TIMING = Timing(ttft_s=0.2, itl_s=0.05)
-TOKENS = 64
-FILL_S = 1.0
+TOKENS, PROMPT_TOKENS = 64, 128
+FILL_S = 2.0
 SPIN = "while True: pass"
 CLIENTS = Path(__file__).with_name("accuracy_clients.py")
 
@@ -53,29 +55,25 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What a run showed; errors in seconds, (requests,) and (gaps,)."""
+class Row:
+    """What a client saw of one request, in seconds of the run; as much of a record as errors are made of."""
 
-    ttft_s: np.ndarray
-    gap_s: np.ndarray
-    late_s: np.ndarray
+    request_id: str
+    scheduled_s: float
+    sent_s: float
+    token_s: list[float]
+    status: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run showed."""
+
+    errors: Errors
     cpu_s_per_token: float
     failed: int
     server_late_p99_s: float
-
-
-def planned(streams: int, seconds: float) -> list[tuple[str, float, int]]:
-    """(id, seconds after the start, output tokens): `streams` at once from the end of the filling on.
-
-    Those that fill up have what is left of their tokens, as if they had begun long before.
-    """
-    rng = np.random.default_rng(streams)
-    lasts_s = TIMING.ttft_s + (TOKENS - 1) * TIMING.itl_s
-    left = rng.permutation(np.linspace(1, TOKENS, streams).astype(int))
-    first = [(FILL_S * i / streams, int(n)) for i, n in enumerate(left)]
-    times = FILL_S + np.cumsum(rng.exponential(lasts_s / streams, int(2 * streams * (1 + seconds / lasts_s)) + 100))
-    then = [(float(at_s), TOKENS) for at_s in times if at_s < FILL_S + seconds]
-    return [(str(i), at_s, tokens) for i, (at_s, tokens) in enumerate(first + then)]
+    others_cores: float
 
 
 @contextmanager
@@ -99,69 +97,81 @@ def cpu_s(pid: int) -> float:
     return sum(int(task.read_text().split()[0]) for task in tasks) / 1e9
 
 
+def others_s() -> float:
+    """CPU time that this machine has spent on processes that are not of this benchmark, seconds."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    ours = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[2]) == os.getpgrp():
+                ours += int(fields[11]) + int(fields[12])
+    return (user + nice + system + irq + softirq + steal - ours) / ticks
+
+
 def measure(case: Case) -> Result:
     """Run a client once and hold it against the truth."""
+    lasts_s = TIMING.ttft_s + (TOKENS - 1) * TIMING.itl_s
+    load = Load(case.streams / lasts_s, case.streams, PROMPT_TOKENS, TOKENS, TIMING.ttft_s, TIMING.itl_s)
+    table = drawn(load, case.seconds, FILL_S, seed=case.streams).table
+    columns = [table[name].to_pylist() for name in ("id", "scheduled_s", "output_tokens")]
+    requests = [(str(i), at_s, tokens) for i, at_s, tokens in zip(*columns, strict=True)]
+    prompt = list(range(1, PROMPT_TOKENS + 1))
+    plan = {"server_core": case.cores[0], "streams": case.streams, "requests": requests, "prompt": prompt}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         url = stack.enter_context(running(TIMING, [case.cores[0]]))
         if case.busy:
             stack.enter_context(spinning(case.cores))
-        requests = planned(case.streams, case.seconds)
-        plan = {
-            "server_core": case.cores[0],
-            "streams": case.streams,
-            "requests": requests,
-            "prompt": list(range(1, 129)),
-        }
         (folder / "plan.json").write_text(json.dumps(plan))
-        command = [sys.executable, str(CLIENTS), case.client, url, str(folder / "plan.json"), str(folder / "sent.json")]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, [case.cores[1]])
-        ) as client:
-            assert client.stdout is not None
-            begun = client.stdout.readline().split()
-            if not begun:
-                sys.exit(f"{case.client} did not start")
-            epoch_s, sender = float(begun[0]), int(begun[1])
-            cpu = []
-            for at_s in (FILL_S, FILL_S + case.seconds):
-                time.sleep(max(0.0, epoch_s + at_s - time.monotonic()))
-                cpu.append(cpu_s(sender))
-            client.wait(120)
+        epoch_s, cpu, others = sent(case, url, folder)
         truth = take_truth(url)
-        rows = json.loads((folder / "sent.json").read_text())["rows"]
-    window = (epoch_s + FILL_S, epoch_s + FILL_S + case.seconds)
-    return judged(rows, truth, {name: epoch_s + at_s for name, at_s, _ in requests}, window, cpu[1] - cpu[0])
+        told = json.loads((folder / "sent.json").read_text())["rows"]
+    due_s = {name: at_s for name, at_s, _ in requests}
+    rows = [
+        Row(name, due_s[name], sent_s - epoch_s, [s - epoch_s for s in stamps], "error" if why else "ok")
+        for name, sent_s, stamps, why in told
+    ]
+    window_s = (FILL_S, FILL_S + case.seconds)
+    good, tokens = held_against(rows, truth, epoch_s, window_s)
+    found = errors(rows, truth.requests, epoch_s, window_s)  # type: ignore[arg-type]  # as much as is needed of them
+    return Result(found, cpu / max(1, tokens), len(requests) - good, truth.late_s[1], others)
 
 
-def judged(
-    rows: Sequence[Sequence[object]], truth: Truth, due_s: dict[str, float], window: tuple[float, float], cpu: float
-) -> Result:
-    """The errors of what a client saw within the window. A request with another number of tokens has failed."""
-    ttft, gaps, late, failed = [], [np.empty(0)], [], 0
-    for name, sent_s, stamps, why in rows:
-        told = truth.requests.get(name)
-        if why is not None or told is None or len(stamps) != len(told.written_s):
-            failed += 1
-            continue
-        seen, written = np.asarray(stamps), np.asarray(told.written_s)
-        if window[0] <= due_s[name] < window[1]:
-            late.append(sent_s - due_s[name])
-            ttft.append(abs((seen[0] - sent_s) - (written[0] - told.arrived_s)))
-        inside = (written[1:] >= window[0]) & (written[1:] < window[1])
-        gaps.append(np.abs(np.diff(seen) - np.diff(written))[inside])
-    tokens = sum(
-        int(np.count_nonzero((np.asarray(t.written_s) >= window[0]) & (np.asarray(t.written_s) < window[1])))
-        for t in truth.requests.values()
+def sent(case: Case, url: str, folder: Path) -> tuple[float, float, float]:
+    """Have the client send the plan: when it began (monotonic clock), its CPU time in the window, cores of others."""
+    command = [sys.executable, str(CLIENTS), case.client, url, str(folder / "plan.json"), str(folder / "sent.json")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, preexec_fn=lambda: os.sched_setaffinity(0, [case.cores[1]])
+    ) as client:
+        assert client.stdout is not None
+        begun = client.stdout.readline().split()
+        if not begun:
+            sys.exit(f"{case.client} did not start")
+        epoch_s, sender = float(begun[0]), int(begun[1])
+        cpu, others = [], []
+        for at_s in (FILL_S, FILL_S + case.seconds):
+            time.sleep(max(0.0, epoch_s + at_s - time.monotonic()))
+            cpu.append(cpu_s(sender))
+            others.append(others_s())
+        client.wait(120)
+    return epoch_s, cpu[1] - cpu[0], (others[1] - others[0]) / case.seconds
+
+
+def held_against(rows: list[Row], truth: Truth, epoch_s: float, window_s: tuple[float, float]) -> tuple[int, int]:
+    """How many requests ended well, with as many tokens as the server wrote, and the tokens written in the window."""
+    good = sum(
+        row.status == "ok" and len(row.token_s) == len(truth.requests[row.request_id].written_s)
+        for row in rows
+        if row.request_id in truth.requests
     )
-    failed += len(due_s) - len(rows)
-    return Result(
-        np.asarray(ttft), np.concatenate(gaps), np.asarray(late), cpu / max(1, tokens), failed, truth.late_s[1]
-    )
+    written_s = np.concatenate([told.written_s for told in truth.requests.values()]) - epoch_s
+    return good, int(np.count_nonzero((written_s >= window_s[0]) & (written_s < window_s[1])))
 
 
 HEADER = f"{'streams':>7} {'cores':5} {'client':8} {'requests':>8} {'failed':>6}" + "".join(
-    f" {name:>9}" for name in ("TTFT p50", "p99 ms", "gap p50", "p99 ms", "CPU us", "late p99", "server")
+    f" {name:>9}" for name in ("TTFT p50", "p99 ms", "gap p50", "p99 ms", "CPU us", "late p99", "server", "others")
 )
 
 
@@ -173,14 +183,14 @@ def line(case: Case, result: Result) -> str:
 
     head = f"{case.streams:7} {'busy' if case.busy else 'quiet':5} {case.client:8}"
     return (
-        f"{head} {len(result.ttft_s):8} {result.failed:6}"
-        + at(result.ttft_s, 0.5)
-        + at(result.ttft_s, 0.99)
-        + at(result.gap_s, 0.5)
-        + at(result.gap_s, 0.99)
+        f"{head} {len(result.errors.ttft):8} {result.failed:6}"
+        + at(result.errors.ttft, 0.5)
+        + at(result.errors.ttft, 0.99)
+        + at(result.errors.itl, 0.5)
+        + at(result.errors.itl, 0.99)
         + f" {result.cpu_s_per_token * 1e6:9.1f}"
-        + at(result.late_s, 0.99)
-        + f" {result.server_late_p99_s * 1e3:9.3f}"
+        + at(result.errors.lateness, 0.99)
+        + f" {result.server_late_p99_s * 1e3:9.3f} {result.others_cores:9.2f}"
     )
 
 
@@ -189,7 +199,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--clients", default="bench,aiohttp", help="of bench, aiohttp, httpx, bare")
     options.add_argument("--streams", default="10,100,500,1000,2000")
-    options.add_argument("--seconds", type=float, default=5.0, help="that count, of each run")
+    options.add_argument("--seconds", type=float, default=4.0, help="that count, of each run")
     options.add_argument("--cores", default="quiet,busy", help="of quiet, busy")
     given = options.parse_args()
     usable = sorted(os.sched_getaffinity(0))
