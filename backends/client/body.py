@@ -159,7 +159,7 @@ def salted_ids(content: Content, request: Request, ask: Ask) -> list[int]:
     if ask.salt is not None:
         drawn = hashlib.sha256(ask.salt.encode()).digest()
         count = min(SALT_TOKENS, len(ids))
-        ids[:count] = [int.from_bytes(drawn[4 * i : 4 * i + 4]) % size for i in range(count)]
+        ids[:count] = [int.from_bytes(drawn[4 * i : 4 * i + 4]) % min(size, SMALL_VOCABULARY) for i in range(count)]
     return ids
 
 

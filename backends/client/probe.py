@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 32, 8
 MOST_ATTEMPTS = 16
+ANY_ID = 1 << 31
 VOCABULARIES = (1000, 250)
 """Sizes of vocabulary that are tried for random token ids; every model in use has more words than the first."""
 
@@ -141,15 +142,27 @@ class _Prober:
     async def _try(self) -> Heard:
         self.asked += 1
         request = Request(-self.asked, 0.0, PROMPT_TOKENS, OUTPUT_TOKENS)
-        return await self.talk.ask(Builder(self.ask, self.content, self.key), request, PATHS[self.ask.api])
+        try:
+            return await self.talk.ask(Builder(self.ask, self.content, self.key), request, PATHS[self.ask.api])
+        except ValueError as error:
+            raise UsageError(str(error)) from None
 
     def _choose_prompt(self, vocabularies: list[int]) -> None:
         ids = self.ask.api == "completions" and self.ask.prompt != "text"
         if self.ask.prompt == "ids" and not ids:
             raise UsageError("Chat takes messages of text, not token ids; ask for api=completions or prompt=text.")
-        self.ask = replace(self.ask, prompt="ids" if ids else "text", vocab_size=vocabularies[0])
         if not ids and not isinstance(self.content, TextContent):
             raise UsageError(_NO_TEXT)
+        if ids and not self._fits(vocabularies[0]):  # a content whose ids are those of a tokenizer
+            vocabularies[:] = [ANY_ID]
+        self.ask = replace(self.ask, prompt="ids" if ids else "text", vocab_size=vocabularies[0])
+
+    def _fits(self, vocab_size: int) -> bool:
+        try:
+            self.content.token_ids(Request(-1, 0.0, PROMPT_TOKENS, OUTPUT_TOKENS), vocab_size)
+        except ValueError:
+            return False
+        return True
 
     def _give_in(self, heard: Heard, vocabularies: list[int]) -> bool:
         """Leave out what the server refuses, or the next that can be left out; False when nothing is left."""
@@ -168,7 +181,7 @@ class _Prober:
             return True
         if not sent and self.ask.prompt == "ids":
             return self._to_text()
-        for name in (named or sent[:1]) if heard.status != 500 or named else sent[:1]:
+        for name in named or sent[:1]:
             self._drop(name)
         return bool(sent)
 

@@ -118,12 +118,15 @@ class Talk:
             raise self._failed(error) from None
 
     async def ask(self, builder: Builder, request: Request, path: str) -> Heard:
-        """Send a request as it is sent in the run; hang up when far more tokens come than were asked."""
-        most = 4 * request.output_tokens + 16
+        """Send a request as it is sent in the run; hang up when far more tokens come than were asked.
+
+        Raises ValueError for a prompt that the content cannot make.
+        """
+        most, body = 4 * request.output_tokens + 16, builder.body(request)
         try:
             async with self._session.post(
                 self.at(path),
-                data=builder.body(request),
+                data=body,
                 headers=builder.headers(request),
                 proxy=self._proxy,
                 allow_redirects=False,

@@ -234,6 +234,26 @@ def test_token_ids_stay_inside_the_vocabulary(asked: Callable) -> None:
     assert 32_000 == asked(Server(entry={"meta": {"n_vocab": 32_000}}), api="completions").ask.vocab_size
 
 
+class Tokenized(Words):
+    """Its ids are those of a tokenizer."""
+
+    def token_ids(self, request: Request, vocab_size: int):
+        import numpy as np
+
+        if vocab_size <= 20_000:
+            raise ValueError("The tokenizer has ids up to 20000.")
+        return np.full(request.prompt_tokens, 20_000)
+
+
+def test_a_content_with_a_tokenizer_keeps_its_ids(asked: Callable) -> None:
+    """The probe would end in a traceback, or send ids of other words."""
+    server = Server()
+    found = asked(server, Tokenized(), api="completions", salt="a")
+
+    assert "ids" == found.ask.prompt and () == found.dropped
+    assert {20_000} == set(server.bodies[0]["prompt"][4:]) and max(server.bodies[0]["prompt"][:4]) < 1000
+
+
 def test_a_chat_needs_a_content_with_text(asked: Callable) -> None:
     """The mistake would show as an error of every request."""
     with pytest.raises(UsageError, match="takes nothing else; give --content calibrated"):
