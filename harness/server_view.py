@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -182,16 +182,20 @@ def _said(row: Mapping[str, Any], side: str) -> str:
 
 
 def _latencies(run: Run, told: View) -> Iterator[Compared]:
+    """Means of both sides; E2E and TPOT only where nearly all that was sent ended well, as a server counts the rest."""
     first_s, last_s = first_last(run.requests)
     sent_s, ok = number(run.requests, "sent_s"), succeeded(run.requests)
     ttft_s, e2e_s = first_s - sent_s, (last_s - sent_s)[ok]
     tpot_s = per_request(metrics()["tpot"], run.requests)[ok]
+    whole = float(ok.sum()) >= (1 - NEAR) * float(np.isfinite(sent_s).sum())
     for word, name, values in (("ttft", "TTFT", ttft_s), ("tpot", "TPOT", tpot_s), ("e2e", "E2E", e2e_s)):
+        if not told.knows(word):
+            continue
         kept = values[np.isfinite(values)]
         client = float(kept.mean()) if len(kept) else None
         floor_s = _floor_s(run.info, word)
-        if told.knows(word):
-            yield _compared(f"mean {name}", "s", client, told.mean_s(word), NEAR_S if floor_s is None else floor_s)
+        row = _compared(f"mean {name}", "s", client, told.mean_s(word), NEAR_S if floor_s is None else floor_s)
+        yield row if whole or word == "ttft" else replace(row, within=None)
 
 
 def _floor_s(info: Mapping[str, Any], word: str) -> float | None:
@@ -202,27 +206,30 @@ def _floor_s(info: Mapping[str, Any], word: str) -> float | None:
 
 
 def _counts(run: Run, told: View) -> Iterator[Compared]:
-    ok = succeeded(run.requests)
-    sent = int(np.isfinite(number(run.requests, "sent_s")).sum())
+    """Sums of both sides; those that we hung up on, or that failed, may or may not be among what a server counts."""
+    ok, sent = succeeded(run.requests), np.isfinite(number(run.requests, "sent_s"))
     ended = told.count("e2e") if told.knows("e2e") else told.total("requests")
-    if ended is not None:  # those that we hung up on, or that failed, may or may not be among them
-        well = int(ok.sum())
-        apart = min(max(ended, well), sent) - ended
-        allowed = max(1.0, NEAR * sent)
-        yield Compared("requests", "requests", float(well), ended, apart, allowed, abs(apart) <= allowed)
-    asked = number(run.requests, "prompt_tokens_server")
-    planned = number(run.requests, "prompt_tokens")
-    prompt = np.where(np.isnan(asked), planned, asked)[ok].sum()
-    output = number(run.requests, "output_tokens").sum()
-    for word, name, client in (("prompt_tokens", "prompt tokens", prompt), ("output_tokens", "output tokens", output)):
-        if told.knows(word):
-            yield _compared(name, "tokens", float(client), told.total(word), 0.5)
+    yield from _between("requests", "requests", float(ok.sum()), ended, float(sent.sum()), 1.0)
+    counted, planned = number(run.requests, "prompt_tokens_server"), number(run.requests, "prompt_tokens")
+    prompt = np.where(np.isnan(counted), planned, counted)
+    total = told.total("prompt_tokens")
+    yield from _between("prompt tokens", "tokens", float(prompt[ok].sum()), total, float(prompt[sent].sum()), 0.5)
+    output = float(number(run.requests, "output_tokens").sum())
+    yield from _between("output tokens", "tokens", output, told.total("output_tokens"), output, 0.5)
     cached = number(run.requests, "cached_tokens")
-    if told.knows("cached_tokens") or np.isfinite(cached).any():
-        here = float(np.nansum(cached)) if np.isfinite(cached).any() else None
-        there = told.total("cached_tokens")
-        if here or there:
-            yield Compared("prompt tokens from the cache", "tokens", here, there)
+    here, there = float(np.nansum(cached)), told.total("cached_tokens")
+    if here or there:
+        yield Compared("prompt tokens from the cache", "tokens", here if np.isfinite(cached).any() else None, there)
+
+
+def _between(
+    name: str, unit: str, client: float, server: float | None, most: float, least: float
+) -> Iterator[Compared]:
+    """A sum of which the server may have counted any part of what lies between `client` and `most`."""
+    if server is not None:
+        apart = min(max(server, client), most) - server
+        allowed = max(NEAR * most, least)
+        yield Compared(name, unit, client, server, apart, allowed, abs(apart) <= allowed)
 
 
 def _flight(run: Run, told: View) -> Iterator[Compared]:

@@ -234,7 +234,8 @@ def _unit(floor: Floor) -> str:
 
 def pair(floor: Floor, unit: str) -> str:
     """Half of all and 99% of all, in `unit`: '0.02 / 0.09', two digits each."""
-    return " / ".join(_short(value_s * (1000.0 if unit == "ms" else 1.0)) for value_s in (floor.p50_s, floor.p99_s))
+    texts = [_short(value_s * (1000.0 if unit == "ms" else 1.0)) for value_s in (floor.p50_s, floor.p99_s)]
+    return texts[0] if texts[0] == texts[1] == "<0.001" else " / ".join(texts)
 
 
 def _short(value: float) -> str:

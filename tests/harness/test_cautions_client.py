@@ -219,6 +219,8 @@ def test_failed_requests_may_or_may_not_be_counted(remote_run: RemoteRun) -> Non
     rows = {row["name"]: row for row in server_view.compared(run)}
 
     assert (50.0, 50.0, True) == tuple(rows["requests"][key] for key in ("client", "server", "within"))
+    assert (5000.0, 5000.0, True) == tuple(rows["prompt tokens"][key] for key in ("client", "server", "within"))
+    assert rows["mean E2E"]["within"] is None
 
 
 def test_a_counter_that_begins_again_goes_on(remote_run: RemoteRun) -> None:
