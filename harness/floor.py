@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 NULL_SERVER = "backends.client.null_server"
 TTFT_S, ITL_S = 0.2, 0.05
 """What the null server does, and what a server is expected to do: 20 tokens a second, as people read."""
-FILL_S = 0.5
-"""How long the streams that are there from the beginning take to begin."""
+FILL_S, FILL_RPS = 0.5, 1_000.0
+"""How long the streams that are there from the beginning take to begin at least, and how many of them a second."""
 MOST_EVENTS_RPS = 40_000.0
 """What the null server can send from one core; more streams than that makes are not tried."""
 MOST_RPS = 1_000.0
+DRAIN_S = 5.0
+"""How long answers may take after the last request; the null server needs no such time."""
 MOST_PROMPT_TOKENS = 8_192
 PARTS = ("ttft", "itl", "tpot", "e2e", "lateness")
 
@@ -114,10 +116,11 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
     server = importlib.import_module(NULL_SERVER)
     with server.running(server.Timing(load.ttft_s, load.itl_s)) as url:
         twin = remote.aimed_at(url, server.MODEL)
-        records, epoch_s = await _sent(twin, drawn(load, seconds), senders)
+        fill_s = max(FILL_S, load.streams / FILL_RPS)
+        records, epoch_s = await _sent(twin, drawn(load, seconds, fill_s), senders)
         truth = await asyncio.to_thread(server.take_truth, url)
     told: Mapping[str, Told] = truth.requests
-    found = errors(records, told, epoch_s, (FILL_S, FILL_S + seconds))
+    found = errors(records, told, epoch_s, (fill_s, fill_s + seconds))
     if not len(found.ttft):
         raise BackendError(f"The null server was asked {len(records)} times and gave no answer: {_why(records)}.")
     return {
@@ -241,7 +244,7 @@ async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[Re
         schedule.save(path)
         try:
             await remote.open(Words())
-            senders = Senders(remote, path, count, None, FILL_S + 5.0, kept, kept, begun=kept.start)
+            senders = Senders(remote, path, count, None, DRAIN_S, kept, kept, begun=kept.start)
             try:
                 await senders.open()
                 await senders.run()
