@@ -52,11 +52,11 @@ class Framing:
     def take(self, reads: Sequence[bytes]) -> bool:
         """Look at the reads that are new; True when the answer is complete. Raises BadFraming."""
         while self._fed < len(reads):
-            self._feed(reads[self._fed])
+            self._feed(reads[self._fed], reads[self._fed - 1] if self._fed else b"\n")
             self._fed += 1
         return self.done
 
-    def _feed(self, data: bytes) -> None:
+    def _feed(self, data: bytes, before: bytes = b"\n") -> None:
         if self.done:
             self.keep = False  # bytes that belong to no answer
         elif self.body == "head":
@@ -66,7 +66,7 @@ class Framing:
         elif self.body == "length":
             self._length(data)
         elif self.body == "close":
-            self.done = says_done(data)  # nothing follows, and a connection without a length is of no more use
+            self.done = says_done(data, before)  # nothing follows, and a connection without a length is of no more use
 
     def _head(self, data: bytes) -> None:
         pending = self._pending + data if self._pending else data
@@ -171,10 +171,10 @@ class Framing:
         return 0
 
 
-def says_done(data: bytes) -> bool:
-    """Whether a read ends with the line that ends a stream of events: `data: [DONE]`."""
+def says_done(data: bytes, before: bytes = b"\n") -> bool:
+    """Whether a read ends with the line that ends a stream of events, `data: [DONE]`; `before` came before it."""
     tail = data[-40:].rstrip()
-    return tail.endswith(_DONE) or tail in (b"data: [DONE]", b"data:[DONE]")
+    return tail.endswith(_DONE) or (tail in (b"data: [DONE]", b"data:[DONE]") and before.endswith((b"\n", b"\r")))
 
 
 def _fields(lines: Sequence[bytes]) -> dict[bytes, bytes]:

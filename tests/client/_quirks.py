@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 
@@ -167,3 +169,84 @@ CASES = {
     "plain JSON as agreed": case({}, {"stream": False}, events=1),
     "plain JSON as agreed, no usage": case({"usage": None}, {"stream": False}, events=1, tokens=None),
 }  # fmt: skip
+
+QUIRKS: dict[str, dict] = {
+    "odd texts": {"odd": True},
+    "reasoning": {"reasoning": 3},
+    "tool calls": {"tools": "tool_calls"},
+    "empty at 0": {"empty": (0,)},
+    "empty in the middle": {"empty": (2, 3, 5), "empty_key": False},
+    "three tokens an event": {"per_event": 3},
+    "role at once": {"role": "early", "role_content": None},
+    "no role": {"role": None},
+    "stop": {"finish": "stop", "tokens": 5},
+    "no finish reason": {"finish": None},
+    "finish missing, not null": {"finish_null": False},
+    "finish with the token": {"finish_with_token": True},
+    "no usage": {"usage": None},
+    "usage on finish": {"usage": "finish"},
+    "usage on every chunk": {"usage": "every"},
+    "usage beside choices": {"usage": "beside"},
+    "usage on the last token": {"usage": "last token"},
+    "timings": {"timings": "llama.cpp", "cached": 3},
+    "numbered choices": {"numbered": True},
+    "no [DONE]": {"done": False},
+    "CRLF": {"eol": "\r\n"},
+    "CR": {"eol": "\r"},
+    "mixed": {"eol": "mixed"},
+    "no space": {"space": False},
+    "pings": {"pings": 2},
+    "fields": {"fields": True},
+    "data over lines": {"split_data": True},
+    "bare": {"bare": True},
+    "no last empty line": {"last_blank": False},
+    "trailing": {"trailing": ": x\n\ndata: nothing\n\n"},
+    "merged": {"merge": 3},
+    "last in one": {"last_in_one": True},
+    "until close": {"framing": "close"},
+    "length": {"framing": "length"},
+    "small HTTP chunks": {"chunk_bytes": 4},
+    "extensions": {"extensions": True},
+    "early hints": {"early_hints": True},
+    "error event": {"error_at": 4},
+    "malformed": {"malformed_at": 4},
+    "JSON cut short": {"cut_json_at": 4},
+    "closed in the middle": {"fault": "close", "fault_at": 4},
+    "closed before the finish": {"fault": "close", "fault_at": 8},
+}
+BREAKS = ("error event", "malformed", "JSON cut short")
+CHAT_ONLY = ("reasoning", "tool calls", "role at once", "no role")
+
+
+WIRE: dict[str, dict] = {
+    "late head": {"late_head": True},
+    "cut into pieces": {"cut_bytes": 100},
+    "cut small, with pauses": {"cut_bytes": 301, "pause_s": 0.0002},
+    "a stall": {"fault": "stall", "fault_at": 2, "fault_s": 0.03},
+    "paced": {"ttft_s": 0.01, "itl_s": 0.002},
+    "reset before the head": {"fault": "reset"},
+    "reset in the middle": {"fault": "reset", "fault_at": 2},
+    "closed before the head": {"fault": "close"},
+}
+"""What only a network can do."""
+
+
+def fields_of(names: Sequence[str]) -> dict:
+    """The fields of a script that has all these quirks."""
+    return {k: v for name in names for k, v in (QUIRKS | WIRE)[name].items()}
+
+
+def pairs(more: Mapping[str, dict] | None = None) -> list[tuple[str, str]]:
+    """Two quirks that do not name the same field, and of which at most one breaks the stream.
+
+    With `more`, only those of which one or both are among them.
+    """
+    table = QUIRKS | (more or {})
+    return [
+        (a, b)
+        for a, b in combinations(table, 2)
+        if (not more or a in more or b in more)
+        and not table[a].keys() & table[b].keys()
+        and not (a in BREAKS and b in BREAKS)
+        and {a, b} != {"no [DONE]", "trailing"}  # only behind [DONE] may anything come
+    ]

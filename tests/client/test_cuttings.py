@@ -6,10 +6,10 @@ import json
 import re
 from array import array
 from collections.abc import Sequence
-from itertools import combinations
 from typing import Any
 
 import pytest
+from bench_tests_quirks import CHAT_ONLY, QUIRKS, fields_of, pairs  # the tables beside this file, loaded by conftest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,52 +19,6 @@ from backends.client.reading import Reader
 from harness.api import Ended, Request, TokenEvent
 
 ASKED = 8
-QUIRKS: dict[str, dict] = {
-    "odd texts": {"odd": True},
-    "reasoning": {"reasoning": 3},
-    "tool calls": {"tools": "tool_calls"},
-    "empty at 0": {"empty": (0,)},
-    "empty in the middle": {"empty": (2, 3, 5), "empty_key": False},
-    "three tokens an event": {"per_event": 3},
-    "role at once": {"role": "early", "role_content": None},
-    "no role": {"role": None},
-    "stop": {"finish": "stop", "tokens": 5},
-    "no finish reason": {"finish": None},
-    "finish missing, not null": {"finish_null": False},
-    "finish with the token": {"finish_with_token": True},
-    "no usage": {"usage": None},
-    "usage on finish": {"usage": "finish"},
-    "usage on every chunk": {"usage": "every"},
-    "usage beside choices": {"usage": "beside"},
-    "usage on the last token": {"usage": "last token"},
-    "timings": {"timings": "llama.cpp", "cached": 3},
-    "numbered choices": {"numbered": True},
-    "no [DONE]": {"done": False},
-    "CRLF": {"eol": "\r\n"},
-    "CR": {"eol": "\r"},
-    "mixed": {"eol": "mixed"},
-    "no space": {"space": False},
-    "pings": {"pings": 2},
-    "fields": {"fields": True},
-    "data over lines": {"split_data": True},
-    "bare": {"bare": True},
-    "no last empty line": {"last_blank": False},
-    "trailing": {"trailing": ": x\n\ndata: nothing\n\n"},
-    "merged": {"merge": 3},
-    "last in one": {"last_in_one": True},
-    "until close": {"framing": "close"},
-    "length": {"framing": "length"},
-    "small HTTP chunks": {"chunk_bytes": 4},
-    "extensions": {"extensions": True},
-    "early hints": {"early_hints": True},
-    "error event": {"error_at": 4},
-    "malformed": {"malformed_at": 4},
-    "JSON cut short": {"cut_json_at": 4},
-    "closed in the middle": {"fault": "close", "fault_at": 4},
-    "closed before the finish": {"fault": "close", "fault_at": 8},
-}
-BREAKS = ("error event", "malformed", "JSON cut short")
-CHAT_ONLY = ("reasoning", "tool calls", "role at once", "no role")
 
 
 def wire(script: Any, played: Any, api: str) -> tuple[bytes, list[tuple[int, Any]]]:
@@ -105,10 +59,6 @@ def told(events: list[TokenEvent], ended: Ended) -> tuple:
         [e.tokens for e in events], ended.status, ended.error, ended.prompt_tokens_server, ended.cached_tokens,
         x.http_status, x.finish_reason, x.counted_by, x.reasoning_tokens, x.server_prefill_s,
     )  # fmt: skip
-
-
-def fields_of(names: Sequence[str]) -> dict:
-    return {k: v for name in names for k, v in QUIRKS[name].items()}
 
 
 @given(
@@ -156,17 +106,6 @@ def test_every_cutting_in_two_says_the_same(script: Any, names: tuple[str, ...],
         events, ended = read(answer)
         assert whole == told(events, ended)
         _hold_stamps(answer, events, marks)
-
-
-def pairs() -> list[tuple[str, str]]:
-    """Two quirks that do not name the same field, and of which at most one breaks the stream."""
-    return [
-        (a, b)
-        for a, b in combinations(QUIRKS, 2)
-        if not QUIRKS[a].keys() & QUIRKS[b].keys()
-        and not (a in BREAKS and b in BREAKS)
-        and {a, b} != {"no [DONE]", "trailing"}  # only behind [DONE] may anything come
-    ]
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])

@@ -7,7 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from bench_tests_quirks import CASES  # the table beside this file, loaded by conftest
+from bench_tests_quirks import (  # the tables beside this file, loaded by conftest
+    CASES,
+    CHAT_ONLY,
+    WIRE,
+    fields_of,
+    pairs,
+)
+
+from harness.api import Request
 
 STAMP_S = 0.0005
 """The conversion of the kernel's clock to the monotonic one may be off by this much."""
@@ -104,3 +112,42 @@ def test_the_oracle_of_the_pairs_agrees_with_what_is_owed_by_hand(name: str, scr
     for key in ("counted_by", "finish"):
         assert key not in owed or owed[key] == getattr(found, key)
     assert found.error is None or found.error in owed["error"]
+
+
+AT_ONCE = 40
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_quirks_in_pairs_over_the_network_give_what_the_specification_says(
+    api: str, scripted: Callable, opened: Callable, script: Any
+) -> None:
+    """Two oddities of one server would hide each other, or an odd answer would spoil its neighbours on the way."""
+    named = [p for p in (*pairs()[:: len(WIRE)], *pairs(WIRE)) if api == "chat" or not set(p) & set(CHAT_ONLY)]
+    server = scripted(it=[fields_of(p) for p in named])
+
+    found = asyncio.run(_all(opened, server, api, len(named)))
+
+    assert len(named) == len(found)
+    assert [] == [
+        (names, owed, got, ended.error)
+        for names, played, (events, ended) in zip(named, server.scripts["it"], found, strict=True)
+        if (owed := _told(script.expected(played, api, {"stream": True, "max_tokens": 8, "prompt": "a b c d e"})))
+        != (got := (ended.status, ended.exchange.http_status, sum(e.tokens for e in events), len(events)))
+    ]
+
+
+def _told(owed: Any) -> tuple:
+    return owed.status, owed.http, owed.tokens if owed.events else 0, owed.events
+
+
+async def _all(opened: Callable, server: Any, api: str, count: int) -> list[tuple[list, Any]]:
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(backend: Any, number: int) -> tuple[list, Any]:
+        async with gate:
+            *events, ended = [e async for e in backend.submit(Request(number, 0.0, 5, 8))]
+            return events, ended
+
+    async with asyncio.timeout(60), opened(server.url("it"), api=api, timeout_s=20) as backend:
+        server.arm()
+        return await asyncio.gather(*(one(backend, i) for i in range(count)))

@@ -1,0 +1,162 @@
+"""kill -9 of the client, of one sender, of the server, in the middle of a run: what was measured stays and is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.folder import load
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to find the senders")
+
+ENOUGH = 30
+"""Records on disk before anything is killed."""
+
+
+def _children(pid: int) -> list[int]:
+    """The senders of a run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            command = (stat.parent / "cmdline").read_text()
+        except (OSError, ValueError):
+            continue
+        if parent == pid and "harness._sender" in command:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Running:
+    """A run of many requests against a scripted server, with records on disk already."""
+
+    def __init__(self, bench: Callable, server: Any, path: Path, senders: int, duration: str) -> None:
+        self.path = path / "out"
+        self.server = server
+        self.process = bench(
+            "run", "--backend", f"openai:url={server.url('it')},model=m", "--rate", "60", "--duration", duration,
+            "--lengths", "fixed:prompt=30,output=8", "--calibrate", "off", "--out", "out", "--no-html",
+            "--senders", str(senders), "--drain", "5s",
+        )  # fmt: skip
+
+    def rows(self) -> int:
+        assert self.process.poll() is None, self.process.communicate()
+        return len(load(self.path).requests) if (self.path / "run.json").exists() else 0
+
+
+@pytest.fixture
+def report(capsys: pytest.CaptureFixture[str]) -> Callable[[Running], str]:
+    """What `bench report` prints of a run, with its page written too."""
+
+    def make(running: Running) -> str:
+        assert main(["report", str(running.path)]) == 0
+        assert (running.path / "report.html").exists()
+        capsys.readouterr()
+        assert main(["report", str(running.path), "--format", "text"]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    return make
+
+
+@pytest.fixture
+def start(bench: Callable, scripted: Callable, wait_for: Callable, tmp_path: Path) -> Callable[..., Running]:
+    """`start(senders, duration)`: a run that has written some records."""
+
+    def make(senders: int = 2, duration: str = "60s") -> Running:
+        server = scripted(it={"itl_s": 0.005})
+        server.arm_measured()
+        running = Running(bench, server, tmp_path, senders, duration)
+        wait_for(lambda: running.rows() >= ENOUGH)
+        return running
+
+    return make
+
+
+def _hold_rows(running: Running) -> Any:
+    run = load(running.path)
+    ids = run.requests["request_id"].to_pylist()
+    assert len(ids) >= ENOUGH
+    assert len(set(ids)) == len(ids)
+    assert set(run.http["request_id"].to_pylist()) <= set(ids)
+    return run
+
+
+def test_a_killed_client_leaves_its_records_and_no_sender(
+    start: Callable, report: Callable, wait_for: Callable
+) -> None:
+    """An hour of measuring would be lost, or orphans would go on sending for ever."""
+    running = start()
+    senders = _children(running.process.pid)
+
+    running.process.kill()
+    running.process.wait()
+    wait_for(lambda: not any(_alive(pid) for pid in senders))
+    sent = len(running.server.of("it"))
+    run = _hold_rows(running)
+
+    assert 2 == len(senders)
+    assert not run.complete
+    assert len(run.requests) <= sent
+    assert "It was killed, or is still going on" in report(running)
+
+
+def test_a_killed_sender_is_told_and_the_rest_is_kept(start: Callable, report: Callable) -> None:
+    """Half of the traffic would be missing from a run that looks whole."""
+    running = start(duration="4s")
+    os.kill(_children(running.process.pid)[0], signal.SIGKILL)
+
+    out, err = running.process.communicate(timeout=60)
+
+    run = _hold_rows(running)
+    assert "Traceback" not in err
+    assert running.process.returncode in (3, 4), err
+    assert run.info["verdict"]["valid"] is False
+    assert "sender" in " ".join(run.info["verdict"]["reasons"])
+    assert "sender" in " ".join((out + err).split())
+    assert "sender" in report(running)
+
+
+def test_a_killed_server_is_told_and_nothing_hangs(start: Callable, report: Callable) -> None:
+    """The run would wait for a dead server, or call its silence a result."""
+    running = start(duration="60s")
+    ok = len(load(running.path).requests)
+
+    running.server.kill()
+    _, err = running.process.communicate(timeout=40)
+
+    run = _hold_rows(running)
+    statuses = run.requests["status"].to_pylist()
+    assert "Traceback" not in err
+    assert "error" in statuses
+    assert ok <= statuses.count("ok") < len(statuses)
+    assert all(run.requests["error"].to_pylist()[i] for i, s in enumerate(statuses) if s == "error")
+    assert running.process.returncode != 0
+    report(running)
+
+
+def test_an_interrupt_ends_senders_and_keeps_what_was_measured(start: Callable, wait_for: Callable) -> None:
+    """Ctrl-C would leave processes that go on sending."""
+    running = start()
+    senders = _children(running.process.pid)
+
+    running.process.send_signal(signal.SIGINT)
+    _, err = running.process.communicate(timeout=30)
+
+    run = _hold_rows(running)
+    assert "Traceback" not in err
+    wait_for(lambda: not any(_alive(pid) for pid in senders))
+    assert "interrupted" in run.info["verdict"]["text"] or run.info["state"] == "interrupted"
+    assert {"ok"} >= set(run.requests["status"].to_pylist()) - {"cancelled"}

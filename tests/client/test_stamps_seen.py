@@ -1,0 +1,96 @@
+"""The times that the client tells, held against those at which a server wrote: what the whole client is for."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.api import Request
+
+CLOCK_S = 0.0005
+"""The conversion of the kernel's clock to the monotonic one may be off by this much."""
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when bytes arrived")
+
+
+def _between(outcome: Any, index: int) -> tuple[float, float, float]:
+    """When the server began to write the event, the stamp, and when it began to write the next one."""
+    written = outcome.seen[0].written
+    return written[index][0] - CLOCK_S, outcome.stamps_s[index], written[index + 1][0] + CLOCK_S
+
+
+@pytest.mark.parametrize("quirk", [{}, {"cut_bytes": 60}, {"late_head": True}, {"framing": "length"}, {"pings": 1}])
+def test_every_token_has_the_time_of_its_own_write(quirk: dict, scripted: Callable, ask: Callable) -> None:
+    """Tokens would be told to come when the client got round to them, or with their neighbours."""
+    server = scripted(it={"itl_s": 0.02, "ttft_s": 0.02} | quirk)
+
+    (outcome,) = asyncio.run(ask(server, "it"))
+
+    assert 8 == len(outcome.events)
+    if outcome.ended.exchange.shared_events == 0:  # else this machine was so busy that two were read together
+        assert all(a <= b <= c for a, b, c in (_between(outcome, i) for i in range(7)))
+
+
+@LINUX
+def test_a_client_that_sleeps_does_not_move_the_first_token(scripted: Callable, opened: Callable) -> None:
+    """A busy client would blame the server: its own delay would stand in the TTFT."""
+    server = scripted(it={"tokens": 1, "usage": "last token", "finish_with_token": True, "last_in_one": True})
+
+    async def run() -> tuple[Any, float]:
+        async with opened(server.url("it"), warm=1) as backend:
+            epoch_s = time.monotonic()
+            backend.start_clock(epoch_s)
+            server.arm()
+            request = Request(0, 0.0, 5, 1)
+            task = asyncio.create_task(backend.fetch(request))
+            await asyncio.sleep(0)
+            server.wait(lambda s: s.of("it") and s.of("it")[0].how == "answered")  # the event loop stands still
+            time.sleep(0.1)  # noqa: ASYNC251 - the client is to be late
+            woke_s = time.monotonic()
+            return list(backend.read(request, await task)), woke_s, epoch_s
+
+    (event, ended), woke_s, epoch_s = asyncio.run(run())
+
+    ((before_s, _),) = server.of("it")[0].written
+    assert before_s - CLOCK_S <= event.at_s + epoch_s <= woke_s - 0.1 + CLOCK_S
+    assert ended.exchange.read_lag_s >= 0.1 - CLOCK_S
+    assert 0 == ended.exchange.process_stamps
+
+
+def test_what_is_read_together_is_told(scripted: Callable, ask: Callable) -> None:
+    """Gaps of zero would look like a fast server."""
+    server = scripted(it={"merge": 4})
+
+    (outcome,) = asyncio.run(ask(server, "it"))
+
+    assert 8 == len(outcome.events)
+    assert outcome.ended.exchange.shared_events >= 6
+
+
+def test_first_event_and_first_answer_are_told_apart_from_the_first_token(scripted: Callable, ask: Callable) -> None:
+    """A role chunk would be the first token, or the reasoning before an answer would not count."""
+    server = scripted(it={"role": "early", "reasoning": 4, "ttft_s": 0.05, "itl_s": 0.02})
+
+    (outcome,) = asyncio.run(ask(server, "it"))
+
+    exchange, first_s = outcome.ended.exchange, outcome.events[0].at_s
+    assert exchange.first_event_s < first_s < exchange.first_content_s
+    assert exchange.first_content_s == outcome.events[4].at_s
+
+
+def test_the_times_of_a_request_are_in_order(scripted: Callable, ask: Callable) -> None:
+    """A TTFT could be negative, or hold the time in which the client itself was waiting."""
+    server = scripted(it={"itl_s": 0.01})
+
+    outcomes = asyncio.run(ask(server, "it", requests=3))
+
+    for outcome in outcomes:
+        ended, exchange = outcome.ended, outcome.ended.exchange
+        assert ended.sent_s <= exchange.written_s <= ended.at_s
+        assert ended.sent_s <= outcome.events[0].at_s <= outcome.events[-1].at_s <= ended.at_s
+    assert outcomes[0].ended.exchange.connect_s > 0
+    assert outcomes[1].ended.exchange.connect_s is None
