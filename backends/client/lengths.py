@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MEASURED = (32, 96)
 """Prompt tokens of the requests that tell a constant overhead: equal twice, it is one."""
 
-LEARNED = (16, 512, 64, 256, 32, 128, 384, 192, 512, 96, 320, 256)
+LEARNED = (64, 1000, 16, 1000, 32, 512, 16, 1000, 64, 1000, 256, 1000)
 """Prompt tokens of the requests from which a content learns; one token is asked of each."""
 
 PASSABLE = 0.02
@@ -46,17 +46,20 @@ async def correct(talk: Talk, found: Capabilities, content: Content, key: str | 
 
 
 async def _teach(talk: Talk, found: Capabilities, content: LearningContent, key: str | None) -> Capabilities:
-    errors = []
+    seen: list[tuple[int, int]] = []
     for i, planned in enumerate(LEARNED):
         pairs = await _counts(talk, found, content, key, (planned,), i)
-        if not pairs and i == 0:
+        if not pairs and not seen and i > 1:
             return _unknown(found)
-        errors += [(counted - planned) / planned for planned, counted in pairs]
-    last = errors[len(errors) // 2 :]
-    error = sum(map(abs, last)) / len(last) if last else None
+        seen += pairs
+    if not seen:
+        return _unknown(found)
+    last = seen[len(seen) // 2 :]
+    error = sum(counted for _, counted in last) / sum(planned for planned, _ in last) - 1
     cautions = found.cautions
-    if error is not None and error > PASSABLE:
-        cautions = (*cautions, f"the lengths of prompts are off by {error:.1%} on average after {len(errors)} texts")
+    if abs(error) > PASSABLE:
+        told = f"prompts are still {abs(error):.1%} {'longer' if error > 0 else 'shorter'} than planned"
+        cautions = (*cautions, f"{told} after {len(seen)} texts from which their lengths were learned")
     return replace(found, length_error=error, cautions=cautions)
 
 

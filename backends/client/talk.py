@@ -183,7 +183,7 @@ class Talk:
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             why = self.shown(str(error))
             return BackendError(f"No trusted connection to {where}: {why}; name its authority with ca=FILE.")
-        why = self.shown(str(error) or type(error).__name__)
+        why = self.shown(str(error).replace(" ssl:default", "") or type(error).__name__)
         return BackendError(f"No server answers at {where}: {why}.")
 
 
