@@ -37,6 +37,7 @@ perf: $(STAMP) ## measure client, simulator, schedules, traces and engine on thi
 	$(BIN)/python tests/perf/schedule_drawing.py
 	$(BIN)/python tests/perf/trace_reading.py
 	$(BIN)/python tests/perf/engine_throughput.py
+	$(BIN)/python tests/perf/served_beside_direct.py
 	$(BIN)/python tests/perf/latency_beside_measurements.py
 
 clean: ## remove the environment and caches; runs stay
