@@ -131,8 +131,8 @@ def test_the_only_model_is_taken_and_several_are_listed(scripted: Callable, open
     [
         ({"status": 500}, "regrets"), ({"status": 404}, "404"), ({"status": 401}, "key"),
         ({"status": 429}, "not ready"), ({"status": 503}, "not ready"),
-        ({"status": 307, "location": "/elsewhere"}, "307"), ({"plain": True}, "does not stream"), ({"page": "<html>"}, "."),
-        ({"malformed_at": 0}, "."),
+        ({"status": 307, "location": "/elsewhere"}, "307"), ({"plain": True}, "does not stream"),
+        ({"page": "<html>"}, "."), ({"malformed_at": 0}, "."),
         ({"error_at": 0}, "died of grief"), ({"fault": "close"}, "."), ({"fault": "reset"}, "."),
         ({"fault": "silence"}, "0.5 s"), ({"fault": "silence", "fault_at": 3}, "0.5 s"),
     ],

@@ -20,7 +20,8 @@ def _run(
     """A run of 8 tokens each, which must end without a traceback whatever the server does."""
     process = bench(
         "run", "--backend", f"openai:url={url},model=m,timeout={LIMIT_S}s", "--rate", str(rate),
-        "--arrivals", "constant", "--requests", str(requests), "--lengths", "fixed:prompt=30,output=8", "--calibrate", "off", "--out", "out",
+        "--arrivals", "constant", "--requests", str(requests), "--lengths", "fixed:prompt=30,output=8",
+        "--calibrate", "off", "--out", "out",
         "--no-html", *more, **environment,
     )  # fmt: skip
     out, err = process.communicate(timeout=60)
