@@ -69,6 +69,7 @@ class Outbox:
 
     def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
         self._sock = sock
+        self._fd = sock.fileno()  # Note: given the socket, asyncio writes out its repr, with two system calls
         self._loop = loop
         self._waiting: deque[memoryview] = deque()
         self._empty = asyncio.Event()
@@ -82,7 +83,7 @@ class Outbox:
         self._waiting.append(memoryview(frame(message)))
         if len(self._waiting) == 1:
             self._empty.clear()
-            self._loop.add_writer(self._sock, self._write)
+            self._loop.add_writer(self._fd, self._write)
 
     async def flush(self) -> None:
         """Until everything has left, or the other side is gone."""
@@ -101,5 +102,5 @@ class Outbox:
             if rest:
                 self._waiting.appendleft(rest)
         if not self._waiting:
-            self._loop.remove_writer(self._sock)
+            self._loop.remove_writer(self._fd)
             self._empty.set()
