@@ -114,8 +114,9 @@ class View:
         return together
 
     def _of(self, word: str, end: str = "") -> list[Series]:
-        name = self._names.get(word)
-        return [] if name is None else self._series.get(name + end, [])
+        """The series of a quantity; of all its parts, where a server counts those."""
+        parts = self._names.get(word, "").split(" + ")
+        return [series for part in parts for series in self._series.get(part + end, [])]
 
 
 def view(run: Run) -> View | None:

@@ -34,6 +34,7 @@ MOST_BYTES = 32 << 20
 
 NO_METRICS = "the page holds no metrics"
 UP = "up"
+PLUS = " + "
 TIMES = ("ttft", "tpot", "itl", "e2e", "queue", "prefill", "decode", "inference")
 """Words whose names are histograms: their samples end with _sum and _count."""
 
@@ -152,12 +153,13 @@ def recognised(known: Iterable[str]) -> tuple[str | None, dict[str, str]]:
 
 
 def _first(word: str, called: Sequence[str], found: set[str]) -> str | None:
-    """The first of the names that is there: a histogram by its family or its sum, others by family or sample."""
-    for name in called:
-        family = name.removesuffix("_sum")
-        if name in found or family in found or (word in TIMES and f"{name}_sum" in found):
-            return name
-    return None
+    """The first of the names that is there, all parts of it."""
+    return next((name for name in called if all(_is_there(word, part, found) for part in name.split(PLUS))), None)
+
+
+def _is_there(word: str, name: str, found: set[str]) -> bool:
+    """Whether a metric is on the page: a histogram by its family or its sum, others by family or sample."""
+    return name in found or name.removesuffix("_sum") in found or (word in TIMES and f"{name}_sum" in found)
 
 
 class Scraper:

@@ -238,3 +238,12 @@ def test_a_stranger_is_not_compared(remote_run: RemoteRun) -> None:
 
     assert server_view.compared(remote_run(server=unknown)) == []
     assert server_view.compared(dataclasses.replace(remote_run(), server_metrics=None)) == []
+
+
+def test_parts_of_a_quantity_are_added(remote_run: RemoteRun) -> None:
+    """llama.cpp counts cached tokens of prompts apart: its prompts would seem shorter than those that were sent."""
+    run = remote_run()
+    run.info["server"]["names"]["prompt_tokens"] = "prompt + output"
+    rows = {row["name"]: row for row in server_view.compared(run)}
+
+    assert rows["prompt tokens"]["server"] == 7200
