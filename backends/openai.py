@@ -11,7 +11,7 @@ import json
 import math
 import os
 import secrets as random_text
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -161,19 +161,22 @@ class OpenAI:
         except ValueError:
             self._ready.pop(request.id, None)
 
-    async def fetch(self, request: Request) -> Answer:
-        """Send now; what came, when its end has come."""
+    def fetch(self, request: Request) -> Coroutine[None, None, Answer]:
+        """What came, when its end has come. The request leaves in this call, whenever its answer is awaited."""
         rest = self._ready.pop(request.id, None)
+        pool = self._connections()
         if rest is None:
             try:
                 rest = self._build(request)
             except ValueError as error:
-                return Answer(how="failed", why=str(error), ended_s=self._connections().clock.now_s())
-        pool = self._connections()
+                return _told(Answer(how="failed", why=str(error), ended_s=pool.clock.now_s()))
+        return self._awaited(request.id, pool.send(request.id, rest))
+
+    async def _awaited(self, request_id: int, answer: asyncio.Future[Answer]) -> Answer:
         try:
-            return await pool.send(request.id, rest)
+            return await answer
         except asyncio.CancelledError:
-            pool.hang_up(request.id, "cancelled", "the request was cancelled")
+            self._connections().hang_up(request_id, "cancelled", "the request was cancelled")
             raise
 
     def hang_up(self, request_id: int, status: Status, why: str) -> None:
@@ -348,6 +351,11 @@ class OpenAI:
         if self._threaded():
             return 0
         return min(WARM_MOST, math.ceil(rate_rps * (FIRST_S + TOKEN_S * output_tokens)))
+
+
+async def _told(answer: Answer) -> Answer:
+    """An answer that needs no waiting."""
+    return answer
 
 
 def _headers(lines: str | None) -> tuple[tuple[str, str], ...]:

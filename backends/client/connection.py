@@ -23,7 +23,7 @@ from backends.client.answer import Answer, How
 from backends.client.framing import BadFraming, Framing
 from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, STAMP, Clock, stamped_socket
 
-BATCH = 32
+BATCH = 16
 """Events handled in one wake-up: about 0.4 ms, after which the event loop looks at departures again."""
 READ_BYTES = 65536
 READ, WRITE = 1, 4
