@@ -135,11 +135,13 @@ def ending(tmp_path):
     return tmp_path / "model", place, tokens
 
 
-def test_an_answer_ends_with_the_models_own_end(ending):
-    """Without it every answer of a real model would run on into nonsense."""
+@pytest.mark.parametrize("policy", ["sarathi", "vllm-v0", "orca:2", "static:3"])
+def test_an_answer_ends_with_the_models_own_end(ending, policy):
+    """Without it every answer of a real model would run on into nonsense, under whatever policy."""
     folder, place, tokens = ending
     asked = [Sampling(40), Sampling(40, ignore_eos=True), Sampling(40, min_tokens=place + 5), Sampling(place + 1)]
-    heard = run(f"engine:model={folder}", lambda s: answers(s, prompts(1, 300) * 4, *asked))
+    spec = f"engine:model={folder},policy={policy},kv_blocks=12"
+    heard = run(spec, lambda s: answers(s, prompts(1, 300) * 4, *asked))
     stopped, ignoring, longer, last = heard
 
     assert (tokens[: place + 1], "stop") == (stopped.tokens, stopped.end)
