@@ -258,9 +258,10 @@ class _Prober:
             self.cautions.append("the probe's answer broke off without finish_reason: such answers count as truncated")
         details = chunks.inside(said.usage.get("prompt_tokens_details"))
         server = heard.headers.get("Server")
+        dropped = tuple(Dropped(name, self._cost(name, cost)) for name, cost in self.dropped)
         self.found = Capabilities(
             ask=self.ask,
-            dropped=tuple(self.dropped),
+            dropped=dropped,
             usage=_usage_form(heard),
             role_early=heard.early,
             done=said.done,
@@ -270,8 +271,15 @@ class _Prober:
             max_model_len=chunks.whole(entry.get("max_model_len")) or chunks.whole(meta.get("n_ctx")),
             server=None if server is None else self.talk.shown(server),
             kind=_kind(entry.get("owned_by"), server),
-            cautions=(*(f"the server refuses {name}: {cost}" for name, cost in self.dropped), *self.cautions),
+            cautions=(*(f"the server refuses {name}: {cost}" for name, cost in dropped), *self.cautions),
         )
+
+    def _cost(self, name: str, cost: str) -> str:
+        """What leaving a field out costs, when all is settled."""
+        instead = "min_tokens" if self.ask.min_tokens else "generation_config" if self.ask.generation_config else None
+        if name in ("ignore_eos", "min_tokens") and instead is not None:
+            return f"{instead} asks for the length of answers instead"
+        return cost
 
 
 def _usage_form(heard: Heard) -> UsageForm | None:
