@@ -11,7 +11,7 @@ import asyncio
 import importlib
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -33,6 +33,8 @@ TTFT_S, ITL_S = 0.2, 0.05
 """What the null server does, and what a server is expected to do: 20 tokens a second, as people read."""
 FILL_S, FILL_RPS = 0.5, 1_000.0
 """How long the streams that are there from the beginning take to begin at least, and how many of them a second."""
+LEAST_REQUESTS, LEAST_TOKENS = 50, 4
+"""A 99th percentile of fewer requests says nothing; answers of fewer tokens have next to no gaps."""
 MOST_EVENTS_RPS = 40_000.0
 """What the null server can send from one core; more streams than that makes are not tried."""
 MOST_RPS = 1_000.0
@@ -74,6 +76,16 @@ class Load:
             rate_rps, max(1, round(min(streams, most))), max(1, prompt_tokens), round(output_tokens), ttft_s, itl_s
         )
 
+    def seen_in(self, seconds: float) -> Load:
+        """As many streams and tokens a second, of shorter answers where too few would begin in so many seconds."""
+        rate_rps = max(self.rate_rps, LEAST_REQUESTS / seconds)
+        if rate_rps == self.rate_rps:
+            return self
+        spare_s = max(0.0, self.streams / rate_rps - self.ttft_s)
+        fitting = 1 + int(spare_s / self.itl_s) if self.itl_s else self.output_tokens
+        shorter = replace(self, rate_rps=rate_rps, output_tokens=min(self.output_tokens, max(LEAST_TOKENS, fitting)))
+        return replace(shorter, streams=max(self.streams, round(rate_rps * shorter.lasts_s)))
+
     @property
     def lasts_s(self) -> float:
         """From the arrival of a request to its last token."""
@@ -112,7 +124,7 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
     """
     if not isinstance(remote, Aimed):
         raise BackendError("This backend cannot be aimed at a server of ours.")
-    load = Load.planned(schedule.table)
+    load = Load.planned(schedule.table).seen_in(seconds)
     server = importlib.import_module(NULL_SERVER)
     with server.running(server.Timing(load.ttft_s, load.itl_s)) as url:
         twin = remote.aimed_at(url, server.MODEL)
@@ -171,7 +183,7 @@ def drawn(load: Load, seconds: float, fill_s: float = FILL_S, seed: int = 0) -> 
 def errors(
     records: Sequence[RequestRecord], told: Mapping[str, Told], epoch_s: float, window_s: tuple[float, float]
 ) -> Errors:
-    """What the client saw against what the server did: requests due, and gaps begun, within the window of the run.
+    """What the client saw against what the server did: requests due, answers and gaps ended within the window.
 
     A request that failed, or of which one side saw another number of tokens, has no error; it is counted elsewhere.
     """
@@ -183,13 +195,13 @@ def errors(
         seen, written = np.asarray(record.token_s), np.asarray(truth.written_s)
         if len(seen) != len(written) or not len(seen):
             continue
-        off_s = np.abs(np.diff(seen) - np.diff(written))
-        run_s = written[1:] - epoch_s
-        itl.append(off_s[(run_s >= window_s[0]) & (run_s < window_s[1])])
-        if not window_s[0] <= record.scheduled_s < window_s[1]:
+        off_s, ends_s = np.abs(np.diff(seen) - np.diff(written)), written[1:] - epoch_s
+        itl.append(off_s[(ends_s >= window_s[0]) & (ends_s < window_s[1])])
+        if window_s[0] <= record.scheduled_s < window_s[1]:
+            lateness.append(record.sent_s - record.scheduled_s)
+            ttft.append(abs((seen[0] - record.sent_s) - (written[0] - truth.arrived_s)))
+        if not window_s[0] <= written[-1] - epoch_s < window_s[1]:
             continue
-        lateness.append(record.sent_s - record.scheduled_s)
-        ttft.append(abs((seen[0] - record.sent_s) - (written[0] - truth.arrived_s)))
         e2e.append(abs((seen[-1] - record.sent_s) - (written[-1] - truth.arrived_s)))
         if len(seen) > 1:
             tpot.append(abs((seen[-1] - seen[0]) - (written[-1] - written[0])) / (len(seen) - 1))

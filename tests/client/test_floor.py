@@ -55,6 +55,26 @@ def test_more_streams_than_the_null_server_can_feed_are_not_tried() -> None:
     assert 2000 == load.streams
 
 
+@pytest.mark.parametrize(("rate_rps", "output_tokens"), [(3.0, 200), (0.1, 200), (20.0, 1), (0.5, 1000)])
+def test_a_slow_schedule_is_measured_with_enough_requests(rate_rps: float, output_tokens: int) -> None:
+    """The client's error would be told from two requests, or not at all."""
+    planned = Load(rate_rps, max(1, round(rate_rps * Load(1, 1, 1, output_tokens).lasts_s)), 100, output_tokens)
+    load = planned.seen_in(2.0)
+
+    assert 50 <= 2.0 * load.rate_rps
+    assert output_tokens >= load.output_tokens
+    assert load.output_tokens >= min(4, output_tokens)
+    assert load.streams >= planned.streams
+    assert load.streams == pytest.approx(load.rate_rps * load.lasts_s, rel=0.1)
+
+
+def test_a_fast_schedule_is_measured_as_it_is() -> None:
+    """The client would be measured under a load that the run never has."""
+    load = Load(100.0, 500, 100, 97)
+
+    assert load == load.seen_in(2.0)
+
+
 @pytest.mark.parametrize(("streams", "output_tokens"), [(1, 1), (50, 7), (200, 64), (200, 5000)])
 def test_all_streams_are_there_from_the_beginning_to_the_end(streams: int, output_tokens: int) -> None:
     """A measurement of two seconds would see an empty client, because its streams last for longer than that."""
