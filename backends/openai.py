@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from harness.api import Content, CountedBy, Request, Scraper, Status, Step, TokenEvent
 
-FILES_BESIDES = 64
-"""Files that a sender may need for other things than connections."""
+FILES_BESIDES, FILES_WANTED = 64, 65536
+"""Open files: what a sender may need for other things than connections, and the limit that it asks for in any case."""
 TOKEN_S = 0.03
 FIRST_S = 0.5
 """How long an answer takes, for want of anything better, when connections are opened ahead."""
@@ -135,17 +135,20 @@ class OpenAI:
 
         Raises UsageError when this machine may not open as many files.
         """
-        count = self._warm_count(rate_rps, output_tokens)
-        needed = 2 * count + FILES_BESIDES
-        allowed = allow_open_files(max(needed, 65536))
-        if allowed < count + FILES_BESIDES:
+        expected = math.ceil(rate_rps * (FIRST_S + TOKEN_S * output_tokens))
+        allowed = allow_open_files(max(2 * expected + FILES_BESIDES, FILES_WANTED))
+        if allowed < expected + FILES_BESIDES:
             raise UsageError(
-                f"About {count} connections are needed, and this machine allows {allowed} open files; raise the hard "
-                "limit ('ulimit -Hn'), or use more senders."
+                f"About {expected} connections are needed, and this machine allows {allowed} open files; raise the "
+                "hard limit ('ulimit -Hn'), or use more senders."
             )
         pool = self._connections(sender)
-        await pool.warm(count)
-        if self.warm != 0 and not self._threaded():
+        idle_is_harmless = not any(known.kind in THREADED for known in self._known)
+        if self.warm is not None:
+            await pool.warm(self.warm)
+        elif idle_is_harmless:
+            await pool.warm(min(WARM_MOST, expected))
+        if self.warm != 0 and idle_is_harmless:
             pool.spare = SPARE + math.ceil(rate_rps / len(self._places) * max(SPARE_S, 2 * pool.slowest_connect_s))
 
     def start_clock(self, epoch_s: float) -> None:
@@ -341,16 +344,6 @@ class OpenAI:
             self._pool = Pool(targets, limits, self.route, sender, self._reader.started)
             self._pool.start_clock(self._epoch_s)
         return self._pool
-
-    def _threaded(self) -> bool:
-        return any(known.kind in THREADED for known in self._known)
-
-    def _warm_count(self, rate_rps: float, output_tokens: float) -> int:
-        if self.warm is not None:
-            return self.warm
-        if self._threaded():
-            return 0
-        return min(WARM_MOST, math.ceil(rate_rps * (FIRST_S + TOKEN_S * output_tokens)))
 
 
 async def _told(answer: Answer) -> Answer:

@@ -1,0 +1,198 @@
+"""The backend as the harness meets it: options, copies for senders, departures at once, nothing secret told."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import resource
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from backends.openai import OpenAI
+from harness.api import Ended, Request
+from harness.errors import BackendError, UsageError
+from harness.registry import make
+
+if TYPE_CHECKING:
+    from backends.client.answer import Answer
+
+
+def test_the_options_are_found_by_their_names() -> None:
+    """A user could not say where the server is."""
+    backend = make("backends", "openai:url=http://127.0.0.1:1/v1,model=m,api=completions,timeout=5min,idle_s=30")
+
+    assert ("http://127.0.0.1:1/v1", "m", "completions", 300.0, 30.0) == (
+        backend.url,
+        backend.model,
+        backend.api,
+        backend.timeout_s,
+        backend.idle_s,
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("openai:timeout_s=0", "timeout_s must be more than 0"),
+        ("openai:warm=-1", "warm must not be negative"),
+        ("openai:prompt=ids", "prompt=ids needs api=completions"),
+        ("openai:api=chats", "api must be one of chat, completions, got 'chats'. Did you mean 'chat'?"),
+        ("openai:route=round", "route must be one of"),
+    ],
+)
+def test_a_wrong_option_is_told_in_a_sentence(spec: str, says: str) -> None:
+    """A slip would end in a traceback, or in a run that asks something else."""
+    with pytest.raises(UsageError, match=r"^'openai:") as caught:
+        make("backends", spec)
+
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"header": "no-colon"}, "'no-colon' is no header"),
+        ({"extra_body": "[1]"}, "--extra-body must be a JSON object such as"),
+        ({"extra_body": "{"}, "--extra-body must be a JSON object:"),
+        ({"ca": "/nowhere.pem"}, "No certificates of authorities in ca '/nowhere.pem': No such file or directory."),
+        ({"client_cert": "/nowhere.pem"}, "No certificate with its private key in client_cert"),
+        ({"proxy": "socks5://127.0.0.1:1"}, "'socks5://127.0.0.1:1' is no proxy that can be used"),
+        ({"key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),
+        ({"url": "ftp://127.0.0.1"}, "'ftp://127.0.0.1' is no address of a server"),
+    ],
+)
+def test_what_cannot_be_used_is_told_before_the_run(options: dict, says: str) -> None:
+    """A missing file would be met in the middle of a run, or end in a traceback."""
+    given = {"url": "https://127.0.0.1:9/v1", "model": "m", **options}
+
+    with pytest.raises(UsageError) as caught:
+        asyncio.run(OpenAI(**given).open(object()))
+
+    assert says in str(caught.value)
+
+
+def test_a_host_without_an_address_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A misspelt host would end in a traceback."""
+
+    async def nowhere(*_: object, **__: object) -> None:
+        raise OSError(-2, "Name or service not known")
+
+    async def run() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", nowhere)
+        await OpenAI(url="http://no.such.host/v1").open(object())
+
+    with pytest.raises(BackendError, match=r"No address of the host 'no\.such\.host' can be found: Name or service"):
+        asyncio.run(run())
+
+
+def test_a_sender_gets_a_copy_without_connections(scripted: Callable, opened: Callable) -> None:
+    """A second sender could not start, or would write to the sockets of the first."""
+    server = scripted(calm={})
+
+    async def run() -> tuple[list[object], list[object]]:
+        async with opened(server.url("calm")) as backend:
+            copy: OpenAI = pickle.loads(pickle.dumps(backend))  # noqa: S301
+            try:
+                request = Request(3, 0.0, 5, 4)
+                one = [e async for e in backend.submit(request)]
+                two = [e async for e in copy.submit(request)]
+                return one, two
+            finally:
+                await copy.close()
+
+    one, two = asyncio.run(run())
+
+    assert len(one) == len(two)
+    assert ["ok", "ok"] == [e.status for e in (one[-1], two[-1]) if isinstance(e, Ended)]
+
+
+def test_a_request_leaves_when_it_is_fetched_not_when_its_answer_is_awaited(
+    scripted: Callable, opened: Callable
+) -> None:
+    """Every departure would be late by a turn of the event loop."""
+    server = scripted(calm={})
+
+    async def run() -> tuple[Answer, Answer]:
+        async with opened(server.url("calm")) as backend:
+            first = await backend.fetch(Request(0, 0.0, 5, 4))  # its connection is kept
+            backend.prepare(Request(1, 0.0, 5, 4))
+            pool = backend._pool
+            assert pool is not None
+            before_s = pool.clock.now_s()
+            waiting = backend.fetch(Request(1, 0.0, 5, 4))
+            after_s = pool.clock.now_s()
+            answer = await waiting
+            assert answer.sent_s is not None
+            assert before_s <= answer.sent_s <= after_s
+            return first, answer
+
+    first, answer = asyncio.run(run())
+
+    assert ("complete", "complete", None) == (first.how, answer.how, answer.connect_s)
+
+
+def test_a_fetch_that_is_cancelled_hangs_up(scripted: Callable, opened: Callable) -> None:
+    """The server would go on computing for nobody."""
+    server = scripted(silent={"fault": "silence"})
+
+    async def run() -> str:
+        async with opened(server.url("silent")) as backend:
+            server.arm("silent")
+            task = asyncio.create_task(backend.fetch(Request(0, 0.0, 5, 4)))
+            await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return repr(backend._pool)
+
+    assert asyncio.run(run()).startswith("<Pool 0 calls")
+
+
+def test_what_is_told_of_a_backend_is_plain_data_without_its_key(
+    scripted: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """run.json could not be written, or would give the key away."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-key")
+    server = scripted(calm={})
+
+    async def run() -> str:
+        async with opened(server.url("calm"), header="X-Api-Key: hidden-too") as backend:
+            told = json.dumps([backend.describe(), backend.sender_facts(), backend.redact("sk-very-secret-key")])
+            return told + repr(backend)
+
+    told = asyncio.run(run())
+
+    assert "very-secret" not in told
+    assert '"stamps"' in told
+
+
+def test_a_machine_that_allows_too_few_files_is_told_before_the_run(
+    scripted: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half-way through, requests would fail for want of files."""
+    server = scripted(calm={})
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+
+    async def run() -> None:
+        async with opened(server.url("calm")) as backend:
+            await backend.connect(0, 1000.0, 100.0)
+
+    with pytest.raises(UsageError, match="this machine allows 100 open files"):
+        asyncio.run(run())
+
+
+def test_several_servers_are_asked_each_and_share_the_requests(scripted: Callable, opened: Callable) -> None:
+    """The second server would get fields that it refuses, or no requests at all."""
+    one, two = scripted(calm={}), scripted(calm={})
+
+    async def run() -> set[str]:
+        async with opened(f"{one.url('calm')}|{two.url('calm')}") as backend:
+            answers = [await backend.fetch(Request(k, 0.0, 5, 4)) for k in range(4)]
+            assert 2 == len(backend.describe()["addresses"])
+            return {answer.address for answer in answers}
+
+    assert 2 == len(asyncio.run(run()))
