@@ -178,9 +178,10 @@ async def _run(
     try:
         with quiet_process():
             outcome = await driver.run(go.epoch_s)
-        outbox.send(tally)
+            seen = watch.facts()  # before the collector is let loose again
         loop = type(asyncio.get_running_loop()).__name__
-        outbox.send(Done(outcome, {"sent": outcome.sent, "loop": loop, **watch.facts(), **job.backend.sender_facts()}))
+        outbox.send(tally)
+        outbox.send(Done(outcome, {"sent": outcome.sent, "loop": loop, **seen, **job.backend.sender_facts()}))
     except Exception as error:  # noqa: BLE001  # whatever broke, the other process must hear of it
         *_, last = traceback.extract_tb(error.__traceback__)
         where = f"{Path(last.filename).name}, line {last.lineno}"

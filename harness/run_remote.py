@@ -54,7 +54,8 @@ class RemoteRun:
                 folder.update({"server": dict(scraper.facts())})
             await self._measure_client(folder)
             outcome = await self._send(folder, scraper, signals)
-            await self._measure_client(folder)
+            if outcome.ended == "finished":  # whoever ended it early does not wait for more
+                await self._measure_client(folder)
             self.recounted = await self.backend.recount()
             folder.update({"backend": dict(self.backend.describe())})
             return outcome
