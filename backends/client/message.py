@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -48,27 +48,41 @@ class _Idle:
 
 def message(answer: Answer) -> Message:
     """Parse the reads of an answer, as far as they go. Interim responses (1xx) are skipped."""
+    return _parsed(answer.data, ended=answer.how not in ("timeout", "cancelled"))
+
+
+def _parsed(reads: Sequence[bytes], *, ended: bool) -> Message:
     idle = _Idle()
     parser = HttpResponseParser(
-        cast("BaseProtocol", idle), cast("AbstractEventLoop", idle), _BODY_BYTES,
-        max_line_size=_LINE_BYTES, max_field_size=_LINE_BYTES, read_until_eof=True,
-    )  # fmt: skip
+        cast("BaseProtocol", idle), cast("AbstractEventLoop", idle), _BODY_BYTES, read_until_eof=True
+    )
     found, body = Message(), cast("Any", None)
-    try:
-        for index, data in enumerate(answer.data):
+    for index, data in enumerate(reads):
+        try:
             heads = parser.feed_data(data)[0]
             if heads and body is None:
                 body = _enter(found, heads)
-            if body is not None:
-                if piece := body.read_nowait(-1):
-                    found.pieces.append(piece)
-                    found.reads.append(index)
-                if body.is_eof():
-                    return found
-        _end(parser, answer, found, body)
-    except HttpProcessingError as error:
-        found.fault = f"malformed HTTP: {_first_line(error.message)}"
-        _rest(found, body, len(answer.data) - 1)
+            piece = body.read_nowait(-1) if body is not None else b""
+        except HttpProcessingError as error:
+            if len(data) > 1:
+                return _byte_by_byte(reads, index, ended=ended)
+            found.fault = f"malformed HTTP: {_first_line(error.message)}"
+            return found
+        if piece:
+            found.pieces.append(piece)
+            found.reads.append(index)
+        if body is not None and body.is_eof():
+            return found
+    if ended and body is not None:
+        _end(parser, found)
+    return found
+
+
+def _byte_by_byte(reads: Sequence[bytes], index: int, *, ended: bool) -> Message:
+    """The parser gives nothing of a read with a fault in it: feed that one in bytes, to keep what came before."""
+    data = reads[index]
+    found = _parsed([*reads[:index], *(data[i : i + 1] for i in range(len(data)))], ended=ended)
+    found.reads = [min(read, index) for read in found.reads]
     return found
 
 
@@ -81,27 +95,16 @@ def _enter(found: Message, heads: Any) -> Any:  # aiohttp's messages carry no pu
     return None
 
 
-def _end(parser: HttpResponseParser, answer: Answer, found: Message, body: object) -> None:
+def _end(parser: HttpResponseParser, found: Message) -> None:
     """The reads are over and the body is not, by its framing."""
-    if body is None or answer.how in ("timeout", "cancelled"):
-        return
     try:
         parser.feed_eof()
     except ContentLengthError:
         found.fault = "the body is shorter than its length"
     except TransferEncodingError:
         found.cut = True
-
-
-def _rest(found: Message, body: Any, index: int) -> None:  # a stream of aiohttp, or None
-    """What the parser had understood of a read before it met the fault."""
-    try:
-        piece = body.read_nowait(-1) if body is not None else b""
-    except Exception:  # noqa: BLE001  # the stream itself holds the fault
-        return
-    if piece:
-        found.pieces.append(piece)
-        found.reads.append(index)
+    except HttpProcessingError as error:
+        found.fault = f"malformed HTTP: {_first_line(error.message)}"
 
 
 def _first_line(text: str) -> str:

@@ -37,6 +37,9 @@ CASES = {
         {"fault": "close", "fault_at": 3, "framing": "close"}, status="truncated", tokens=3, events=3
     ),
     "closed before the finish": case({"fault": "close", "fault_at": 8}, status="truncated", counted_by="events"),
+    "garbage in the middle": case({"fault": "garbage", "fault_at": 3}, status="error", tokens=3, events=3),
+    "garbage for an answer": case({"fault": "garbage"}, status="error", http=None, **NOTHING),
+    "left open after [DONE]": case({"left_open": True}),
     # silence
     "silent before the head": case({"fault": "silence"}, {"timeout_s": 0.4}, status="timeout", http=None, **NOTHING),
     "silent before the first token": case(

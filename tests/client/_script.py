@@ -20,9 +20,9 @@ REJECTED = (429, 503, 529)
 class Script:
     """How a server answers. The defaults are a well-behaved server; every field is one quirk or one fault.
 
-    `tokens` None answers as many as were asked. Tokens are counted from 0; `fault` ("reset", "close", "silence",
-    "stall") happens before event `fault_at`, or before the head when that is None; a count of events means the end
-    of the answer, before its finish. Times are in seconds after the request.
+    `tokens` None answers as many as were asked. Events are counted from 0; `fault` ("reset", "close", "silence",
+    "stall", "garbage": bytes that are no HTTP) happens before event `fault_at`, or before the head when that is None;
+    a count of events means the end of the answer, before its finish. Times are in seconds after the request.
     """
 
     # the answer
@@ -66,6 +66,7 @@ class Script:
     cut_bytes: int | None = None
     pause_s: float = 0.0
     late_head: bool = False
+    left_open: bool = False
     early_hints: bool = False
     content_type: str = "text/event-stream; charset=utf-8"
     # its faults
@@ -111,6 +112,7 @@ class Script:
             fault=None,
             close_next=0,
             every=1,
+            left_open=False,
             location=None,
             tokens=None,
             finish=self.finish or "length",
@@ -487,7 +489,7 @@ def expected(script: Script, api: str, body: dict) -> Expected:
     if script.page is not None or script.plain:
         return Expected("error", error="stream" if script.plain else None)
     frames = _until_broken(answer(script, api, body).frames)
-    cut = script.fault in ("reset", "close", "silence")
+    cut = script.fault in ("reset", "close", "silence", "garbage")
     sent = frames[: faulted(script, frames)] if cut else frames
     before_head = cut and (script.fault_at is None or (script.late_head and not sent))
     if before_head:
@@ -519,7 +521,7 @@ def _status(
         return "error", "grief" if script.error_at is not None else None
     if script.fault == "silence" and cut:
         return "timeout", None
-    if script.fault == "reset":
+    if script.fault in ("reset", "garbage"):
         return "error", None
     if script.fault == "close" and script.framing == "length":
         return "error", None

@@ -315,6 +315,9 @@ class _Connection(asyncio.Protocol):
             if not await self._write(seen, script, frame, head):
                 return "hung up"
             head = b""
+        if script.left_open:
+            await self._gone.wait()
+            return "left open"
         self._transport.write(plan.end)
         if not plan.keeps:
             self._transport.close()
@@ -333,6 +336,9 @@ class _Connection(asyncio.Protocol):
         if script.fault == "stall":
             return await self._stall(script)
         if script.fault == "silence":
+            await self._gone.wait()
+        elif script.fault == "garbage":
+            self._transport.write(b"what now?\r\n" * 3)
             await self._gone.wait()
         else:
             # the bytes of before must have left: a reset throws away what the kernel still holds for the reader

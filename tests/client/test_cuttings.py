@@ -216,3 +216,14 @@ def test_a_text_that_looks_like_the_end_of_a_stream_is_none(script: Any, word: s
             for piece in answered(data[: stop + 1], (start, stop), "complete").data:
                 reads.append(piece)
                 assert not framing.take(reads)
+
+
+@pytest.mark.parametrize("garbage", [b"what now?\r\n", b"\x00" * 40, b"FFFFFFFFFFFFFFFFFF\r\n"])
+def test_tokens_that_came_in_one_read_with_garbage_are_kept(script: Any, garbage: bytes) -> None:
+    """A proxy that breaks a stream would take with it what it had passed on before."""
+    data, marks = wire(script, script.Script(), "chat")
+    whole = data[: marks[4][0] + 2]  # with the line end of the chunk
+
+    events, ended = read(answered(whole + garbage, (), "failed"))
+
+    assert ("error", 5) == (ended.status, len(events)), ended.error
