@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help demo test lint check perf clean
+.PHONY: help demo test lint check perf nightly clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +21,7 @@ demo: $(STAMP) ## run the main job on the built-in engine, about a minute
 	$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1
 
 test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest --ignore=tests/perf
+	$(BIN)/python -m pytest --ignore=tests/perf --ignore=tests/real/nightly
 
 lint: $(STAMP) ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
@@ -39,6 +40,11 @@ perf: $(STAMP) ## measure client, simulator, schedules, traces and engine on thi
 	$(BIN)/python tests/perf/engine_throughput.py
 	$(BIN)/python tests/perf/served_beside_direct.py
 	$(BIN)/python tests/perf/latency_beside_measurements.py
+
+nightly: $(STAMP) ## install other people's servers and clients under .nightly/ (5 GB), and try them
+	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
+	$(BIN)/python -m pytest tests/real
+	$(BIN)/python tests/real/clients.py
 
 clean: ## remove the environment and caches; runs stay
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

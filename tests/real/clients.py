@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -66,8 +67,8 @@ class Truth:
     tokens: int
 
 
-def called(command: Sequence[str | Path], folder: Path, **env: str) -> str:
-    """Standard output of a client, run at low priority; AssertionError with its words when it fails or hangs."""
+def called(command: Sequence[str | Path], folder: Path, good: Sequence[int] = (0,), **env: str) -> str:
+    """Standard output of a client; AssertionError with its words when it hangs or ends with a code not `good`."""
     folder.mkdir(parents=True, exist_ok=True)
     quiet = {"DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "NO_COLOR": "1",
              "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HOME": str(folder)}  # fmt: skip
@@ -81,7 +82,7 @@ def called(command: Sequence[str | Path], folder: Path, **env: str) -> str:
         os.killpg(process.pid, signal.SIGKILL)
         output, complaints = process.communicate()
         complaints += f"\nit did not end within {PATIENCE_S} s"
-    assert process.returncode == 0, (
+    assert process.returncode in good, (
         f"{command[0]} ended with {process.returncode}:\n{output[-2000:]}\n{complaints[-4000:]}"
     )
     return output
@@ -118,8 +119,31 @@ def curl(programs: Path, server: Server) -> Report:
         if "data: [DONE]" not in stream:
             errors.append("no [DONE]")
         firsts_s.append(float(first_s))
-    version = called(["curl", "--version"], server.folder / "curl").split()[1]
-    return Report(version, REQUESTS - len(errors), errors, ttft_s=median(firsts_s))
+    curl_version = called(["curl", "--version"], server.folder / "curl").split()[1]
+    return Report(curl_version, REQUESTS - len(errors), errors, ttft_s=median(firsts_s))
+
+
+def bench(programs: Path, server: Server) -> Report:
+    """Ours, at a constant rate that keeps as many streams open; TTFT from when a request was due."""
+    from harness.folder import load
+
+    folder = server.folder / "bench"
+    command = [
+        programs / "bench", "run", "--backend", f"openai:url={server.url}/v1,model={server.model}",
+        "--arrivals", "constant",
+        "--rate", f"{STREAMS / 0.4}", "--requests", f"{REQUESTS}", "--calibrate", "off", "--out", folder / "told",
+        "--lengths", f"fixed:prompt={PROMPT_TOKENS},output={TOKENS}",
+    ]  # fmt: skip
+    called(command, folder, (0, 1, 4, 5))  # a busy machine makes it tell that it was late
+    rows = load(folder / "told").requests.to_pylist()
+    good = [row for row in rows if row["status"] == "ok"]
+    return Report(
+        version("bench"), len(good), [f"{row['status']}: {row['error']}" for row in rows if row["status"] != "ok"],
+        ttft_s=median(row["token_s"][0] - row["scheduled_s"] for row in good),
+        itl_s=median(b - a for row in good for a, b in pairwise(row["token_s"])),
+        tpot_s=median((row["token_s"][-1] - row["token_s"][0]) / (row["output_tokens"] - 1) for row in good),
+        tokens=sum(row["output_tokens"] for row in good),
+    )  # fmt: skip
 
 
 def guidellm(programs: Path, server: Server) -> Report:
@@ -225,10 +249,17 @@ def langchain(programs: Path, server: Server) -> Report:
 
 
 CLIENTS = {
-    "curl": (None, curl), "openai": (None, openai), "openai 2": ("openai2", openai), "litellm": ("litellm", litellm),
-    "langchain-openai": ("langchain", langchain), "guidellm": ("guidellm", guidellm), "aiperf": ("aiperf", aiperf),
-    "vllm bench, chat": ("vllm", vllm_bench), "vllm bench, completions": ("vllm", vllm_bench_completions),
-}  # fmt: skip
+    "bench": (None, bench),
+    "curl": (None, curl),
+    "openai": (None, openai),
+    "openai 2": ("openai2", openai),
+    "litellm": ("litellm", litellm),
+    "langchain-openai": ("langchain", langchain),
+    "guidellm": ("guidellm", guidellm),
+    "aiperf": ("aiperf", aiperf),
+    "vllm bench, chat": ("vllm", vllm_bench),
+    "vllm bench, completions": ("vllm", vllm_bench_completions),
+}
 """Name, environment under .nightly (None: the project's own), function."""
 
 

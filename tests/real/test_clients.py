@@ -25,7 +25,7 @@ def engine(clients, tiny, tmp_path_factory):
         yield url, log
 
 
-@pytest.mark.parametrize("name", ["curl", "openai"])
+@pytest.mark.parametrize("name", ["bench", "curl", "openai"])
 @pytest.mark.parametrize("behind", ["null", "engine"])
 def test_a_client_ends_without_errors_and_with_the_right_counts(clients, tiny, tmp_path, request, name, behind):
     """If this failed, the first program that somebody points at `bench serve` would break."""
@@ -38,7 +38,7 @@ def test_a_client_ends_without_errors_and_with_the_right_counts(clients, tiny, t
     assert ([], clients["REQUESTS"]) == (list(report.errors), report.completed)
     assert (clients["REQUESTS"], 0) == (real.answers, real.failed)
     assert report.tokens in (None, real.tokens)
-    assert report.ttft_s > real.ttft_s or name == "curl"  # curl stops at the head of the answer
+    assert report.ttft_s > real.ttft_s or name == "curl"  # which stops at the head of the answer
 
 
 def test_the_library_hears_the_text_of_our_engine(engine, tokenizer, greedy, kit):

@@ -45,7 +45,7 @@ def vllm(environment, tiny, kit, tmp_path_factory) -> Iterator[Callable[[str], s
                 log, port = folder / f"log-{kind}", kit.free_port()
                 command = vllm_command(programs, tiny(kind), kind, port)
                 process = stack.enter_context(kit.running(command, log, env))
-                kit.wait_ready(f"http://127.0.0.1:{port}/health", process, log, 280)
+                kit.wait_ready(f"http://127.0.0.1:{port}/health", process, log, 600)
                 started[kind] = f"http://127.0.0.1:{port}"
             return started[kind]
 

@@ -10,6 +10,8 @@ import pytest
 from backends.openai import OpenAI
 from harness.api import Request
 
+pytestmark = pytest.mark.timeout(900)  # vLLM takes minutes to start on a busy machine
+
 APIS = pytest.mark.parametrize("api", ["chat", "completions"])
 KINDS = pytest.mark.parametrize("kind", ["ascii", "bytes"])
 
@@ -85,7 +87,7 @@ def test_transformers_is_ok_without_done(transformers_serve, tiny, said, kit, ap
     ]
     assert ["length"] * 4 == [one.exchange.finish_reason for one in heard]
     assert not found["done"]
-    assert {"ignore_eos", "continuous_usage_stats"} <= {dropped["field"] for dropped in found["dropped"]}
+    assert "ignore_eos" in {dropped["field"] for dropped in found["dropped"]}
 
 
 def test_transformers_says_hello_before_it_computes(transformers_serve, tiny, said, kit):

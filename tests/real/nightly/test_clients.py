@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)  # vLLM takes minutes to start on a busy machine
+
 NAMES = [
     "openai 2", "litellm", "langchain-openai", "guidellm", "aiperf", "vllm bench, chat", "vllm bench, completions",
 ]  # fmt: skip
@@ -18,7 +20,6 @@ def null(clients, tmp_path_factory):
         yield url, log
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_client_ends_without_errors(clients, environment, null, tiny, tmp_path, name):
     """If this failed, a benchmark that people know could not be tried against a known truth."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.timeout(900)  # vLLM takes minutes to start on a busy machine
+
 KINDS = pytest.mark.parametrize("kind", ["ascii", "bytes"])
 
 
