@@ -152,10 +152,9 @@ async def with_bench(url: str, plan: Plan) -> list[Row]:
         os.sched_setaffinity(0, [plan["server_core"]])
         with quiet_process():
             os.nice(10)
-            outcome = await senders.run()
+            await senders.run()
         await senders.close()
     await backend.close()
-    print(outcome, senders.facts, file=sys.stderr)
     at = kept.epoch_s
     return [
         [str(r.request_id), at + (r.sent_s or 0.0), [at + s for s in r.token_s], None if r.status == "ok" else r.error]

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,14 +100,14 @@ def cpu_s(pid: int) -> float:
 def others_s() -> float:
     """CPU time that this machine has spent on processes that are not of this benchmark, seconds."""
     ticks = os.sysconf("SC_CLK_TCK")
-    user, nice, system, _, _, irq, softirq, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
+    user, nice, system, _, _, _, _, steal = map(int, Path("/proc/stat").read_text().split()[1:9])
     ours = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             fields = path.read_text().rpartition(")")[2].split()
             if int(fields[2]) == os.getpgrp():
                 ours += int(fields[11]) + int(fields[12])
-    return (user + nice + system + irq + softirq + steal - ours) / ticks
+    return (user + nice + system + steal - ours) / ticks
 
 
 def measure(case: Case) -> Result:
@@ -194,6 +194,31 @@ def line(case: Case, result: Result) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Goal:
+    """A limit that our client keeps in one of its cases, in the unit that is printed."""
+
+    what: str
+    streams: int
+    busy: bool
+    limit: float
+    of: Callable[[Result], float]
+
+
+def p99_ms(values: np.ndarray) -> float:
+    """Of seconds."""
+    return float(np.quantile(values, 0.99)) * 1e3 if len(values) else float("nan")
+
+
+GOALS = [
+    *(Goal("error of TTFT, p99 ms", n, False, 0.1, lambda r: p99_ms(r.errors.ttft)) for n in (100, 500, 1000, 2000)),
+    Goal("error of TTFT, p99 ms", 500, True, 0.2, lambda r: p99_ms(r.errors.ttft)),
+    Goal("error of single gaps, p99 ms", 1000, False, 0.5, lambda r: p99_ms(r.errors.itl)),
+    Goal("CPU us per token", 2000, False, 20.0, lambda r: r.cpu_s_per_token * 1e6),
+    Goal("lateness, p99 ms", 1000, False, 1.0, lambda r: p99_ms(r.errors.lateness)),
+]
+
+
 def main() -> None:
     """Every client at every number of streams, quiet and busy."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -207,11 +232,22 @@ def main() -> None:
         sys.exit("two cores are needed: one for the server, one for the client")
     pair = (usable[0], usable[1])
     print(f"server on core {pair[0]}, client on core {pair[1]}, load {os.getloadavg()[0]:.1f} before\n\n{HEADER}")
+    seen = {}
     for busy in given.cores.split(","):
         for streams in map(int, given.streams.split(",")):
             for client in given.clients.split(","):
                 case = Case(client, streams, busy == "busy", given.seconds, pair)
-                print(line(case, measure(case)), flush=True)
+                result = measure(case)
+                print(line(case, result), flush=True)
+                if client == "bench":
+                    seen[streams, case.busy] = result
+    print()
+    for goal in GOALS:
+        if (found := seen.get((goal.streams, goal.busy))) is not None:
+            value = goal.of(found)
+            said = "met" if value <= goal.limit and not found.failed else "NOT met"
+            case_text = f"{goal.streams} streams, {'busy' if goal.busy else 'quiet'}"
+            print(f"{said:7} {goal.what:28} {case_text:20} {value:8.3f} of {goal.limit:g}")
 
 
 if __name__ == "__main__":
