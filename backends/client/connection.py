@@ -175,6 +175,9 @@ class EpollPoller:
                 connection = by_fd.get(fd)
                 if connection is not None:
                     connection.ready(what)
+        except Exception as error:  # noqa: BLE001  # a bug of ours: it ends this request, and no other waits for ever
+            assert connection is not None
+            connection.fail(f"{type(error).__name__}: {error}")
         finally:
             self._awake = False
         while self._closing:
@@ -218,7 +221,10 @@ class LoopPoller:
 
     def _ready(self, connection: Connection, what: int) -> None:
         self.clock.sample()
-        connection.ready(what)
+        try:
+            connection.ready(what)
+        except Exception as error:  # noqa: BLE001  # as above
+            connection.fail(f"{type(error).__name__}: {error}")
         self.clock.caught_up()
 
 
@@ -396,6 +402,10 @@ class Connection:
             return
         if done:
             self._complete()
+
+    def fail(self, why: str) -> None:
+        """End whatever this connection is doing."""
+        self._lose("failed", why)
 
     def look_again(self) -> None:
         """The answer has been silent: see whether its end was overlooked because other bytes came after it."""

@@ -157,6 +157,7 @@ class Pool:
         """What this sender knows of its connections, for run.json."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         connect_s = sorted(self._connect_s)
+        wire = self._whole_wire()
         return {
             "sent": self._sent,
             "stamps": "process" if self.lags.reads and self.lags.process_stamps == self.lags.reads else "kernel",
@@ -171,11 +172,20 @@ class Pool:
             "connections_most": self._opened_most,
             "connect_p99_s": connect_s[int(0.99 * len(connect_s))] if connect_s else None,
             "resent": self._resent,
-            "segments": self.wire.segments,
-            "retransmits": self.wire.retransmits,
+            "segments": wire.segments,
+            "retransmits": wire.retransmits,
             "open_files": open_files(self._opened_most - self._open_now),
             "open_files_limit": soft,
         }
+
+    def _whole_wire(self) -> Wire:
+        """What TCP did for the connections that are closed and those that are open."""
+        wire = Wire(self.wire.segments, self.wire.retransmits)
+        under_way = [call.connection for call in self._calls.values()]
+        for connection in [*under_way, *(c for idle in self._idle for c in idle)]:
+            if connection is not None and connection.stage == "open":
+                wire.count(connection.sock)
+        return wire
 
     def close(self) -> None:
         """Hang up on everybody. Safe to call twice."""

@@ -211,6 +211,25 @@ def test_an_answer_that_breaks_off_is_told_with_what_came(says: bytes) -> None:
     assert ("failed" if says == b"nonsense" else "closed") == answer.how
 
 
+@pytest.mark.parametrize("epoll", [True, False])
+def test_a_bug_of_ours_ends_the_request_that_met_it(epoll: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request would hang for ever, and with it the run."""
+    if not epoll:
+        monkeypatch.delattr(select, "epoll", raising=False)
+
+    def bug(self: object, reads: object) -> bool:
+        raise ZeroDivisionError("a bug")
+
+    async def run() -> Answer:
+        async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+            monkeypatch.setattr(connection.Framing, "take", bug)
+            return await pool.send(1, rest())
+
+    answer = asyncio.run(run())
+
+    assert ("failed", "ZeroDivisionError: a bug") == (answer.how, answer.why)
+
+
 # TLS
 
 

@@ -164,6 +164,23 @@ def test_a_connection_that_was_idle_for_long_is_never_used_again(monkeypatch: py
     assert ([(0, 0), (1, 0), (2, 0)], 3) == played(good, use)
 
 
+def test_the_facts_of_a_sender_count_what_happened() -> None:
+    """A client that lost packets, or had no files left, would be taken for a sound one."""
+
+    async def use(made: Pool, servers: list[Server]) -> dict[str, object]:
+        await asyncio.gather(*(made.send(k, REST) for k in range(3)))
+        await made.send(3, REST)
+        return dict(made.facts())
+
+    facts = played(good, use)
+    counts = ("sent", "reads", "connections_opened", "connections_most", "resent", "retransmits", "clock_steps")
+
+    assert [4, 4, 3, 3, 0, 0, 0] == [facts[name] for name in counts]
+    assert facts["segments"] >= 4 or not facts["segments"]
+    assert 0 <= facts["read_lag_p50_s"] <= facts["read_lag_p99_s"] <= facts["read_lag_max_s"]
+    assert 3 <= facts["open_files"] <= facts["open_files_limit"]
+
+
 @pytest.mark.parametrize("end", ["close", "reset"])
 def test_a_reused_connection_that_proves_closed_is_replaced_once(end: str) -> None:
     """A request that the server never saw would count as its failure."""
