@@ -1,0 +1,104 @@
+"""Where a server is, by which of its addresses, and what it and a proxy are told."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+
+import pytest
+
+from backends.client import connection, target
+from backends.client.pool import Pool, Target
+from harness.errors import UsageError
+
+
+def found(monkeypatch: pytest.MonkeyPatch, url: str, *addresses: tuple) -> target.Place:
+    async def told(*_: object, **__: object) -> list:
+        return [(family, socket.SOCK_STREAM, 6, "", address) for family, address in addresses]
+
+    async def run() -> target.Place:
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", told)
+        return await target.find(url)
+
+    return asyncio.run(run())
+
+
+def test_of_several_addresses_one_that_answers_is_tried_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each connection to 'localhost' would begin with a refusal, and every TTFT contain it."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_server(("127.0.0.1", 0)) as closed:
+        good, bad = listener.getsockname(), closed.getsockname()
+        closed.close()
+        place = found(monkeypatch, "http://localhost:8000/v1", (socket.AF_INET, bad), (socket.AF_INET, good))
+
+    assert [good, bad] == [address for _, address in place.addresses]
+
+
+def test_addresses_that_are_no_internet_addresses_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection would be tried to a kind of address that this client cannot speak to."""
+    place = found(monkeypatch, "http://h/v1", (socket.AF_UNIX, ("x", 1)), (socket.AF_INET, ("127.0.0.1", 80)))
+
+    assert [(int(socket.AF_INET), ("127.0.0.1", 80))] == list(place.addresses)
+
+
+@pytest.mark.parametrize(
+    ("url", "label"),
+    [
+        ("http://h/v1", "h:80"),
+        ("https://h/v1", "h:443"),
+        ("http://user:pass@h:8000/v1", "h:8000"),
+        ("http://[::1]:8000/v1", "[::1]:8000"),
+    ],
+)
+def test_a_server_is_named_by_host_and_port_alone(url: str, label: str) -> None:
+    """A password in a URL would stand in every row of the table."""
+    assert label == target.Place(url, ()).label
+
+
+def test_proxies_of_the_environment_are_named_not_used() -> None:
+    """A run would go through a proxy that nobody named, and measure it."""
+    assert ["https_proxy", "ALL_PROXY"] == target.proxies_set(
+        {"https_proxy": "http://p", "ALL_PROXY": "x", "HOME": "/"}
+    )
+
+
+def test_a_certificate_file_that_holds_none_is_told(tmp_path) -> None:
+    """A wrong file would end in an error of OpenSSL."""
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_text("nothing")
+
+    with pytest.raises(UsageError, match="it holds none in PEM form"):
+        target.Trust(ca=str(wrong)).context()
+    with pytest.raises(UsageError, match="it holds none in PEM form"):
+        target.Trust(client_cert=str(wrong)).context()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (errno.EADDRNOTAVAIL, "no local port is left"),
+        (errno.EMFILE, "too many open files"),
+        (errno.EACCES, "Permission"),
+    ],
+)
+def test_a_machine_without_room_for_a_connection_says_what_is_missing(
+    code: int, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit of the client's machine would look like a server that is down."""
+
+    def full(family: int) -> None:
+        raise OSError(code, "full")
+
+    async def run() -> str | None:
+        peer = connection.Peer([(socket.AF_INET, ("127.0.0.1", 9))] * 2, "server")
+        pool = Pool([Target(b"GET / HTTP/1.1\r\n", peer, "server")])
+        try:
+            answer = await pool.send(1, b"\r\n")
+            pool.check()
+            return f"{answer.how}: {answer.why}"
+        finally:
+            pool.close()
+
+    monkeypatch.setattr(connection, "stamped_socket", full)
+
+    assert says in str(asyncio.run(run()))
