@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import statistics
 import time
 from itertools import pairwise
 
@@ -137,6 +138,15 @@ def test_no_token_is_seen_before_the_server_says_it_was_made(client, content, ki
         assert (
             prefill_s + decode_s < one.events[-1].at_s - one.ended.sent_s + 1e-3
         )  # it rounds, and counts to its own end
+
+
+def test_decoding_took_as_long_as_the_server_says(client, kit):
+    """If this failed, our stamps would stretch or shrink the time between tokens: two clocks of one thing differ."""
+    requests = [Request(i, 0.0, 100, 200) for i in range(15)]
+    heard = asyncio.run(kit.listen(client("ascii", "completions"), make("content", "tokens"), requests))
+    ratios = [(one.events[-1].at_s - one.events[0].at_s) / one.exchange.server_decode_s for one in heard]
+
+    assert 0.95 < statistics.median(ratios) < 1.05
 
 
 def test_stamps_are_in_order_and_of_the_kernel(client, content, kit):
