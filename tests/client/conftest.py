@@ -146,3 +146,21 @@ def ask(opened: Callable) -> Callable:
         return outcomes
 
     return run
+
+
+@pytest.fixture
+def run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable:
+    """`run_here(*arguments, **environment)`: `bench` in this process and an empty folder; (exit code, out, err)."""
+    from harness.cli import main
+
+    def run(*arguments: str, **environment: str) -> tuple[int, str, str]:
+        monkeypatch.chdir(tmp_path)
+        for name, value in ({"COLUMNS": "100"} | environment).items():
+            monkeypatch.setenv(name, value)
+        capfd.readouterr()
+        code = main(list(arguments))
+        out, err = capfd.readouterr()
+        assert "Traceback" not in out + err, err
+        return code, out, err
+
+    return run

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import pickle
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,10 +36,8 @@ def _hold(texts: dict[str, str]) -> None:
     assert [] == [(where, secret) for where, text in texts.items() for secret in SECRETS if secret in text]
 
 
-def _ended(process: subprocess.Popen[str], path: Path) -> dict[str, str]:
-    out, err = process.communicate(timeout=60)
-    assert "Traceback" not in err, err
-    return {"standard output": out, "standard error": err, **dict(_texts(path))}
+def _ended(told: tuple[int, str, str], path: Path) -> dict[str, str]:
+    return {"code": str(told[0]), "standard output": told[1], "standard error": told[2], **dict(_texts(path))}
 
 
 def _url(server: Any) -> str:
@@ -58,12 +55,12 @@ def _arguments(url: str, *more: str) -> list[str]:
 @pytest.mark.parametrize(
     "quirk", [{"metrics": "vllm:num_requests_running 1\n"}, {"echo": True, "every": 2}], ids=["good", "echoing"]
 )
-def test_a_run_leaves_no_key_behind(quirk: dict, scripted: Callable, bench: Callable, tmp_path: Path) -> None:
+def test_a_run_leaves_no_key_behind(quirk: dict, scripted: Callable, run_here: Callable, tmp_path: Path) -> None:
     """Whoever is shown a report could use the account of whoever made it; a server may even send the key back."""
     server = scripted(it=quirk)
     server.arm_measured()
 
-    texts = _ended(bench(*_arguments(_url(server)), OPENAI_API_KEY=KEY), tmp_path)
+    texts = _ended(run_here(*_arguments(_url(server)), OPENAI_API_KEY=KEY), tmp_path)
 
     _hold(texts)
     sent = server.of("it")
@@ -74,27 +71,25 @@ def test_a_run_leaves_no_key_behind(quirk: dict, scripted: Callable, bench: Call
         assert any("it fell over" in text for name, text in texts.items() if name.startswith("requests"))
 
 
-def test_a_refused_key_is_not_repeated(scripted: Callable, bench: Callable, tmp_path: Path) -> None:
+def test_a_refused_key_is_not_repeated(scripted: Callable, run_here: Callable, tmp_path: Path) -> None:
     """The first thing that goes wrong would print the key into the log of a build."""
     server = scripted(it={"needs_key": "another"})
 
-    process = bench(*_arguments(_url(server)), OPENAI_API_KEY=KEY)
-    texts = _ended(process, tmp_path)
+    texts = _ended(run_here(*_arguments(_url(server)), OPENAI_API_KEY=KEY), tmp_path)
 
-    assert 3 == process.returncode
+    assert "3" == texts["code"]
     _hold(texts)
     assert "key" in texts["standard error"]
 
 
-def test_a_key_in_the_place_of_a_name_is_not_repeated(bench: Callable, scripted: Callable, tmp_path: Path) -> None:
+def test_a_key_in_the_place_of_a_name_is_not_repeated(run_here: Callable, scripted: Callable, tmp_path: Path) -> None:
     """Who gives the key itself as key_env would find it in the error."""
     server = scripted(it={})
     for option in ("key_env", "key_file"):
-        process = bench("run", "--backend", f"openai:url={server.url('it')},model=m,{option}={KEY}", "--requests", "2")
+        backend = f"openai:url={server.url('it')},model=m,{option}={KEY}"
+        texts = _ended(run_here("run", "--backend", backend, "--requests", "2"), tmp_path)
 
-        texts = _ended(process, tmp_path)
-
-        assert 2 == process.returncode
+        assert "2" == texts["code"]
         assert KEY not in texts["standard error"]
 
 
@@ -155,19 +150,12 @@ def test_errors_and_descriptions_of_the_client_hold_no_key(
     _hold({"error": error, **{f"facts {i}": str(f) for i, f in enumerate(facts)}})
 
 
-def test_a_password_in_an_address_is_refused_unseen(bench: Callable, tmp_path: Path) -> None:
+def test_a_password_in_an_address_is_refused_unseen(run_here: Callable, tmp_path: Path) -> None:
     """The password would stand in the list of processes, and would not be sent where it belongs."""
-    process = bench(
-        "run",
-        "--backend",
-        f"openai:url=http://me:{QUERY}@127.0.0.1:9/v1,model=m",
-        "--requests",
-        "2",
-        OPENAI_API_KEY=KEY,
-    )
+    backend = f"openai:url=http://me:{QUERY}@127.0.0.1:9/v1,model=m"
 
-    texts = _ended(process, tmp_path)
+    texts = _ended(run_here("run", "--backend", backend, "--requests", "2", OPENAI_API_KEY=KEY), tmp_path)
 
-    assert 2 == process.returncode
+    assert "2" == texts["code"]
     _hold(texts)
     assert "password" in texts["standard error"]
