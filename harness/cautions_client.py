@@ -183,12 +183,19 @@ def _reading(run: Run, senders: Senders) -> Iterator[Caution]:
 
 def _busy(senders: Senders) -> Iterator[Caution]:
     cpu, wait = most(senders, "cpu_share_max"), most(senders, "run_wait_share")
-    if cpu > CPU_SHARE or wait > RUN_WAIT_SHARE:
+    if cpu > CPU_SHARE:
         yield Caution(
             "busy-sender",
-            f"a sender used {cpu:.0%} of a core in its busiest second and waited {wait:.1%} of the time for one",
+            f"a sender used {cpu:.0%} of a core in its busiest second",
             "take more senders (--senders) where there are cores, or fewer streams",
-            {"cpu_share_max": cpu, "run_wait_share": wait},
+            {"cpu_share_max": cpu},
+        )
+    if wait > RUN_WAIT_SHARE:
+        yield Caution(
+            "waiting-sender",
+            f"a sender was ready and waited for a core {wait:.1%} of the time",
+            QUIETER,
+            {"run_wait_share": wait},
         )
     stall_s, pause_s = most(senders, "stall_max_s"), most(senders, "gc_max_s")
     if stall_s > STALL_S:

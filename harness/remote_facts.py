@@ -20,8 +20,8 @@ Senders: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 def is_remote(run: Run) -> bool:
-    """Whether the run went to a server through senders."""
-    return isinstance(run.info.get("client"), Mapping)
+    """Whether the run went to a server through senders; of one that was killed, as far as it had come."""
+    return run.http is not None or any(isinstance(run.info.get(name), Mapping) for name in ("client", "server"))
 
 
 def of_senders(info: Mapping[str, Any], key: str) -> list[float]:

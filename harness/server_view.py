@@ -79,13 +79,18 @@ class Series:
 
 
 class View:
-    """The metrics of a server during a run, by our words for them."""
+    """The metrics of a server during a run, by our words for them.
+
+    `read_s` are the times of the readings, `to_the_end` says whether the last one succeeded.
+    """
 
     def __init__(self, table: pa.Table, names: Mapping[str, str], model: str | None = None) -> None:
         self._names = names
         self._series = _series(table, model)
-        up = table.filter(pc.and_(pc.equal(table["name"], "up"), pc.equal(table["value"], 1.0)))
-        self.read_s: Floats = np.unique(up["time_s"].to_numpy())
+        up = table.filter(pc.equal(table["name"], "up"))
+        good = up["value"].to_numpy() == 1.0
+        self.read_s: Floats = np.unique(up["time_s"].to_numpy()[good])
+        self.to_the_end = bool(len(good) and good[-1])
 
     def knows(self, word: str) -> bool:
         """Whether the server has this quantity."""
@@ -145,13 +150,15 @@ def in_flight(requests: pa.Table, time_s: Floats) -> Floats:
 def compared(run: Run) -> list[dict[str, Any]]:
     """The rows for `run.json`: means, counts and what only the server knows.
 
-    Of a run that was killed nothing is judged, because what was under way has no record.
+    Nothing is judged where one side has no end: of a run that was killed, what was under way has no record; of a
+    server that could not be read a last time, its last sums are not known.
     """
     told = view(run)
     if told is None:
         return []
     rows = [asdict(row) for row in (*_latencies(run, told), *_counts(run, told), *_flight(run, told), *_own(told))]
-    return rows if run.info.get("state") != "running" else [{**row, "within": None} for row in rows]
+    whole = run.info.get("state") != "running" and told.to_the_end
+    return rows if whole else [{**row, "within": None} for row in rows]
 
 
 def cautions(rows: Sequence[Mapping[str, Any]]) -> Iterator[Caution]:

@@ -185,7 +185,9 @@ def _sending(run: Run) -> Iterator[str]:
 
 def _processes(run: Run) -> str:
     count = part(run.info, "client").get("senders")
-    return _numbers.count(count if isinstance(count, int) else len(senders_of(run.info)), "sender")
+    if not isinstance(count, int):
+        count = len(senders_of(run.info)) or (0 if run.http is None else pc.count_distinct(run.http["sender"]).as_py())
+    return _numbers.count(count, "sender")
 
 
 def _stamps(run: Run) -> str:

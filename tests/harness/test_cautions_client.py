@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from harness import cautions_client, conclude, resolution, server_view, slo
 from harness.drive import Outcome
 from harness.folder import Run
 from harness.gap_law import Law
+from harness.records import server_metrics_table
 from harness.run import exit_code
 
 RemoteRun = Callable[..., Run]
@@ -54,6 +56,7 @@ CASES: dict[str, dict[str, Any]] = {
     "slow-reader": {"sender": {"read_lag_p99_s": 0.0021}},
     "shared-reads": {"wire": {"shared_events": 2}},
     "busy-sender": {"sender": {"cpu_share_max": 0.81}},
+    "waiting-sender": {"sender": {"run_wait_share": 0.06}},
     "stalled-sender": {"sender": {"stall_max_s": 0.021}},
     "collected-garbage": {"sender": {"gc_max_s": 0.006}},
     "other-load": {"sender": {"other_load_cores": 0.21}},
@@ -139,9 +142,8 @@ def test_each_class_is_late_beside_its_own_bound(remote_run: RemoteRun) -> None:
 
 def test_other_runs_are_left_alone(remote_run: RemoteRun) -> None:
     """A simulation would be warned of its network."""
-    run = remote_run(**CASES["busy-sender"])
-    del run.info["client"]
-    run.info["floor"] = run.info["server"] = None
+    run = dataclasses.replace(remote_run(**CASES["no-salt"]), http=None)
+    run.info["client"] = run.info["floor"] = run.info["server"] = None
 
     assert few(codes(run)) == []
     assert "resolution" not in concluded(run)
@@ -247,3 +249,13 @@ def test_parts_of_a_quantity_are_added(remote_run: RemoteRun) -> None:
     rows = {row["name"]: row for row in server_view.compared(run)}
 
     assert rows["prompt tokens"]["server"] == 7200
+
+
+def test_a_server_that_was_gone_at_the_end_is_not_held_to_its_sums(remote_run: RemoteRun) -> None:
+    """A server that died would be said to lie about what it had done."""
+    run = remote_run(server_requests=2)
+    gone = server_metrics_table([(17.0, "up", 'instance="127.0.0.1:8000"', 0.0)])
+    run = dataclasses.replace(run, server_metrics=pa.concat_tables([run.server_metrics, gone]))
+
+    assert {row["within"] for row in server_view.compared(run)} == {None}
+    assert "shared-server" not in codes(run)
