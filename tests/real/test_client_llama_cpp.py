@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import subprocess
+import sys
 import time
 from itertools import pairwise
 
@@ -11,6 +13,7 @@ import pytest
 
 from backends.openai import OpenAI
 from harness.api import Request
+from harness.folder import load
 from harness.registry import make
 
 KINDS = pytest.mark.parametrize("kind", ["ascii", "bytes"])
@@ -197,3 +200,23 @@ def test_a_hang_up_frees_the_slot(client, content, kit, llama_cpp):
         return statuses
 
     assert ["cancelled"] * 4 == asyncio.run(run())
+
+
+def test_a_whole_run_keeps_what_the_server_counted(llama_cpp, tmp_path):
+    """If this failed, the tables and the metrics of a run against a real server would not agree with it."""
+    command = [
+        sys.executable, "-m", "harness", "run", "--backend", f"openai:url={llama_cpp('bytes')}/v1,api=completions",
+        "--rate", "20", "--requests", "40", "--lengths", "fixed:prompt=50,output=30", "--calibrate", "off",
+        "--out", tmp_path / "run",
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    run = load(tmp_path / "run")
+    said = {row["name"]: row for row in run.info["server"]["compared"]}
+
+    assert done.returncode in (0, 4), done.stderr  # a busy machine may make it late
+    assert ["ok"] * 40 == run.requests["status"].to_pylist()
+    assert [30] * 40 == run.requests["output_tokens"].to_pylist()
+    assert [50] * 40 == run.requests["prompt_tokens_server"].to_pylist()
+    assert {"usage"} == set(run.http["counted_by"].to_pylist())
+    assert "llama.cpp" == run.info["server"]["kind"]
+    assert said["output tokens"]["within"]

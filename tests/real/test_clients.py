@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 
 import pytest
@@ -29,6 +30,10 @@ def engine(clients, tiny, tmp_path_factory):
 @pytest.mark.parametrize("behind", ["null", "engine"])
 def test_a_client_ends_without_errors_and_with_the_right_counts(clients, tiny, tmp_path, request, name, behind):
     """If this failed, the first program that somebody points at `bench serve` would break."""
+    if name == "curl" and shutil.which("curl") is None:
+        pytest.skip("there is no curl on this machine")
+    if name == "openai":
+        pytest.importorskip("openai")
     url, log = request.getfixturevalue(behind)
     server = clients["Server"](url, "null" if behind == "null" else "tiny", tiny("bytes"), tmp_path)
     environment, run = clients["CLIENTS"][name]
@@ -38,7 +43,7 @@ def test_a_client_ends_without_errors_and_with_the_right_counts(clients, tiny, t
     assert ([], clients["REQUESTS"]) == (list(report.errors), report.completed)
     assert (clients["REQUESTS"], 0) == (real.answers, real.failed)
     assert report.tokens in (None, real.tokens)
-    assert report.ttft_s > real.ttft_s or name == "curl"  # which stops at the head of the answer
+    assert report.ttft_s > real.ttft_s or name != "openai"  # curl stops at the head, and ours at the kernel's stamp
 
 
 def test_the_library_hears_the_text_of_our_engine(engine, tokenizer, greedy, kit):
@@ -96,6 +101,7 @@ def test_the_library_that_hangs_up_frees_the_engine(engine, kit):
     assert last["finish_reason"] not in ("length", "stop")
 
 
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
 def test_curl_reads_the_routes_that_clients_ask(null):
     """If this failed, clients that look around before they start would give up."""
     url, _ = null
