@@ -54,8 +54,9 @@ def message(answer: Answer) -> Message:
 def _parsed(reads: Sequence[bytes], *, ended: bool) -> Message:
     idle = _Idle()
     parser = HttpResponseParser(
-        cast("BaseProtocol", idle), cast("AbstractEventLoop", idle), _BODY_BYTES, read_until_eof=True
-    )
+        cast("BaseProtocol", idle), cast("AbstractEventLoop", idle), _BODY_BYTES,
+        max_line_size=_LINE_BYTES, max_field_size=_LINE_BYTES, read_until_eof=True,
+    )  # fmt: skip
     found, body = Message(), cast("Any", None)
     for index, data in enumerate(reads):
         try:

@@ -154,6 +154,14 @@ def test_fewer_bytes_than_promised_are_an_error() -> None:
     assert (1, "error") == (len(tokens), ended.status) and "shorter" in (ended.error or "")
 
 
+def test_a_long_header_is_no_fault() -> None:
+    """A gateway with large cookies would fail every request."""
+    head = HEAD.replace(b"\r\n\r\n", b"\r\nSet-Cookie: a=" + b"x" * 20_000 + b"\r\n\r\n")
+    _, ended, _ = read(answer(chunk("a"), chunk("", "stop") + DONE, head=head))
+
+    assert "ok" == ended.status
+
+
 def test_compressed_answers_are_read_all_the_same() -> None:
     """A proxy that compresses against our wish would make every answer malformed."""
     import gzip
