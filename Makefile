@@ -31,8 +31,9 @@ lint: $(STAMP) ## format, lint, types, import rules
 
 check: lint test ## what CI runs: lint and tests
 
-perf: $(STAMP) ## measure client, simulator, schedules, traces and engine on this machine
+perf: $(STAMP) ## measure client, server, simulator, schedules, traces and engine on this machine
 	$(BIN)/python tests/perf/client_accuracy.py
+	$(BIN)/python tests/perf/server_lateness.py
 	$(BIN)/python tests/perf/simulator_speed.py --long 1000000
 	$(BIN)/python tests/perf/simulator_speed.py --flat 1000000 --policy vllm-v0
 	$(BIN)/python tests/perf/schedule_drawing.py

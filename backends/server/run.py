@@ -8,6 +8,7 @@ import gc
 import importlib
 import logging
 import signal
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 SERVICES = ("engine", "null", "sim")
 KEEP_ALIVE_S = 75.0
+GARBAGE_S = 600.0
 NOT_HTTP = (HttpProcessingError, web.RequestPayloadError)
 _HOUSEKEEPING_S = 5.0
 
@@ -167,8 +169,9 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
     try:
         async with serving(options) as running:
             ready(running)
-            gc.freeze()  # what is here now stays: no collection needs to look at it
+            tidying = asyncio.create_task(_tidy(running.front))
             await ended.wait()
+            tidying.cancel()
             left = running.front.open
             if left:
                 say(f"Ending: {left} answers may finish within {options.grace_s:g} s; Ctrl-C again ends them now.")
@@ -177,6 +180,22 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
             raise
     if running is not None:
         say(running.front.truth.lateness.line())
+
+
+async def _tidy(front: Front) -> None:
+    """Collect garbage when nobody waits for tokens, and at least every ten minutes.
+
+    All streams stand still meanwhile (40 ms with 1,000 of them); only closed connections leave cycles, some 3 kB each.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    last_s = time.monotonic()
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING_S)
+        if not front.open or time.monotonic() - last_s > GARBAGE_S:
+            gc.collect()
+            last_s = time.monotonic()
 
 
 def _allow_many_connections() -> None:
