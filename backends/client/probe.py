@@ -270,7 +270,7 @@ class _Prober:
             cached_tokens="cached_tokens" in details or "cache_n" in said.timings,
             max_model_len=chunks.whole(entry.get("max_model_len")) or chunks.whole(meta.get("n_ctx")),
             server=None if server is None else self.talk.shown(server),
-            kind=_kind(entry.get("owned_by"), server),
+            kind=_kind(entry.get("owned_by"), server) or ("transformers" if self.ask.generation_config else None),
             cautions=(*(f"the server refuses {name}: {cost}" for name, cost in dropped), *self.cautions),
         )
 

@@ -201,6 +201,7 @@ def test_another_way_to_ask_for_a_length_is_tried(asked: Callable) -> None:
 
     assert found.ask.generation_config and ["ignore_eos", "min_tokens"] == [name for name, _ in found.dropped]
     assert all("generation_config asks for the length" in caution for caution in found.cautions)
+    assert "transformers" == found.kind
 
 
 def test_a_server_that_ignores_the_length_of_a_chat_is_asked_by_the_old_field(asked: Callable) -> None:
