@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from harness import cautions_client, fidelity, server_view, slo
 from harness.cautions import cautions, is_closed
 from harness.gap_law import Law
-from harness.remote_facts import part
+from harness.remote_facts import is_remote, part
 from harness.resolution import resolution
 from harness.summary import summarize
 from harness.validity import Verdict, judge
@@ -78,8 +78,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
 def _remote(run: Run, objective: Slo) -> dict[str, Any]:
     """What only a run against a remote server has: the server's own view, and what the client's error leaves open."""
     found: dict[str, Any] = {}
-    if isinstance(run.info.get("server"), dict):
-        found["server"] = {**run.info["server"], "compared": server_view.compared(run)}
+    if is_remote(run):
+        found["server"] = {**part(run.info, "server"), "compared": server_view.compared(run)}
     if (told := resolution(run.requests, objective, run.info.get("floor"))) is not None:
         found["resolution"] = told
     return found

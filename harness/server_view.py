@@ -40,6 +40,8 @@ FLIGHT_NEAR = 0.10
 FEW = 10
 """Readings below which the gauges are shown and not judged."""
 
+_TIMINGS = {"server_queue_s": "time in its queue", "server_ttft_s": "TTFT", "server_prefill_s": "prefill",
+            "server_decode_s": "decode"}  # fmt: skip
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _MODEL = ("model_name", "model")
 
@@ -148,17 +150,18 @@ def in_flight(requests: pa.Table, time_s: Floats) -> Floats:
 
 
 def compared(run: Run) -> list[dict[str, Any]]:
-    """The rows for `run.json`: means, counts and what only the server knows.
+    """The rows for `run.json`: means, counts and what only the server knows, by its metrics and in its answers.
 
     Nothing is judged where one side has no end: of a run that was killed, what was under way has no record; of a
     server that could not be read a last time, its last sums are not known.
     """
     told = view(run)
+    answers = [asdict(row) for row in _in_answers(run)]
     if told is None:
-        return []
+        return answers
     rows = [asdict(row) for row in (*_latencies(run, told), *_counts(run, told), *_flight(run, told), *_own(told))]
     whole = run.info.get("state") != "running" and told.to_the_end
-    return rows if whole else [{**row, "within": None} for row in rows]
+    return [*(rows if whole else [{**row, "within": None} for row in rows]), *answers]
 
 
 def cautions(rows: Sequence[Mapping[str, Any]]) -> Iterator[Caution]:
@@ -204,6 +207,17 @@ def _latencies(run: Run, told: View) -> Iterator[Compared]:
         floor_s = _floor_s(run.info, word)
         row = _compared(f"mean {name}", "s", client, told.mean_s(word), NEAR_S if floor_s is None else floor_s)
         yield row if whole or word == "ttft" else replace(row, within=None)
+
+
+def _in_answers(run: Run) -> Iterator[Compared]:
+    """Means of the times that the server puts into its answers."""
+    if run.http is None:
+        return
+    for column, name in _TIMINGS.items():
+        values = number(run.http, column)
+        kept = values[np.isfinite(values)]
+        if len(kept):
+            yield Compared(f"mean {name}, in its answers", "s", None, float(kept.mean()))
 
 
 def _floor_s(info: Mapping[str, Any], word: str) -> float | None:

@@ -90,12 +90,12 @@ def server_note(run: Run) -> str:
     pages = told.get("metrics_url")
     if not told or not isinstance(pages, list) or not pages:
         reason = f" ({clean(why, 200)})" if why else ""
-        return f"The server's own metrics were not read{reason}."
+        return f"The server's own metrics were not read{reason}"
     where = f"{clean(', '.join(map(str, pages)), 300)}, read {_numbers.count(told.get('scrapes'), 'time')}"
     lost = told.get("failed")
     gaps = f", {_numbers.count(lost, 'reading')} failed" if lost else ""
     if not told.get("kind"):
-        return f"From {where}{gaps}: no server that we know has such names."
+        return f"From {where}{gaps}: no server that we know has such names"
     return f"{_who(run)} says of itself ({where}{gaps})"
 
 
@@ -110,7 +110,7 @@ def server_line(run: Run) -> str:
     """The server's own view in one line, for a terminal: what both sides tell."""
     sides = [side for side in server(run) if side.difference != "-"]
     if not sides:
-        return server_note(run)
+        return f"{server_note(run)}."
     texts = [f"{s.name} {s.server}{_of(s)} (client {s.client}{', ' + s.said if s.apart else ''})" for s in sides]
     return f"{_who(run)} says: {', '.join(texts)}"
 

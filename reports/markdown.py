@@ -57,7 +57,7 @@ def _client(view: _view.View) -> str:
 
 def _server(view: _view.View) -> str:
     if not view.server:
-        return in_markdown(view.server_note, None)
+        return f"{in_markdown(view.server_note, None)}." if view.server_note else ""
     heads = ("quantity", "unit", "client", "server", "difference", "")
     rows = [(s.name, s.unit, s.client, s.server, s.difference, s.said) for s in view.server]
     return f"{in_markdown(view.server_note, None)}:\n\n{_table(heads, rows)}"

@@ -54,9 +54,8 @@ def _line(drawn: go.Figure, row: int, x: np.ndarray, y: np.ndarray, name: str, l
 
 def _finding(found: dict[str, np.ndarray]) -> str:
     running = found["running"]
-    texts = [
-        f"{_numbers.number(float(running.mean()))} requests were running in the mean, {running.max():,.0f} at most"
-    ]
+    mean = _numbers.number(float(running.mean()))
+    texts = [f"{mean} requests were running in the mean of the readings, {running.max():,.0f} at most"]
     if "waiting" in found:
         texts.append(f"requests waited at {_numbers.share(float((found['waiting'] > 0).mean()))} of the readings")
     if "kv_use" in found:

@@ -242,6 +242,13 @@ def test_a_stranger_is_not_compared(remote_run: RemoteRun) -> None:
     assert server_view.compared(dataclasses.replace(remote_run(), server_metrics=None)) == []
 
 
+def test_times_in_the_answers_are_told(remote_run: RemoteRun) -> None:
+    """What llama.cpp tells of its prefill, in each answer and not in its metrics, would be lost."""
+    run = dataclasses.replace(remote_run(wire={"server_prefill_s": 0.25}), server_metrics=None)
+
+    assert [("mean prefill, in its answers", 0.25)] == [(r["name"], r["server"]) for r in server_view.compared(run)]
+
+
 def test_parts_of_a_quantity_are_added(remote_run: RemoteRun) -> None:
     """llama.cpp counts cached tokens of prompts apart: its prompts would seem shorter than those that were sent."""
     run = remote_run()

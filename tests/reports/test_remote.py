@@ -84,6 +84,7 @@ def test_other_runs_have_no_such_parts(remote_run: RemoteRun) -> None:
     assert 'id="server"' not in html
     assert "client floor" not in html
     assert _remote.line(run) == _remote.server_note(run) == ""
+    assert "server's own" not in Markdown().render(concluded(run))
 
 
 def test_no_row_is_missed_by_less_than_the_error(remote_run: RemoteRun) -> None:
@@ -120,7 +121,9 @@ def test_gauges_of_the_server_are_drawn(remote_run: RemoteRun) -> None:
 
     assert not isinstance(figure, str)
     assert {"running", "sent and not ended (client)", "waiting", "KV memory"} == {t.name for t in figure.data}
-    assert finding(figure).startswith("2.12 requests were running in the mean, 3 at most; requests waited at 0.0%")
+    assert finding(figure).startswith(
+        "2.12 requests were running in the mean of the readings, 3 at most; requests waited at 0.0%"
+    )
     assert isinstance(bare, str)
 
 
