@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from backends.client import chunks, counting, lengths
 from backends.client.body import PATHS, Ask, Builder
 from backends.client.capabilities import COSTS, Capabilities, Dropped, TokenizeForm, UsageForm
+from backends.client.fields import SPELLING, WITHOUT
 from backends.client.talk import Heard, Talk
 from harness.api import Request, TextContent
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     import ssl as ssl_module
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from backends.client.secrets import Redaction
     from harness.api import Content
@@ -173,8 +174,8 @@ class _Prober:
             return True
         if heard.status not in (400, 422, 500):
             return False
-        sent = [name for name, without in _WITHOUT.items() if without(self.ask) is not None]
-        named = [name for name in sent if re.search(rf"\b{_SPELLING.get(name, name)}\b", words)]
+        sent = [name for name, without in WITHOUT.items() if without(self.ask) is not None]
+        named = [name for name in sent if re.search(rf"\b{SPELLING.get(name, name)}\b", words)]
         if "continuous_usage_stats" in sent and "include_usage" in named and "include_usage" not in words:
             named = ["continuous_usage_stats"]  # they name stream_options: perhaps only this part of it
         if not named and self._without_ids(words):
@@ -186,7 +187,7 @@ class _Prober:
         return bool(sent)
 
     def _drop(self, name: str) -> None:
-        without = _WITHOUT[name](self.ask)
+        without = WITHOUT[name](self.ask)
         if without is None:
             return
         if name == "max_completion_tokens":
@@ -312,32 +313,3 @@ async def _tokenize(talk: Talk, found: Capabilities) -> Capabilities:
         if status == 404:
             break
     return found
-
-
-def _without_usage(ask: Ask) -> Ask | None:
-    return replace(ask, include_usage=False) if ask.stream and ask.include_usage else None
-
-
-def _without_continuous(ask: Ask) -> Ask | None:
-    if ask.stream and ask.include_usage and ask.continuous_usage:
-        return replace(ask, continuous_usage=False)
-    return None
-
-
-_WITHOUT: Mapping[str, Callable[[Ask], Ask | None]] = {
-    "continuous_usage_stats": _without_continuous,
-    "ignore_eos": lambda ask: replace(ask, ignore_eos=False) if ask.ignore_eos else None,
-    "min_tokens": lambda ask: replace(ask, min_tokens=False) if ask.min_tokens else None,
-    "generation_config": lambda ask: replace(ask, generation_config=False) if ask.generation_config else None,
-    "max_completion_tokens": lambda ask: (
-        replace(ask, length_field="max_tokens") if ask.length == "max_completion_tokens" else None
-    ),
-    "include_usage": _without_usage,
-    "seed": lambda ask: replace(ask, seed=None) if ask.seed is not None else None,
-    "stop": lambda ask: replace(ask, stop=()) if ask.stop else None,
-    "top_p": lambda ask: replace(ask, top_p=None) if ask.top_p is not None else None,
-    "temperature": lambda ask: replace(ask, temperature=None) if ask.temperature is not None else None,
-}
-"""How to ask without a field; None where it is not asked with it. In the order of what is given up most gladly."""
-
-_SPELLING = {"include_usage": "(include_usage|stream_options)"}
