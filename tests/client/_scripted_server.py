@@ -380,8 +380,13 @@ def _refused(script: object, seen: Seen) -> bytes | None:
     if script.needs_key and seen.headers.get("authorization") != f"Bearer {script.needs_key}":
         return _script.whole(401, _script.error_body(f"Incorrect API key: {seen.headers.get('authorization')}"))
     if script.echo:
+        words = [
+            seen.headers.get("authorization", "").split(" ")[-1],
+            seen.headers.get("x-api-key"),
+            body.get("api_key"),
+        ]
         said = json.dumps({"headers": seen.headers, "body": body})
-        return _script.whole(500, _script.error_body(f"it fell over at {said}"))
+        return _script.whole(500, _script.error_body(f"it fell over {words} ({seen.query}) at {said}"))
     for name in script.refuse:
         value = body
         for part in name.split("."):

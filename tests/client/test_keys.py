@@ -15,7 +15,7 @@ import pytest
 from harness.api import Request
 from harness.errors import BenchError
 
-KEY = "sk-bench-7Q9xYtRw2LmZ"
+KEY = "Q7Q9xYtRw2LmZ-no-usual-form"
 HEADER = "hunter2-of-the-header"
 FIELD = "hunter3-of-the-body"
 QUERY = "hunter4-of-the-url"
@@ -85,12 +85,13 @@ def test_a_refused_key_is_not_repeated(scripted: Callable, run_here: Callable, t
 def test_a_key_in_the_place_of_a_name_is_not_repeated(run_here: Callable, scripted: Callable, tmp_path: Path) -> None:
     """Who gives the key itself as key_env would find it in the error."""
     server = scripted(it={})
+    key = "sk-bench-7Q9xYtRw2LmZ"
     for option in ("key_env", "key_file"):
-        backend = f"openai:url={server.url('it')},model=m,{option}={KEY}"
+        backend = f"openai:url={server.url('it')},model=m,{option}={key}"
         texts = _ended(run_here("run", "--backend", backend, "--requests", "2"), tmp_path)
 
         assert "2" == texts["code"]
-        assert KEY not in texts["standard error"]
+        assert key not in texts["standard error"]
 
 
 def test_a_key_is_read_from_a_file_or_a_named_variable(
