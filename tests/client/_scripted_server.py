@@ -403,6 +403,8 @@ def _refused(script: object, seen: Seen) -> bytes | None:
 def _other(script: object, seen: Seen) -> bytes:
     """The routes beside the two that answer."""
     path = seen.path
+    if script.location is not None:
+        return _script.whole(307, {}, Location=script.location)
     if path == "/v1/models" and script.models is not None:
         names = [script.model, *(f"{script.model}{i}" for i in range(2, script.models + 1))][: script.models]
         return _script.whole(200, {"object": "list", "data": [{"id": n, "object": "model"} for n in names]})
