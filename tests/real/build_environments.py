@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", choices=[*RECIPES, []], help="which to build; all by default")
     parser.add_argument("--torch-index", default="", help="package index that has torch for CPUs")
     given = parser.parse_args()
-    os.nice(10)
+    os.nice(5)
     if not (TOOLS / "bin" / "uv").exists():
         pip = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--target", str(TOOLS))
         subprocess.run([*pip, "uv"], check=True)

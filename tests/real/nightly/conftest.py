@@ -18,6 +18,7 @@ def transformers_serve(environment, tiny, kit, tmp_path_factory) -> Iterator[str
     (folder / "hub").mkdir()  # without this folder /v1/models answers 500
     command = [
         "nice",
+        "-n5",
         programs / "transformers",
         "serve",
         "--device",
@@ -55,7 +56,7 @@ def vllm(environment, tiny, kit, tmp_path_factory) -> Iterator[Callable[[str], s
 def vllm_command(programs: Path, model: Path, kind: str, port: int) -> list[str | Path]:
     """As a module, because the `vllm` program of this wheel asks for a package of another name."""
     return [
-        "nice", programs / "python", "-m", "vllm.entrypoints.openai.api_server", "--model", model,
+        "nice", "-n5", programs / "python", "-m", "vllm.entrypoints.openai.api_server", "--model", model,
         "--served-model-name", f"tiny-{kind}", "--host", "127.0.0.1", "--port", f"{port}", "--max-model-len", "2048",
         "--max-num-seqs", "8", "--dtype", "float32", "--enforce-eager",
     ]  # fmt: skip
@@ -72,6 +73,7 @@ def litellm_proxy(environment, llama_cpp, kit, tmp_path_factory) -> Iterator[tup
     )
     command = [
         "nice",
+        "-n5",
         programs / "litellm",
         "--config",
         folder / "config.yaml",
