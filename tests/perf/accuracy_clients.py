@@ -4,12 +4,15 @@
 
 `aiohttp` and `httpx` are written as benchmark clients mostly are: a task per request, a clock read at each line of the
 answer. `bare` is the least that Python can do: one epoll loop, the kernel's stamps, no HTTP. `bench` is ours as
-`bench run` uses it: one sender in a process of its own, and this one, on the server's core, reads the answers.
+`bench run` uses it: one sender in a process of its own, and this one, on the server's core, reads the answers;
+`unstamped` is the same with the times at which its process got to read, as on systems whose kernel does not stamp.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 import gc
 import json
 import os
@@ -135,12 +138,17 @@ async def with_httpx(url: str, plan: Plan) -> list[Row]:
         return await open_loop(plan, send)
 
 
-async def with_bench(url: str, plan: Plan) -> list[Row]:
-    """`backends.openai` sent by `harness.senders`, as a run does it."""
+async def with_bench(url: str, plan: Plan, *, stamped: bool = True) -> list[Row]:
+    """`backends.openai` sent by `harness.senders`, as a run does it; not `stamped`: with the times of its reads."""
     from backends.openai import OpenAI
     from harness.floor import Kept, Words
     from harness.senders import Senders
 
+    if not stamped:  # in this process, where answers are read; the sender does what it always does
+        as_arrived = OpenAI.read
+        OpenAI.read = lambda self, request, answer: as_arrived(  # type: ignore[method-assign]
+            self, request, dataclasses.replace(answer, stamp_s=answer.read_s)
+        )
     backend = OpenAI(url=url, model="null", api="completions", salt="none")
     await backend.open(Words())
     kept = Kept()
@@ -235,15 +243,20 @@ def _bytes(plan: Plan, name: str, tokens: int) -> bytes:
     return head.encode() + body
 
 
+CLIENTS = {
+    "aiohttp": with_aiohttp,
+    "httpx": with_httpx,
+    "bench": with_bench,
+    "unstamped": functools.partial(with_bench, stamped=False),
+}
+
+
 def main() -> None:
     """Send the plan and write down what was seen."""
     client, url, plan_path, out = sys.argv[1:5]
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     plan: Plan = json.loads(Path(plan_path).read_text())
-    if client == "bare":
-        rows = with_bare(url, plan)
-    else:
-        rows = asyncio.run({"aiohttp": with_aiohttp, "httpx": with_httpx, "bench": with_bench}[client](url, plan))
+    rows = with_bare(url, plan) if client == "bare" else asyncio.run(CLIENTS[client](url, plan))
     Path(out).write_text(json.dumps({"rows": rows}))
 
 
