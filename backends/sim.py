@@ -7,7 +7,7 @@ to the next event; stepping through it instead gives the same records, bit for b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
@@ -146,8 +146,8 @@ def _simulate(
     leap: bool,
 ) -> Iterator[RequestRecord]:
     replicas, log = cluster.replicas, steps.append if steps is not None else None
-    arrivals = _Arrivals(requests)
     recorded = model if isinstance(model, Recorded) else None
+    arrivals = _Arrivals(requests, recorded.sent_order if recorded is not None else None)
     coupled = follow_ups is not None and len(replicas) > 1  # what ends on one replica may arrive at another
     ending: list[tuple[float, int, list[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
     arrival_s = arrivals.next_s
@@ -207,26 +207,31 @@ def _simulate(
 
 
 class _Arrivals:
-    """The requests of the schedule and the follow-ups, in order of time; follow-ups go first at one instant."""
+    """The requests of the schedule and the follow-ups, in order of time.
 
-    __slots__ = ("_later", "_next", "_schedule", "next_s")
+    At one instant follow-ups go first, by id; where `rank` is given it orders all that arrive at one instant.
+    """
 
-    def __init__(self, schedule: Iterator[Request]) -> None:
+    __slots__ = ("_later", "_next", "_rank", "_schedule", "next_s")
+
+    def __init__(self, schedule: Iterator[Request], rank: Callable[[Request], tuple[float, int]] | None = None) -> None:
         self._schedule = schedule
-        self._later: list[tuple[float, int, Request]] = []  # heap
+        self._rank = rank
+        self._later: list[tuple[float, tuple[float, int], Request]] = []  # heap
         self._next = next(schedule, None)
         self.next_s = self._next.scheduled_s if self._next is not None else inf
 
     def add(self, follow_ups: Iterable[Request], now_s: float) -> None:
         """Requests that an answer brought about, none of them before `now_s`."""
         for request in follow_ups:
-            heappush(self._later, (max(request.scheduled_s, now_s), request.id, request))
+            rank = (0.0, request.id) if self._rank is None else self._rank(request)
+            heappush(self._later, (max(request.scheduled_s, now_s), rank, request))
         if self._later:
             self.next_s = min(self.next_s, self._later[0][0])
 
     def pop(self) -> Request:
         """The request that arrives at `next_s`."""
-        if self._later and self._later[0][0] == self.next_s:
+        if self._later and self._later[0][0] == self.next_s and not self._planned_first():
             request = heappop(self._later)[2]
         else:
             assert self._next is not None
@@ -236,6 +241,12 @@ class _Arrivals:
         if self._later and self._later[0][0] < self.next_s:
             self.next_s = self._later[0][0]
         return request
+
+    def _planned_first(self) -> bool:
+        planned = self._next
+        if self._rank is None or planned is None or planned.scheduled_s > self.next_s:
+            return False
+        return self._rank(planned) < self._later[0][1]
 
 
 def _ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float) -> list[float]:

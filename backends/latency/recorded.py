@@ -78,6 +78,10 @@ class Recorded:
             record.sent_s = self._arrived[record.request_id][1]
             yield record
 
+    def sent_order(self, request: Request) -> tuple[float, int]:
+        """What the run's scheduler saw at one instant it took in the order in which it had been sent."""
+        return self._arrived[request.id][1], request.id
+
     def next_start_s(self, replica: int) -> float:
         """When the next recorded step of a replica starts, inf after the last."""
         rows, place = self._rows.get(replica, []), self._next.get(replica, 0)

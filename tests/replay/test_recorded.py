@@ -8,9 +8,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from backends.latency.recorded import Recorded
 from backends.sim import Sim
+from harness.api import Request, RequestRecord, Step
 from harness.errors import NotValid, UsageError
-from harness.records import scheduled_table, to_table
+from harness.records import scheduled_table, steps_table, to_table
 from harness.releases import Releases
 from harness.schedule import Schedule, digest
 
@@ -82,3 +84,26 @@ def test_a_run_with_follow_ups_gives_itself_again(tmp_path, draw):
     assert [(r.request_id, r.scheduled_s, r.sent_s, list(r.token_s)) for r in records] == [
         (r.request_id, r.scheduled_s, r.sent_s, list(r.token_s)) for r in again
     ]
+
+
+@pytest.mark.parametrize("order", [(11, 5, 10), (10, 11, 5), (5, 11, 10)])
+def test_what_arrived_at_one_instant_is_taken_in_the_order_of_sending(order):
+    """On a busy machine the engine finds several requests at once, follow-ups among them; ids do not tell which led."""
+    first, planned = Request(0, 0.0, 4, 1), Request(5, 1.9, 5, 1)
+    follow_ups = [Request(i, 1.8, i, 1, session=i, after=(0,)) for i in (10, 11)]
+    sent_s = {0: 0.0} | {i: 1.95 + place / 100 for place, i in enumerate(order)}
+    arrived_s = {0: 0.0} | dict.fromkeys(order, 2.0)
+    records = [
+        RequestRecord(i, 0.0, sent_s[i], [], None, 1, 1, 1, "ok", arrived_s=arrived_s[i]) for i in (0, 5, 10, 11)
+    ]
+    steps = [Step(0, 0.0, 1.0, 4, 0, 0, 0, 1, 50)]
+    steps += [Step(0, 2.0 + k, 3.0 + k, i, 0, 0, 0, 1, 50) for k, i in enumerate(order)]
+    sim = Sim(policy="orca:max_batch=1", kv_blocks=60)
+    sim._model = object.__new__(Recorded)
+    sim._model.run, sim._model._next = "this run", {}
+    sim._model.load(steps_table(steps), to_table(records))
+    released = {0: follow_ups}
+    done = list(sim.simulate([first, planned], lambda record: released.pop(record.request_id, [])))
+
+    assert [0, *order] == [record.request_id for record in done]
+    assert [1.0, 3.0, 4.0, 5.0] == [record.token_s[0] for record in done]
