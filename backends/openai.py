@@ -19,7 +19,8 @@ from backends.client import stamps, target
 from backends.client.answer import Answer
 from backends.client.body import Api, Ask, Builder, base_url, sound_headers
 from backends.client.capabilities import Capabilities  # noqa: TC001  # harness.spec reads the annotations of fields
-from backends.client.pool import Limits, Pool, Route, Target, allow_open_files
+from backends.client.limits import Limits, allow_open_files
+from backends.client.pool import Pool, Route, Target
 from backends.client.reading import Reader
 from backends.client.recount import Recount, ServerTokenizer, local
 from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction
@@ -143,6 +144,7 @@ class OpenAI:
                 "hard limit ('ulimit -Hn'), or use more senders."
             )
         pool = self._connections(sender)
+        stamps.kernel_stamps()  # the kernel has begun to stamp when this returns
         idle_is_harmless = not any(known.kind in THREADED for known in self._known)
         if self.warm is not None:
             await pool.warm(self.warm)

@@ -1,8 +1,4 @@
-"""One connection to a server: a request goes out in one write, and every read is kept with the time of its arrival.
-
-Connections are driven by their own epoll object, which is a single file for the event loop: a read costs one system
-call and one Python call, and a wake-up handles at most `BATCH` of them, so that departures are not late.
-"""
+"""One connection to a server: a request goes out in one write, and every read is kept with the time of its arrival."""
 
 from __future__ import annotations
 
@@ -10,227 +6,30 @@ import asyncio
 import errno
 import math
 import os
-import select
 import socket
-import ssl
-import struct
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
-from backends.client.answer import Answer, How
 from backends.client.framing import BadFraming, Framing
-from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, STAMP, Clock, stamped_socket
+from backends.client.poller import READ, WRITE
+from backends.client.secure import NotSecureError, Secure
+from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, STAMP, stamped_socket
 
-BATCH = 16
-"""Events handled in one wake-up: about 0.4 ms, after which the event loop looks at departures again."""
+if TYPE_CHECKING:
+    from backends.client.answer import How
+    from backends.client.call import Call, Owner, Peer, Wire
+    from backends.client.poller import Poller
+
 READ_BYTES = 65536
-READ, WRITE = 1, 4
-"""EPOLLIN and EPOLLOUT; errors and hang-ups (8, 16) are seen by reading."""
-
 Stage = Literal["new", "connecting", "tunnel", "handshake", "open", "closed"]
-SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 Control = Sequence[tuple[int, int, bytes]]
 _unpack = STAMP.unpack
-_TCP_INFO = struct.Struct("=100xI32xI")
-"""struct tcp_info of linux/tcp.h: tcpi_total_retrans at byte 100, tcpi_segs_out at byte 136."""
 _MAY_WANT = "it may want a certificate of the client (client_cert=FILE)"
 _NO_ROOM = {
     errno.EADDRNOTAVAIL: "no local port is left; lower --rate, or send from several addresses",
     errno.EMFILE: "too many open files; raise the limit with 'ulimit -n'",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Where a connection goes: the addresses to try in turn, and what must happen before the first request.
-
-    `tunnel` is what a proxy is told first (CONNECT); `server_name` is what a certificate must name, with `tls`.
-    """
-
-    addresses: Sequence[tuple[int, SocketAddress]]
-    name: str
-    tls: ssl.SSLContext | None = None
-    server_name: str | None = None
-    tunnel: bytes | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """A request under way: what goes out for it, what has come, and who waits for the end."""
-
-    request_id: int
-    rest: bytes
-    future: asyncio.Future[Answer]
-    asked_s: float  # monotonic, when its fetch began
-    answer: Answer = field(default_factory=Answer)
-    connection: Connection | None = None
-    target: int = 0
-    refused_by: tuple[int, ...] = ()
-    heard_s: float = 0.0  # of the run: when the last bytes were read, or the request was sent
-    started: bool = False  # a first token is known to be among the reads
-
-
-@dataclass(slots=True)
-class Wire:
-    """What TCP did for all closed connections of a process; zero where the system does not tell."""
-
-    segments: int = 0
-    retransmits: int = 0
-
-    def count(self, sock: socket.socket) -> None:
-        """Add what this connection sent; to be called before it is closed."""
-        try:
-            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-            retransmits, segments = _TCP_INFO.unpack(info)
-        except (OSError, AttributeError, struct.error):
-            return
-        self.segments += segments
-        self.retransmits += retransmits
-
-
-class Owner(Protocol):
-    """What a connection tells its pool."""
-
-    def opened(self, connection: Connection) -> None:
-        """It can be sent to."""
-        ...
-
-    def ended(self, connection: Connection, how: How, why: str | None) -> None:
-        """Its call has ended, or it was lost: connecting, idle, or under way. `connection.call` tells."""
-        ...
-
-
-class Poller(Protocol):
-    """Tells connections that their sockets are ready."""
-
-    clock: Clock
-
-    def watch(self, connection: Connection, events: int) -> None:
-        """From now on call `connection.ready(events)`; `events` is READ or READ | WRITE."""
-        ...
-
-    def change(self, connection: Connection, events: int) -> None:
-        """Watch for other events."""
-        ...
-
-    def drop(self, connection: Connection) -> None:
-        """Stop watching, and close the socket as soon as no event of it can be pending."""
-        ...
-
-    def close(self) -> None:
-        """Let go of the event loop."""
-        ...
-
-
-class EpollPoller:
-    """An epoll object of its own, seen by the event loop as one readable file."""
-
-    __slots__ = ("_awake", "_by_fd", "_closing", "_epoll", "_loop", "clock")
-
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        self.clock = clock
-        self._loop = loop
-        self._awake = False
-        self._epoll = select.epoll()
-        self._by_fd: dict[int, Connection] = {}
-        self._closing: list[socket.socket] = []
-        loop.add_reader(self._epoll.fileno(), self._wake)
-
-    def __repr__(self) -> str:
-        return f"<EpollPoller {len(self._by_fd)} connections>"
-
-    def watch(self, connection: Connection, events: int) -> None:
-        """See `Poller`."""
-        self._by_fd[connection.fd] = connection
-        self._epoll.register(connection.fd, events)
-
-    def change(self, connection: Connection, events: int) -> None:
-        """See `Poller`."""
-        self._epoll.modify(connection.fd, events)
-
-    def drop(self, connection: Connection) -> None:
-        """See `Poller`. In a wake-up it is closed last: its number, given out again, would get its events."""
-        if self._by_fd.pop(connection.fd, None) is not None and not self._epoll.closed:
-            self._epoll.unregister(connection.fd)
-        if self._awake:
-            self._closing.append(connection.sock)
-        else:
-            connection.sock.close()
-
-    def close(self) -> None:
-        """See `Poller`."""
-        if not self._epoll.closed:
-            self._loop.remove_reader(self._epoll.fileno())
-            self._epoll.close()
-
-    def _wake(self) -> None:
-        events = self._epoll.poll(0, BATCH)
-        self.clock.sample()
-        by_fd = self._by_fd
-        self._awake = True
-        try:
-            for fd, what in events:
-                connection = by_fd.get(fd)
-                if connection is not None:
-                    connection.ready(what)
-        except Exception as error:  # noqa: BLE001  # a bug of ours: it ends this request, and no other waits for ever
-            assert connection is not None
-            connection.fail(f"{type(error).__name__}: {error}")
-        finally:
-            self._awake = False
-        while self._closing:
-            self._closing.pop().close()
-        if len(events) < BATCH and not self.clock.trusted:
-            self.clock.caught_up()
-
-
-class LoopPoller:
-    """The same by the event loop's own selector, where there is no epoll."""
-
-    __slots__ = ("_loop", "_writing", "clock")
-
-    def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
-        self.clock = clock
-        self._loop = loop
-        self._writing: set[int] = set()
-
-    def watch(self, connection: Connection, events: int) -> None:
-        """See `Poller`."""
-        self._loop.add_reader(connection.fd, self._ready, connection, READ)
-        self.change(connection, events)
-
-    def change(self, connection: Connection, events: int) -> None:
-        """See `Poller`."""
-        if events & WRITE and connection.fd not in self._writing:
-            self._writing.add(connection.fd)
-            self._loop.add_writer(connection.fd, self._ready, connection, WRITE)
-        elif not events & WRITE and connection.fd in self._writing:
-            self._writing.discard(connection.fd)
-            self._loop.remove_writer(connection.fd)
-
-    def drop(self, connection: Connection) -> None:
-        """See `Poller`."""
-        self.change(connection, READ)
-        self._loop.remove_reader(connection.fd)
-        connection.sock.close()
-
-    def close(self) -> None:
-        """See `Poller`."""
-
-    def _ready(self, connection: Connection, what: int) -> None:
-        self.clock.sample()
-        try:
-            connection.ready(what)
-        except Exception as error:  # noqa: BLE001  # as above
-            connection.fail(f"{type(error).__name__}: {error}")
-        self.clock.caught_up()
-
-
-def poller(clock: Clock, loop: asyncio.AbstractEventLoop) -> Poller:
-    """The best way of this system to watch many sockets."""
-    return EpollPoller(clock, loop) if hasattr(select, "epoll") else LoopPoller(clock, loop)
 
 
 class Connection:
@@ -240,7 +39,7 @@ class Connection:
     """
 
     __slots__ = ("_address", "_clock", "_framing", "_last_s", "_out", "_owner", "_poller", "_recvmsg", "_tls",
-                 "_tls_in", "_tls_out", "_tunnel", "_wire", "_writing", "answers", "began_s", "call", "fd",
+                 "_tunnel", "_wire", "_writing", "answers", "began_s", "call", "fd",
                  "idle_since_s", "opened_s", "peer", "sock", "stage", "target")  # fmt: skip
 
     def __init__(self, peer: Peer, target: int, owner: Owner, poller: Poller, wire: Wire) -> None:
@@ -260,7 +59,7 @@ class Connection:
         self._out = b""
         self._writing = False
         self._tunnel = b""
-        self._tls: ssl.SSLObject | None = None
+        self._tls: Secure | None = None
         self._address = 0
         self.stage: Stage = "new"
 
@@ -297,8 +96,8 @@ class Connection:
         call.heard_s = now_s
         self._last_s = max(self._last_s, now_s)
         if self._tls is not None:
-            self._tls.write(first + call.rest)
-            self._push()
+            self._tls.encrypt(first + call.rest)
+            self._push(self._tls)
             return
         try:
             written = self.sock.sendmsg((first, call.rest))
@@ -357,7 +156,7 @@ class Connection:
             return
         read_s = time.monotonic() - self._clock.epoch_s
         if self._tls is not None:
-            self._read_tls(data, control, read_s)
+            self._read_tls(self._tls, data, control, read_s)
         elif data:
             self._keep(data, control, read_s)
         else:
@@ -505,77 +304,54 @@ class Connection:
             self._open()
             return
         self.stage = "handshake"
-        self._tls_in, self._tls_out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = self.peer.tls.wrap_bio(self._tls_in, self._tls_out, server_hostname=self.peer.server_name)
-        self._shake()
+        self._tls = Secure(self.peer.tls, self.peer.server_name)
+        self._shake(self._tls)
 
-    def _shake(self) -> None:
-        assert self._tls is not None
+    def _shake(self, tls: Secure) -> None:
         try:
-            self._tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._push()
-        except (ssl.SSLError, ssl.CertificateError) as error:
-            self._push()
-            if self.stage != "closed":
-                self._lose("failed", f"no secure connection to {self.peer.name}: {_ssl_text(error)}")
-        else:
-            self._push()
-            if self.stage != "closed":
-                self._open()
+            done = tls.shake()
+        except NotSecureError as error:
+            self._push(tls)
+            self._not_secure(str(error))
+            return
+        self._push(tls)
+        if done and self.stage == "handshake":
+            self._open()
 
-    def _push(self) -> None:
+    def _push(self, tls: Secure) -> None:
         """Send what TLS wants to say; a request being written stays before it."""
-        if data := self._tls_out.read():
+        if data := tls.outgoing():
             self._out += data
             self._flush()
 
-    def _read_tls(self, data: bytes, control: Control, read_s: float) -> None:
+    def _read_tls(self, tls: Secure, data: bytes, control: Control, read_s: float) -> None:
         """All that these bytes make readable arrived with them."""
         if not data:
-            self._end_of_tls("closed", "it was closed while it was opened")
+            if self.stage == "handshake":
+                self._not_secure("it was closed while it was opened")
+            self._end_of_stream()
             return
-        self._tls_in.write(data)
+        tls.receive(data)
         if self.stage == "handshake":
-            self._shake()
+            self._shake(tls)
         if self.stage != "open":
             return
-        plain, ended = self._decrypt()
-        self._push()
-        if plain and self.stage == "open":
-            self._keep(plain, control, read_s)
-        if ended and self.stage == "open":
-            self._end_of_tls(*ended)
-
-    def _decrypt(self) -> tuple[bytes, tuple[How, str | None] | None]:
-        """What can be read now, and how TLS says that it ended, if it does."""
-        assert self._tls is not None
-        parts: list[bytes] = []
         try:
-            while part := self._tls.read(READ_BYTES):
-                parts.append(part)
-        except ssl.SSLWantReadError:
-            return b"".join(parts), None
-        except ssl.SSLZeroReturnError:
-            pass
-        except ssl.SSLError as error:
-            return b"".join(parts), ("failed", _ssl_text(error))
-        return b"".join(parts), ("closed", None)
-
-    def _end_of_tls(self, how: How, why: str | None) -> None:
-        if self.stage == "open" and how == "closed":
+            plain = tls.decrypt()
+        except NotSecureError as error:
+            self._not_secure(str(error))
+            return
+        self._push(tls)
+        if plain.data and self.stage == "open":
+            self._keep(plain.data, control, read_s)
+        if plain.ended and self.stage == "open":
             self._end_of_stream()
-        else:
-            self._lose("failed", f"no secure connection to {self.peer.name}: {why}")
+
+    def _not_secure(self, why: str) -> None:
+        self._lose("failed", f"no secure connection to {self.peer.name}: {why}")
 
     def _open(self) -> None:
         self.stage = "open"
         self.opened_s = self.idle_since_s = time.monotonic()
         self._want_write(bool(self._out))
         self._owner.opened(self)
-
-
-def _ssl_text(error: Exception) -> str:
-    """What OpenSSL says, without the numbers of its source lines."""
-    verify = getattr(error, "verify_message", None)
-    return str(verify or getattr(error, "reason", None) or error)

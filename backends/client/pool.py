@@ -8,47 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import socket
 import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from backends.client.answer import Answer, How
-from backends.client.connection import Call, Connection, Peer, Wire, poller
+from backends.client.call import Call, Peer, Wire
+from backends.client.connection import Connection
 from backends.client.framing import says_done
-from backends.client.stamps import Clock, Lags
+from backends.client.limits import Limits, open_files
+from backends.client.poller import poller
+from backends.client.stamps import Clock, Lags, stamped_socket
 
 Route = Literal["round-robin", "least-outstanding", "reject-forward"]
 MAX_IDLE_S = 2.0
 RESEND_S = 1.0
 """A reused connection that ends without an answer within this time was closed before the server saw the request."""
 REJECTIONS = frozenset((429, 503, 529))
-SWEEP_S = 0.25
 QUIET_S = 1.0
 """An answer silent for so long is looked at again: its end may stand before bytes that do not belong to it."""
 WARM_GAP_S = 0.002
 """Between two connections opened ahead of a run, so that no backlog overflows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Seconds after which a request is given up; None: never.
-
-    `total_s` counts from the sending, `first_token_s` too, `idle_s` from the last bytes.
-    """
-
-    connect_s: float = 10.0
-    total_s: float | None = 600.0
-    first_token_s: float | None = None
-    idle_s: float | None = None
-
-    @property
-    def sweep_s(self) -> float:
-        """How often to look whether one has passed: a quarter of the shortest, 10 ms to `SWEEP_S`."""
-        given = [s for s in (self.connect_s, self.total_s, self.first_token_s, self.idle_s) if s is not None]
-        return min(SWEEP_S, max(0.01, min(given) / 4))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +68,7 @@ class Pool:
         self.lags = Lags()
         self.wire = Wire()
         self._poller = poller(self.clock, self._loop)
+        self._keeper, _ = stamped_socket(socket.AF_INET)  # while one socket asks for stamps, no first byte lacks one
         self._idle: list[list[Connection]] = [[] for _ in self._targets]
         self._busy: list[int] = [0] * len(self._targets)
         self._calls: dict[int, Call] = {}
@@ -201,6 +185,7 @@ class Pool:
         self._idle = [[] for _ in self._targets]
         self._open_now = 0
         self._poller.close()
+        self._keeper.close()
 
     def opened(self, connection: Connection) -> None:
         """A connection can be sent to: by the call that waits for it, or by one that comes later."""
@@ -405,21 +390,3 @@ class Pool:
         if call.connection is connection and says_done(call.answer.data[-1]):
             connection.close()
             self.ended(connection, "closed", "the server left the answer open after [DONE]")
-
-
-def open_files(otherwise: int) -> int:
-    """Files that this process has open now, and so many more; only the latter where there is no /proc."""
-    try:
-        return sum(1 for _ in Path("/proc/self/fd").iterdir()) + otherwise
-    except OSError:
-        return otherwise
-
-
-def allow_open_files(needed: int) -> int:
-    """Raise the soft limit on open files as far as the hard one allows; returns the limit. Never lowers it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= needed:
-        return soft
-    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted

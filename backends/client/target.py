@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from backends.client.connection import Peer, SocketAddress
+from backends.client.call import Peer, SocketAddress
 from harness.errors import BackendError, UsageError
 
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")

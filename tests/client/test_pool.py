@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.client import connection, pool
-from backends.client.pool import Limits, Pool, Target
+from backends.client import call, limits, pool
+from backends.client.limits import Limits
+from backends.client.pool import Pool, Target
 
 if TYPE_CHECKING:
     from backends.client.answer import Answer
@@ -93,7 +94,7 @@ class Server:
 
 
 def target_of(port: int) -> Target:
-    peer = connection.Peer([(socket.AF_INET, ("127.0.0.1", port))], f"127.0.0.1:{port}")
+    peer = call.Peer([(socket.AF_INET, ("127.0.0.1", port))], f"127.0.0.1:{port}")
     return Target(b"POST / HTTP/1.1\r\n", peer, f"127.0.0.1:{port}")
 
 
@@ -457,7 +458,7 @@ def test_connections_are_open_before_the_first_request_and_a_spare_one_is_kept()
 def test_a_spare_connection_replaces_those_that_grew_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a low rate every request would pay for connecting."""
     monkeypatch.setattr(pool, "MAX_IDLE_S", 0.02)
-    monkeypatch.setattr(pool, "SWEEP_S", 0.01)
+    monkeypatch.setattr(limits, "SWEEP_S", 0.01)
 
     async def use(made: Pool, servers: list[Server]) -> None:
         made.spare = 1
@@ -498,10 +499,10 @@ def test_what_comes_back_can_be_sent_to_another_process() -> None:
 
 def test_open_files_are_allowed_as_far_as_the_machine_goes() -> None:
     """A run with many streams would fail half-way for want of files."""
-    allowed = pool.allow_open_files(1)
+    allowed = limits.allow_open_files(1)
 
-    assert allowed == pool.allow_open_files(1)
-    assert allowed <= pool.allow_open_files(allowed + 1)
+    assert allowed == limits.allow_open_files(1)
+    assert allowed <= limits.allow_open_files(allowed + 1)
 
 
 @settings(max_examples=30, deadline=None)
