@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pytest
+import trustme
 
 from backends.client import scrape
 from harness.errors import UsageError
@@ -51,8 +53,15 @@ def page() -> Iterator[Page]:
         yield page
 
 
+class Server(ThreadingHTTPServer):
+    """Says nothing of clients who hang up."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass
+
+
 @contextmanager
-def serving() -> Iterator[Page]:
+def serving(tls: ssl.SSLContext | None = None) -> Iterator[Page]:
     page = Page()
 
     class Handler(BaseHTTPRequestHandler):
@@ -70,10 +79,12 @@ def serving() -> Iterator[Page]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = Server(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    page.url = f"http://127.0.0.1:{server.server_address[1]}"
+    page.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
     try:
         yield page
     finally:
@@ -250,3 +261,22 @@ def test_what_is_no_page_is_told_at_once(metrics: str) -> None:
     """A slip in an option would be known after the run, or a file of this machine would be read."""
     with pytest.raises(UsageError, match="metrics must be auto, none"):
         scrape.sources(["http://127.0.0.1:1"], metrics)
+
+
+def test_a_page_behind_an_authority_of_ones_own_is_read() -> None:
+    """A server inside a company would keep its view to itself, or anybody would be believed to be it."""
+    authority = trustme.CA()
+    server_tls, ours = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server_tls)
+    authority.configure_trust(ours)
+    with serving(server_tls) as page:
+        read, refused = (
+            scrape.Scraper(scrape.sources([page.url], tls=tls), lambda _: None)
+            for tls in (ours, ssl.create_default_context())
+        )
+        read.before()
+        refused.before()
+
+    assert read.facts()["kind"] == "vllm"
+    assert refused.facts()["kind"] is None
+    assert "CERTIFICATE_VERIFY_FAILED" in refused.facts()["why"]
