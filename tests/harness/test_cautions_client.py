@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness import cautions_client, conclude, resolution, server_view, slo
 from harness.drive import Outcome
@@ -266,3 +268,18 @@ def test_a_server_that_was_gone_at_the_end_is_not_held_to_its_sums(remote_run: R
 
     assert {row["within"] for row in server_view.compared(run)} == {None}
     assert "shared-server" not in codes(run)
+
+
+@given(
+    st.lists(st.integers(0, 1000), min_size=1, max_size=30),
+    st.integers(0, 1000),
+    st.booleans(),
+)
+def test_a_counter_rises_by_what_was_counted(steps: list[int], before: int, there: bool) -> None:
+    """What is left out of the table because it did not change would be missing from the sums."""
+    values = np.cumsum([before, *steps]).astype(float)
+    kept = [i for i in range(len(values)) if i == 0 or values[i] != values[i - 1]]
+    series = server_view.Series(np.array(kept, float), values[kept], since_start=there)
+
+    assert series.increase == values[-1] - (values[0] if there else 0.0)
+    assert values.tolist() == series.at(np.arange(len(values))).tolist()
