@@ -5,7 +5,7 @@ Seconds and tokens everywhere. Times of one run share one origin: the start of t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
@@ -312,8 +312,8 @@ class Remote(Backend, Protocol):
         """Build the bytes of a request that will be fetched, so that sending it is one write. May be left out."""
         ...
 
-    async def fetch(self, request: Request) -> object:
-        """Send now and keep what comes until the answer has ended, well or not. The result can be pickled."""
+    def fetch(self, request: Request) -> Awaitable[object]:
+        """Send in this call, and keep what comes until the answer has ended, well or not. The result can be pickled."""
         ...
 
     def hang_up(self, request_id: int, status: Status, why: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -22,6 +22,8 @@ CANCEL_S = 5.0
 TICK_S = 1.0
 AHEAD_REQUESTS, AHEAD_TOKENS = 4096, 16_000_000
 """How many requests, of how many prompt tokens in all (some 80 MB of text), are made ready before they are due."""
+BURST = 64
+"""How many requests that are due may leave before answers are read again."""
 IDLE_S = 0.005
 """A pause before the next departure in which one more request may be made ready."""
 
@@ -42,8 +44,8 @@ class Line(Protocol):
         """Make ready a request that will be carried."""
         ...
 
-    async def carry(self, request: Request, sent_s: float) -> RequestRecord | None:
-        """Send now and return when it has ended, whatever happened: its record, or None if another process reads it."""
+    def carry(self, request: Request, sent_s: float) -> Awaitable[RequestRecord | None]:
+        """Send now; what is given ends with the request: its record, or None if the answer is read elsewhere."""
         ...
 
     def cut(self, request: Request, status: Status, why: str) -> None:
@@ -115,7 +117,7 @@ class WallDriver:
         self._heap: list[tuple[float, int, Request, bool]] = []
         self._tasks: dict[asyncio.Task[None], Request] = {}
         self._alarm: Alarm | None = None
-        self._waiter: asyncio.Future[bool] | None = None
+        self._waiter: asyncio.Future[None] | None = None
         self._epoch_s = 0.0
         self._interrupts = 0
         self._error: str | None = None
@@ -145,7 +147,7 @@ class WallDriver:
         self._epoch_s = time.monotonic() + LEAD_S if epoch_s is None else epoch_s
         self._line.start(self._epoch_s)
         self._live.start(self._epoch_s)
-        self._alarm = alarm(lambda: self._turn(early=False))
+        self._alarm = alarm(self._ring)
         ticker = asyncio.create_task(self._tick())
         try:
             self._pull()
@@ -178,12 +180,28 @@ class WallDriver:
     async def _send(self) -> None:
         """Send each request at its time; returns when none is pending or the run is being stopped."""
         while self._heap and not self._stopping:
-            if await self._until(self._heap[0][0]) and not self._stopping:
-                _, _, request, planned = heappop(self._heap)
-                if planned:
-                    self._pull()
-                self._launch(request)
-                await asyncio.sleep(0)  # the request leaves in this turn of the loop, and answers get read
+            self._depart()
+            if not self._heap:
+                return
+            if self._heap[0][0] - self._now_s() > IDLE_S and self._prepare_one():
+                await asyncio.sleep(0)
+            else:
+                await self._nap(self._heap[0][0])
+
+    def _depart(self) -> None:
+        """Launch what is due, at most `BURST` requests at once: answers must be read too."""
+        launched = 0
+        while self._heap and not self._stopping and launched < BURST and self._heap[0][0] <= self._now_s():
+            _, _, request, planned = heappop(self._heap)
+            if planned:
+                self._pull()
+            self._launch(request)
+            launched += 1
+
+    def _ring(self) -> None:
+        """The time of a departure has come, or the end of a wait. Departures do not wait for a turn of the loop."""
+        self._depart()
+        self._turn()
 
     def _pull(self) -> None:
         """Make the next request of the schedule pending: the heap holds one of those, and the follow-ups."""
@@ -205,33 +223,27 @@ class WallDriver:
         self._ahead_tokens += request.prompt_tokens
         return True
 
-    async def _until(self, at_s: float) -> bool:
-        """Wait until `at_s`; False when something happened before that may change what is next."""
-        while (left_s := at_s - self._now_s()) > 0:
-            if left_s > IDLE_S and self._prepare_one():
-                await asyncio.sleep(0)
-            elif await self._nap(at_s):
-                return False
-        return True
-
-    async def _nap(self, until_s: float) -> bool:
-        """Sleep until a time of the run; True when `_turn` ended the sleep before its time."""
+    async def _nap(self, until_s: float) -> None:
+        """Sleep until a time of the run, or until `_turn` ends the sleep because something has changed."""
         assert self._alarm is not None
         waiter = self._waiter = asyncio.get_running_loop().create_future()
         self._alarm.set(self._epoch_s + until_s)
         try:
-            return bool(await waiter)
+            await waiter
         finally:
             self._waiter = None
 
-    def _turn(self, early: bool = True) -> None:
+    def _turn(self) -> None:
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(early)
+            self._waiter.set_result(None)
 
     def _launch(self, request: Request) -> None:
         self._sent += 1
         self._live.sent += 1
-        task = asyncio.create_task(self._follow(request))
+        sent_s = self._now_s()
+        going = self._line.carry(request, sent_s)
+        self._live.departed(sent_s - request.scheduled_s)
+        task = asyncio.create_task(self._follow(going))
         self._tasks[task] = request
         task.add_done_callback(self._finished)
 
@@ -241,12 +253,10 @@ class WallDriver:
         elif not self._tasks:
             self._turn()
 
-    async def _follow(self, request: Request) -> None:
-        """Carry one request to its end, and take its record where there is one."""
-        sent_s = self._now_s()
-        self._live.departed(sent_s - request.scheduled_s)
+    async def _follow(self, going: Awaitable[RequestRecord | None]) -> None:
+        """Wait for the end of a request, and take its record where there is one."""
         try:
-            record = await self._line.carry(request, sent_s)
+            record = await going
         finally:
             del self._tasks[cast("asyncio.Task[None]", asyncio.current_task())]
         self._live.finished += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import cast
 
@@ -102,9 +102,12 @@ class Unread:
         """Build the bytes of a request."""
         self._backend.prepare(request)
 
-    async def carry(self, request: Request, sent_s: float) -> RequestRecord | None:
+    def carry(self, request: Request, sent_s: float) -> Awaitable[RequestRecord | None]:
         """Send, keep what comes, and pass it on."""
-        answer = await self._backend.fetch(request)
+        return self._kept(request, sent_s, self._backend.fetch(request))
+
+    async def _kept(self, request: Request, sent_s: float, coming: Awaitable[object]) -> RequestRecord | None:
+        answer = await coming
         if request.id not in self._waited:
             self._pass_on(request, answer)
             return None
