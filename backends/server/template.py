@@ -7,12 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
+from jinja2.ext import Extension
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -87,6 +92,16 @@ def _text(token: object) -> str | None:
     return token if isinstance(token, str) else None
 
 
+class _Generation(Extension):
+    """`{% generation %}` marks what the model said, for training; here its inside is rendered like the rest."""
+
+    tags = frozenset({"generation"})  # type: ignore[assignment]  # a set that nobody changes
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def _environment() -> jinja2.Environment:
     """What such templates expect: blocks trimmed, `raise_exception`, `strftime_now`, JSON that is not escaped.
 
@@ -94,7 +109,7 @@ def _environment() -> jinja2.Environment:
     writing a template" (transformers `utils/chat_template_utils.py`).
     """
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
     )
     environment.filters["tojson"] = _json
     environment.globals["raise_exception"] = _refuse

@@ -211,6 +211,12 @@ def test_a_template_of_its_own_file_and_one_of_several(tmp_path):
 
     assert '[{"role": "ü"}]' == read_template(at).render([{"role": "ü"}])
 
+    (at / "chat_template.jinja").write_text(
+        "{% for m in messages %}{% generation %}{{ m.role }}{% endgeneration %}{% endfor %}!"
+    )
+
+    assert "ab!" == read_template(at).render([{"role": "a"}, {"role": "b"}])
+
 
 def test_without_a_template_roles_are_lines():
     """Any model can be tried."""
