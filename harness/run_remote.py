@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from harness import floor
 from harness.host import process_age_s
@@ -15,6 +17,8 @@ from harness.senders import Senders
 from harness.shares import events_rps, sender_count
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from harness.api import Remote, Scraper
     from harness.drive import Outcome
     from harness.folder import RunFolder
@@ -44,7 +48,7 @@ class RemoteRun:
         content = self.plan.loaded.content
         await self.backend.open(content)
         try:
-            for note in _notes(self.backend):
+            for note in (*_notes(self.backend), *self._too_long()):
                 self.say(note)
             folder = self.folder()
             folder.update({"content": dict(getattr(content, "facts", {}))})
@@ -84,6 +88,18 @@ class RemoteRun:
             if scraper is not None:
                 folder.update({"server": dict(await asyncio.to_thread(scraper.stop))})
 
+    def _too_long(self) -> list[str]:
+        """Requests that do not fit the server's context are sent all the same, but whoever waits should know."""
+        known = self.backend.describe().get("capabilities")
+        limit = known.get("max_model_len") if isinstance(known, Mapping) else None
+        table = self.plan.schedule.table
+        over = 0 if not isinstance(limit, int) else int((_totals(table) > limit).sum())
+        if not over:
+            return []
+        what = f"{over:,} of {len(table):,} requests are longer than the server's context of {limit:,} tokens"
+        remedy = "limit the lengths (--lengths)" if self.plan.spec.trace is None else "leave them out (--where)"
+        return [f"warning: {what} and will be refused; {remedy}"]
+
     def _count(self) -> int:
         return sender_count(self.plan.spec.senders, events_rps(self.plan.schedule.table))
 
@@ -101,6 +117,11 @@ class RemoteRun:
             return
         self._floors.append(found)
         folder.update({"floor": floor.combined(self._floors[0], self._floors[-1])})
+
+
+def _totals(table: pa.Table) -> np.ndarray:
+    """(rows,) tokens of prompt and answer."""
+    return np.asarray(table["prompt_tokens"].to_numpy() + table["output_tokens"].to_numpy())
 
 
 def _notes(backend: Remote) -> list[str]:
