@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -11,7 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness import slo
+from harness.conclude import conclude
+from harness.drive import Outcome
 from harness.folder import Run
+from harness.gap_law import Law
 from reports import figures, traffic
 from reports.html import Html
 
@@ -126,6 +131,16 @@ def test_all_kinds_of_run_draw(make_run: MakeRun, look: Look) -> None:
     document, log = look(Html().render(run))
 
     assert [key for key in figures.modules() if key != "timeline"] == drawn(document)
+    untroubled(document, log)
+
+
+def test_a_remote_run_draws(remote_run: MakeRun, look: Look) -> None:
+    """The gauges of a server elsewhere would stay an empty box, or the page of its client would break."""
+    run = remote_run(floor=None)
+    told = conclude(run, slo.restored(run.info), Law(5.0, known=False), Outcome("finished", 60, 0, 0))
+    document, log = look(Html().render(dataclasses.replace(run, info={**run.info, **told})))
+
+    assert "timeline" in drawn(document)
     untroubled(document, log)
 
 
