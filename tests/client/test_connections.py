@@ -360,3 +360,56 @@ def test_a_file_that_holds_no_certificate_is_said(
     for path in ("no-such-file.pem", os.devnull):
         with pytest.raises(BenchError, match=option):
             asyncio.run(ask(server, "it", **{option: path}))
+
+
+# --- several addresses ---
+
+
+@pytest.mark.parametrize("route", ["round-robin", "least-outstanding"])
+def test_requests_are_shared_out_among_addresses(route: str, scripted: Callable, opened: Callable) -> None:
+    """One of two servers would get all of the traffic, and the figure would be that of one."""
+    server = scripted(a={"itl_s": 0.005}, b={"itl_s": 0.005})
+
+    ended = asyncio.run(_several(opened, f"{server.url('a')}|{server.url('b')}", server, 10, route=route))
+
+    assert ["ok"] * 10 == [e.status for e in ended]
+    assert (5, 5) == (len(server.of("a")), len(server.of("b")))
+
+
+def test_a_rejected_request_is_forwarded_until_all_have_refused(scripted: Callable, opened: Callable) -> None:
+    """A policy of admission could not be compared, or a request would go round for ever."""
+    full = {"status": 429, "retry_after": "1"}
+    some, none = scripted(full=full, free={}), scripted(full=full, busy={"status": 503})
+
+    url = f"{some.url('full')}|{some.url('free')}"
+    served = asyncio.run(_several(opened, url, some, 8, route="reject-forward"))
+    url = f"{none.url('full')}|{none.url('busy')}"
+    refused = asyncio.run(_several(opened, url, none, 6, route="reject-forward"))
+
+    assert ["ok"] * 8 == [e.status for e in served]
+    assert 8 == len(some.of("free"))
+    assert ["rejected"] * 6 == [e.status for e in refused]
+    assert all(e.exchange.http_status in (429, 503) for e in refused)
+    assert (6, 6) == (len(none.of("full")), len(none.of("busy")))
+
+
+def test_a_dead_address_does_not_take_the_others_with_it(scripted: Callable, opened: Callable) -> None:
+    """One lost replica would end the measurement of all."""
+    alive, dying = scripted(it={}), scripted(it={})
+
+    async def run() -> list[Any]:
+        async with opened(f"{alive.url('it')}|{dying.url('it')}", route="round-robin") as backend:
+            alive.arm()
+            await asyncio.to_thread(dying.kill)
+            return [await _end(backend, i) for i in range(6)]
+
+    ended = asyncio.run(run())
+
+    assert ["error", "error", "error", "ok", "ok", "ok"] == sorted(e.status for e in ended)
+    assert {str(dying.port)} == {e.exchange.address.rpartition(":")[2] for e in ended if e.status == "error"}
+
+
+async def _several(opened: Callable, url: str, server: Any, count: int, **options: Any) -> list[Any]:
+    async with asyncio.timeout(20), opened(url, **options) as backend:
+        server.arm()
+        return list(await asyncio.gather(*(_end(backend, i) for i in range(count))))
