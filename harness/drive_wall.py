@@ -22,7 +22,7 @@ CANCEL_S = 5.0
 TICK_S = 1.0
 AHEAD_REQUESTS, AHEAD_TOKENS = 4096, 16_000_000
 """How many requests, of how many prompt tokens in all (some 80 MB of text), are made ready before they are due."""
-BURST = 64
+BURST = 8
 """How many requests that are due may leave before answers are read again."""
 IDLE_S = 0.005
 """A pause before the next departure in which one more request may be made ready."""
@@ -200,7 +200,10 @@ class WallDriver:
 
     def _ring(self) -> None:
         """The time of a departure has come, or the end of a wait. Departures do not wait for a turn of the loop."""
+        assert self._alarm is not None
         self._depart()
+        if self._heap and not self._stopping:
+            self._alarm.set(self._epoch_s + self._heap[0][0])
         self._turn()
 
     def _pull(self) -> None:
@@ -241,7 +244,11 @@ class WallDriver:
         self._sent += 1
         self._live.sent += 1
         sent_s = self._now_s()
-        going = self._line.carry(request, sent_s)
+        try:
+            going = self._line.carry(request, sent_s)
+        except Exception as error:  # noqa: BLE001  # a bug of ours: never lose it
+            self._fail(f"{type(error).__name__}: {error}")
+            return
         self._live.departed(sent_s - request.scheduled_s)
         task = asyncio.create_task(self._follow(going))
         self._tasks[task] = request

@@ -64,9 +64,11 @@ def execute(
     command: str | None = None,
     repeats: str | None = None,
     force: bool = False,
+    give_way: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Result:
-    """Carry out a run and conclude it. `say` gets notes for the user, one line each.
+    """Carry out a run and conclude it. `say` gets notes for the user, one line each; with `give_way` this process may
+    lower its priority for good.
 
     Without `out` the run gets a new folder; with it, an earlier run there is only replaced with `force`. Raises
     UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the backend
@@ -82,15 +84,17 @@ def execute(
     live = Live(len(planned.schedule), at_most, planned.schedule.span_s, planned.slo)
     start = _Start(planned, asked, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     try:
-        return _carried_out(start, live, html=html, quiet=quiet, say=say)
+        return _carried_out(start, live, html=html, quiet=quiet, give_way=give_way, say=say)
     except KeyboardInterrupt:
         raise start.interrupted() from None
 
 
-def _carried_out(start: _Start, live: Live, *, html: bool, quiet: bool, say: Callable[[str], None]) -> Result:
+def _carried_out(
+    start: _Start, live: Live, *, html: bool, quiet: bool, give_way: bool, say: Callable[[str], None]
+) -> Result:
     planned = start.planned
     with shown(live, quiet=quiet):
-        outcome = _outcome(start, live, say)
+        outcome = _outcome(start, live, give_way, say)
     folder = start.folder()
     folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"}, start.recounted)
     run = load(folder.path)
@@ -101,14 +105,14 @@ def _carried_out(start: _Start, live: Live, *, html: bool, quiet: bool, say: Cal
     return Result(run, outcome, report, exit_code(run.info, outcome, planned.spec.fail_under))
 
 
-def _outcome(start: _Start, live: Live, say: Callable[[str], None]) -> Outcome:
+def _outcome(start: _Start, live: Live, give_way: bool, say: Callable[[str], None]) -> Outcome:
     """Have it carried out under the clock of the backend."""
     backend = start.planned.backend
     if start.planned.virtual:
         return _simulate(start, live)
     if not isinstance(backend, Remote):
         return asyncio.run(_serve(start, live))
-    remote = RemoteRun(start.planned, backend, live, start.folder, say)
+    remote = RemoteRun(start.planned, backend, live, start.folder, say, give_way)
     outcome = asyncio.run(remote.carry_out(_signals))
     start.recounted = remote.recounted
     return outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from harness.progress import Live
     from harness.recount import Recounts
 
+GIVE_WAY = 10
+"""Priority steps by which reading answers stands behind sending requests, where they share a core."""
 CALIBRATE_S = 2.0
 """How long the client is measured before a run and after it, when nothing says how long."""
 
@@ -39,6 +42,8 @@ class RemoteRun:
     live: Live
     folder: Callable[[], RunFolder]
     say: Callable[[str], None]
+    give_way: bool = False
+    """Whether this process, which reads answers, may lower its priority for good once the senders have started."""
     recounted: Recounts = field(default_factory=dict, init=False)
     """Tokens that were counted after the run."""
     _floors: list[dict[str, Any]] = field(default_factory=list, init=False)
@@ -79,6 +84,8 @@ class RemoteRun:
         try:
             await senders.open()
             folder.update({"startup_s": process_age_s()})
+            if self.give_way:
+                os.nice(GIVE_WAY)
             with signals(senders):
                 return await senders.run()
         finally:

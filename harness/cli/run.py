@@ -141,7 +141,7 @@ def command(
     if file is not None and not any(option in given for option in configuration.SCHEDULE):
         repeats = file.schedule_sha256
     say = _terminal.note if not quiet else _terminal.nothing
-    result = execute(spec, out=out, html=not no_html, quiet=quiet, repeats=repeats, force=force, say=say)
+    result = execute(spec, out=out, html=not no_html, quiet=quiet, repeats=repeats, force=force, give_way=True, say=say)
     _terminal.show("json" if as_json else "text", result.run)
     if result.outcome.error is not None:
         _terminal.complain(result.outcome.error)
