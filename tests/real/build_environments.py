@@ -36,7 +36,7 @@ def build(name: str, torch_index: str) -> None:
     uv("venv", "--quiet", "--clear", "--python", sys.executable, str(folder))
     python = ("--python", str(folder / "bin" / "python"))
     index = ("--extra-index-url", torch_index, "--index-strategy", "unsafe-best-match") if torch_index else ()
-    uv("pip", "install", "--quiet", *python, *index, *recipe["requires"])
+    uv("pip", "install", "--quiet", "--compile-bytecode", *python, *index, *recipe["requires"])
     if recipe.get("removes"):
         uv("pip", "uninstall", "--quiet", *python, *recipe["removes"])
     stamp.write_text(repr(recipe), encoding="utf-8")
