@@ -55,7 +55,7 @@ def _tools(part: Json) -> str:
 
 def finish_reason(reason: object) -> str | None:
     """Why the answer ended, None while it goes on (an empty text says nothing)."""
-    return reason if isinstance(reason, str) and reason else None
+    return reason[:100].encode(errors="replace").decode() if isinstance(reason, str) and reason else None
 
 
 def usage(chunk: Json, choice: Json | None) -> Json | None:
@@ -68,9 +68,9 @@ def usage(chunk: Json, choice: Json | None) -> Json | None:
 
 def whole(value: object) -> int | None:
     """A count: a number without a fraction, not negative."""
-    if type(value) is int and 0 <= value < 1 << 40:
+    if type(value) is int and 0 <= value < 1 << 31:
         return value
-    if not isinstance(value, float) or not 0 <= value < 1 << 40:
+    if not isinstance(value, float) or not 0 <= value < 1 << 31:
         return None
     return int(value) if value == int(value) else None
 

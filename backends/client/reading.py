@@ -50,7 +50,7 @@ class Reader:
     def texts(self, answer: Answer) -> list[str]:
         """The text of each token event, for a tokenizer after the run."""
         told = self._told(answer).stream
-        return [told.text[i] for i in counting.count(told).which]
+        return [told.text[i].encode(errors="replace").decode() for i in counting.count(told).which]
 
     def _told(self, answer: Answer) -> _Told:
         """What an answer says."""

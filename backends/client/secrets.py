@@ -90,7 +90,8 @@ class Redaction:
         return f"<Redaction of {len(self.known)} values>"
 
     def text(self, text: str) -> str:
-        """Any text: an error, a log line, a URL, a command."""
+        """Any text: an error, a log line, a URL, a command. Half characters, which no file takes, become '?'."""
+        text = text.encode(errors="replace").decode()
         for secret in self.known:
             text = text.replace(secret, HIDDEN)
         text = _NAMED.sub(lambda m: m[1] + HIDDEN, text)

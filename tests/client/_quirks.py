@@ -88,6 +88,13 @@ CASES = {
         {"error_at": 3, "error_event": True}, status="error", tokens=3, events=3, error="died of grief"
     ),
     "an error object first": case({"error_at": 0}, status="error", error="died of grief", **NOTHING),
+    "an error with half a character": case(
+        {"error_at": 3, "error_text": "\ud800 is no character", "ascii": True},
+        status="error", tokens=3, events=3, error="? is no character",
+    ),
+    "a text with half a character": case({"words": ("\ud83d", "x\udc00"), "ascii": True}),
+    "a finish reason with half a character": case({"finish": "\udfff", "ascii": True}, finish="?"),
+    "more tokens than can be": case({"usage_more": 10**12}, counted_by="events"),
     # events and reads
     "three events in one segment": case({"merge": 3, "itl_s": 0.01}),
     "all events in one segment": case({"merge": 8, "last_in_one": True}),

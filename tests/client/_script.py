@@ -43,6 +43,7 @@ class Script:
     finish_null: bool = True
     finish_with_token: bool = False
     usage: str | None = "own"
+    usage_more: int = 0
     cached: int | None = None
     overhead: int = 0
     timings: str | None = None
@@ -54,6 +55,7 @@ class Script:
     pings: int = 0
     fields: bool = False
     split_data: bool = False
+    ascii: bool = False
     bare: bool = False
     last_blank: bool = True
     trailing: str = ""
@@ -79,6 +81,7 @@ class Script:
     page: str | None = None
     error_at: int | None = None
     error_event: bool = False
+    error_text: str = "the engine died of grief"
     malformed_at: int | None = None
     cut_json_at: int | None = None
     fault: str | None = None
@@ -227,7 +230,7 @@ class _Writer:
     def usage(self) -> dict:
         usage: dict = {
             "prompt_tokens": self.prompt,
-            "completion_tokens": self.total,
+            "completion_tokens": self.total + self.script.usage_more,
             "total_tokens": self.prompt + self.total,
         }
         if self.script.cached is not None and self.script.timings != "llama.cpp":
@@ -243,9 +246,9 @@ class _Writer:
         if isinstance(value, str):
             texts = [value]
         elif s.split_data:
-            texts = json.dumps(value, ensure_ascii=False, indent=1).split("\n")
+            texts = json.dumps(value, ensure_ascii=s.ascii, indent=1).split("\n")
         else:
-            texts = [json.dumps(value, ensure_ascii=False, separators=(",", ":"))]
+            texts = [json.dumps(value, ensure_ascii=s.ascii, separators=(",", ":"))]
         lines = [f"event: {name}"] if name else []
         if s.fields:
             lines += ["event: message", f"id: {len(self.frames)}", "retry: 1000"]
@@ -321,7 +324,7 @@ def _body(script: Script, api: str, body: dict) -> list[Frame]:
 
 
 def _error_frame(w: _Writer, due_s: float, data: bytes) -> Frame:
-    error = {"error": {"message": "the engine died of grief", "type": "server_error", "code": 500}}
+    error = {"error": {"message": w.script.error_text, "type": "server_error", "code": 500}}
     data += w.event(error, "error" if w.script.error_event else None) + w.event("[DONE]")
     return Frame(due_s, data, first=w.made, broken=True)
 
