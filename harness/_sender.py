@@ -46,8 +46,13 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
+class Connect:
+    """All senders have built their requests: open connections. An idle connection does not stay good for long."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
-    """Answer to `Job`: connections are open and requests are built, or why not."""
+    """Answer to `Job` when requests are built, and to `Connect` when connections are open; or why not."""
 
     error: BenchError | None = None
 
@@ -136,12 +141,16 @@ async def serve(sock: socket.socket) -> None:
     job = await receive(reader)
     assert isinstance(job, Job)
     try:
-        driver, tally = await _ready(job, outbox)
+        ours = share(Schedule.load(job.path), job.index, job.count)
+        driver, tally = _built(job, ours, outbox)
+        outbox.send(Ready())
+        assert isinstance(await receive(reader), Connect)
+        await _connect(job, ours)
+        outbox.send(Ready())
     except BenchError as error:
         outbox.send(Ready(error))
         await outbox.flush()
         return
-    outbox.send(Ready())
     try:
         go = await receive(reader)
         assert isinstance(go, Go)
@@ -150,13 +159,8 @@ async def serve(sock: socket.socket) -> None:
         await job.backend.close()
 
 
-async def _ready(job: Job, outbox: Outbox) -> tuple[WallDriver, Tally]:
-    """A driver over connections that are open and requests that are built."""
-    ours = share(Schedule.load(job.path), job.index, job.count)
-    tokens = ours.table["output_tokens"].to_numpy()
-    mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
-    rate_rps = events_rps(ours.table) / mean_tokens if mean_tokens else 0.0
-    await job.backend.connect(job.index, rate_rps, mean_tokens)
+def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Tally]:
+    """A driver whose first requests are built."""
     outgoing, tally = Outgoing(outbox), Tally()
     follow_ups = Releases(ours, outgoing.add, job.duration_s) if ours.has_follow_ups else None
     waited = frozenset(int(i) for i in ours.table["after"].combine_chunks().flatten()) if follow_ups else frozenset()
@@ -164,6 +168,13 @@ async def _ready(job: Job, outbox: Outbox) -> tuple[WallDriver, Tally]:
     driver = WallDriver(line, ours.planned(), follow_ups, outgoing, tally, job.drain_s)
     driver.prepare()
     return driver, tally
+
+
+async def _connect(job: Job, ours: Schedule) -> None:
+    tokens = ours.table["output_tokens"].to_numpy()
+    mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
+    rate_rps = events_rps(ours.table) / mean_tokens if mean_tokens else 0.0
+    await job.backend.connect(job.index, rate_rps, mean_tokens)
 
 
 async def _run(

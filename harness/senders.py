@@ -79,6 +79,11 @@ class Senders:
         Raises BackendError or UsageError when one of them cannot.
         """
         self._children = [await self._start(index) for index in range(self.count)]
+        await self._all_ready()
+        self._tell(sender.Connect())
+        await self._all_ready()
+
+    async def _all_ready(self) -> None:
         for child in self._children:
             try:
                 ready = await asyncio.wait_for(receive(child.reader), READY_S)
