@@ -100,8 +100,8 @@ def _hold_stamps(script: Any, server: Any, outcome: Any, api: str) -> None:
 def test_the_oracle_of_the_pairs_agrees_with_what_is_owed_by_hand(name: str, script: Any) -> None:
     """The judge of the pairs would follow its own rules instead of the specification's."""
     played, options, only, owed = CASES[name]
-    if "stream" in options or "first_token_s" in options:
-        pytest.skip("the oracle knows no such option")
+    if {"stream", "first_token_s"} & options.keys() or {"ascii", "usage_more"} & played.keys():
+        pytest.skip("the oracle knows nothing of it")
     body = {"stream": True, "max_tokens": 8, "prompt": "a b c d e"}
 
     found = script.expected(script.Script(**played), only or "chat", body)
