@@ -131,10 +131,10 @@ class Connection:
     def ready(self, events: int) -> None:
         """The socket can be read or written, or is broken."""
         if self.stage == "open":
-            if events != READ and events & WRITE:
-                self._flush()
-            if events & ~WRITE and self.stage == "open":
+            if events & ~WRITE:  # first: a server may refuse a request before it has all of it, and hang up
                 self._read()
+            if events != READ and events & WRITE and self.stage == "open":
+                self._flush()
         elif self.stage == "connecting":
             self._connected()
         elif self.stage != "closed":

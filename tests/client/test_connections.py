@@ -235,6 +235,23 @@ def test_hanging_up_keeps_the_tokens_that_have_come(scripted: Callable, opened: 
     assert "the probe is decided" in ended.error
 
 
+@pytest.mark.parametrize(("status", "told"), [(413, "error"), (503, "rejected")])
+def test_an_answer_that_comes_before_the_request_is_whole_is_read(
+    status: int, told: str, scripted: Callable, opened: Callable
+) -> None:
+    """A server that refuses long prompts, or everything, would look like one that breaks connections."""
+    server = scripted(it={"early": status})
+
+    async def run() -> Any:
+        async with asyncio.timeout(20), opened(server.url("it")) as backend:
+            server.arm()
+            return [e async for e in backend.submit(Request(0, 0.0, 400_000, 8))][-1]
+
+    ended = asyncio.run(run())
+
+    assert (told, status) == (ended.status, ended.exchange.http_status), ended.error
+
+
 # --- TLS ---
 
 
