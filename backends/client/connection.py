@@ -104,6 +104,7 @@ class Connection:
         except BlockingIOError:
             written = 0
         except OSError as error:
+            self._out = first + call.rest
             self._broken(error)
             return
         if written == len(first) + len(call.rest):
@@ -239,11 +240,25 @@ class Connection:
             self._owner.ended(self, how, why)
 
     def _broken(self, error: OSError) -> None:
+        self._read_rest()
+        if self.stage == "closed":
+            return
         text = os.strerror(error.errno) if error.errno else str(error)
         if isinstance(error, ConnectionResetError | BrokenPipeError):
             self._lose("reset", f"{self.peer.name}: {text}")
         else:
             self._lose("failed", f"{self.peer.name}: {text}")
+
+    def _read_rest(self) -> None:
+        """What came before the connection broke: a server may refuse a request before it has all of it."""
+        while self.stage == "open" and self.call is not None and self._tls is None:
+            try:
+                data, control, _, _ = self._recvmsg(READ_BYTES, CONTROL_BYTES)
+            except OSError:
+                return
+            if not data:
+                return
+            self._keep(data, control, time.monotonic() - self._clock.epoch_s)
 
     def _flush(self) -> None:
         """Write what is pending; when all of it is with the kernel, the request has been written."""

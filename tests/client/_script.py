@@ -93,7 +93,6 @@ class Script:
     # the server around it
     kept_s: float | None = None
     close_next: int = 0
-    early: int | None = None
     slots: int | None = None
     model: str = "m"
     models: int | None = 1
@@ -115,7 +114,6 @@ class Script:
             cut_json_at=None,
             fault=None,
             close_next=0,
-            early=None,
             every=1,
             left_open=False,
             location=None,

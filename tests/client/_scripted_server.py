@@ -155,11 +155,6 @@ class ScriptedServer:
     def slots(self, name: str, n: int) -> asyncio.Semaphore:
         return self._slots.setdefault(name, asyncio.Semaphore(n))
 
-    def early(self, name: str) -> int | None:
-        """The status with which a script answers before it has read the body."""
-        script = self.scripts.get(name)
-        return getattr(script, "early", None) if name in self._armed else None
-
     def closes(self, name: str, most: int) -> bool:
         """Whether a kept connection is closed under this request; `most` times in all."""
         done = self._closers.get(name, 0)
@@ -261,12 +256,6 @@ class _Connection(asyncio.Protocol):
         assert "transfer-encoding" not in headers, "the client chunks what it sends"
         self._name, _, rest_path = path.partition("?")[0].lstrip("/").partition("/")
         self._buffer = bytearray(rest)
-        early = self._server.early(self._name)
-        if early is not None:  # and the rest of the request is never read: the close becomes a reset
-            self._transport.pause_reading()
-            self._transport.write(_script.whole(early, _script.error_body("too long"), Connection="close"))
-            self._transport.close()
-            return None
         if not await self._until(lambda: len(self._buffer) >= length):
             return None
         body = bytes(self._buffer[:length])
