@@ -25,16 +25,13 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from harness.drive import quiet_process
-from harness.records import schedule_chunk
-from harness.schedule import Schedule, digest
+if TYPE_CHECKING:
+    from harness.schedule import Schedule
 
 LEAD_S = 0.3  # from when a client is ready to the start
 Plan = dict[str, Any]
@@ -141,6 +138,7 @@ async def with_httpx(url: str, plan: Plan) -> list[Row]:
 async def with_bench(url: str, plan: Plan, *, stamped: bool = True) -> list[Row]:
     """`backends.openai` sent by `harness.senders`, as a run does it; not `stamped`: with the times of its reads."""
     from backends.openai import OpenAI
+    from harness.drive import quiet_process
     from harness.floor import Kept, Words
     from harness.senders import Senders
 
@@ -177,8 +175,11 @@ def last_child() -> int:
 
 def scheduled(plan: Plan) -> Schedule:
     """The plan as the harness stores it."""
+    from harness.records import schedule_chunk
+    from harness.schedule import Schedule, digest
+
     names, times, tokens = zip(*plan["requests"], strict=True)
-    prompts = np.full(len(names), len(plan["prompt"]))
+    prompts = [len(plan["prompt"])] * len(names)
     table = schedule_chunk(
         len(names), id=[int(name) for name in names], scheduled_s=times, prompt_tokens=prompts, output_tokens=tokens
     )

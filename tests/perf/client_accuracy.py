@@ -1,6 +1,6 @@
 """How far a client's times are from the truth, and what it costs: ours beside others, quiet and with busy cores.
 
-    python tests/perf/client_accuracy.py [--clients bench,aiohttp] [--streams 10,100,500,1000,2000] [--seconds 4]
+    python tests/perf/client_accuracy.py [--clients bench,aiohttp] [--streams 10,100,500,1000,2000] [--seconds 3]
 
 Each run keeps so many streams of 20 tokens/s going: requests of 64 tokens, Poisson arrivals, against the null server
 (`backends/client/null_server.py`) in a process of its own. Server and client are each pinned to a core; `busy` puts a
@@ -9,7 +9,7 @@ arrival, and the clock just before each token was written.
 
 Error of TTFT = (first stamp of the client - its time of sending) - (server's write of the first token - arrival of
 the request); error of a gap = gap of the client - gap of the server. Absolute values, of requests due and tokens
-written within `--seconds` after two seconds of filling up. `CPU` is that of the process that sends, all threads, over
+written within `--seconds` after 1.5 s of filling up. `CPU` is that of the process that sends, all threads, over
 the same seconds and divided by the tokens written in them. `late` is how late the client sent, `server` how late the
 server wrote by its own schedule (p99). `others` is how many cores other processes of this machine used meanwhile:
 above 0.1 the machine was not quiet, and the row is none to quote.
@@ -38,7 +38,7 @@ from harness.floor import Errors, Load, drawn, errors
 
 TIMING = Timing(ttft_s=0.2, itl_s=0.05)
 TOKENS, PROMPT_TOKENS = 64, 128
-FILL_S = 2.0
+FILL_S = 1.5
 SPIN = "while True: pass"
 CLIENTS = Path(__file__).with_name("accuracy_clients.py")
 
@@ -226,7 +226,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--clients", default="bench,aiohttp", help="of bench, aiohttp, httpx, bare, unstamped")
     options.add_argument("--streams", default="10,100,500,1000,2000")
-    options.add_argument("--seconds", type=float, default=4.0, help="that count, of each run")
+    options.add_argument("--seconds", type=float, default=3.0, help="that count, of each run")
     options.add_argument("--cores", default="quiet,busy", help="of quiet, busy")
     given = options.parse_args()
     usable = sorted(os.sched_getaffinity(0))
