@@ -161,7 +161,7 @@ def combined(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, A
 def drawn(load: Load, seconds: float, fill_s: float = FILL_S, seed: int = 0) -> Schedule:
     """A schedule with all its streams at once from `fill_s` until `seconds` later.
 
-    Those that are there at the beginning have what is left of their tokens; all end with the measurement.
+    Those that are there at the beginning have what is left of their tokens; all end within `fill_s` after it.
     """
     rng = np.random.default_rng(seed)
     end_s = fill_s + seconds
@@ -172,7 +172,8 @@ def drawn(load: Load, seconds: float, fill_s: float = FILL_S, seed: int = 0) -> 
     at_s = np.concatenate((np.linspace(0, fill_s, load.streams, endpoint=False), times_s))
     tokens = np.concatenate((left_tokens, np.full(len(times_s), load.output_tokens)))
     if load.itl_s:
-        fitting = 1 + np.floor(np.maximum(0.0, end_s - at_s - load.ttft_s) / load.itl_s)
+        until_s = end_s + rng.uniform(0.0, fill_s, len(at_s))  # if all ended at once, that would be what is measured
+        fitting = 1 + np.floor(np.maximum(0.0, until_s - at_s - load.ttft_s) / load.itl_s)
         tokens = np.minimum(tokens, fitting.astype(np.int64))
     rows = len(at_s)
     prompts = np.full(rows, load.prompt_tokens)
