@@ -77,19 +77,28 @@ class Outbox:
         self.broken = False
 
     def send(self, message: object) -> None:
-        """Take a message; it leaves when the other side has room."""
+        """Take a message; it leaves now, or as soon as the other side has room."""
         if self.broken:
             return
         self._waiting.append(memoryview(frame(message)))
         if len(self._waiting) == 1:
-            self._empty.clear()
-            self._loop.add_writer(self._fd, self._write)
+            self._write()
+            if self._waiting:
+                self._empty.clear()
+                self._loop.add_writer(self._fd, self._write_rest)
 
     async def flush(self) -> None:
         """Until everything has left, or the other side is gone."""
         await self._empty.wait()
 
+    def _write_rest(self) -> None:
+        self._write()
+        if not self._waiting:
+            self._loop.remove_writer(self._fd)
+            self._empty.set()
+
     def _write(self) -> None:
+        """Hand over as much of the first message as the socket takes."""
         try:
             sent = self._sock.send(self._waiting[0])
         except (BlockingIOError, InterruptedError):
@@ -97,10 +106,7 @@ class Outbox:
         except OSError:  # the other side is gone: nobody to tell
             self.broken = True
             self._waiting.clear()
-        else:
-            rest = self._waiting.popleft()[sent:]
-            if rest:
-                self._waiting.appendleft(rest)
-        if not self._waiting:
-            self._loop.remove_writer(self._fd)
-            self._empty.set()
+            return
+        rest = self._waiting.popleft()[sent:]
+        if rest:
+            self._waiting.appendleft(rest)

@@ -52,6 +52,9 @@ class Framing:
     def take(self, reads: Sequence[bytes]) -> bool:
         """Look at the reads that are new; True when the answer is complete. Raises BadFraming."""
         while self._fed < len(reads):
+            if self.quiet and not (self._left or self._line or self._trailer) and is_chunk(reads[self._fed]):
+                self._fed += 1  # Note: most reads of a stream of events are one chunk each
+                continue
             self._feed(reads[self._fed], reads[self._fed - 1] if self._fed else b"\n")
             self._fed += 1
         return self.done
@@ -169,6 +172,18 @@ class Framing:
             return length + 2
         self._trailer = True
         return 0
+
+
+def is_chunk(data: bytes) -> bool:
+    """Whether a read is one whole chunk that is not the last, with a size of up to four digits and nothing else."""
+    end = data.find(b"\r\n", 1, 6)
+    if end < 0 or not data[:end].isalnum():
+        return False
+    try:
+        size = int(data[:end], 16)
+    except ValueError:
+        return False
+    return size > 0 and end + size + 4 == len(data)
 
 
 def says_done(data: bytes, before: bytes = b"\n") -> bool:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.client.framing import LATER, BadFraming, Framing, says_done
+from backends.client.framing import LATER, BadFraming, Framing, is_chunk, says_done
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -147,3 +147,12 @@ def test_reads_of_a_long_answer_are_looked_at_a_few_at_a_time() -> None:
 def test_done_is_a_line_of_its_own(data: bytes, done: bool) -> None:
     """A model that writes about the format of its answers would end them."""
     assert done == says_done(data)
+
+
+@pytest.mark.parametrize(
+    "data", [b"0\r\n\r\n", b"1_0\r\n" + b"x" * 16 + b"\r\n", b"+1\r\nx\r\n", b"5\r\nabc\r\n", b"g\r\nx\r\n"]
+)
+def test_only_a_whole_chunk_is_passed_over(data):
+    """The end of an answer, or nonsense, would be skipped with the many reads that need no look."""
+    assert not is_chunk(data)
+    assert is_chunk(b"1a\r\n" + b"x" * 26 + b"\r\n")
