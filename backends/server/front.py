@@ -110,7 +110,7 @@ class Front:
         if self.api_key is None or not request.path.startswith("/v1/"):
             return
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self.api_key.encode()):
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.api_key.encode()):
             raise Refused(401, "The API key is missing or wrong.", code="invalid_api_key")
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:

@@ -110,6 +110,21 @@ def test_a_key_is_asked_for_where_one_is_named(play: Play) -> None:
     play(scenario, api_key="s3cret")
 
 
+def test_a_key_that_is_no_text_is_wrong_like_any_other(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+    """A client with a broken key would hear of a fault of the server."""
+
+    async def scenario(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer \xff\xfe\r\n\r\n")
+        status = await reader.readline()
+        writer.close()
+
+        assert b" 401 " in status
+
+    play(scenario, api_key="s3cret")
+    assert [] == caplog.records
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_hangs_up_aborts_its_sequence(
     play: Play, stream: bool, by_hand: Callable[..., ByHand], wire_request: Callable[..., bytes]
