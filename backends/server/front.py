@@ -190,6 +190,8 @@ class Front:
         transport = _transport(request)
         malformed = next((fault.token for fault in faults if fault.kind == "malformed"), 0)
         framed = request.version >= (1, 1)
+        if not framed:
+            response.force_close()  # without chunks only the end of the connection tells the end of the answer
         done = asyncio.get_running_loop().create_future()
         answer = answers.Streamed(outcome, self.service.tokenizer, done, builder, transport, framed, malformed)
         await self._run(request, outcome, answer, faults, head=response)

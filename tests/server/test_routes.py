@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from conftest import Play, Stage
 
 CHAT = "/v1/chat/completions"
@@ -142,6 +145,21 @@ def test_an_http_1_0_client_gets_the_stream_without_chunks(play: Play) -> None:
 
         assert body.startswith(b"data: {")
         assert body.endswith(b"data: [DONE]\n\n")
+
+    play(scenario)
+
+
+def test_a_stream_without_chunks_ends_with_its_connection(play: Play, wire_request: Callable[..., bytes]) -> None:
+    """An old client that would keep the connection would wait for more until the server closes it, for 75 s."""
+
+    async def scenario(stage: Stage) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
+        asked = wire_request(CHAT, {**HELLO, "stream": True}, "1.0")
+        writer.write(asked.replace(b"Connection: close", b"Connection: keep-alive"))
+        data = await asyncio.wait_for(reader.read(), 30)
+        writer.close()
+
+        assert data.endswith(b"data: [DONE]\n\n")
 
     play(scenario)
 
