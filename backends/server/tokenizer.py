@@ -139,7 +139,7 @@ class ByteStream:
 
 @dataclass(slots=True)
 class HuggingFace:
-    """The tokenizer of a model folder; `ends` are the ids that end an answer."""
+    """The tokenizer of a model folder."""
 
     library: tokenizers.Tokenizer
     template: Template
@@ -157,7 +157,9 @@ class HuggingFace:
         return self._size
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """Token ids of a text."""
+        """Token ids of a text. Half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes '?'."""
+        if not text.isascii():
+            text = text.encode("utf-8", "replace").decode()
         ids: list[int] = self.library.encode(text, add_special_tokens=special).ids
         return ids
 

@@ -173,6 +173,15 @@ def test_half_a_character_is_kept_until_it_is_whole(loaded, kind, text):
     assert "" == stream.rest()
 
 
+@pytest.mark.parametrize("kind", ["byte level", "byte fallback", "built in"])
+def test_half_a_surrogate_pair_is_no_fault_of_ours(loaded, kind):
+    """JSON can hold it (text cut inside an emoji), and the client would get a 500 for it."""
+    tokenizer = loaded[kind]
+
+    assert tokenizer.encode("fox?") == tokenizer.encode("fox\ud83d")
+    assert tokenizer.chat([{"role": "user", "content": "fox\ud83d"}])
+
+
 def test_a_long_run_of_broken_bytes_is_given_out(loaded):
     """A model of random weights makes broken bytes for ever: its text must not be kept for ever."""
     tokenizer = loaded["byte fallback"]
