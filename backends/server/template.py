@@ -50,7 +50,9 @@ class Template:
         if self._compiled is None:
             return plain(messages)
         try:
-            return self._compiled.render(messages=list(messages), add_generation_prompt=True, **self.tokens)
+            return self._compiled.render(
+                messages=list(messages), tools=None, documents=None, add_generation_prompt=True, **self.tokens
+            )
         except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
             raise ValueError(f"the chat template of the model refuses these messages: {error}") from None
 

@@ -227,6 +227,14 @@ def test_a_template_of_its_own_file_and_one_of_several(tmp_path):
     assert "ab!" == read_template(at).render([{"role": "a"}, {"role": "b"}])
 
 
+def test_a_template_is_told_that_there_are_no_tools(tmp_path):
+    """Many templates ask `tools is not none`: the prompt would tell of tools that nobody gave."""
+    source = "{% if tools is not none or documents is not none %}# Tools{% endif %}{{ messages[0].content }}"
+    at = folder(tmp_path, byte_level(), chat_template=source)
+
+    assert "hi" == read_template(at).render([{"role": "user", "content": "hi"}])
+
+
 def test_without_a_template_roles_are_lines():
     """Any model can be tried."""
     assert "user: hi\nassistant:" == builtin(300).decode(builtin(300).chat([{"role": "user", "content": "hi"}]))
