@@ -113,7 +113,10 @@ class EngineService:
         """As the last step left things."""
         running = min(self._running, len(self._open))
         total = self._judge.blocks.total if self._judge is not None else 1
-        return Stats(running, len(self._open) - running, 1 - self._free_blocks / total, self._preemptions)
+        failure = str(self._failure) if self._failure is not None else None
+        return Stats(
+            running, len(self._open) - running, 1 - self._free_blocks / total, self._preemptions, failure=failure
+        )
 
     def steps(self) -> Sequence[Step]:
         """Steps since the last call."""

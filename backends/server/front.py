@@ -40,8 +40,7 @@ _AT_START = ("429", "503")
 class Front:
     """A server in front of one service. `names` are the models it answers to, the first one as its own name.
 
-    `max_queue` requests may wait in the service; one more is refused with 429. None: any number. `failed` tells why the
-    service takes nothing any more.
+    `max_queue` requests may wait in the service; one more is refused with 429. None: any number.
     """
 
     service: Service
@@ -54,7 +53,6 @@ class Front:
     faults: Faults = field(default_factory=Faults)
     metrics: metrics.Metrics = field(default_factory=metrics.Metrics)
     draining: bool = False
-    failed: str | None = None
     open: int = 0
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
     _created: int = field(default_factory=lambda: int(time.time()))
@@ -239,7 +237,6 @@ class Front:
         except ValueError as error:
             raise Refused(400, str(error), code="context_length_exceeded") from None
         except BackendError as error:
-            self.failed = str(error)
             raise Refused(500, str(error), code="backend_failed") from None
         outcome.record.submitted_s = time.monotonic()
         try:
@@ -278,7 +275,7 @@ class Front:
         return web.json_response(self._entry(name))
 
     async def _health(self, _: web.Request) -> web.Response:
-        return web.Response(status=200 if self.failed is None else 503)
+        return web.Response(status=200 if self.service.stats().failure is None else 503)
 
     async def _version(self, _: web.Request) -> web.Response:
         return web.json_response({"version": self.version})

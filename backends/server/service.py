@@ -66,7 +66,10 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What `/metrics` shows now. `kv_usage` is a share (0..1); the last three are totals since the start."""
+    """What `/metrics` and `/health` show now. `kv_usage` is a share (0..1).
+
+    Preemptions and prefix tokens are totals since the start; `failure` tells why nothing is served any more.
+    """
 
     running: int = 0
     waiting: int = 0
@@ -74,6 +77,7 @@ class Stats:
     preemptions: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
+    failure: str | None = None
 
 
 class TextStream(Protocol):

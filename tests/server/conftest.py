@@ -15,6 +15,7 @@ from backends.server.run import Options, Running, serving
 from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import builtin
 from harness.api import Step
+from harness.errors import BackendError
 
 Scenario = Callable[["Stage"], Awaitable[None]]
 Play = Callable[..., None]
@@ -80,7 +81,8 @@ class ByHand:
         self._aborted.set()
 
     def stats(self) -> Stats:
-        return Stats(running=len(self.asked), waiting=self.waiting, kv_usage=0.25, preemptions=3)
+        failure = str(self.refuses) if isinstance(self.refuses, BackendError) else None
+        return Stats(running=len(self.asked), waiting=self.waiting, kv_usage=0.25, preemptions=3, failure=failure)
 
     def steps(self) -> Sequence[Step]:
         return (Step(0, 0.0, 0.1, 20, 4, 0, 0, 0, 0),)

@@ -237,12 +237,13 @@ def test_a_killed_engine_ends_every_answer_with_the_reason():
         ticket.abort()  # the client hangs up later
         with pytest.raises(BackendError, match="The engine failed"):
             service.submit([1], Sampling(1), Heard())
-        return heard
+        return heard, service.stats()
 
-    heard = run("engine", use)
+    heard, stats = run("engine", use)
 
     assert "error" == heard.end
     assert "The engine failed" in heard.error
+    assert heard.error == stats.failure  # /health says it, too, whether anybody asks for tokens or not
 
 
 def test_the_seeded_model_speaks_with_the_built_in_tokenizer():
