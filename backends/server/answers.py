@@ -87,7 +87,7 @@ class Whole:
 
     def __init__(self, outcome: Outcome, tokenizer: Tokenizer, done: asyncio.Future[None]) -> None:
         self._outcome = outcome
-        self._words = Words(tokenizer.stream(), outcome.ask.stops)
+        self._words = Words(tokenizer.stream(), outcome.ask.stops, outcome.ask.sampling.min_tokens)
         self._texts: list[str] = []
         self.done = done
         self.made = 0
@@ -134,7 +134,7 @@ class Streamed:
         malformed: int = 0,
     ) -> None:
         self._outcome = outcome
-        self._words = Words(tokenizer.stream(), outcome.ask.stops)
+        self._words = Words(tokenizer.stream(), outcome.ask.stops, outcome.ask.sampling.min_tokens)
         self._chunks = chunks
         self._transport = transport
         self._framed = framed

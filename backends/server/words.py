@@ -10,18 +10,24 @@ if TYPE_CHECKING:
 
 
 class Words:
-    """Holds back what may become a stop text, and cuts the answer before one. `stopped` tells that it has."""
+    """Holds back what may become a stop text, and cuts the answer before one. `stopped` tells that it has.
 
-    __slots__ = ("_held", "_stops", "_stream", "stopped")
+    A stop text that is there within the first `min_tokens` tokens ends nothing, as in vLLM.
+    """
 
-    def __init__(self, stream: TextStream, stops: Sequence[str]) -> None:
+    __slots__ = ("_held", "_made", "_min_tokens", "_stops", "_stream", "stopped")
+
+    def __init__(self, stream: TextStream, stops: Sequence[str], min_tokens: int = 0) -> None:
         self._stream = stream
         self._stops = stops
+        self._min_tokens = min_tokens
+        self._made = 0
         self._held = ""
         self.stopped = False
 
     def add(self, token_ids: Sequence[int]) -> str:
         """The text that may be shown now."""
+        self._made += len(token_ids)
         text = self._stream.add(token_ids)
         return self._cut(text) if self._stops else text
 
@@ -36,7 +42,7 @@ class Words:
     def _cut(self, new: str) -> str:
         text = self._held + new
         found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
-        if found:
+        if found and self._made > self._min_tokens:
             self.stopped = True
             self._held = ""
             return text[: min(found)]

@@ -60,9 +60,11 @@ def decoded(write: bytes) -> list[Any]:
     return [json.loads(line) if line.startswith("{") else line for line in lines]
 
 
-def stand(api: Any = "chat", every: bool = False, usage: bool = False, stops: tuple[str, ...] = ()) -> Stand:
+def stand(
+    api: Any = "chat", every: bool = False, usage: bool = False, stops: tuple[str, ...] = (), min_tokens: int = 0
+) -> Stand:
     loop = asyncio.new_event_loop()
-    ask = Ask(api, (1, 2), Sampling(100), stops, True, usage or every, every)
+    ask = Ask(api, (1, 2), Sampling(100, min_tokens), stops, True, usage or every, every)
     outcome = Outcome(ask, Record("id", None, api, True, time.monotonic()), Metrics(), Ticket(lambda: None, None, 5))
     wire = Wire()
     chunks = Chunks(api, "id", 1, "model", 2)
@@ -171,6 +173,16 @@ def test_a_stop_text_ends_the_answer_before_it() -> None:
     assert "stop" == events[0]["choices"][0]["finish_reason"]
     assert 3 == events[1]["usage"]["completion_tokens"]
     assert s.answer.done.done()
+
+
+def test_a_stop_text_before_min_tokens_ends_nothing() -> None:
+    """The answer would be shorter than the client asked for at least."""
+    s = stand("completions", stops=("xy", "b"), min_tokens=4)
+    seen = [event for token in b"xybab" for event in s.tell(token)]
+
+    assert ["xy", "b", "a"] == [event["choices"][0]["text"] for event in seen[:3]]
+    assert "stop" == seen[3]["choices"][0]["finish_reason"]
+    assert 5 == s.outcome.record.output_tokens
 
 
 def test_text_is_not_escaped_to_ascii() -> None:
