@@ -90,13 +90,25 @@ def text_prompt(fields: Mapping[str, object], tokenizer: Tokenizer) -> list[int]
     if isinstance(prompt, str):
         tokens = tokenizer.encode(prompt, special=_flag(fields, "add_special_tokens", default=True))
     elif isinstance(prompt, list) and all(type(token) is int for token in prompt):
-        tokens = cast("list[int]", prompt)
-        if tokens and not 0 <= min(tokens) <= max(tokens) < tokenizer.vocab_size:
-            raise Refused(400, f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="prompt")
+        tokens = _known(cast("list[int]", prompt), tokenizer, "prompt")
     else:
         raise Refused(400, "prompt must be a text or a list of token ids (one prompt a request).", param="prompt")
     if not tokens:
         raise Refused(400, "The prompt is empty.", param="prompt")
+    return tokens
+
+
+def token_ids(fields: Mapping[str, object], tokenizer: Tokenizer) -> list[int]:
+    """`tokens`, to be turned into text; none are an empty text."""
+    tokens = fields.get("tokens")
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        raise Refused(400, "tokens must be a list of token ids.", param="tokens")
+    return _known(tokens, tokenizer, "tokens")
+
+
+def _known(tokens: list[int], tokenizer: Tokenizer, param: str) -> list[int]:
+    if tokens and not 0 <= min(tokens) <= max(tokens) < tokenizer.vocab_size:
+        raise Refused(400, f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param=param)
     return tokens
 
 

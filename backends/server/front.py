@@ -296,7 +296,7 @@ class Front:
     async def _detokenize(self, request: web.Request) -> web.Response:
         body = await _fields(request)
         fields.check_model(body, self.names)
-        tokens = fields.text_prompt({"prompt": body.get("tokens")}, self.service.tokenizer)
+        tokens = fields.token_ids(body, self.service.tokenizer)
         return web.json_response({"prompt": self.service.tokenizer.decode(tokens)})
 
     async def _clear_cache(self, _: web.Request) -> web.Response:

@@ -227,6 +227,19 @@ def test_tokens_and_text_are_turned_into_each_other(play: Play) -> None:
     play(scenario)
 
 
+@pytest.mark.parametrize("tokens", ["hello", [1.5], [99_999], None])
+def test_what_are_no_tokens_is_named(play: Play, tokens: object) -> None:
+    """A client would look for a field that it never sent."""
+
+    async def scenario(stage: Stage) -> None:
+        status, _, text = await stage.post("/detokenize", {"tokens": tokens})
+
+        assert (400, "tokens") == (status, json.loads(text)["error"]["param"])
+        assert {"prompt": ""} == json.loads((await stage.post("/detokenize", {"tokens": []}))[2])
+
+    play(scenario)
+
+
 def test_other_routes_and_methods_are_told_in_openais_words(play: Play) -> None:
     """A client would show a page of HTML instead of a sentence."""
 
