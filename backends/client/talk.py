@@ -105,7 +105,7 @@ class Talk:
         """Status, headers and JSON (None if it is none)."""
         try:
             async with self._session.get(url, proxy=self._proxy, allow_redirects=False) as answer:
-                return answer.status, answer.headers, _json(await answer.content.read(MOST_BYTES))
+                return answer.status, answer.headers, _json(await _whole(answer))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._failed(error) from None
 
@@ -113,7 +113,7 @@ class Talk:
         """Status and JSON of a small question."""
         try:
             async with self._session.post(url, json=value, proxy=self._proxy, allow_redirects=False) as answer:
-                return answer.status, _json(await answer.content.read(MOST_BYTES))
+                return answer.status, _json(await _whole(answer))
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise self._failed(error) from None
 
@@ -185,6 +185,16 @@ class Talk:
             return BackendError(f"No trusted connection to {where}: {why}; name its authority with ca=FILE.")
         why = self.shown(str(error).replace(" ssl:default", "") or type(error).__name__)
         return BackendError(f"No server answers at {where}: {why}.")
+
+
+async def _whole(answer: aiohttp.ClientResponse) -> bytes:
+    """The body, or `MOST_BYTES` of it and a little more. Note: `read(n)` gives what has come, which may be a part."""
+    data = bytearray()
+    async for piece in answer.content.iter_any():
+        data += piece
+        if len(data) > MOST_BYTES:
+            break
+    return bytes(data)
 
 
 def _arrival(arrivals: list[tuple[int, float]], end: int) -> float:

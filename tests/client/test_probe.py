@@ -37,24 +37,38 @@ class Server:
     role_s: float | None = None
     streams: bool = True
     tokenize: str | None = None
+    in_pieces: bool = False
     status: int = 200
     entry: Mapping[str, object] = field(default_factory=dict)
     bodies: list[dict] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
-    async def list(self, request: web.Request) -> web.Response:
+    async def list(self, request: web.Request) -> web.StreamResponse:
         self.headers.append(request.headers.copy())
         if self.models is None:
             raise web.HTTPNotFound
-        return web.json_response({"data": [{"id": name, **self.entry} for name in self.models]})
+        value = {"data": [{"id": name, **self.entry} for name in self.models]}
+        return await self.split(request, value) if self.in_pieces else web.json_response(value)
 
-    async def count(self, request: web.Request) -> web.Response:
+    async def split(self, request: web.Request, value: object) -> web.StreamResponse:
+        """JSON in two writes, so far apart that a client reads them apart."""
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        data = json.dumps(value).encode()
+        for part in (data[:5], data[5:]):
+            await response.write(part)
+            await asyncio.sleep(0.02)
+        return response
+
+    async def count(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         if self.tokenize is None:
             raise web.HTTPNotFound
         if self.tokenize not in body:
             return web.json_response({"tokens": []})
         tokens = list(range(len(body[self.tokenize].split())))
+        if self.in_pieces:
+            return await self.split(request, {"tokens": tokens})
         return web.json_response({"tokens": tokens} | ({"count": len(tokens)} if self.tokenize == "prompt" else {}))
 
     def prompt_tokens(self, body: Mapping) -> int | None:
@@ -324,6 +338,14 @@ def test_the_only_model_is_taken_and_of_several_one_must_be_named(asked: Callabl
     for models in ((), None):
         with pytest.raises(UsageError, match="does not list its models"):
             asked(Server(models=models))
+
+
+def test_what_comes_in_pieces_is_read_to_its_end(asked: Callable) -> None:
+    """Half a list is no JSON: a server with many models would have none, and one that counts tokens would not."""
+    found = asked(Server(in_pieces=True, tokenize="content"))
+
+    assert ("m", "content") == (found.ask.model, found.tokenize_form)
+    assert found.tokenize is not None
 
 
 def test_an_answer_in_one_piece_is_only_for_those_who_ask_for_it(asked: Callable) -> None:
