@@ -6,6 +6,7 @@ carries the stamp of the newest, so a stamp is never early, and late at most by 
 
 from __future__ import annotations
 
+import random
 import socket
 import struct
 import sys
@@ -159,15 +160,17 @@ class Clock:
 class Lags:
     """How long bytes waited for their reader, over all answers of a process, in bounded memory.
 
-    When more than `room` are kept every second is forgotten, and from then on only every second read is taken.
+    When more than `room` are kept every second is forgotten, and from then on only every second read is taken;
+    where that begins in an answer is drawn, so that the first reads of answers do not stand for all.
     """
 
-    __slots__ = ("_every", "_lag_s", "_room", "max_s", "process_stamps", "reads")
+    __slots__ = ("_every", "_lag_s", "_rng", "_room", "max_s", "process_stamps", "reads")
 
     def __init__(self, room: int = KEPT_LAGS) -> None:
         self._room = room
         self._lag_s = array("d")
         self._every = 1
+        self._rng = random.Random(0)
         self.max_s = 0.0
         self.reads = 0
         self.process_stamps = 0
@@ -182,7 +185,7 @@ class Lags:
         lag_s = array("d", map(sub, read_s, stamp_s))
         if lag_s:
             self.max_s = max(self.max_s, max(lag_s))
-            self._lag_s.extend(lag_s[:: self._every])
+            self._lag_s.extend(lag_s[self._rng.randrange(self._every) :: self._every])
         while len(self._lag_s) > self._room:
             self._lag_s = self._lag_s[::2]
             self._every *= 2

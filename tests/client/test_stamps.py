@@ -163,3 +163,12 @@ def test_lags_in_bounded_memory_keep_their_count_and_maximum(answers: list[list[
     assert (len(every), len(answers), max(every, default=0.0)) == (lags.reads, lags.process_stamps, lags.max_s)
     assert (lags.quantile_s(0.5) is None) == (not every)
     assert all(value in every for value in [lags.quantile_s(0.99)] if value is not None)
+
+
+def test_lags_of_a_long_run_are_those_of_all_reads() -> None:
+    """The reader would be judged by the first read of each answer, which carries the head and is none of a gap."""
+    lags = Lags(room=64)
+    for _ in range(2000):
+        lags.add(array("d", [0.0, 0.0, 0.0, 1.0]), array("d", [0.0] * 4), 0)
+
+    assert (0.0, 1.0) == (lags.quantile_s(0.5), lags.quantile_s(0.9))
