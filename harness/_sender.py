@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 TELL_S = 0.25
 """How often a sender tells how far it is."""
 FLUSH_S = 60.0
-"""How long the last answers may take to leave for the process that reads them."""
+"""The last answers are given up when the process that reads them takes nothing for so long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ async def serve(sock: socket.socket) -> None:
         outbox.send(Ready())
     except BenchError as error:
         outbox.send(Ready(error))
-        await outbox.flush()
+        await outbox.flush(FLUSH_S)
         return
     try:
         go = await receive(reader)
@@ -200,8 +200,7 @@ async def _run(
     finally:
         for other in others:
             other.cancel()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(outbox.flush(), FLUSH_S)
+    await outbox.flush(FLUSH_S)
 
 
 async def _listen(reader: asyncio.StreamReader, driver: WallDriver) -> None:

@@ -6,6 +6,7 @@ Both ends are our own processes, connected by a socket pair that nobody else can
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 import select
 import socket
@@ -72,6 +73,7 @@ class Outbox:
         self._fd = sock.fileno()  # Note: given the socket, asyncio writes out its repr, with two system calls
         self._loop = loop
         self._waiting: deque[memoryview] = deque()
+        self._left_bytes = 0  # that have left so far
         self._empty = asyncio.Event()
         self._empty.set()
         self.broken = False
@@ -87,9 +89,14 @@ class Outbox:
                 self._empty.clear()
                 self._loop.add_writer(self._fd, self._write_rest)
 
-    async def flush(self) -> None:
-        """Until everything has left, or the other side is gone."""
-        await self._empty.wait()
+    async def flush(self, patience_s: float) -> None:
+        """Until everything has left, or the other side is gone, or has taken nothing for `patience_s`."""
+        while self._waiting:
+            before = self._left_bytes
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), patience_s)
+            if self._left_bytes == before:
+                return
 
     def _write_rest(self) -> None:
         self._write()
@@ -107,6 +114,7 @@ class Outbox:
             self.broken = True
             self._waiting.clear()
             return
+        self._left_bytes += sent
         rest = self._waiting.popleft()[sent:]
         if rest:
             self._waiting.appendleft(rest)
