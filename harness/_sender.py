@@ -79,7 +79,7 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A record that the sender made itself: others waited for it, or it was never sent."""
+    """The record of a request that was never sent."""
 
     record: RequestRecord
 
@@ -113,14 +113,17 @@ class Done:
 
 
 class Outgoing:
-    """Hands finished requests to the other process; the recorder of a driver."""
+    """Hands what has ended to the other process; stands in for the recorder of a driver."""
 
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self.error: Exception | None = None
 
     def add(self, record: RequestRecord) -> None:
-        """A record made here."""
+        """Nothing to do: the answer was passed on, and is read and recorded there like all others."""
+
+    def drop(self, record: RequestRecord) -> None:
+        """A request that will never be sent."""
         self._outbox.send(Known(record))
 
     def add_steps(self, steps: Iterable[Step]) -> None:
@@ -162,7 +165,7 @@ async def serve(sock: socket.socket) -> None:
 def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Tally]:
     """A driver whose first requests are built."""
     outgoing, tally = Outgoing(outbox), Tally()
-    follow_ups = Releases(ours, outgoing.add, job.duration_s) if ours.has_follow_ups else None
+    follow_ups = Releases(ours, outgoing.drop, job.duration_s) if ours.has_follow_ups else None
     waited = frozenset(int(i) for i in ours.table["after"].combine_chunks().flatten()) if follow_ups else frozenset()
     line = Unread(job.backend, waited, outgoing.pass_on)
     driver = WallDriver(line, ours.planned(), follow_ups, outgoing, tally, job.drain_s)

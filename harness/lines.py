@@ -85,7 +85,8 @@ class Streamed:
 class Unread:
     """A line over which answers come as bytes and stamps, for another process to read (`harness.api.Remote.fetch`).
 
-    `pass_on` gets them. Those to the requests in `waited` are read at once, because others leave when they have ended.
+    `pass_on` gets them all. Those to the requests in `waited` are read here too, at once, because others leave when
+    they have ended.
     """
 
     def __init__(self, backend: Remote, waited: frozenset[int], pass_on: Callable[[Request, object], None]) -> None:
@@ -108,10 +109,8 @@ class Unread:
 
     async def _kept(self, request: Request, sent_s: float, coming: Awaitable[object]) -> RequestRecord | None:
         answer = await coming
-        if request.id not in self._waited:
-            self._pass_on(request, answer)
-            return None
-        return read(self._backend, request, answer, sent_s)
+        self._pass_on(request, answer)
+        return read(self._backend, request, answer, sent_s) if request.id in self._waited else None
 
     def cut(self, request: Request, status: Status, why: str) -> None:
         """Hang up."""

@@ -134,3 +134,14 @@ def test_a_server_that_rejects_every_request_is_measured(scripted: Callable, run
 
     assert ["rejected"] * 40 == run.requests["status"].to_pylist()
     assert run.info["state"] == "finished"
+
+
+def test_turns_are_counted_after_the_run_too(scripted: Callable, run_here: Callable) -> None:
+    """Answers that others wait for would be counted by chunks, and those at the end of a session by a tokenizer."""
+    server = scripted(it={"usage": None, "tokenize": True})
+    server.arm_measured()
+
+    run = _run(run_here, server.url("it"), "--sessions", "fixed:turns=2,think=10ms")
+
+    assert ["ok"] * 20 == run.requests["status"].to_pylist()
+    assert {"server tokenizer"} == set(run.http["counted_by"].to_pylist())
