@@ -40,6 +40,8 @@ FIRST_S = 0.5
 WARM_MOST = 512
 SPARE, SPARE_S = 2, 0.02
 """Connections kept unused: so many, and what arrives in the time it takes to open one (20 ms at least)."""
+RECOUNT_S = 60.0
+"""How long the server may take to count the tokens of an answer, after the run."""
 THREADED = frozenset({"llama.cpp"})
 """Servers that give each open connection a thread of few: an idle one would keep a request waiting."""
 
@@ -213,7 +215,7 @@ class OpenAI:
         tls = self._trust().context() if place.secure else True
         key = self._key()
         async with Talk(place.url, key=key, redaction=self._redaction, ssl=tls, proxy=self.proxy,
-                        headers=known.ask.headers) as talk:  # fmt: skip
+                        timeout_s=RECOUNT_S, headers=known.ask.headers) as talk:  # fmt: skip
             return await self._recount.count([ServerTokenizer(talk, known), *named])
 
     def aimed_at(self, url: str, model: str) -> OpenAI:

@@ -104,12 +104,15 @@ class Recount:
             self.texts[request_id] = list(texts)
 
     async def count(self, counters: Sequence[Counter]) -> Mapping[int, tuple[CountedBy, Sequence[int]]]:
-        """By request id: the rule, and the tokens of each event. The first counter that knows a text counts it."""
-        gate = asyncio.Semaphore(AT_ONCE)
+        """By request id: the rule, and the tokens of each event. The first counter that knows a text counts it.
+
+        A counter that fails is not asked again: a server that is gone would be waited for once for each answer.
+        """
+        gate, there = asyncio.Semaphore(AT_ONCE), list(counters)
 
         async def one(request_id: int, texts: list[str]) -> tuple[int, tuple[CountedBy, Sequence[int]]] | None:
             async with gate:
-                counted = await _first(counters, "".join(texts))
+                counted = await _first(there, "".join(texts))
             if counted is None:
                 return None
             by, tokens = counted
@@ -119,11 +122,13 @@ class Recount:
         return dict(item for item in found if item is not None)
 
 
-async def _first(counters: Sequence[Counter], text: str) -> tuple[CountedBy, int] | None:
-    for counter in counters:
+async def _first(counters: list[Counter], text: str) -> tuple[CountedBy, int] | None:
+    for counter in list(counters):
         try:
             tokens = await counter.tokens(text)
         except BackendError:  # the server is gone, or does not answer: another counter may know
+            if counter in counters:
+                counters.remove(counter)
             continue
         if tokens:
             return counter.by, tokens
