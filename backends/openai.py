@@ -219,11 +219,8 @@ class OpenAI:
             return await self._recount.count([ServerTokenizer(talk, known), *named])
 
     def aimed_at(self, url: str, model: str) -> OpenAI:
-        """The same client towards a server of ours, unopened: no key, header or field that is meant for another."""
-        twin = OpenAI(
-            url, model, self.api, self.stream, self.prompt, salt=self.salt, connect_s=self.connect_s,
-            timeout_s=self.timeout_s, idle_s=self.idle_s, warm=self.warm,
-        )  # fmt: skip
+        """The same client towards a server of ours, unopened: no key, header, field or limit meant for another."""
+        twin = OpenAI(url, model, self.api, self.stream, self.prompt, salt=self.salt, warm=self.warm)
         twin._keyless = True
         return twin
 

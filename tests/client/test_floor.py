@@ -148,6 +148,14 @@ def test_the_floor_is_measured_by_the_runs_own_senders(api: str, senders: int) -
     assert all(0 <= found[part]["p50_s"] <= found[part]["p99_s"] for part in PARTS)
 
 
+def test_limits_for_a_fast_server_do_not_keep_the_floor_from_being_measured() -> None:
+    """The client could not be measured where a server may not be as slow as ours."""
+    client = OpenAI("http://127.0.0.1:1/v1", "elsewhere", timeout_s=0.1, first_token_s=0.05, idle_s=0.05)
+    found = asyncio.run(measure(client, schedule_of(40, 4, 2.0), 1, 0.5))
+
+    assert 0 == found["failed"]
+
+
 def test_our_own_server_never_sees_the_key_of_another(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A key may go to the host that it is for, and nowhere else."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
