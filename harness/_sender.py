@@ -22,7 +22,7 @@ from harness.lines import Unread
 from harness.releases import Releases
 from harness.schedule import Schedule
 from harness.sender_watch import SenderWatch
-from harness.shares import events_rps, share
+from harness.shares import ITL_S, TTFT_S, requests_rps, share
 
 if TYPE_CHECKING:
     from harness.api import Remote, Request, RequestRecord, Step
@@ -176,7 +176,7 @@ def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Tally]
 async def _connect(job: Job, ours: Schedule) -> None:
     tokens = ours.table["output_tokens"].to_numpy()
     mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
-    rate_rps = events_rps(ours.table) / mean_tokens if mean_tokens else 0.0
+    rate_rps = requests_rps(ours.table, TTFT_S + mean_tokens * ITL_S)
     await job.backend.connect(job.index, rate_rps, mean_tokens)
 
 

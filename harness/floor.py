@@ -21,7 +21,7 @@ from harness.errors import BackendError
 from harness.records import schedule_chunk
 from harness.schedule import Schedule, digest
 from harness.senders import Senders
-from harness.shares import events_rps
+from harness.shares import ITL_S, TTFT_S, requests_rps
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from harness.api import Remote, Request, RequestRecord
 
 NULL_SERVER = "backends.client.null_server"
-TTFT_S, ITL_S = 0.2, 0.05
-"""What the null server does, and what a server is expected to do: 20 tokens a second, as people read."""
 FILL_S, FILL_RPS = 0.5, 1_000.0
 """How long the streams that are there from the beginning take to begin at least, and how many of them a second."""
 LEAST_REQUESTS, LEAST_TOKENS = 50, 4
@@ -69,8 +67,9 @@ class Load:
         """What a schedule asks for, if its server takes so long: rate, and streams at once by Little's law."""
         output_tokens = max(1.0, float(table["output_tokens"].to_numpy().mean()))
         prompt_tokens = min(MOST_PROMPT_TOKENS, round(float(table["prompt_tokens"].to_numpy().mean())))
-        rate_rps = min(MOST_RPS, events_rps(table) / output_tokens)
-        streams = rate_rps * (ttft_s + (output_tokens - 1) * itl_s)
+        lasts_s = ttft_s + (output_tokens - 1) * itl_s
+        rate_rps = min(MOST_RPS, requests_rps(table, lasts_s))
+        streams = rate_rps * lasts_s
         most = MOST_EVENTS_RPS * itl_s if itl_s else streams
         return cls(
             rate_rps, max(1, round(min(streams, most))), max(1, prompt_tokens), round(output_tokens), ttft_s, itl_s

@@ -14,6 +14,8 @@ from harness.schedule import Schedule, digest, links
 if TYPE_CHECKING:
     import pyarrow as pa
 
+TTFT_S, ITL_S = 0.2, 0.05
+"""What a server is expected to do while nothing better is known: 20 tokens a second, as people read."""
 EVENTS_PER_SENDER = 25_000
 """Token events a second that one sender takes well: half of what a core can, at 20 us an event."""
 
@@ -34,10 +36,33 @@ def sender_count(asked: str | None, events_rps: float) -> int:
 
 def events_rps(table: pa.Table) -> float:
     """Output tokens a second that a schedule asks for, over its span; all of them where it has none."""
-    tokens = float(pc.sum(table["output_tokens"]).as_py() or 0)
+    return float(pc.sum(table["output_tokens"]).as_py() or 0) / _span_s(table)
+
+
+def requests_rps(table: pa.Table, lasts_s: float) -> float:
+    """Requests a second that a schedule asks for, over its span, if each lasts so long.
+
+    Those that wait for answers come no faster than answers do, however early the schedule allows them.
+    """
+    rate_rps, most = len(table) / _span_s(table), most_at_once(table)
+    return rate_rps if most == len(table) else min(rate_rps, most / max(lasts_s, 0.001))
+
+
+def most_at_once(table: pa.Table) -> int:
+    """No more requests than this can be under way together, because the others wait for answers to them.
+
+    It is a number of chains that hold all requests, each after the one before (Dilworth): of closed loops the users.
+    """
+    child, parent = links(table)
+    there = parent < len(table)
+    child, parent = child[there], parent[there]
+    _, one_each = np.unique(child, return_index=True)
+    return len(table) - len(np.unique(parent[one_each]))
+
+
+def _span_s(table: pa.Table) -> float:
     times = table["scheduled_s"]
-    span_s = float(times[-1].as_py() - times[0].as_py()) if len(times) else 0.0
-    return tokens / max(span_s, 1.0)
+    return max(1.0, float(times[-1].as_py() - times[0].as_py())) if len(times) else 1.0
 
 
 def share(schedule: Schedule, index: int, count: int) -> Schedule:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from harness.api import Request
 from harness.records import scheduled_table
 from harness.schedule import Schedule, digest, links
-from harness.shares import EVENTS_PER_SENDER, events_rps, sender_count, share
+from harness.shares import EVENTS_PER_SENDER, events_rps, most_at_once, requests_rps, sender_count, share
 
 
 def scheduled(requests: list[Request]) -> Schedule:
@@ -100,3 +100,25 @@ def test_events_are_counted_over_the_span(span_s, expected):
     schedule = scheduled([Request(0, 0.0, 5, 50), Request(1, span_s, 5, 50)])
 
     assert expected == events_rps(schedule.table)
+
+
+@given(schedules())
+def test_no_more_requests_are_under_way_than_chains_allow(schedule):
+    """Too few connections would be opened ahead, and the client be measured with too few streams."""
+    most, ended, under_way = most_at_once(schedule.table), set(), {}
+    for request in schedule:
+        ready = {r.id: r for r in schedule if set(r.after) <= ended and r.id not in ended}
+        under_way = max(under_way, ready, key=len)
+        ended.add(request.id)
+
+    assert len(under_way) <= most <= len(schedule)
+
+
+def test_users_who_wait_ask_no_faster_than_they_are_answered():
+    """A few users would be met with hundreds of connections, and the client's floor be that of hundreds of streams."""
+    users = [Request(i, 0.05 * (i // 5), 5, 5, after=(i - 5,) if i >= 5 else ()) for i in range(1000)]
+    alone = [Request(i, 0.01 * i, 5, 5) for i in range(1001)]
+
+    assert (5, 2.5) == (most_at_once(scheduled(users).table), requests_rps(scheduled(users).table, 2.0))
+    assert (1001, 100.1) == (most_at_once(scheduled(alone).table), requests_rps(scheduled(alone).table, 2000.0))
+    assert (0, 0.0) == (most_at_once(scheduled([]).table), requests_rps(scheduled([]).table, 1.0))
