@@ -359,7 +359,8 @@ def _headers(lines: str | None) -> tuple[tuple[str, str], ...]:
         colon = ":" in line.partition("=")[0]
         name, mark, value = line.partition(":" if colon else "=")
         if not mark or not name.strip():
-            raise UsageError(f"'{name.strip()}' is no header; give --header 'Name: value'.")
+            word = Redaction().text(" ".join(name.split()[:1]))  # what follows may be a key
+            raise UsageError(f"'{word}' is no header; give --header 'Name: value'.")
         pairs.append((name.strip(), value.strip()))
     return sound_headers(tuple(pairs))
 

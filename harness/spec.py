@@ -27,6 +27,7 @@ UNITS = ("_s", "_tokens", "_rps", "_bytes", "_flops")
 _SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
           "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}  # fmt: skip
+_SECRET = re.compile("key|token|secret|passw|auth", re.IGNORECASE)
 _QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)")
 
 
@@ -141,6 +142,8 @@ def _field(key: str, fields: typing.Mapping[str, object], spec: Spec) -> str:
         raise UsageError(f"'{spec}': {spec.name} takes no arguments.")
     near = get_close_matches(name, fields, n=1, cutoff=0.5)
     guess = f" Did you mean '{near[0]}'?" if near else ""
+    if _SECRET.search(name):  # who writes a key here should not find it in the log of a build
+        spec = dataclasses.replace(spec, args={**spec.args, key: "..."})
     raise UsageError(f"'{spec}': {spec.name} has no argument '{key}'.{guess} Known: {', '.join(sorted(fields))}.")
 
 

@@ -20,6 +20,7 @@ HEADER = "hunter2-of-the-header"
 FIELD = "hunter3-of-the-body"
 QUERY = "hunter4-of-the-url"
 SECRETS = (KEY, HEADER, FIELD, QUERY)
+NOWHERE = "openai:url=http://127.0.0.1:9/v1"
 
 
 def _texts(path: Path) -> Iterator[tuple[str, str]]:
@@ -92,6 +93,22 @@ def test_a_key_in_the_place_of_a_name_is_not_repeated(run_here: Callable, script
 
         assert "2" == texts["code"]
         assert key not in texts["standard error"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [(f"{NOWHERE},api_key={KEY}",), (NOWHERE, "--header", f"Authorization Bearer {KEY}")],
+    ids=["spec", "header"],
+)
+def test_a_key_that_is_given_in_a_wrong_way_is_not_repeated(
+    wrong: tuple[str, ...], run_here: Callable, tmp_path: Path
+) -> None:
+    """Who writes the key into the command would find it in the log of a build."""
+    texts = _ended(run_here("run", "--requests", "2", "--backend", *wrong), tmp_path)
+
+    assert "2" == texts["code"]
+    _hold(texts)
+    assert "api_key" in texts["standard error"] or "'Authorization' is no header" in texts["standard error"]
 
 
 def test_a_key_is_read_from_a_file_or_a_named_variable(
