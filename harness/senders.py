@@ -48,6 +48,7 @@ class _Child:
     done: sender.Done | None = None
     sent: int = 0
     finished: int = 0
+    taken: int = 0
 
 
 @dataclass(slots=True)
@@ -78,7 +79,8 @@ class Senders:
 
         Raises BackendError or UsageError when one of them cannot.
         """
-        self._children = [await self._start(index) for index in range(self.count)]
+        for index in range(self.count):
+            self._children.append(await self._start(index))  # one by one: `close` knows those that were started
         await self._all_ready()
         self._tell(sender.Connect())
         await self._all_ready()
@@ -152,6 +154,7 @@ class Senders:
                 await self._lost(child)
                 return
             if isinstance(message, sender.Arrived):
+                child.taken += 1
                 self._take(read(self.backend, message.request, message.answer))
             elif isinstance(message, sender.Known):
                 self._take(message.record)
@@ -197,8 +200,9 @@ class Senders:
     async def _lost(self, child: _Child) -> None:
         code = await child.process.wait()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        lost = child.sent - child.finished
-        self._stop(f"{self._name(child)} {how}; {lost:,} requests that it had under way have no record")
+        child.sent = max(child.sent, child.taken)  # what it said last may be older than what it gave
+        lost = child.sent - child.taken
+        self._stop(f"{self._name(child)} {how}; {lost:,} requests that it had sent have no record")
 
     def _tell(self, message: object) -> None:
         for child in self._children:

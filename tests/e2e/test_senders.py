@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from backends.client.answer import Answer
 from backends.client.null_server import Timing, running
 from backends.openai import OpenAI
+from harness._sender import Arrived, Tally
 from harness.api import Request, RequestRecord
 from harness.config import RunSpec
+from harness.frames import frame
 from harness.progress import Live
 from harness.records import scheduled_table
 from harness.registry import make
 from harness.run import Result, execute
 from harness.schedule import Schedule, digest
-from harness.senders import Senders
+from harness.senders import Senders, _Child
 
 if TYPE_CHECKING:
     from harness.drive import Outcome
@@ -173,3 +176,30 @@ def test_a_sender_that_dies_ends_the_run_and_is_named(url, tmp_path):
     assert "failed" == outcome.ended
     assert "sender 1 of 2 was ended by SIGKILL" in str(outcome.error)
     assert 40 <= len(records) < 400
+
+
+class Killed:
+    """A process that was killed."""
+
+    async def wait(self) -> int:
+        return -9
+
+
+def test_answers_that_a_dead_sender_had_not_handed_over_are_told(tmp_path):
+    """Who reads the verdict would believe that nothing is missing but what was under way."""
+
+    async def main() -> tuple[str | None, int]:
+        taken = Taken(99)
+        senders = Senders(OpenAI(), tmp_path, 1, None, 5.0, taken, Live(total=9), begun=lambda _: None)
+        reader = asyncio.StreamReader()
+        answers = [Arrived(Request(i, 0.0, 5, 4), Answer(how="failed", why="no")) for i in range(2)]
+        for message in (Tally(5, 5), *answers):
+            reader.feed_data(frame(message))
+        reader.feed_eof()
+        await senders._listen(_Child(0, Killed(), reader, None))  # type: ignore[arg-type]  # as much as is needed
+        return senders._error, len(taken.records)
+
+    error, records = asyncio.run(main())
+
+    assert 2 == records
+    assert "sender 1 of 1 was ended by SIGKILL; 3 requests that it had sent have no record" == error
