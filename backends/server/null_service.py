@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 VOCAB_SIZE = 1024
 MAX_MODEL_LEN = 131_072
 """Any prompt of a published trace fits."""
+BURST = 4096
+"""Tokens told before the loop reads its sockets again: without a gap all of an answer is due at once."""
 
 
 def make(spec: Spec) -> NullService:
@@ -108,10 +110,12 @@ class NullService:
             self._running -= 1
 
     def _ring(self) -> None:
-        """Tell all tokens that are due now; what becomes due meanwhile waits until the loop has read its sockets."""
+        """Tell the tokens that are due now; what becomes due meanwhile waits until the loop has read its sockets."""
         now_s = time.monotonic()
         due = self._due
-        while due and due[0][0] <= now_s:
+        for _ in range(BURST):
+            if not due or due[0][0] > now_s:
+                break
             due_s, order, answer = due[0]
             if self._tell(answer, due_s):
                 heapq.heapreplace(due, (answer.first_s + answer.made * self.null.gap_s, order, answer))

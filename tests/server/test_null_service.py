@@ -1,0 +1,55 @@
+"""The null service: what is due at once does not stop everything else."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from backends.null import Null
+from backends.server.null_service import BURST, NullService
+from backends.server.service import Sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from backends.server.service import EndReason, Ticket
+
+
+@dataclass(slots=True)
+class Heard:
+    """Counts its tokens, and hangs up in the turn of the loop after the first one, if it has a ticket to do so."""
+
+    ticket: Ticket | None = None
+    tokens: int = 0
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def step(
+        self,
+        token_ids: Sequence[int],
+        at_s: float,  # noqa: ARG002  # times are the business of other tests
+        due_s: float,  # noqa: ARG002
+        end: EndReason | None,
+        error: str = "",  # noqa: ARG002
+    ) -> None:
+        self.tokens += len(token_ids)
+        if self.ticket is not None and self.tokens == 1:
+            asyncio.get_running_loop().call_soon(self.ticket.abort)
+        if end is not None:
+            self.ended.set()
+
+
+def test_a_long_answer_without_gaps_leaves_turns_to_others() -> None:
+    """One client that asks for 100,000 tokens would stop all others, and could not even hang up."""
+
+    async def run() -> tuple[int, int]:
+        service = NullService(Null())
+        await service.start()
+        gone, whole = Heard(), Heard()
+        gone.ticket = service.submit((1,), Sampling(10 * BURST), gone)
+        service.submit((1,), Sampling(2 * BURST + 5), whole)
+        await asyncio.wait_for(whole.ended.wait(), 60)
+        await service.close()
+        return gone.tokens, whole.tokens
+
+    assert (BURST, 2 * BURST + 5) == asyncio.run(run())
