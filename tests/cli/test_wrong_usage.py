@@ -58,7 +58,12 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("run --backend null --drain forever", 2, "--drain must be a duration such as", "'forever'"),
     ("run --backend null --header X-A=b", 2, "--header does not apply to the backend 'null'", "ttft_s"),
     ("run --backend openai:url=http://127.0.0.1:1/v1 --header X-A", 2, "'X-A' is no header", "'Name: value'"),
-    ("run --backend openai:url=http://127.0.0.1:1/v1 --extra-body [1]", 2, "--extra-body must be a JSON object", "object"),
+    (
+        "run --backend openai:url=http://127.0.0.1:1/v1 --extra-body [1]",
+        2,
+        "--extra-body must be a JSON object",
+        "object",
+    ),
     ("run --backend openai:url=http://127.0.0.1:1/v1 --senders two", 2, "--senders must be 'auto' or", "'two'"),
     ("run --backend openai:url=http://127.0.0.1:1/v1 --senders 0", 2, "--senders must be 'auto' or", "'0'"),
     ("run --backend openai:url=http://127.0.0.1:1/v1 --calibrate no", 2, "--calibrate must be a duration", "'no'"),
