@@ -85,7 +85,11 @@ class Link:
                 self._fail(turn.message)
                 return
             assert isinstance(turn, Turn)
-            self.on_turn(turn)
+            try:
+                self.on_turn(turn)
+            except Exception as error:  # noqa: BLE001  # a bug of ours: whoever waits for tokens must not wait for ever
+                self._fail(f"{type(error).__name__}: {error}")
+                return
 
     def _fail(self, why: str) -> None:
         self.on_failure(

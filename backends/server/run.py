@@ -21,7 +21,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from backends.server.faults import Faults, parse_fault
 from backends.server.front import Front
 from backends.server.truth import Truth
-from harness.errors import UsageError, no_such
+from harness.errors import BackendError, UsageError, no_such
 from harness.spec import Spec, parse
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ SERVICES = ("engine", "null", "sim")
 KEEP_ALIVE_S = 75.0
 GARBAGE_S = 600.0
 NOT_HTTP = (HttpProcessingError, web.RequestPayloadError)
-_HOUSEKEEPING_S = 5.0
+_HOUSEKEEPING_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,10 @@ async def _count_steps(front: Front) -> None:
 
 
 def serve(options: Options, say: Callable[[str], None], ready: Callable[[Running], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM; a second one ends the grace. `say` gets notes for the user."""
+    """Serve until Ctrl-C or SIGTERM; a second one ends the grace. `say` gets notes for the user.
+
+    Raises BackendError when what computes the answers has died.
+    """
     asyncio.run(_serve(options, say, ready))
 
 
@@ -169,9 +172,10 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
     try:
         async with serving(options) as running:
             ready(running)
-            tidying = asyncio.create_task(_tidy(running.front))
+            others = [asyncio.create_task(_tidy(running.front)), asyncio.create_task(_watch(running.front, ended))]
             await ended.wait()
-            tidying.cancel()
+            for other in others:
+                other.cancel()
             left = running.front.open
             if left:
                 say(f"Ending: {left} answers may finish within {options.grace_s:g} s; Ctrl-C again ends them now.")
@@ -180,6 +184,16 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
             raise
     if running is not None:
         say(running.front.truth.lateness.line())
+        if (failure := running.front.service.stats().failure) is not None:
+            raise BackendError(failure)
+
+
+async def _watch(front: Front, ended: asyncio.Event) -> None:
+    """A server whose service has died ends: it has nothing to give any more."""
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING_S)
+        if front.service.stats().failure is not None:
+            ended.set()
 
 
 async def _tidy(front: Front) -> None:

@@ -77,11 +77,11 @@ def command(
     options = server.Options(
         backend=backend,
         host=host,
-        port=_whole("--port", port, 65_535),
+        port=_whole("--port", port, most=65_535),
         name=name,
         log=Path(log) if log is not None else None,
         grace_s=seconds(grace, "--grace"),
-        max_queue=_whole("--max-queue", max_queue) if max_queue is not None else None,
+        max_queue=_whole("--max-queue", max_queue, least=1) if max_queue is not None else None,
         max_body_bytes=int(size_bytes(max_body, "--max-body")),
         faults=faults,
         api_key=key,
@@ -98,10 +98,10 @@ def command(
     server.serve(options, _terminal.note, ready)
 
 
-def _whole(option: str, text: str, most: int | None = None) -> int:
+def _whole(option: str, text: str, *, least: int = 0, most: int | None = None) -> int:
     from harness.errors import UsageError
 
-    if not text.isdecimal() or (most is not None and int(text) > most):
-        limit = f" up to {most}" if most is not None else ""
+    if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+        limit = f" from {least} on" if most is None else f" from {least} to {most}"
         raise UsageError(f"{option} must be a whole number{limit}, got '{text}'.")
     return int(text)

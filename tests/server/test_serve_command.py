@@ -103,9 +103,10 @@ def test_the_key_is_in_no_output(serve: Serve, tmp_path: Path) -> None:
     [
         ("--backend simm", "No backend to serve named 'simm'.", "Did you mean 'sim'?"),
         ("--backend null:tfft=1", "'null:tfft=1': null has no argument 'tfft'.", "Did you mean 'ttft_s'?"),
-        ("--port x", "--port must be a whole number up to 65535", "'x'"),
-        ("--port 70000", "--port must be a whole number up to 65535", "'70000'"),
+        ("--port x", "--port must be a whole number from 0 to 65535", "'x'"),
+        ("--port 70000", "--port must be a whole number from 0 to 65535", "'70000'"),
         ("--backend null --max-queue some", "--max-queue must be a whole number", "'some'"),
+        ("--backend null --max-queue 0", "--max-queue must be a whole number from 1 on", "'0'"),
         ("--backend null --max-body big", "--max-body must be a size", "'big'"),
         ("--backend null --grace soon", "--grace must be a duration", "'soon'"),
         ("--backend null --fault rest", "No fault named 'rest'.", "Did you mean 'reset'?"),
@@ -123,3 +124,17 @@ def test_wrong_usage_is_one_sentence(line: str, begin: str, words: str, capsys: 
     assert words in said
     assert 1 == said.count("\n")
     assert code == (3 if "--log" in line else 2)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the engine's process is found in /proc")
+def test_a_server_whose_engine_has_died_ends_and_says_so(serve: Serve) -> None:
+    """A server would go on refusing everything until somebody looks."""
+    process = serve("--backend", "engine")
+    assert process.stdout is not None
+    int(process.stdout.readline())
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    _, notes = process.communicate(timeout=60)
+
+    assert 3 == process.returncode
+    assert "The engine failed" in notes
