@@ -75,16 +75,12 @@ def _failed(stream: Stream, name: bytes | None, data: bytes, chunk: Json) -> boo
 
 def decoded(data: bytes) -> Json | None:
     """The JSON object in the data of an event, None if it holds none."""
-    text = data.decode(errors="replace")
+    text = data.decode(errors="replace").strip(" \t\r\n")  # what JSON takes for space
     try:
         found, end = _DECODER.raw_decode(text)
-        if end != len(text) and text[end:].strip():
-            return None
     except (ValueError, RecursionError):
-        if not text[:1].isspace():
-            return None
-        return decoded(data.strip())
-    return found if isinstance(found, dict) else None
+        return None
+    return found if end == len(text) and isinstance(found, dict) else None
 
 
 def _place(stream: Stream, choice: Json | None) -> UsageForm:

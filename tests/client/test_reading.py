@@ -284,3 +284,14 @@ def test_bytes_that_are_no_http_give_exactly_one_end(noise: bytes, how: How) -> 
         _, ended, _ = read(answer(noise, head=head, how=how))
 
         assert ended.status != "ok" and ended.error
+
+
+@pytest.mark.parametrize("space", ["\x1c", "\x85", "\u00a0", "\u2028", "\u3000"])
+def test_words_that_begin_with_an_odd_space_are_words(space: str) -> None:
+    """A page that begins with a space that JSON does not know would end the run of all others."""
+    page = f"{space}{{}} no room".encode()
+    _, refused, _ = read(answer(page, head=b"HTTP/1.1 500 No\r\n\r\n"))
+    _, broken, _ = read(answer(b"data: " + page + b"\n\n"))
+
+    assert ("error", "HTTP 500 No: {} no room") == (refused.status, refused.error)
+    assert ("error", True) == (broken.status, "malformed event" in (broken.error or ""))
