@@ -122,15 +122,19 @@ class Unread:
 
 
 def read(backend: Remote, request: Request, answer: object, sent_s: float | None = None) -> RequestRecord:
-    """The record of an answer that was kept unread."""
+    """The record of an answer that was kept unread. A bug that it meets ends this request and no other."""
     token_s, token_n = array("d"), array("i")
     ended: Ended | None = None
-    for event in backend.read(request, answer):
-        if isinstance(event, Ended):
-            ended = event
-            break
-        token_s.append(event.at_s)
-        token_n.append(event.tokens)
+    try:
+        for event in backend.read(request, answer):
+            if isinstance(event, Ended):
+                ended = event
+                break
+            token_s.append(event.at_s)
+            token_n.append(event.tokens)
+    except Exception as error:  # noqa: BLE001  # whatever a server sent must leave a row
+        why = backend.redact(f"{type(error).__name__}: {error}")
+        ended = Ended(request.id, request.scheduled_s, "error", error=f"the answer could not be read: {why}"[:300])
     if ended is None:
         ended = Ended(request.id, request.scheduled_s, "error", error=UNTOLD)
     return record_of(request, ended, sent_s, token_s, token_n)
