@@ -75,7 +75,7 @@ class RunSpec:
     slo: str | None = None
     goal: float = 0.9
     fail_under: float | None = None
-    drain: float = 60.0
+    drain: float | None = None
 
     def parts(self) -> dict[str, object]:
         """The parts of the backend that were given one by one."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from harness.errors import BackendError
 
@@ -32,6 +32,14 @@ class Outcome:
     not_sent: int
     cut: int
     error: str | None = None
+
+
+class Interruptible(Protocol):
+    """What sends a run."""
+
+    def interrupt(self) -> None:
+        """Stop sending; when called again, stop waiting for answers too."""
+        ...
 
 
 @contextmanager

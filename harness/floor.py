@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import numpy as np
 
 from harness.errors import BackendError
+from harness.quantiles import quantiles
 from harness.records import schedule_chunk
 from harness.schedule import Schedule, digest
 from harness.senders import Senders
@@ -270,8 +271,7 @@ async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[Re
 def _quantiles(values: np.ndarray) -> dict[str, float | None]:
     if not len(values):
         return {"p50_s": None, "p99_s": None}
-    p50, p99 = np.quantile(values, (0.5, 0.99))
-    return {"p50_s": float(p50), "p99_s": float(p99)}
+    return dict(zip(("p50_s", "p99_s"), quantiles(values.copy(), (0.5, 0.99)), strict=True))
 
 
 def _larger(one: float | None, other: float | None) -> float | None:

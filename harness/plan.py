@@ -35,6 +35,9 @@ CLOSED = "closed"
 FILES = ("path", "tokenizer")
 """Arguments of plug-ins that name a file or folder of the user."""
 
+DRAIN_S = 60.0
+"""How long answers may take after the last departure, where neither the user nor the backend says how long."""
+
 WALL_TRACE_S = 60.0
 """How much of a trace is replayed in real time when nothing says how much."""
 
@@ -80,6 +83,12 @@ class Plan:
         return isinstance(self.backend, Simulator)
 
     @property
+    def drain_s(self) -> float:
+        """How long answers may take after the last departure."""
+        assert self.spec.drain is not None
+        return self.spec.drain
+
+    @property
     def recorded(self) -> bool:
         """Whether requests come at the times of a trace or a list."""
         return parse(self.loaded.arrivals_text).name in RECORDED
@@ -119,6 +128,7 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     """
     backend = make_backend(spec)
     spec = replace(spec, content=spec.content or getattr(backend, "default_content", None))
+    spec = replace(spec, drain=getattr(backend, "timeout_s", DRAIN_S) if spec.drain is None else spec.drain)
     loaded = load_workload(spec)
     objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.compute as pc
 
@@ -22,7 +22,7 @@ from harness.api import Remote
 from harness.cautions import loose
 from harness.conclude import conclude
 from harness.config import RunSpec
-from harness.drive import Outcome, Stop, drive_virtual, quiet_process
+from harness.drive import Interruptible, Outcome, Stop, drive_virtual, quiet_process
 from harness.drive_wall import WallDriver
 from harness.errors import Interrupted
 from harness.folder import Run, RunFolder, check_free, load, new_folder
@@ -189,14 +189,6 @@ def opening(planned: Plan) -> str:
     return ", ".join(parts)
 
 
-class Interruptible(Protocol):
-    """What sends a run."""
-
-    def interrupt(self) -> None:
-        """Stop sending; when called again, stop waiting for answers too."""
-        ...
-
-
 class _Start:
     """Makes the folder of a run, when the backend is known to be ready and not before."""
 
@@ -270,9 +262,7 @@ async def _serve(start: _Start, live: Live) -> Outcome:
         await backend.open(planned.loaded.content)
         recorder = Recorder(start.folder(), live.seen)
         follow_ups = planned.follow_ups(recorder.add)
-        driver = WallDriver(
-            Streamed(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.spec.drain
-        )
+        driver = WallDriver(Streamed(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.drain_s)
         try:
             with quiet_process(), _signals(driver):
                 start.folder().update({"startup_s": process_age_s()})

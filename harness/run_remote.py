@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness.api import Remote, Scraper
-    from harness.drive import Outcome
+    from harness.drive import Interruptible, Outcome
     from harness.folder import RunFolder
     from harness.plan import Plan
     from harness.progress import Live
     from harness.recount import Recounts
+
+Signals: TypeAlias = "Callable[[Interruptible], AbstractContextManager[None]]"
+"""Has Ctrl-C and SIGTERM interrupt something for a while."""
 
 GIVE_WAY = 10
 """Priority steps by which reading answers stands behind sending requests, where they share a core."""
@@ -48,7 +51,7 @@ class RemoteRun:
     """Tokens that were counted after the run."""
     _floors: list[dict[str, Any]] = field(default_factory=list, init=False)
 
-    async def carry_out(self, signals: Callable[[Senders], AbstractContextManager[None]]) -> Outcome:
+    async def carry_out(self, signals: Signals) -> Outcome:
         """Send everything. Raises UsageError or BackendError where the server cannot be asked."""
         content = self.plan.loaded.content
         await self.backend.open(content)
@@ -63,23 +66,34 @@ class RemoteRun:
                 folder.update({"server": dict(scraper.facts())})
             await self._measure_client(folder)
             outcome = await self._send(folder, scraper, signals)
-            if outcome.ended == "finished":  # whoever ended it early does not wait for more
-                await self._measure_client(folder)
-            self.recounted = await self.backend.recount()
-            folder.update({"backend": dict(self.backend.describe())})
+            await self._afterwards(folder, outcome, signals)
             return outcome
         finally:
             await self.backend.close()
 
-    async def _send(
-        self, folder: RunFolder, scraper: Scraper | None, signals: Callable[[Senders], AbstractContextManager[None]]
-    ) -> Outcome:
+    async def _afterwards(self, folder: RunFolder, outcome: Outcome, signals: Signals) -> None:
+        """Measure the client again and count what was not counted; Ctrl-C leaves that out, and the run is reported."""
+        again = asyncio.ensure_future(self._again(folder, outcome))
+        with signals(_Ends(again)):
+            await asyncio.wait([again])
+        if again.cancelled():
+            self.say("interrupted: the client is not measured again, and no tokens are counted again.")
+        else:
+            again.result()
+        folder.update({"backend": dict(self.backend.describe())})
+
+    async def _again(self, folder: RunFolder, outcome: Outcome) -> None:
+        if outcome.ended == "finished":  # whoever ended it early does not wait for more
+            await self._measure_client(folder)
+        self.recounted = await self.backend.recount()
+
+    async def _send(self, folder: RunFolder, scraper: Scraper | None, signals: Signals) -> Outcome:
         spec = self.plan.spec
         recorder = Recorder(folder, self.live.seen)
         follow = scraper.follow if scraper is not None else _nothing
         path = folder.path / "schedule.parquet"
         senders = Senders(
-            self.backend, path, self._count(), spec.duration, spec.drain, recorder, self.live, begun=follow
+            self.backend, path, self._count(), spec.duration, self.plan.drain_s, recorder, self.live, begun=follow
         )
         try:
             await senders.open()
@@ -129,6 +143,17 @@ class RemoteRun:
 def _totals(table: pa.Table) -> np.ndarray:
     """(rows,) tokens of prompt and answer."""
     return np.asarray(table["prompt_tokens"].to_numpy() + table["output_tokens"].to_numpy())
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """A task that Ctrl-C ends."""
+
+    task: asyncio.Future[None]
+
+    def interrupt(self) -> None:
+        """End it."""
+        self.task.cancel()
 
 
 def _notes(backend: Remote) -> list[str]:

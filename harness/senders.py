@@ -140,6 +140,7 @@ class Senders:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "harness._sender", str(theirs.fileno()), pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C is for this process, which tells the senders
             )  # fmt: skip
         reader, writer = await asyncio.open_unix_connection(sock=ours, limit=FRAME_BYTES)
         job = sender.Job(self.backend, os.fspath(self.path), index, self.count, self.duration_s, self.drain_s)

@@ -140,7 +140,6 @@ class Pool:
     def facts(self) -> Mapping[str, object]:
         """What this sender knows of its connections, for run.json."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        connect_s = sorted(self._connect_s)
         wire = self._whole_wire()
         return {
             "sent": self._sent,
@@ -154,7 +153,6 @@ class Pool:
             "clock_slope_ppm": self.clock.slope_ppm,
             "connections_opened": self._opened,
             "connections_most": self._opened_most,
-            "connect_p99_s": connect_s[int(0.99 * len(connect_s))] if connect_s else None,
             "resent": self._resent,
             "segments": wire.segments,
             "retransmits": wire.retransmits,

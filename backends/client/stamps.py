@@ -15,6 +15,10 @@ from array import array
 from collections.abc import Sequence
 from operator import sub
 
+import numpy as np
+
+from harness.quantiles import quantile
+
 SO_TIMESTAMPNS = 35
 """Number of the socket option and of its control message on Linux (asm-generic/socket.h: x86-64, arm64)."""
 STAMP = struct.Struct("=qq")
@@ -192,5 +196,4 @@ class Lags:
 
     def quantile_s(self, share: float) -> float | None:
         """The lag that this share of the reads did not exceed, None without reads."""
-        ordered = sorted(self._lag_s)
-        return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else None
+        return quantile(np.frombuffer(self._lag_s), share) if self._lag_s else None

@@ -105,7 +105,9 @@ Ctrl-C once stops sending, waits for answers and reports; twice ends the run now
 @click.option("--duration", metavar="TIME", help="Send what is due within this time; a trace on a real system: 60s.")
 @click.option("--seed", metavar="N", help="Seed of arrivals, lengths and content (default 0).")
 @click.option(
-    "--drain", metavar="TIME", help="Longest wait for answers after the last departure (default 60s; no effect on sim)."
+    "--drain",
+    metavar="TIME",
+    help="Longest wait for answers after the last departure (default 60s; openai: its timeout; no effect on sim).",
 )
 @click.option("--config", metavar="FILE", help="TOML file (see bench init), or a run.json to repeat; options win.")
 @click.option("--out", metavar="DIR", help="Folder of the run (default: a new one in bench-runs).")

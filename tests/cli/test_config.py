@@ -18,7 +18,7 @@ def spec(file: dict[str, object] | None = None, **options: object) -> RunSpec:
 
 def test_defaults_are_the_main_job() -> None:
     """`bench run` alone would not do what the README says."""
-    assert ("chatbot", "engine", 0, 0.9, 60.0) == (
+    assert ("chatbot", "engine", 0, 0.9, None) == (
         spec().workload, spec().backend, spec().seed, spec().goal, spec().drain,
     )  # fmt: skip
 

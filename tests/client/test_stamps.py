@@ -162,7 +162,7 @@ def test_lags_in_bounded_memory_keep_their_count_and_maximum(answers: list[list[
 
     assert (len(every), len(answers), max(every, default=0.0)) == (lags.reads, lags.process_stamps, lags.max_s)
     assert (lags.quantile_s(0.5) is None) == (not every)
-    assert all(value in every for value in [lags.quantile_s(0.99)] if value is not None)
+    assert all(min(every) <= value <= max(every) for value in [lags.quantile_s(0.99)] if value is not None)
 
 
 def test_lags_of_a_long_run_are_those_of_all_reads() -> None:
