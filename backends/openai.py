@@ -108,6 +108,12 @@ class OpenAI:
         if self.prompt == "ids" and self.api == "chat":
             raise ValueError("prompt=ids needs api=completions: a chat is made of text.")
 
+    @property
+    def from_environment(self) -> Mapping[str, str]:
+        """Arguments that the environment gave: the address, where OPENAI_BASE_URL named it. Raises UsageError."""
+        url, taken = base_url(self.url, os.environ)
+        return {"url": url} if taken else {}
+
     def __getstate__(self) -> dict[str, Any]:
         """For a sender: everything that `open` found, no connections."""
         kept = {name: getattr(self, name) for name in self.__slots__}

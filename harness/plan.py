@@ -32,6 +32,9 @@ MOST_REQUESTS = 100_000_000
 CLOSED = "closed"
 """Name of arrivals whose rate follows from the answers: none can be asked of them."""
 
+OF_TOKENS = ("ttft", "ttft_sent", "tpot", "itl", "itl_p99")
+"""Metrics that need the times of single tokens."""
+
 FILES = ("path", "tokenizer")
 """Arguments of plug-ins that name a file or folder of the user."""
 
@@ -130,7 +133,7 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     spec = replace(spec, content=spec.content or getattr(backend, "default_content", None))
     spec = replace(spec, drain=getattr(backend, "timeout_s", DRAIN_S) if spec.drain is None else spec.drain)
     loaded = load_workload(spec)
-    objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
+    objective = _measurable(spec, loaded, backend)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
     _check_size(spec, loaded)
     schedule = Schedule.draw(loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration)
@@ -143,8 +146,21 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
             f"The schedule drawn now ({schedule.sha256[:12]}) is not that of the run to repeat "
             f"({repeats[:12]}); the trace, the preset or bench itself has changed since."
         )
-    filled = _anywhere(replace(spec, slo=slo.text(objective) or None))
+    filled = _anywhere(replace(spec, slo=slo.text(objective) or None, backend=_spelled(spec.backend, backend)))
     return Plan(filled, loaded, replace(objective, goal=spec.goal), backend, schedule)
+
+
+def _measurable(spec: RunSpec, loaded: Loaded, backend: Backend | Simulator) -> Slo:
+    """The SLO of a run; of answers that come whole, only bounds on whole answers can be judged."""
+    objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
+    if getattr(backend, "stream", True):
+        return objective
+    unknown = [bound for bound in objective.bounds if bound.metric in OF_TOKENS]
+    if unknown and spec.slo is not None:
+        raise UsageError(
+            f"--slo '{slo.bound_text(unknown[0])}': with stream=false the server tells no times of tokens; bound e2e."
+        )
+    return replace(objective, bounds=tuple(bound for bound in objective.bounds if bound not in unknown))
 
 
 def _anywhere(spec: RunSpec) -> RunSpec:
@@ -153,6 +169,13 @@ def _anywhere(spec: RunSpec) -> RunSpec:
     whole: dict[str, Any] = {o: _with_whole_paths(o, text) for o, text in given.items() if text is not None}
     trace = None if spec.trace is None else str(Path(spec.trace).absolute())
     return replace(spec, trace=trace, **whole)
+
+
+def _spelled(text: str, backend: Backend | Simulator) -> str:
+    """The spec of a backend with what it took from the environment, so that it means the same on another day."""
+    taken: Mapping[str, str] = getattr(backend, "from_environment", {})
+    given = parse(text)
+    return str(replace(given, args={**given.args, **taken})) if taken else text
 
 
 def _with_whole_paths(option: str, text: str) -> str:

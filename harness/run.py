@@ -145,6 +145,27 @@ def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) 
     return UNRESOLVED if info["verdict"]["overloaded"] or outcome.ended != "finished" else 0
 
 
+def why(code: int, info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> str | None:
+    """One sentence on an exit code that `fail_under` brought about; None for any other."""
+    if fail_under is None or code not in (BELOW, UNRESOLVED):
+        return None
+    attainment, asked = info["summary"]["attainment"], f"--fail-under {fail_under:.4g}"
+    if code == BELOW:
+        found = "none" if attainment is None else f"{attainment:.1%}"
+        return (
+            f"exit code {BELOW}: {found} of the requests kept the SLO, or a bound on a percentile is broken ({asked})."
+        )
+    if undecided(info, fail_under):
+        low, high = info["resolution"]["attainment"]
+        return (
+            f"exit code {UNRESOLVED}: within the client's own error between {low:.1%} and {high:.1%} of the requests "
+            f"kept the SLO, so {asked} is not decided; measure with a quieter client, or choose another bound."
+        )
+    if info["verdict"]["overloaded"]:
+        return f"exit code {UNRESOLVED}: {asked} holds so far, but the queue grew all through the run."
+    return f"exit code {UNRESOLVED}: {asked} holds for what was sent, but the run was ended early ({outcome.ended})."
+
+
 def render(form: str, run: Run, **given: object) -> str:
     """A report of a run in the form of that name (`html`, `text`, `json`, ...)."""
     text: str = registry.make("reports", form, **given).render(run)

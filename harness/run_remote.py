@@ -56,7 +56,7 @@ class RemoteRun:
         content = self.plan.loaded.content
         await self.backend.open(content)
         try:
-            for note in (*_notes(self.backend), *self._too_long()):
+            for note in (*_notes(self.backend), *self._too_long(), *self._too_many()):
                 self.say(note)
             folder = self.folder()
             folder.update({"content": dict(getattr(content, "facts", {}))})
@@ -121,6 +121,10 @@ class RemoteRun:
         remedy = "limit the lengths (--lengths)" if self.plan.spec.trace is None else "leave them out (--where)"
         return [f"warning: {what} and will be refused; {remedy}"]
 
+    def _too_many(self) -> list[str]:
+        count, cores = self._count(), os.cpu_count() or 1
+        return [f"warning: {count} senders share {cores} cores; they will wait for one another"] * (count > cores)
+
     def _count(self) -> int:
         return sender_count(self.plan.spec.senders, events_rps(self.plan.schedule.table))
 
@@ -128,8 +132,9 @@ class RemoteRun:
         """The floor, before the run and after it; a client that cannot be measured is no reason to end a run."""
         asked_s = self.plan.spec.calibrate
         seconds = CALIBRATE_S if asked_s is None else asked_s
-        if not seconds:
-            folder.update({"floor": None, "floor_why": "--calibrate off"})
+        if not seconds or not getattr(self.backend, "stream", True):
+            why = "answers come whole, so no token has a time" if seconds else "--calibrate off"
+            folder.update({"floor": None, "floor_why": why})
             return
         try:
             found = await floor.measure(self.backend, self.plan.schedule, self._count(), seconds)

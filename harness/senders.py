@@ -31,8 +31,8 @@ READY_S = 120.0
 LEAVE_S = 5.0
 """How long a sender that is done may take to leave."""
 FIRST, OF_MANY, MANY = 20, 100, 200
-"""A run is stopped when its first 20 requests fail, or 100 of the last 200, for other reasons than rejection: the
-server is not there, is there no more, or refuses what it is asked."""
+"""A run is stopped when its first 20 requests fail, when 20 in a row get no answer at all, or when 100 of the last 200
+fail, for other reasons than rejection: the server is not there, is gone, or refuses what it is asked."""
 WORST: tuple[End, ...] = ("failed", "stopped", "interrupted", "finished")
 FRAME_BYTES = 1 << 24
 
@@ -72,6 +72,7 @@ class Senders:
     _children: list[_Child] = field(default_factory=list, init=False)
     _interrupts: int = field(default=0, init=False)
     _error: str | None = field(default=None, init=False)
+    _in_a_row: int = field(default=0, init=False)
     _failures: deque[bool] = field(default_factory=lambda: deque(maxlen=MANY), init=False)
 
     async def open(self) -> None:
@@ -176,11 +177,15 @@ class Senders:
         if record.status in ("rejected", "dropped", "cancelled"):
             return
         self._failures.append(record.status != "ok")
+        answered = record.exchange is not None and record.exchange.http_status is not None
+        self._in_a_row = self._in_a_row + 1 if record.status == "error" and not answered else 0
         if record.status == "ok":
             return
         failed, why = sum(self._failures), record.error or record.status
         if failed == FIRST == len(self._failures):
             self._stop(f"the first {FIRST} requests all failed, the last one because: {why}")
+        elif self._in_a_row == FIRST:
+            self._stop(f"{FIRST} requests in a row got no answer, the last one because: {why}")
         elif failed == OF_MANY:
             self._stop(f"{OF_MANY} of the last {len(self._failures)} requests failed, the last one because: {why}")
 

@@ -132,7 +132,7 @@ def command(
     """
     from harness import config as configuration
     from harness.cli import _terminal
-    from harness.run import execute
+    from harness.run import execute, why
 
     given = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
     if header:
@@ -147,4 +147,6 @@ def command(
     _terminal.show("json" if as_json else "text", result.run)
     if result.outcome.error is not None:
         _terminal.complain(result.outcome.error)
+    elif (reason := why(result.exit_code, result.run.info, result.outcome, spec.fail_under)) is not None:
+        _terminal.complain(reason)
     return result.exit_code

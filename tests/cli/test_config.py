@@ -9,6 +9,7 @@ import pytest
 
 from harness.config import Given, RunSpec, read, run_spec
 from harness.errors import UsageError
+from harness.plan import plan
 
 
 def spec(file: dict[str, object] | None = None, **options: object) -> RunSpec:
@@ -110,3 +111,13 @@ def test_a_hidden_secret_must_be_given_again() -> None:
     with pytest.raises(UsageError, match="a secret in --header, which was not stored; give --header again"):
         spec(stored)
     assert "Authorization: mine" == spec(stored, header="Authorization: mine").header
+
+
+def test_an_address_of_the_environment_is_kept_in_the_spec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run would be repeated against whatever server the environment names on that day."""
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1/")
+    asked = spec(backend="openai:model=m", lengths="fixed:prompt=5,output=5", requests="3")
+    kept = plan(asked).spec
+
+    assert "openai:model=m,url=http://127.0.0.1:9/v1" == kept.backend
+    assert 600.0 == kept.drain

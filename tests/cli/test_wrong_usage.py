@@ -67,6 +67,12 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("run --backend openai:url=http://127.0.0.1:1/v1 --senders two", 2, "--senders must be 'auto' or", "'two'"),
     ("run --backend openai:url=http://127.0.0.1:1/v1 --senders 0", 2, "--senders must be 'auto' or", "'0'"),
     ("run --backend openai:url=http://127.0.0.1:1/v1 --calibrate no", 2, "--calibrate must be a duration", "'no'"),
+    (
+        "run --backend openai:url=http://127.0.0.1:1/v1,stream=false --slo ttft=1,e2e=2",
+        2,
+        "--slo 'ttft=1': with stream=false the server tells no times of tokens",
+        "e2e",
+    ),
     ("run --backend openai:url=ftp://127.0.0.1/v1", 2, "'ftp://127.0.0.1/v1'", "http://"),
     (
         "run --backend openai:url=http://127.0.0.1:1/v1,api=chats",

@@ -111,7 +111,7 @@ def by_hand(name, r):
         "ttft": lambda: t[0] - r["scheduled_s"],
         "ttft_sent": lambda: t[0] - r["sent_s"],
         "e2e": lambda: t[-1] - r["scheduled_s"],
-        "tpot": lambda: (t[-1] - t[0]) / (n - 1) if n > 1 else np.nan,
+        "tpot": lambda: (t[-1] - t[0]) / (n - 1) if n > 1 and len(t) > 1 else np.nan,
         "normalized_latency": lambda: (t[-1] - r["scheduled_s"]) / n,
         "itl_p99": lambda: float(np.quantile(np.diff(t), 0.99)) if len(t) > 1 else np.nan,
         "itl": lambda: float(np.diff(t).max()) if len(t) > 1 else np.nan,

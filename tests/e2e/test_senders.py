@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -203,3 +204,14 @@ def test_answers_that_a_dead_sender_had_not_handed_over_are_told(tmp_path):
 
     assert 2 == records
     assert "sender 1 of 1 was ended by SIGKILL; 3 requests that it had sent have no record" == error
+
+
+def test_a_server_that_goes_away_ends_the_run(tmp_path):
+    """The rest of an hour would be failures, and their share would decide the verdict."""
+    with ExitStack() as server:
+        url = server.enter_context(running(Timing(0.02, 0.002, 4)))
+        outcome, records = sent(url, tmp_path / "schedule.parquet", lambda _: server.close(), after=40)
+
+    assert "failed" == outcome.ended
+    assert "20 requests in a row got no answer" in str(outcome.error)
+    assert 40 <= len(records) < 400
