@@ -92,7 +92,13 @@ class EngineService:
         self.model = str(facts["model"])
         self.max_model_len = longest_tokens(self._judge, _whole(facts["max_tokens"]))
 
-    def submit(self, token_ids: Sequence[int], sampling: Sampling, listener: Listener) -> Ticket:
+    def submit(
+        self,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        listener: Listener,
+        received_s: float | None = None,  # noqa: ARG002  it arrives when its tokens are known
+    ) -> Ticket:
         """Hand it to the engine now. Raises ValueError when it can never be served, BackendError when it is gone."""
         assert self._judge is not None
         if self._failure is not None:

@@ -18,6 +18,8 @@ Api = Literal["chat", "completions"]
 COMPLETION_TOKENS = 16
 """`max_tokens` of a completion that names none (OpenAI's API reference); a chat may fill the context."""
 _STOPS = 16
+_CHARACTERS = 64
+"""Characters per token that no prompt has on average: English has some 4."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,7 @@ def check_model(fields: Mapping[str, object], names: Sequence[str]) -> None:
 def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_len: int) -> Ask:
     """Read a request. Raises Refused (400) naming the field that is wrong."""
     _refuse_what_is_not_here(fields)
-    tokens = chat_prompt(fields, tokenizer) if api == "chat" else text_prompt(fields, tokenizer)
+    tokens = (chat_prompt if api == "chat" else text_prompt)(fields, tokenizer, max_model_len)
     room = max_model_len - len(tokens)
     options = _object(fields, "stream_options")
     stream = _flag(fields, "stream")
@@ -71,23 +73,26 @@ def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_
     )
 
 
-def chat_prompt(fields: Mapping[str, object], tokenizer: Tokenizer) -> list[int]:
-    """Token ids of `messages`."""
+def chat_prompt(fields: Mapping[str, object], tokenizer: Tokenizer, max_model_len: int) -> list[int]:
+    """Token ids of `messages`. Raises Refused (400), also for what has far too many characters to fit."""
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Refused(400, "messages must be a list of at least one message.", param="messages")
+    read = [_message(message) for message in messages]
+    _check_size(sum(len(text) for message in read for text in message.values() if isinstance(text, str)), max_model_len)
     try:
-        return tokenizer.chat([_message(message) for message in messages])
+        return tokenizer.chat(read)
     except ValueError as error:
         raise Refused(400, str(error), param="messages") from None
 
 
-def text_prompt(fields: Mapping[str, object], tokenizer: Tokenizer) -> list[int]:
-    """Token ids of `prompt`: a text, token ids, or a list of one of these."""
+def text_prompt(fields: Mapping[str, object], tokenizer: Tokenizer, max_model_len: int) -> list[int]:
+    """Token ids of `prompt`: a text, token ids, or a list of one of these. Raises Refused (400) like `chat_prompt`."""
     prompt = fields.get("prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
         prompt = prompt[0]
     if isinstance(prompt, str):
+        _check_size(len(prompt), max_model_len)
         tokens = tokenizer.encode(prompt, special=_flag(fields, "add_special_tokens", default=True))
     elif isinstance(prompt, list) and all(type(token) is int for token in prompt):
         tokens = _known(cast("list[int]", prompt), tokenizer, "prompt")
@@ -104,6 +109,16 @@ def token_ids(fields: Mapping[str, object], tokenizer: Tokenizer) -> list[int]:
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise Refused(400, "tokens must be a list of token ids.", param="tokens")
     return _known(tokens, tokenizer, "tokens")
+
+
+def _check_size(characters: int, max_model_len: int) -> None:
+    """Refuse a hopeless text before tokenising it: meanwhile the tokens of all other answers would be late."""
+    if characters > _CHARACTERS * max_model_len:
+        message = (
+            f"This model's context is {max_model_len} tokens; the prompt has {characters} characters, and more than "
+            f"{_CHARACTERS * max_model_len} cannot fit."
+        )
+        raise Refused(400, message, code="context_length_exceeded")
 
 
 def _known(tokens: list[int], tokenizer: Tokenizer, param: str) -> list[int]:

@@ -150,7 +150,7 @@ class Front:
     ) -> web.StreamResponse:
         self._admit()
         await self._fail_first(request, faults)
-        body = await _fields(request)
+        body = await _fields(request, record)
         fields.check_model(body, self.names)
         ask = fields.ask(api, body, self.service.tokenizer, self.service.max_model_len)
         record.prompt_tokens, record.stream = len(ask.prompt), ask.stream
@@ -233,7 +233,7 @@ class Front:
             listener = trouble
         ask = outcome.ask
         try:
-            ticket = outcome.ticket = self.service.submit(ask.prompt, ask.sampling, listener)
+            ticket = outcome.ticket = self.service.submit(ask.prompt, ask.sampling, listener, outcome.record.read_s)
         except ValueError as error:
             raise Refused(400, str(error), code="context_length_exceeded") from None
         except BackendError as error:
@@ -289,8 +289,8 @@ class Front:
         body = await _fields(request)
         fields.check_model(body, self.names)
         read = fields.chat_prompt if "messages" in body else fields.text_prompt
-        tokens = read(body, self.service.tokenizer)
         limit = self.service.max_model_len
+        tokens = read(body, self.service.tokenizer, limit)
         return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None})
 
     async def _detokenize(self, request: web.Request) -> web.Response:
@@ -304,12 +304,14 @@ class Front:
         return web.Response()
 
 
-async def _fields(request: web.Request) -> dict[str, object]:
-    """The JSON of the body."""
+async def _fields(request: web.Request, record: Record | None = None) -> dict[str, object]:
+    """The JSON of the body; `record` learns when all of it had come."""
     try:
         body = await request.read()
     except web.RequestPayloadError as error:
         raise Refused(400, f"The body cannot be read: {' '.join(str(error).split())}", code="invalid_body") from None
+    if record is not None:
+        record.read_s = time.monotonic()
     return fields.parse(body)
 
 

@@ -65,12 +65,19 @@ class NullService:
         """Set the alarm up in the running loop."""
         self._alarm = alarm.alarm(self._ring)
 
-    def submit(self, token_ids: Sequence[int], sampling: Sampling, listener: Listener) -> Ticket:  # noqa: ARG002
-        """The first token is due `ttft_s` from now."""
+    def submit(
+        self,
+        token_ids: Sequence[int],  # noqa: ARG002
+        sampling: Sampling,
+        listener: Listener,
+        received_s: float | None = None,
+    ) -> Ticket:
+        """The first token is due `ttft_s` after the request was received, however long its prompt took to read."""
         now_s = time.monotonic()
+        first_s = (now_s if received_s is None else received_s) + self.null.ttft_s
         tokens = self._tokens(sampling)
         reason: EndReason = "length" if tokens == sampling.max_tokens else "stop"
-        answer = _Answer(listener, now_s + self.null.ttft_s, tokens, reason)
+        answer = _Answer(listener, first_s, tokens, reason)
         self._running += 1
         heapq.heappush(self._due, (answer.first_s, next(self._order), answer))
         if self._due[0][2] is answer:

@@ -140,8 +140,13 @@ class Service(Protocol):
         """Get ready; raises UsageError or BackendError. Nothing else is called before it has returned."""
         ...
 
-    def submit(self, token_ids: Sequence[int], sampling: Sampling, listener: Listener) -> Ticket:
-        """Take a request in now. Raises ValueError (one sentence, for the client) when it can never be served."""
+    def submit(
+        self, token_ids: Sequence[int], sampling: Sampling, listener: Listener, received_s: float | None = None
+    ) -> Ticket:
+        """Take a request in now. Raises ValueError (one sentence, for the client) when it can never be served.
+
+        `received_s` is when its last byte had been read, None for now: who promises times counts them from there.
+        """
         ...
 
     def stats(self) -> Stats:

@@ -81,7 +81,13 @@ class SimService:
         """Set the alarm up in the running loop."""
         self._alarm = alarm.alarm(self._ring)
 
-    def submit(self, token_ids: Sequence[int], sampling: Sampling, listener: Listener) -> Ticket:
+    def submit(
+        self,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        listener: Listener,
+        received_s: float | None = None,  # noqa: ARG002  it arrives when its tokens are known
+    ) -> Ticket:
         """It arrives now. Raises ValueError when no replica can ever serve it."""
         now_s = self.clock()
         request = Request(next(self._ids), now_s, len(token_ids), sampling.max_tokens)

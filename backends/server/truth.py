@@ -28,7 +28,8 @@ class Record:
 
     Row i of the arrays is one write: by then `tokens[i]` tokens were told; the newest of them was due at `due_s[i]`,
     and `left_s[i]` is when the kernel had the bytes (for an answer in one piece: when the token was ready).
-    `received_s` is when the head of the request had been read, `submitted_s` when the backend had it.
+    `received_s` is when the head of the request had been read, `read_s` all of it, `submitted_s` when the backend had
+    its tokens. What a null backend promises counts from `read_s`.
     """
 
     id: str
@@ -37,6 +38,7 @@ class Record:
     stream: bool
     received_s: float
     status: int | None = None
+    read_s: float | None = None
     submitted_s: float | None = None
     scheduled_s: float | None = None
     ended_s: float | None = None

@@ -28,6 +28,7 @@ class Asked:
     token_ids: Sequence[int]
     sampling: Sampling
     listener: Listener
+    received_s: float | None = None
     ticket: Ticket | None = None
     aborted: bool = False
 
@@ -54,10 +55,16 @@ class ByHand:
 
     async def start(self) -> None: ...
 
-    def submit(self, token_ids: Sequence[int], sampling: Sampling, listener: Listener) -> Ticket:
+    def submit(
+        self,
+        token_ids: Sequence[int],
+        sampling: Sampling,
+        listener: Listener,
+        received_s: float | None = None,
+    ) -> Ticket:
         if self.refuses is not None:
             raise self.refuses
-        asked = Asked(token_ids, sampling, listener)
+        asked = Asked(token_ids, sampling, listener, received_s)
         asked.ticket = Ticket(lambda: self._abort(asked), time.monotonic(), self.cached_tokens)
         self.asked.append(asked)
         self._arrived.set()

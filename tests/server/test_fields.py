@@ -149,3 +149,30 @@ def test_usage_is_told_only_in_streams_that_ask() -> None:
     assert (True, True) == (
         ask(stream=True, stream_options=every).usage, ask(stream=True, stream_options=every).usage_on_every_chunk,
     )  # fmt: skip
+
+
+class Untouched:
+    """A tokenizer that must not be asked."""
+
+    vocab_size = 512
+
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        raise AssertionError(text[:10], special)
+
+    def chat(self, messages: Any) -> list[int]:
+        raise AssertionError(len(messages))
+
+
+@pytest.mark.parametrize(
+    ("api", "prompt"),
+    [
+        ("completions", {"prompt": "a" * 6401}),
+        ("chat", {"messages": [{"role": "user", "content": "a" * 3200}] * 2}),
+    ],
+)
+def test_a_text_that_is_far_too_long_is_refused_before_it_is_tokenised(api: Any, prompt: dict[str, object]) -> None:
+    """The tokens of all other answers would be late by the seconds that it takes."""
+    with pytest.raises(Refused, match=r"context is 100 tokens; the prompt has 64[0-9]+ characters") as caught:
+        fields.ask(api, prompt, Untouched(), 100)  # type: ignore[arg-type]  # no more of it is needed
+
+    assert (400, "context_length_exceeded") == (caught.value.status, caught.value.code)

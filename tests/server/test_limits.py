@@ -290,7 +290,7 @@ def test_the_log_holds_the_truth_of_every_request(play: Play, tmp_path: Path) ->
                                          good["output_tokens"])  # fmt: skip
     assert [1, 2, 3, 4, 5] == good["tokens"]
     assert all(due <= left for due, left in zip(good["due_s"], good["left_s"], strict=True))
-    assert good["received_s"] <= good["submitted_s"] <= good["left_s"][0] <= good["ended_s"]
+    assert good["received_s"] <= good["read_s"] <= good["submitted_s"] <= good["left_s"][0] <= good["ended_s"]
     assert 400 == bad["status"]
     assert "prompt" in bad["error"]
     assert 5 == last["lateness"]["tokens"]

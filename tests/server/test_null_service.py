@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,17 +23,19 @@ class Heard:
 
     ticket: Ticket | None = None
     tokens: int = 0
+    due_s: list[float] = field(default_factory=list)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     def step(
         self,
         token_ids: Sequence[int],
         at_s: float,  # noqa: ARG002  # times are the business of other tests
-        due_s: float,  # noqa: ARG002
+        due_s: float,
         end: EndReason | None,
         error: str = "",  # noqa: ARG002
     ) -> None:
         self.tokens += len(token_ids)
+        self.due_s.append(due_s)
         if self.ticket is not None and self.tokens == 1:
             asyncio.get_running_loop().call_soon(self.ticket.abort)
         if end is not None:
@@ -53,3 +56,20 @@ def test_a_long_answer_without_gaps_leaves_turns_to_others() -> None:
         return gone.tokens, whole.tokens
 
     assert (BURST, 2 * BURST + 5) == asyncio.run(run())
+
+
+def test_tokens_are_due_after_the_request_was_received_and_not_after_it_was_understood() -> None:
+    """A prompt of 20,000 tokens takes 40 ms to tokenise: a client's TTFT would be wrong, and the server not late."""
+
+    async def run() -> tuple[float, list[float]]:
+        service = NullService(Null(ttft_s=0.05, itl_s=0.01))
+        await service.start()
+        heard, received_s = Heard(), time.monotonic() - 0.04
+        service.submit((1,), Sampling(3), heard, received_s)
+        await asyncio.wait_for(heard.ended.wait(), 60)
+        await service.close()
+        return received_s, heard.due_s
+
+    received_s, due_s = asyncio.run(run())
+
+    assert [received_s + 0.05 + i * 0.01 for i in range(3)] == due_s
