@@ -62,7 +62,7 @@ async def probe(
         url, key=key, redaction=redaction, ssl=ssl, proxy=proxy, timeout_s=timeout_s, headers=ask.headers
     ) as talk:
         models = await _models(talk)
-        model, entry = _chosen(ask.model, models)
+        model, entry = _chosen(ask.model, models, talk.hint)
         prober = _Prober(talk, replace(ask, model=model), content, key)
         heard = await prober.settle(_vocabularies(ask, entry))
         prober.look(heard, entry)
@@ -92,7 +92,7 @@ async def _models(talk: Talk) -> list[Mapping[str, object]] | None:
     return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
 
 
-def _chosen(named: str, models: list[Mapping[str, object]] | None) -> tuple[str, Mapping[str, object]]:
+def _chosen(named: str, models: list[Mapping[str, object]] | None, hint: str) -> tuple[str, Mapping[str, object]]:
     """The model to ask for, and what the server says of it."""
     known = {str(entry["id"]): entry for entry in models or ()}
     if named:
@@ -101,6 +101,8 @@ def _chosen(named: str, models: list[Mapping[str, object]] | None) -> tuple[str,
         return next(iter(known.items()))
     if known:
         raise UsageError(f"The server has several models; name one by model=NAME. Known: {', '.join(sorted(known))}.")
+    if hint and models is None:
+        raise UsageError(f"The server does not list its models: {hint}. If the URL is right, name one by model=NAME.")
     raise UsageError("The server does not list its models; name one by model=NAME.")
 
 
@@ -138,7 +140,7 @@ class _Prober:
             if self._misread(heard):
                 continue
             return heard
-        raise BackendError(f"The server refuses the probe in every form; its last words: {heard.words}.")
+        raise BackendError(f"The server refuses the probe in every form; its last words: {heard.words.rstrip('.')}.")
 
     async def _try(self) -> Heard:
         self.asked += 1
@@ -237,15 +239,16 @@ class _Prober:
         return False
 
     def _refused(self, heard: Heard) -> BackendError:
-        said = f": {heard.words}" if heard.words else ""
+        said = f": {heard.words.rstrip('.')}" if heard.words else ""
         if heard.status in (401, 403):
             hint = "set OPENAI_API_KEY, or name a variable by key_env or a file by key_file"
             return BackendError(f"The server refuses the key (HTTP {heard.status}){said}; {hint}.")
         if heard.status in (429, 503, 529):
             return BackendError(f"The server is not ready (HTTP {heard.status}){said}; start the run when it is.")
         where = self.talk.shown(self.talk.at(PATHS[self.ask.api]))
+        hint = f"; {self.talk.hint}" if heard.status in (404, 405) and self.talk.hint else ""
         return BackendError(
-            f"The server refuses the probe (HTTP {heard.status} from {where}, model '{self.ask.model}'){said}."
+            f"The server refuses the probe (HTTP {heard.status} from {where}, model '{self.ask.model}'){said}{hint}."
         )
 
     def look(self, heard: Heard, entry: Mapping[str, object]) -> None:

@@ -15,6 +15,7 @@ import aiohttp
 from backends.client import chunks, counting, sse, stream
 from backends.client.secrets import Redaction
 from backends.client.stream import Stream
+from backends.client.target import likely_url
 from harness.errors import BackendError
 
 if TYPE_CHECKING:
@@ -101,6 +102,14 @@ class Talk:
         parts = urlsplit(self.url)
         return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1") + path).geturl()
 
+    @property
+    def hint(self) -> str:
+        """What is probably wrong with the URL, and which one to try; empty where it looks right."""
+        likely = likely_url(self.url)
+        if likely is None:
+            return ""
+        return f"the URL should end in /v1, without the route; try url={self._redaction.url(likely)}"
+
     async def get(self, url: str) -> tuple[int, Mapping[str, str], object]:
         """Status, headers and JSON (None if it is none)."""
         try:
@@ -180,6 +189,9 @@ class Talk:
         where = self._redaction.url(self.url)
         if isinstance(error, TimeoutError | asyncio.TimeoutError):
             return BackendError(f"The server at {where} gave no answer within {self._timeout_s:g} s.")
+        if isinstance(error, aiohttp.ClientConnectorSSLError) and "WRONG_VERSION_NUMBER" in str(error):
+            plain = where.replace("https://", "http://", 1)
+            return BackendError(f"No TLS at {where}: this port speaks http: use http://, as in url={plain}.")
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             why = self.shown(str(error))
             return BackendError(f"No trusted connection to {where}: {why}; name its authority with ca=FILE.")

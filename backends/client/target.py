@@ -141,5 +141,17 @@ def proxies_set(environ: Mapping[str, str]) -> list[str]:
     return [name for name in PROXY_VARIABLES if environ.get(name)]
 
 
+def likely_url(url: str) -> str | None:
+    """The base URL that was probably meant, where this one names a route or does not end in `/v1`."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    for route in ("/chat/completions", "/completions", "/models"):
+        path = path.removesuffix(route)
+    above, _, last = path.rpartition("/")
+    if not path.endswith("/v1"):
+        path = f"{above if last[:1] == 'v' and last[1:].isdigit() else path}/v1"
+    return None if path == parts.path.rstrip("/") else parts._replace(path=path).geturl()
+
+
 def _port(parts: SplitResult) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)

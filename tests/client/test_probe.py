@@ -391,3 +391,28 @@ def test_a_port_without_a_server_is_told_in_a_sentence() -> None:
     """A typing mistake would end in a traceback."""
     with pytest.raises(BackendError, match=r"No server answers at http://127.0.0.1:1/v1"):
         asyncio.run(probe("http://127.0.0.1:1/v1", Ask(), Words()))
+
+
+@pytest.mark.parametrize(("path", "model"), [("", ""), ("/v2", ""), ("/v1/chat/completions", ""), ("", "m")])
+def test_a_url_that_lacks_v1_or_names_the_route_is_told(path: str, model: str) -> None:
+    """A newcomer would name a model, and learn only that nothing is found."""
+
+    async def run(scheme: str) -> tuple[str, str]:
+        runner = web.AppRunner(web.Application(), access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        root = f"127.0.0.1:{runner.addresses[0][1]}"
+        try:
+            await probe(f"{scheme}://{root}{path}", Ask(model=model, api="chat"), Words(), timeout_s=5.0)  # type: ignore[arg-type]
+        except (BackendError, UsageError) as error:
+            return root, str(error)
+        finally:
+            await runner.cleanup()
+        raise AssertionError(scheme)
+
+    root, said = asyncio.run(run("http"))
+    tls_root, tls_said = asyncio.run(run("https"))
+
+    assert f"the URL should end in /v1, without the route; try url=http://{root}/v1." in said
+    assert ".." not in said
+    assert f"this port speaks http: use http://, as in url=http://{tls_root}{path}." in tls_said

@@ -102,3 +102,19 @@ def test_a_machine_without_room_for_a_connection_says_what_is_missing(
     monkeypatch.setattr(connection, "stamped_socket", full)
 
     assert says in str(asyncio.run(run()))
+
+
+@pytest.mark.parametrize(
+    ("url", "likely"),
+    [
+        ("http://h:8000", "http://h:8000/v1"),
+        ("http://h:8000/v2", "http://h:8000/v1"),
+        ("http://h:8000/v1/chat/completions", "http://h:8000/v1"),
+        ("http://h:8000/api/v1/completions/", "http://h:8000/api/v1"),
+        ("http://h:8000/api?a=b", "http://h:8000/api/v1?a=b"),
+        ("http://h:8000/v1/", None),
+    ],
+)
+def test_the_url_that_was_meant_ends_in_v1(url: str, likely: str | None) -> None:
+    """A newcomer would look for the fault in the server."""
+    assert likely == target.likely_url(url)
