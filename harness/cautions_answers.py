@@ -14,6 +14,7 @@ from harness.measure import first_last, succeeded
 from harness.metrics._lists import number
 from harness.quantiles import quantile
 from harness.remote_facts import ms, part
+from harness.server_view import not_streamed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,8 +32,9 @@ TOKENS_PER_EVENT = 1.05
 
 def cautions(run: Run) -> Iterator[Caution]:
     """Warnings from the answers, and from what the server said of itself before the run."""
+    whole = not_streamed(run.info)
     yield from _counted(run)
-    yield from _first(run)
+    yield from _whole() if whole else _first(run)
     yield from _lengths(run)
     yield from _server(run.info)
 
@@ -44,19 +46,29 @@ def _counted(run: Run) -> Iterator[Caution]:
         if by_events:
             yield Caution(
                 "counted-by-chunks",
-                f"the tokens of {by_events:,} answers are counted by chunks, because the server did not say how many "
-                "there are; a chunk may hold none, one or several",
+                f"the tokens of {by_events:,} answer{'' if by_events == 1 else 's'} are counted by chunks, because the "
+                "server did not say how many there are; a chunk may hold none, one or several",
                 "let the server send usage, or name its tokenizer (tokenizer=FOLDER)",
                 {"answers": by_events},
             )
     per_event = tokens_per_event(run.requests)
-    if per_event > TOKENS_PER_EVENT:
+    if per_event > TOKENS_PER_EVENT and not not_streamed(run.info):
         yield Caution(
             "tokens-per-event",
             f"ITL is per event of {per_event:.3g} tokens: the server sends several at once",
             "compare TPOT, which counts tokens, with other systems",
             {"tokens_per_event": per_event},
         )
+
+
+def _whole() -> Iterator[Caution]:
+    """What answers that were not streamed leave unknown."""
+    yield Caution(
+        "not-streamed",
+        "answers were not streamed on request (stream=false), so TTFT is the time to the whole answer, and TPOT and "
+        "ITL are unknown",
+        "leave out stream=false to measure TTFT, TPOT and ITL",
+    )
 
 
 def tokens_per_event(requests: pa.Table) -> float:

@@ -5,6 +5,7 @@ The thresholds are ours unless a source stands beside them; each has its remedy.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,6 @@ FLOOR_SHARE = 0.10
 
 FELL_BACK_SHARE = 0.01
 
-MORE_SENDERS = "take more senders (--senders), or lower --rate"
 QUIETER = "quiet the machine, or send from another one"
 
 
@@ -85,15 +85,38 @@ def cautions(run: Run, objective: Slo, fidelity: Mapping[str, Any]) -> Iterator[
     if not is_remote(run):
         return
     senders = senders_of(run.info)
-    yield from _late(run, objective)
-    yield from _rate(fidelity)
-    yield from _reading(run, senders)
-    yield from _busy(senders)
+    remedy = _remedy(run.info, senders)
+    yield from _late(run, objective, remedy)
+    yield from _rate(fidelity, remedy)
+    yield from _reading(run, senders, remedy)
+    yield from _busy(senders, remedy)
     yield from _network(run, senders)
     yield from _clock(run, senders)
-    yield from _floor(run.info, objective)
+    yield from _floor(run.info, objective, remedy)
     yield from cautions_answers.cautions(run)
     yield from server_view.cautions(compared_of(run.info))
+
+
+def _remedy(info: Mapping[str, Any], senders: Senders) -> str:
+    """What helps a client that is too slow: more processes only where one is busy, not waiting, and cores are free."""
+    if most(senders, "cpu_share_max") <= CPU_SHARE:
+        return QUIETER
+    waits = most(senders, "run_wait_share") > RUN_WAIT_SHARE
+    if waits or _count(info, senders) >= _cores(info):
+        return "lower --rate, quiet the machine, or send from another one"
+    return "take more senders (--senders), or lower --rate"
+
+
+def _count(info: Mapping[str, Any], senders: Senders) -> int:
+    """How many processes sent."""
+    told = part(info, "client").get("senders")
+    return told if isinstance(told, int) else len(senders)
+
+
+def _cores(info: Mapping[str, Any]) -> int:
+    """Cores that the client may use, as the run says; else those of this machine."""
+    told = part(info, "host").get("cores")
+    return told if isinstance(told, int) else os.cpu_count() or 1
 
 
 def reasons(run: Run, objective: Slo) -> Iterator[str]:
@@ -131,7 +154,7 @@ def _ttft_limit_s(requests: pa.Table, objective: Slo) -> Floats:
     return np.where(np.isnan(own), limit_s, own)
 
 
-def _late(run: Run, objective: Slo) -> Iterator[Caution]:
+def _late(run: Run, objective: Slo, remedy: str) -> Iterator[Caution]:
     limits = {bound_text(b): b.limit for b in objective.bounds if b.metric in ("ttft", "e2e")}
     late_s = _late_s(run.requests)
     if not limits or not len(late_s):
@@ -143,24 +166,24 @@ def _late(run: Run, objective: Slo) -> Iterator[Caution]:
             "late-for-bound",
             f"lateness p99 is {ms(p99_s)}, {p99_s / limits[tightest]:.0%} of the bound {tightest}, which counts from "
             "the time a request was due",
-            MORE_SENDERS,
+            remedy,
             {"p99_s": p99_s, "limit_s": limits[tightest]},
         )
 
 
-def _rate(fidelity: Mapping[str, Any]) -> Iterator[Caution]:
+def _rate(fidelity: Mapping[str, Any], remedy: str) -> Iterator[Caution]:
     drawn, sent = fidelity.get("drawn_rps"), fidelity.get("achieved_rps")
     whole = fidelity.get("scheduled") == fidelity.get("sent")
     if whole and isinstance(drawn, float) and isinstance(sent, float) and sent < LEAST_RATE * drawn:
         yield Caution(
             "achieved-rate",
             f"{sent:.4g} req/s left of {drawn:.4g} in the schedule ({sent / drawn:.1%})",
-            MORE_SENDERS,
+            remedy,
             {"drawn_rps": drawn, "achieved_rps": sent},
         )
 
 
-def _reading(run: Run, senders: Senders) -> Iterator[Caution]:
+def _reading(run: Run, senders: Senders, remedy: str) -> Iterator[Caution]:
     gaps_s = sample(metrics()["itl"], run.requests, succeeded(run.requests))
     lag_s, gap_s = most(senders, "read_lag_p99_s"), quantile(gaps_s, 0.5) if len(gaps_s) else 0.0
     if gap_s > 0 and lag_s > LAG_SHARE * gap_s:
@@ -168,7 +191,7 @@ def _reading(run: Run, senders: Senders) -> Iterator[Caution]:
             "slow-reader",
             f"bytes were read {ms(lag_s)} after they came (p99 of the slowest sender), {lag_s / gap_s:.0%} of the "
             "median gap between tokens",
-            MORE_SENDERS,
+            remedy,
             {"read_lag_p99_s": lag_s, "itl_p50_s": gap_s},
         )
     shared = shared_share(run)
@@ -176,18 +199,18 @@ def _reading(run: Run, senders: Senders) -> Iterator[Caution]:
         yield Caution(
             "shared-reads",
             f"{shared:.1%} of the token events were read together with a later one and have its time",
-            MORE_SENDERS,
+            remedy,
             {"shared_share": shared},
         )
 
 
-def _busy(senders: Senders) -> Iterator[Caution]:
+def _busy(senders: Senders, remedy: str) -> Iterator[Caution]:
     cpu, wait = most(senders, "cpu_share_max"), most(senders, "run_wait_share")
     if cpu > CPU_SHARE:
         yield Caution(
             "busy-sender",
             f"a sender used {cpu:.0%} of a core in its busiest second",
-            "take more senders (--senders) where there are cores, or fewer streams",
+            remedy,
             {"cpu_share_max": cpu},
         )
     if wait > RUN_WAIT_SHARE:
@@ -209,7 +232,7 @@ def _busy(senders: Senders) -> Iterator[Caution]:
         yield Caution(
             "collected-garbage",
             f"a sender collected garbage for {ms(pause_s)} while it was sending",
-            MORE_SENDERS,
+            "lower --rate, or take more senders (--senders) where cores are free",
             {"gc_max_s": pause_s},
         )
     other = most(senders, "other_load_cores") / max(1, len(senders))
@@ -244,7 +267,8 @@ def _network(run: Run, senders: Senders) -> Iterator[Caution]:
     if resent > 0.01 * len(run.requests):
         yield Caution(
             "resent",
-            f"{resent:,.0f} requests were sent again because the server had just closed their connection",
+            f"{resent:,.0f} request{' was' if resent == 1 else 's were'} sent again because the server had just closed "
+            "the connection",
             "let the server keep idle connections for longer than 2 s",
             {"resent": resent},
         )
@@ -288,7 +312,7 @@ def _clock(run: Run, senders: Senders) -> Iterator[Caution]:
         )
 
 
-def _floor(info: Mapping[str, Any], objective: Slo) -> Iterator[Caution]:
+def _floor(info: Mapping[str, Any], objective: Slo, remedy: str) -> Iterator[Caution]:
     errors_s = floors_s(info.get("floor"))
     near = {bound_text(b): errors_s[b.metric] for b in objective.bounds
             if errors_s.get(b.metric, 0.0) > FLOOR_SHARE * b.limit}  # fmt: skip
@@ -296,7 +320,7 @@ def _floor(info: Mapping[str, Any], objective: Slo) -> Iterator[Caution]:
         yield Caution(
             "floor",
             f"the client's own error ({ms(error_s)}, p99) is more than {FLOOR_SHARE:.0%} of the bound {name}",
-            MORE_SENDERS,
+            remedy,
             {"floor_s": error_s},
         )
     unresolved = [str(name) for name in part(info, "resolution").get("unresolved") or []]
@@ -305,5 +329,5 @@ def _floor(info: Mapping[str, Any], objective: Slo) -> Iterator[Caution]:
         yield Caution(
             "unresolved",
             f"the client's own error leaves open whether {' and '.join(unresolved)} {verb} kept",
-            "take more senders (--senders), a quieter machine, or a bound that is further away",
+            f"{remedy}; or take a bound that is further away",
         )

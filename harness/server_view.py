@@ -48,7 +48,10 @@ _MODEL = ("model_name", "model")
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One quantity as both sides tell it; None where a side says nothing, `within` None where nothing is compared."""
+    """One quantity as both sides tell it; None where a side says nothing, `within` None where nothing is compared.
+
+    `why` says what keeps a row from being compared, or what its difference allows for.
+    """
 
     name: str
     unit: str
@@ -57,6 +60,7 @@ class Compared:
     difference: float | None = None
     allowed: float | None = None
     within: bool | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,6 +142,12 @@ def view(run: Run) -> View | None:
     return View(run.server_metrics, names, model if isinstance(model, str) else None)
 
 
+def not_streamed(info: Mapping[str, Any]) -> bool:
+    """Whether answers came whole because the user asked for that."""
+    backend = info.get("backend")
+    return isinstance(backend, Mapping) and backend.get("stream") is False
+
+
 def in_flight(requests: pa.Table, time_s: Floats) -> Floats:
     """(times,) requests that had been sent and had not ended."""
     sent_s = number(requests, "sent_s")
@@ -159,9 +169,17 @@ def compared(run: Run) -> list[dict[str, Any]]:
     answers = [asdict(row) for row in _in_answers(run)]
     if told is None:
         return answers
-    rows = [asdict(row) for row in (*_latencies(run, told), *_counts(run, told), *_flight(run, told), *_own(told))]
-    whole = run.info.get("state") != "running" and told.to_the_end
-    return [*(rows if whole else [{**row, "within": None} for row in rows]), *answers]
+    rows = (*_latencies(run, told), *_counts(run, told), *_flight(run, told), *_own(told))
+    if run.info.get("state") == "running":
+        rows = tuple(_open(row, "the run has no end") for row in rows)
+    elif not told.to_the_end:
+        rows = tuple(_open(row, "the last reading failed") for row in rows)
+    return [*map(asdict, rows), *answers]
+
+
+def _open(row: Compared, why: str) -> Compared:
+    """The row without a judgement, where it had one."""
+    return row if row.difference is None else replace(row, within=None, why=why)
 
 
 def cautions(rows: Sequence[Mapping[str, Any]]) -> Iterator[Caution]:
@@ -171,8 +189,8 @@ def cautions(rows: Sequence[Mapping[str, Any]]) -> Iterator[Caution]:
     if counted is not None and counted["server"] > counted["client"]:
         yield Caution(
             "shared-server",
-            f"the server counted {counted['server']:,.0f} requests that ended, and {counted['client']:,.0f} of this "
-            "run ended well: somebody else used it too",
+            f"the server counted {counted['server']:,.0f} ended request{_s(counted['server'])}, and "
+            f"{counted['client']:,.0f} of this run ended well: somebody else used it too",
             "give the run a server of its own",
             {"server": counted["server"], "client": counted["client"]},
         )
@@ -187,6 +205,10 @@ def cautions(rows: Sequence[Mapping[str, Any]]) -> Iterator[Caution]:
         )
 
 
+def _s(value: float) -> str:
+    return "" if value == 1 else "s"
+
+
 def _said(row: Mapping[str, Any], side: str) -> str:
     value = float(row[side])
     return f"{1000 * value:,.4g} ms" if row["unit"] == "s" else f"{value:,.6g}"
@@ -198,7 +220,8 @@ def _latencies(run: Run, told: View) -> Iterator[Compared]:
     sent_s, ok = number(run.requests, "sent_s"), succeeded(run.requests)
     ttft_s, e2e_s = first_s - sent_s, (last_s - sent_s)[ok]
     tpot_s = per_request(metrics()["tpot"], run.requests)[ok]
-    whole = float(ok.sum()) >= (1 - NEAR) * float(np.isfinite(sent_s).sum())
+    failed = _failed(run.requests)
+    whole = failed <= NEAR * float(np.isfinite(sent_s).sum())
     for word, name, values in (("ttft", "TTFT", ttft_s), ("tpot", "TPOT", tpot_s), ("e2e", "E2E", e2e_s)):
         if not told.knows(word):
             continue
@@ -206,7 +229,15 @@ def _latencies(run: Run, told: View) -> Iterator[Compared]:
         client = float(kept.mean()) if len(kept) else None
         floor_s = _floor_s(run.info, word)
         row = _compared(f"mean {name}", "s", client, told.mean_s(word), NEAR_S if floor_s is None else floor_s)
-        yield row if whole or word == "ttft" else replace(row, within=None)
+        if word != "e2e" and not_streamed(run.info):
+            yield _open(row, "answers were not streamed")
+        else:
+            yield row if whole or word == "ttft" else _open(row, f"{failed:,} failed")
+
+
+def _failed(requests: pa.Table) -> int:
+    """Requests that were sent and did not end well."""
+    return int((np.isfinite(number(requests, "sent_s")) & ~succeeded(requests)).sum())
 
 
 def _in_answers(run: Run) -> Iterator[Compared]:
@@ -231,13 +262,15 @@ def _counts(run: Run, told: View) -> Iterator[Compared]:
     """Sums of both sides; those that we hung up on, or that failed, may or may not be among what a server counts."""
     ok, sent = succeeded(run.requests), np.isfinite(number(run.requests, "sent_s"))
     ended = told.count("e2e") if told.knows("e2e") else told.total("requests")
-    yield from _between("requests", "requests", float(ok.sum()), ended, float(sent.sum()), 1.0)
+    failed = _failed(run.requests)
+    yield from _between("requests", "requests", float(ok.sum()), ended, float(sent.sum()), 1.0, failed)
     counted, planned = number(run.requests, "prompt_tokens_server"), number(run.requests, "prompt_tokens")
     prompt = np.where(np.isnan(counted), planned, counted)
-    total = told.total("prompt_tokens")
-    yield from _between("prompt tokens", "tokens", float(prompt[ok].sum()), total, float(prompt[sent].sum()), 0.5)
+    here, most, total = float(prompt[ok].sum()), float(prompt[sent].sum()), told.total("prompt_tokens")
+    yield from _between("prompt tokens", "tokens", here, total, most, 0.5, failed)
     output = float(number(run.requests, "output_tokens").sum())
-    yield from _between("output tokens", "tokens", output, told.total("output_tokens"), output, 0.5)
+    for row in _between("output tokens", "tokens", output, told.total("output_tokens"), output, 0.5, failed):
+        yield _open(row, f"{failed:,} failed") if failed > NEAR * float(sent.sum()) else row
     cached = number(run.requests, "cached_tokens")
     here, there = float(np.nansum(cached)), told.total("cached_tokens")
     if here or there:
@@ -245,13 +278,14 @@ def _counts(run: Run, told: View) -> Iterator[Compared]:
 
 
 def _between(
-    name: str, unit: str, client: float, server: float | None, most: float, least: float
+    name: str, unit: str, client: float, server: float | None, most: float, least: float, failed: int
 ) -> Iterator[Compared]:
     """A sum of which the server may have counted any part of what lies between `client` and `most`."""
     if server is not None:
         apart = min(max(server, client), most) - server
         allowed = max(NEAR * most, least)
-        yield Compared(name, unit, client, server, apart, allowed, abs(apart) <= allowed)
+        why = f"{failed:,} failed" if failed and apart != client - server else None
+        yield Compared(name, unit, client, server, apart, allowed, abs(apart) <= allowed, why)
 
 
 def _flight(run: Run, told: View) -> Iterator[Compared]:
@@ -268,8 +302,9 @@ def _flight(run: Run, told: View) -> Iterator[Compared]:
     server = float((running if waiting is None else running + waiting).mean())
     client = float(in_flight(run.requests, at_s).mean())
     allowed = max(0.5, FLIGHT_NEAR * max(server, client))
-    within = None if len(at_s) < FEW else abs(client - server) <= allowed
-    yield Compared("requests in flight, mean", "requests", client, server, client - server, allowed, within)
+    row = Compared("requests in flight, mean", "requests", client, server, client - server, allowed)
+    few = len(at_s) < FEW
+    yield _open(row, f"{len(at_s)} readings") if few else replace(row, within=abs(client - server) <= allowed)
 
 
 def _own(told: View) -> Iterator[Compared]:

@@ -41,12 +41,20 @@ def advice(run: Run, result: Result) -> Advice:
     if result.attainment is None:
         return Advice("say what must be kept", f"{again} --slo ttft=0.25,tpot=0.1")
     if part(run.info, "resolution").get("undecided") is True and not result.overloaded:
-        senders = part(run.info, "client").get("senders")
-        return Advice("measure more finely", f"{again} --senders {(senders if isinstance(senders, int) else 1) + 1}")
+        return _finer(run.info, again)
     asked_rps = part(run.info, "workload").get("rate_rps")
     if not part(run.info, "workload").get("recorded") and isinstance(asked_rps, int | float) and asked_rps > 0:
         return _rate(run.info, result, asked_rps, again)
     return (_longer(run.info, again) if result.kept else None) or _other_system(run.info, again)
+
+
+def _finer(info: Mapping[str, Any], again: str) -> Advice:
+    """One sender more, where the warning advises that."""
+    senders = part(info, "client").get("senders")
+    more = (senders if isinstance(senders, int) else 1) + 1
+    if "--senders" not in str((_facts.caution(info, "unresolved") or {}).get("remedy", "--senders")):
+        return Advice("measure on a quieter machine, or send from another one", again)
+    return Advice("measure more finely", f"{again} --senders {more}")
 
 
 def _rate(info: Mapping[str, Any], result: Result, asked_rps: float, again: str) -> Advice:

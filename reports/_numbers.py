@@ -122,6 +122,11 @@ def limit(value_s: float) -> str:
     return f"{option(value_s)} s"
 
 
+def were(value: float, one: str) -> str:
+    """'request was' of one, else 'requests were'."""
+    return f"{one} was" if value == 1 else f"{one}s were"
+
+
 def count(value: float | None, one: str, many: str | None = None) -> str:
     """'1 request', '1,200 requests'."""
     if value is None:

@@ -111,8 +111,15 @@ def server_line(run: Run) -> str:
     sides = [side for side in server(run) if side.difference != "-"]
     if not sides:
         return f"{server_note(run)}."
-    texts = [f"{s.name} {s.server}{_of(s)} (client {s.client}{', ' + s.said if s.apart else ''})" for s in sides]
-    return f"{_who(run)} says: {', '.join(texts)}"
+    said = {side.said for side in sides}
+    of_all = said.pop() if len(said) == 1 and not any(side.apart for side in sides) else None
+    texts = [f"{s.name} {s.server}{_of(s)} (client {s.client}{_aside(s) if of_all is None else ''})" for s in sides]
+    return f"{_who(run)} says: {', '.join(texts)}" + (f"; {of_all}" if of_all not in (None, "", "agree") else "")
+
+
+def _aside(side: Side) -> str:
+    """What a terminal says of a row beside its numbers: nothing where both sides agree without a reason."""
+    return f", {side.said}" if side.said not in ("", "agree") else ""
 
 
 def _of(side: Side) -> str:
@@ -123,6 +130,8 @@ def _side(row: Mapping[str, Any]) -> Side:
     name, unit = clean(row.get("name") or "", 60), clean(row.get("unit") or "", 20)
     client, server, difference = (_value(row.get(key)) for key in ("client", "server", "difference"))
     said = {True: "agree", False: "differ"}.get(row["within"], "") if row.get("within") is not None else ""
+    if why := clean(row.get("why") or "", 60):
+        said = f"{said} ({why})" if said else f"not compared: {why}"
     shown = _numbers.unit_of([client, server]) if unit == "s" else ""
     return Side(
         name=name,

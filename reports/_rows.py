@@ -172,11 +172,12 @@ def _row(
     unresolved: bool = False,
 ) -> Row:
     limit = bound.get("limit_s") if bound else None
-    error = "" if floor is None or not values else _remote.pair(floor, _numbers.unit_of([values.get("p99"), limit]))
+    measured = None if not values else values.get("p99")
+    unit = "" if measured is None else _numbers.unit_of([measured, limit])  # the same of all rows without values
+    error = "" if floor is None or not unit else _remote.pair(floor, unit)
     if not values:
-        unit, (mean, p50, p90, p99, most) = "", [""] * 5
+        mean, p50, p90, p99, most = [""] * 5
     else:
-        unit = _numbers.unit_of([values.get("p99"), limit])
         mean, p50, p90, p99, most = (_numbers.in_unit(values.get(k), unit, _error_s(floor, k)) for k in _SHOWN)
     if bound is None:
         return Row(clean(name, 60), unit, mean, p50, p90, p99, most, "", "", False, error)

@@ -159,8 +159,10 @@ def _verdict(run: Run) -> tuple[str, str]:
         how = _ENDS.get(state, "It ended early")
         planned = _planned(run)
         of = f" of {planned:,} planned" if planned else ""
-        text = f"{how}: {run.requests.num_rows:,}{of} requests were recorded, and all figures speak of these alone."
-        return ("INTERRUPTED" if state == "interrupted" else "NOT FINISHED"), " ".join([text, *reasons])
+        were = _numbers.were(planned or run.requests.num_rows, "request")
+        text = f"{how}: {run.requests.num_rows:,}{of} {were} recorded, and all figures speak of these alone."
+        told_all = " ".join([text, *(_sentence(reason, 400) for reason in reasons)])
+        return ("INTERRUPTED" if state == "interrupted" else "NOT FINISHED"), told_all
     if not told:
         return "NOT JUDGED", "The run holds no verdict."
     if told.get("valid"):
@@ -218,14 +220,21 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     end = f"{reached} the goal of {result.goal * 100:g}%{broken}"
     if result.overloaded and result.kept:
         end += " so far, but the queue was growing: a longer run would miss it"
-    if run.info.get("state") == "running":
-        end = f"no answer about the goal of {result.goal * 100:g}%, as what was still unanswered has no record"
-    if _unresolved(run.info) and not result.overloaded:
+    if not run.complete:
+        end = f"no answer about the goal of {result.goal * 100:g}%, as {_lost(run.info)}"
+    elif _unresolved(run.info) and not result.overloaded:
         end = f"the client's own error leaves open whether that {reached} the goal of {result.goal * 100:g}%{broken}"
     if not valid:
         end = f"this proves nothing about the goal of {result.goal * 100:g}%"
     part_of = "" if run.complete else " recorded so far"
     return f"{_numbers.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
+
+
+def _lost(info: Mapping[str, Any]) -> str:
+    """What keeps a run that did not finish from an answer."""
+    if info.get("state") == "running":
+        return "what was still unanswered has no record"
+    return "the run was ended early"
 
 
 def _heads(info: Mapping[str, Any], result: _rows.Result) -> Facts:

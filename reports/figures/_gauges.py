@@ -25,9 +25,11 @@ _PANELS = (
 def figure(run: Run) -> go.Figure | None:
     """A panel per gauge that the server has, at the times of the readings; None where it has none."""
     told = server_view.view(run)
-    if told is None or len(told.read_s) < 2:
+    if told is None:
         return None
-    at_s = told.read_s
+    at_s = told.read_s[told.read_s >= 0.0]  # between the reading before and the start lies the client's calibration
+    if len(at_s) < 2:
+        return None
     known = [(word, told.gauge(word, at_s, mean=word == "kv_use")) for word, *_ in _PANELS]
     found = {word: values for word, values in known if values is not None}
     if "running" not in found:
@@ -42,7 +44,7 @@ def figure(run: Run) -> go.Figure | None:
             _line(drawn, row, at_s[kept], ours[kept], "sent and not ended (client)", style.line(style.GREY, "dot", 1.5))
         drawn.update_yaxes(style.axis(title, rangemode="tozero"), row=row, col=1)
         last = "time since the start (s)" if row == len(shown) else ""
-        drawn.update_xaxes(style.axis(last), row=row, col=1)
+        drawn.update_xaxes(style.axis(last, range=[0.0, float(at_s[-1])]), row=row, col=1)
     note = _reduce.note(len(at_s), len(kept), "readings", "the least and the greatest of each stretch")
     return style.done(drawn, _finding(found), ["Told by the metrics of the server, each second.", note])
 

@@ -78,10 +78,13 @@ def _notes(values: dict[str, np.ndarray], kept: int) -> list[str]:
 
 def _bound(drawn: go.Figure, name: str, limit: float, found: np.ndarray, place: int) -> None:
     color, dash, _ = _LOOKS[name]
+    low, high = drawn.layout.xaxis.range
+    left = np.log10(limit) > (low + high) / 2  # the side that has room
     drawn.add_vline(x=limit, line={"color": color, "width": 1.5, "dash": dash})
     within = f": {_numbers.share(float(np.mean(found <= limit)))}" if len(found) else ""
     drawn.add_annotation(
-        x=float(np.log10(limit)), y=0.03 + 0.08 * place, yref="paper", xanchor="left", xshift=4, showarrow=False,
+        x=float(np.log10(limit)), y=0.03 + 0.08 * place, yref="paper", showarrow=False,
+        xanchor="right" if left else "left", xshift=-4 if left else 4,
         text=f"{_data.label(name)} SLO {_numbers.limit(limit)}{within}", font={"size": 12}, yanchor="bottom",
     )  # fmt: skip
 

@@ -75,6 +75,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tokens-per-event": {"ask": {"output_tokens": 22, "output_tokens_asked": 22, "token_n": [2, 2, *[1] * 18]}},
     "early-event": {"wire": {"first_event_s": lambda e: e.first_event_s - 0.006}},
     "late-answer": {"wire": {"first_content_s": lambda e: e.first_content_s + 0.006}},
+    "not-streamed": {"backend": {**BACKEND, "stream": False}},
     "prompt-lengths": {"ask": {"prompt_tokens_server": 103}},
     "short-answers": {"ask": {"output_tokens_asked": 21}},
     "dropped-field": {"backend": {**BACKEND, "capabilities": DROPPED}},
@@ -283,3 +284,69 @@ def test_a_counter_rises_by_what_was_counted(steps: list[int], before: int, ther
 
     assert series.increase == values[-1] - (values[0] if there else 0.0)
     assert values.tolist() == series.at(np.arange(len(values))).tolist()
+
+
+def remedies(run: Run) -> dict[str, str]:
+    return {warning["code"]: warning["remedy"] for warning in concluded(run)["warnings"]}
+
+
+@pytest.mark.parametrize(
+    ("cpu", "wait", "senders", "cores", "more"),
+    [
+        (0.10, 0.0, 1, 8, False),
+        (0.60, 0.0, 1, 8, False),
+        (0.85, 0.0, 1, 8, True),
+        (0.85, 0.2, 1, 8, False),
+        (0.85, 0.0, 2, 2, False),
+        (0.85, 0.0, 1, 1, False),
+    ],
+)
+def test_more_senders_are_advised_only_where_they_help(
+    cpu: float, wait: float, senders: int, cores: int, more: bool, remote_run: RemoteRun
+) -> None:
+    """A third sender on two cores, or a second beside an idle one, would make a slow reader slower."""
+    run = remote_run(
+        sender={"read_lag_p99_s": 0.0021, "cpu_share_max": cpu, "run_wait_share": wait}, host={"cores": cores}
+    )
+    run.info["client"]["senders"] = senders
+    told = remedies(run)
+
+    for code in ("slow-reader", "busy-sender") if cpu > 0.8 else ("slow-reader",):
+        assert more == ("more senders" in told[code])
+        assert more != ("another one" in told[code])
+
+
+def test_without_facts_of_the_host_the_cores_of_this_machine_count(
+    remote_run: RemoteRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder of an older version could not be reported."""
+    run = remote_run(sender={"cpu_share_max": 0.9})
+    run.info.pop("host", None)
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+
+    assert "more senders" not in remedies(run)["busy-sender"]
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert "more senders" in remedies(run)["busy-sender"]
+
+
+def test_answers_that_were_not_streamed_blame_nobody(remote_run: RemoteRun) -> None:
+    """Whoever gave stream=false would be sent to look for a proxy between him and the server."""
+    ask = {"token_s": lambda r: [r.token_s[-1]], "token_n": [20]}
+    wire = {"first_event_s": lambda e: e.first_event_s - 1.0, "first_content_s": lambda e: e.first_content_s + 1.0}
+    told = concluded(remote_run(ask=ask, wire=wire, server_ttft=0.2, backend={**BACKEND, "stream": False}))
+    rows = {row["name"]: row for row in told["server"]["compared"]}
+
+    assert ["not-streamed"] == few([w["code"] for w in told["warnings"]])
+    assert rows["mean TTFT"]["within"] is None
+    assert "answers were not streamed" == rows["mean TTFT"]["why"]
+    assert rows["mean E2E"]["within"] is True
+
+
+def test_one_of_a_thing_is_told_in_the_singular(remote_run: RemoteRun) -> None:
+    """'1 answers are counted' reads like a machine that does not care."""
+    wire = {"counted_by": lambda e: "events" if e.written_s < 0.1 else "usage"}
+    run = remote_run(wire=wire, sender={"resent": 1})
+    messages = " ".join(warning["message"] for warning in concluded(run)["warnings"])
+
+    assert "the tokens of 1 answer are counted" in messages
+    assert "1 requests" not in messages

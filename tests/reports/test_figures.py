@@ -231,3 +231,15 @@ def test_goal_out_of_reach_is_said(make_run: MakeRun) -> None:
     figure = drawn(slo_scale.figure(make_run(100, failed=20)))
 
     assert "no scale reaches 90%, because 20 requests of 100 failed." in figures.finding(figure)
+
+
+@pytest.mark.parametrize("slo", ["ttft=0.07,e2e=0.3", "ttft=2,e2e=30", "ttft=0.25,tpot=0.1"])
+def test_names_of_bounds_stand_on_the_side_that_has_room(slo: str, make_run: MakeRun) -> None:
+    """The name of the SLO was cut at the right edge of the figure: 'TTFT S'."""
+    figure = drawn(latency_cdf.figure(make_run(slo=slo)))
+    low, high = figure.layout.xaxis.range
+
+    assert len(figure.layout.annotations) == 2
+    for note in figure.layout.annotations:
+        room = (high - note.x) if note.xanchor == "left" else (note.x - low)
+        assert room >= (high - low) / 2

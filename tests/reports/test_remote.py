@@ -122,7 +122,7 @@ def test_gauges_of_the_server_are_drawn(remote_run: RemoteRun) -> None:
     assert not isinstance(figure, str)
     assert {"running", "sent and not ended (client)", "waiting", "KV memory"} == {t.name for t in figure.data}
     assert finding(figure).startswith(
-        "2.12 requests were running in the mean of the readings, 3 at most; requests waited at 0.0%"
+        "2.25 requests were running in the mean of the readings, 3 at most; requests waited at 0.0%"
     )
     assert isinstance(bare, str)
 
@@ -166,3 +166,95 @@ def test_missing_facts_are_left_out(told: dict[str, Any], remote_run: RemoteRun)
 def test_no_digit_stands_below_the_error(expected: str, value_s: float, unit: str, error_s: float) -> None:
     """A report would tell microseconds that the client cannot see."""
     assert expected == _numbers.in_unit(value_s, unit, error_s)
+
+
+def interrupted(run: Run) -> Run:
+    """The run as Ctrl-C leaves it, judged as such."""
+    run = dataclasses.replace(run, info={**run.info, "state": "interrupted"}, complete=False)
+    told = conclude.conclude(run, slo.restored(run.info), Law(5.0, known=False), Outcome("stopped", 2, 98, 0))
+    return dataclasses.replace(run, info={**run.info, **told})
+
+
+@pytest.mark.parametrize("floor", [floor_of(0.00001), floor_of(0.02)])
+@pytest.mark.parametrize("bounds", ["ttft=0.25", "ttft=0.144", "ttft=0.01"])
+def test_a_run_that_was_ended_early_says_nothing_about_the_goal(
+    bounds: str, floor: dict[str, Any], remote_run: RemoteRun
+) -> None:
+    """Two of a hundred requests would reach the goal in a sentence that begins with NOTHING PROVEN."""
+    run = interrupted(remote_run(slo=bounds, floor=floor))
+    text, markdown = (" ".join(form.render(run).split()) for form in (Text(width=100), Markdown()))
+
+    for told in (text, markdown):
+        assert "no answer about the goal of 90%, as the run was ended early" in told
+        assert not re.search("(reaches|misses) the goal", told)
+    assert "NOTHING PROVEN" in markdown
+
+
+def test_reasons_of_a_run_that_was_ended_early_are_sentences(remote_run: RemoteRun) -> None:
+    """Two reasons would run into each other: 'Connection refused No request ended well'."""
+    run = interrupted(remote_run())
+    run.info["verdict"] = {"valid": False, "reasons": ["Connection refused", "no request ended well"]}
+
+    assert "Connection refused. No request ended well." in " ".join(Text(width=100).render(run).split())
+
+
+def test_the_server_drawn_over_time_begins_with_the_run(remote_run: RemoteRun) -> None:
+    """A straight line would be drawn through the calibration, in which the server was not asked anything."""
+    figure = timeline.figure(concluded(remote_run()))
+
+    assert not isinstance(figure, str)
+    assert min(float(trace.x[0]) for trace in figure.data) >= 0.0
+    assert figure.layout.xaxis.range[0] == 0.0
+
+
+FAILED = {
+    "status": lambda r: "error" if r.request_id < 9 else "ok",
+    "error": lambda r: "x" if r.request_id < 9 else None,
+}
+
+
+def test_rows_of_failed_requests_say_why_they_are_not_compared(remote_run: RemoteRun) -> None:
+    """'requests 60 (client 51)' would look like a difference that nobody marked."""
+    run = concluded(remote_run(ask=FAILED))
+    text = " ".join(Text(width=100).render(run).split())
+    rows = {side.name: side.said for side in _remote.server(run)}
+
+    assert rows["mean E2E"] == "not compared: 9 failed"
+    assert rows["output tokens"] == "not compared: 9 failed"
+    assert "not compared: 9 failed" in text
+    assert "not compared: 9 failed" in Html().render(run)
+
+
+def test_what_a_server_counts_of_failed_requests_is_explained(remote_run: RemoteRun) -> None:
+    """A range that allows for failed requests would be read as an oversight."""
+    sound = remote_run()
+    run = concluded(dataclasses.replace(remote_run(ask=FAILED), server_metrics=sound.server_metrics))
+    side = next(side for side in _remote.server(run) if side.name == "requests")
+
+    assert ("51", "60", "agree (9 failed)") == (side.client, side.server, side.said)
+    assert "requests 60 (client 51, agree (9 failed))" in " ".join(Text(width=100).render(run).split())
+
+
+def test_a_last_reading_that_failed_leaves_rows_open_and_says_so(remote_run: RemoteRun) -> None:
+    """Of a server that was killed, rows would differ without a mark and without a reason."""
+    from harness.records import server_metrics_table
+
+    run = remote_run()
+    assert run.server_metrics is not None
+    rows = [tuple(row[name] for name in ("time_s", "name", "labels", "value"))
+            for row in run.server_metrics.to_pylist()]  # fmt: skip
+    lost = server_metrics_table([*rows, (15.5, "up", 'instance="127.0.0.1:8000"', 0.0)])
+    sides = _remote.server(concluded(dataclasses.replace(run, server_metrics=lost)))
+
+    assert {"not compared: the last reading failed"} == {side.said for side in sides if side.difference != "-"}
+
+
+def test_the_next_step_takes_no_more_senders_than_cores(remote_run: RemoteRun) -> None:
+    """The advice would be a second sender on a machine of one core, which waits for the first."""
+    case = {"slo": "ttft=0.144", "floor": floor_of(0.004), "sender": {"cpu_share_max": 0.9}}
+    few = Text(width=100).render(concluded(remote_run(**case, host={"cores": 1})))
+    many = Text(width=100).render(concluded(remote_run(**case, host={"cores": 8})))
+
+    assert "--senders 2" not in few
+    assert "measure on a quieter machine, or send from another one" in few
+    assert "--senders 2" in many

@@ -13,6 +13,7 @@ import pytest
 
 from harness import registry
 from harness.folder import Run
+from reports import _view
 from reports.json import Json
 from reports.markdown import Markdown
 from reports.text import Text
@@ -316,3 +317,18 @@ def test_markdown_keeps_its_table(make_run: MakeRun) -> None:
     rows = [line for line in Markdown().render(run).splitlines() if line.startswith("|")]
 
     assert {9, 4} == {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
+
+
+def test_rows_without_values_have_one_unit_and_no_floor(remote_run: Callable[..., Run]) -> None:
+    """A table without a number would be in milliseconds in one row, in seconds in the next, with a floor of each."""
+    ask = {"status": "error", "error": "Connection refused", "token_s": [], "output_tokens": 0}
+    view = _view.view(remote_run(ask=ask))
+
+    assert {("", "-", "")} == {(row.unit, row.p99, row.floor) for row in view.rows}
+
+
+def test_one_request_was_recorded(make_run: MakeRun) -> None:
+    """'1 requests were recorded' reads like a machine that does not care."""
+    run = make_run(1, failed=0, complete=False, state="interrupted")
+
+    assert "1 of 1 planned request was recorded" in _view.view(run).verdict
