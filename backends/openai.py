@@ -55,6 +55,10 @@ class OpenAI:
     it out. `warm` connections are opened ahead (default: as the rate needs). Keys come from `key_env` or `key_file`.
     `tokenizer` is a file that counts answers after the run where the server tells no tokens and has no tokenizer.
     `metrics` are the server's Prometheus metrics: auto (where it is known to keep them), none, or their URL.
+    `prompt` is sent as text or as token ids (completions only; auto: ids where the server takes them). `affinity` names
+    each request's session in a header, for routers. `header` ('Name: value') and `extra_body` (a JSON object) go with
+    every request; commas are safe in --header and --extra-body. `proxy` is an http proxy's URL; `ca` (authorities to
+    trust) and `client_cert` (ours, with its key) are PEM files; `insecure` trusts any server.
     """
 
     default_content: ClassVar[str] = "calibrated"

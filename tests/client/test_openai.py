@@ -196,3 +196,11 @@ def test_several_servers_are_asked_each_and_share_the_requests(scripted: Callabl
             return {answer.address for answer in answers}
 
     assert 2 == len(asyncio.run(run()))
+
+
+def test_every_option_is_explained() -> None:
+    """`bench explain openai` would list names that nobody can guess the meaning of."""
+    told = OpenAI.__doc__ or ""
+    named = ("affinity", "prompt", "header", "extra_body", "proxy", "client_cert", "ca", "metrics")
+
+    assert [] == [name for name in named if f"`{name}`" not in told]
