@@ -56,6 +56,12 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("run --backend null --duration 1us", 2, "No request is due in the first 1e-06 s", "--duration"),
     ("run --backend null --seed -1", 2, "--seed must be a whole number from 0 on", "'-1'"),
     ("run --backend null --drain forever", 2, "--drain must be a duration such as", "'forever'"),
+    (
+        "run --backend http://127.0.0.1:1/v1",
+        2,
+        "--backend is a URL, not a backend",
+        "--backend openai:url=http://HOST:PORT/v1.",
+    ),
     ("run --backend null --header X-A=b", 2, "--header does not apply to the backend 'null'", "ttft_s"),
     ("run --backend openai:url=http://127.0.0.1:1/v1 --header X-A", 2, "'X-A' is no header", "'Name: value'"),
     (
