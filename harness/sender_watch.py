@@ -20,9 +20,9 @@ class SenderWatch:
     def __init__(self) -> None:
         self._begun_s = self._window_s = time.monotonic()
         self._begun_cpu_s = self._window_cpu_s = time.process_time()
-        self._begun_wait_s = self._window_wait_s = run_wait_s()
+        self._begun_wait_s = run_wait_s()
         self._others_s = _machine_cpu_s()
-        self._stall_s = self._gc_s = self._cpu_share = self._wait_share = 0.0
+        self._stall_s = self._gc_s = self._cpu_share = 0.0
         self._gc_begun_s = 0.0
 
     async def run(self) -> None:
@@ -55,21 +55,16 @@ class SenderWatch:
             "cpu_share": share,
             "cpu_share_max": max(self._cpu_share, share),
             "run_wait_share": waited,
-            "run_wait_share_max": None if waited is None else max(self._wait_share, waited),
             "stall_max_s": self._stall_s,
             "gc_max_s": self._gc_s,
             "machine_cores_busy": others,
-            "open_files": _open_files(),
-            "open_files_limit": _open_files_limit(),
         }
 
     def _look(self, now_s: float) -> None:
         seconds = now_s - self._window_s
-        cpu_s, wait_s = time.process_time(), run_wait_s()
+        cpu_s = time.process_time()
         self._cpu_share = max(self._cpu_share, (cpu_s - self._window_cpu_s) / seconds)
-        if wait_s is not None and self._window_wait_s is not None:
-            self._wait_share = max(self._wait_share, (wait_s - self._window_wait_s) / seconds)
-        self._window_s, self._window_cpu_s, self._window_wait_s = now_s, cpu_s, wait_s
+        self._window_s, self._window_cpu_s = now_s, cpu_s
 
     def _collected(self, phase: str, info: Mapping[str, int]) -> None:  # noqa: ARG002  # the signature of gc.callbacks
         if phase == "start":
@@ -94,18 +89,3 @@ def _machine_cpu_s() -> float | None:
         return None
     idle = ticks[3] + ticks[4]  # and waiting for a disk
     return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK")
-
-
-def _open_files() -> int | None:
-    try:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # a count needs no paths
-    except OSError:
-        return None
-
-
-def _open_files_limit() -> int | None:
-    try:
-        import resource  # POSIX only
-    except ImportError:
-        return None
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

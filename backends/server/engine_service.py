@@ -17,7 +17,7 @@ from backends._engine_core import Wish
 from backends._engine_link import Link
 from backends.engine import Engine
 from backends.server.limits import longest_tokens
-from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
+from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import builtin, of_folder
 from backends.serving.replica import Replica
 from harness.api import Request, Step
@@ -27,9 +27,6 @@ from harness.spec import Spec, build
 
 if TYPE_CHECKING:
     from backends._engine_core import Turn
-
-STEPS_KEPT = 100_000
-"""Steps that nobody has asked for are forgotten beyond this many."""
 
 
 def make(spec: Spec) -> EngineService:

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from harness.api import Step
 
+STEPS_KEPT = 100_000
+"""Steps that nobody has asked for are forgotten beyond this many."""
+
 EndReason = Literal["stop", "length", "error"]
 """Why tokens end: the model said so (end of sequence), `max_tokens` were made, or the backend failed."""
 

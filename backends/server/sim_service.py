@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from backends._catalog import model
 from backends.server.limits import longest_tokens
-from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket
+from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket
 from backends.server.tokenizer import Builtin, builtin
 from backends.sim import Sim
 from harness import alarm
@@ -24,9 +24,6 @@ from harness.spec import Spec, build
 if TYPE_CHECKING:
     from backends._realtime import Ran, RealTime
     from harness.api import Step
-
-STEPS_KEPT = 100_000
-"""Steps that nobody has asked for are forgotten beyond this many."""
 
 _GOLDEN = 2654435761  # 2**32 over the golden ratio: neighbours land far apart (Knuth, TAOCP 3, section 6.4)
 

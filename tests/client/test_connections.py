@@ -204,7 +204,7 @@ def test_closing_a_request_hangs_up_at_once(scripted: Callable, opened: Callable
     """The server would go on computing for nobody, and the next measurement would pay for it."""
     server = scripted(it={"itl_s": 5.0})
 
-    async def run() -> None:
+    async def run() -> str:
         async with opened(server.url("it")) as backend:
             server.arm()
             task = asyncio.create_task(_end(backend, 0))
@@ -212,8 +212,9 @@ def test_closing_a_request_hangs_up_at_once(scripted: Callable, opened: Callable
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await asyncio.to_thread(server.wait, lambda s: s.of("it")[0].how == "hung up")
+            return str(server.of("it")[0].how)
 
-    asyncio.run(run())
+    assert "hung up" == asyncio.run(run())
 
 
 def test_hanging_up_keeps_the_tokens_that_have_come(scripted: Callable, opened: Callable) -> None:

@@ -460,11 +460,12 @@ def test_a_spare_connection_replaces_those_that_grew_old(monkeypatch: pytest.Mon
     monkeypatch.setattr(pool, "MAX_IDLE_S", 0.02)
     monkeypatch.setattr(limits, "SWEEP_S", 0.01)
 
-    async def use(made: Pool, servers: list[Server]) -> None:
+    async def use(made: Pool, servers: list[Server]) -> int:
         made.spare = 1
         await until(lambda: servers[0].connections >= 3)
+        return servers[0].connections
 
-    played(good, use)
+    assert 3 <= played(good, use)
 
 
 def test_opening_connections_to_nobody_ends() -> None:
