@@ -35,8 +35,9 @@ HIDDEN = "[hidden]"
 class RunSpec:
     """Everything that repeats a run; fields are the options of `bench run`, durations in seconds.
 
-    `goal` is the share of requests that must keep the SLO; below `fail_under` the exit code is 1. Requests
-    that are unanswered `drain` seconds after the last departure are given up.
+    `goal` is the share of requests that must keep the SLO; below `fail_under` the exit code is 1. Requests before the
+    cut of `warmup` (harness.warmup) are sent and not measured. Requests that are unanswered `drain` seconds after the
+    last departure are given up.
     """
 
     workload: str | None = None
@@ -73,6 +74,7 @@ class RunSpec:
     senders: str | None = None
     calibrate: float | None = None
     slo: str | None = None
+    warmup: str | None = None
     goal: float = 0.9
     fail_under: float | None = None
     drain: float | None = None
@@ -248,6 +250,12 @@ def _seconds(*, zero: bool) -> Callable[[object, str], float]:
     return check
 
 
+def _warmup(value: object, name: str) -> str:
+    from harness.warmup import checked  # heavy: numpy
+
+    return checked(str(value), name)
+
+
 def _senders(value: object, name: str) -> str:
     if value == "auto":
         return "auto"
@@ -268,6 +276,7 @@ CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
         **dict.fromkeys(("reader", "columns", "where", "scale", "jitter", "turns"), _text),
         **dict.fromkeys(("backend", "model", "hardware", "latency", "policy", "router", "kv"), _text),
         **dict.fromkeys(("header", "extra-body"), _text),
+        "warmup": _warmup,
         "senders": _senders,
         "calibrate": _calibrate,
         "start": _seconds(zero=True),

@@ -10,7 +10,10 @@ import click
 
 from harness.errors import BenchError, no_such
 
-COMMANDS = ("run", "serve", "report", "trace", "list", "explain", "doctor", "init")
+COMMANDS = (
+    "run", "sweep", "capacity", "slo", "compare", "report", "serve", "trace", "theory",
+    "list", "explain", "doctor", "init",
+)  # fmt: skip
 INTERRUPTED = 130
 """What a shell expects of a command that Ctrl-C ended before its report."""
 

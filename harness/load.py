@@ -1,0 +1,45 @@
+"""The same traffic at another load: one unit-rate schedule, its times divided by the rate (common random numbers).
+
+Lengths, contents, sessions and think times stay as the seed drew them; a trace is compressed in time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from harness.errors import UsageError
+from harness.plan import CLOSED, RECORDED, load_workload
+from harness.spec import parse
+
+if TYPE_CHECKING:
+    from harness.config import RunSpec
+
+
+def own_rate(spec: RunSpec) -> float:
+    """Requests per second that the traffic of a spec has as it is given.
+
+    Raises UsageError where there is no such rate: users in a closed loop, requests as listed, a trace at one instant.
+    """
+    loaded = load_workload(replace(spec, scale=None) if spec.trace is not None else spec)
+    kind = parse(loaded.arrivals_text).name
+    if kind == CLOSED:
+        raise UsageError(
+            f"'{loaded.arrivals_text}' has no rate to change: in a closed loop the answers decide it; "
+            "take --arrivals poisson, or sweep over arrivals.users."
+        )
+    if kind in RECORDED and spec.trace is None:
+        raise UsageError(f"'{spec.workload}' comes at listed times, so its rate cannot be changed; name another.")
+    rate_rps = loaded.rate_rps
+    if not rate_rps or rate_rps <= 0:
+        raise UsageError("The requests come at one instant, so there is no rate to change; name other traffic.")
+    return float(rate_rps)
+
+
+def at_rate(spec: RunSpec, rate_rps: float, own_rps: float | None = None) -> RunSpec:
+    """The spec with its traffic at `rate_rps`; `own_rps` saves reading a trace again for `own_rate`."""
+    if spec.trace is None:
+        return replace(spec, rate=rate_rps)
+    if spec.scale is not None:
+        raise UsageError("--scale and a search over rates exclude each other: the rates scale the trace (compress).")
+    return replace(spec, scale=f"compress:{rate_rps / (own_rate(spec) if own_rps is None else own_rps):.12g}")

@@ -1,0 +1,109 @@
+"""Where the measured part of a run begins: a system that starts empty is faster than one that serves.
+
+`none` cuts nothing, `30s` and `200` cut a time and a number of requests, `mser5` finds the cut.
+Source of MSER-5: K. P. White, M. J. Cobb, S. C. Spratt, "A comparison of five steady-state truncation heuristics for
+simulation", Winter Simulation Conference 2000.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.errors import UsageError
+from harness.measure import first_last, succeeded
+from harness.metrics._lists import number
+from harness.quantiles import quantile
+from harness.spec import seconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+BATCH = 5
+"""Requests in a batch of MSER-5."""
+
+FILLED = 0.9
+"""The cut of `mser5` is not before this quantile of E2E after the start: until then the system fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Requests due before `at_s` stay in the table and in the load, and are left out of metrics.
+
+    `requests` of them are left out. `stationary` is False where MSER-5 found no place to cut, so that nothing was.
+    """
+
+    rule: str
+    at_s: float
+    requests: int
+    stationary: bool = True
+
+
+def checked(rule: str, name: str) -> str:
+    """The rule itself. Raises UsageError, calling it `name`, for a text that is none."""
+    text = rule.strip().lower()
+    if text in ("none", "mser5") or (text.isdecimal() and int(text) > 0):
+        return text
+    if text[:1].isdigit() and not text.isdecimal():
+        return f"{seconds(text, name):g}s"
+    raise UsageError(f"{name} must be 'mser5', 'none', a time such as 30s or a number of requests, got '{rule}'.")
+
+
+def find(table: pa.Table, rule: str | None) -> Cut:
+    """The cut of a `requests` table by a rule that `checked` gave; None cuts nothing."""
+    due_s = number(table, "scheduled_s")
+    if rule is None or rule == "none" or not len(due_s):
+        return Cut("none", 0.0, 0)
+    if rule == "mser5":
+        return _mser5(table, due_s)
+    ordered = np.sort(due_s)
+    if rule.isdecimal():
+        count = min(int(rule), len(ordered) - 1)
+        return _at(rule, float(ordered[count]), due_s)
+    return _at(rule, float(ordered[0]) + float(rule.removesuffix("s")), due_s)
+
+
+def kept(table: pa.Table, cut: Cut) -> pa.Table:
+    """The requests that are measured: those due at the cut or after it."""
+    if not cut.requests:
+        return table
+    import pyarrow.compute as pc
+
+    return table.filter(pc.greater_equal(table["scheduled_s"], cut.at_s))
+
+
+def _mser5(table: pa.Table, due_s: Floats) -> Cut:
+    """The cut that makes the mean E2E of what is left most certain; of requests that ended well."""
+    end_s = np.where(succeeded(table), first_last(table)[1], np.nan)
+    known = ~np.isnan(end_s)
+    order = np.argsort(due_s[known], kind="stable")
+    started_s, e2e_s = due_s[known][order], (end_s - due_s)[known][order]
+    batches = len(e2e_s) // BATCH
+    if batches < 4:
+        return Cut("mser5", 0.0, 0)
+    means = e2e_s[: batches * BATCH].reshape(-1, BATCH).mean(axis=1)
+    chosen = _least_error(means)
+    if chosen >= 0.9 * (batches // 2):
+        return Cut("mser5", 0.0, 0, stationary=False)
+    filled_s = float(due_s.min()) + quantile(e2e_s, FILLED)
+    return _at("mser5", max(float(started_s[chosen * BATCH]), filled_s), due_s)
+
+
+def _least_error(means: Floats) -> int:
+    """The d in 0..m/2 that minimises sum over i >= d of (y_i - mean)^2 / (m - d)^2."""
+    m = len(means)
+    left = m - np.arange(m // 2 + 1)
+    total = np.cumsum(means[::-1])[::-1][: len(left)]
+    squares = np.cumsum(means[::-1] ** 2)[::-1][: len(left)]
+    return int(np.argmin((squares - total**2 / left) / left.astype(float) ** 2))
+
+
+def _at(rule: str, at_s: float, due_s: Floats) -> Cut:
+    """A cut at a time; at least the last request stays."""
+    at_s = min(at_s, float(due_s.max()))
+    return Cut(rule, at_s, int((due_s < at_s).sum()))

@@ -1,0 +1,1 @@
+"""What the commands that compute from many runs answer, as text and markdown; each takes the JSON that was stored."""
