@@ -1,0 +1,56 @@
+"""Stored runs are found where they lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import results
+from harness.api import RequestRecord
+from harness.errors import UsageError
+from harness.folder import RunFolder
+
+
+@pytest.fixture
+def write():
+    """Writes a run folder with so many records."""
+
+    def folder(path, rows=1):
+        written = RunFolder.create(path, {"clock": "wall"})
+        written.add_records([RequestRecord(i, i, i, [i + 0.1, i + 0.2], None, 8, 2, 2, "ok") for i in range(rows)])
+        written.finish({})
+        return path
+
+    return folder
+
+
+def test_a_run_is_named_by_its_folder_or_its_run_json(tmp_path, write):
+    """What tab completion offers first would be refused."""
+    path = write(tmp_path / "run", rows=3)
+    by_folder, by_file = results.open(path), results.open(path / "run.json")
+
+    assert [3] == [run.requests.num_rows for run in by_folder]
+    assert [3] == [run.requests.num_rows for run in by_file]
+
+
+def test_the_runs_of_a_sweep_come_in_the_order_of_their_numbers(tmp_path, write):
+    """A curve would jump from rate 1 to rate 10 and back to 2."""
+    for rate in ("10", "2", "2.5", "1"):
+        write(tmp_path / "points" / f"rate={rate}")
+
+    assert ["rate=1", "rate=2", "rate=2.5", "rate=10"] == [run.path.name for run in results.open(tmp_path)]
+
+
+def test_nothing_is_looked_for_inside_a_run_or_a_hidden_folder(tmp_path, write):
+    """A copy kept inside a run would count as a second one."""
+    inner = write(tmp_path / "a")
+    (inner / "old").mkdir()
+    write(inner / "old" / "copy")
+    write(tmp_path / ".trash" / "b")
+
+    assert [tmp_path / "a"] == [run.path for run in results.open(tmp_path)]
+
+
+def test_a_folder_without_a_run_is_refused_in_words(tmp_path):
+    """A mistyped folder would be scored as no requests."""
+    with pytest.raises(UsageError, match=r"No run in '.*' or below it; name what"):
+        results.open(tmp_path)
