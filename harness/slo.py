@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -11,14 +11,14 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from harness.api import Bound, Slo
-from harness.measure import is_pooled, metrics, per_request, sample, succeeded
+from harness.measure import is_pooled, metrics, per_request, pieces, sample, succeeded
 from harness.quantiles import quantile, with_failures
 from harness.slo_text import bound_text, parse, text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["BoundScore", "Score", "bound_text", "parse", "restored", "score", "stored", "text"]
+__all__ = ["BoundScore", "Score", "Seen", "bound_text", "parse", "restored", "score", "stored", "text"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -65,21 +65,85 @@ class Score:
     passed: bool
 
 
-def score(table: pa.Table, slo: Slo) -> Score:
-    """Score the requests of a table, failed ones included.
+class Seen:
+    """A table with what SLOs ask of it, computed once for however many of them.
+
+    `whole` gives the same requests with all their token times, piece by piece, where `table` has only the first and
+    the last of each.
+    """
+
+    def __init__(self, table: pa.Table, whole: Callable[[], Iterator[pa.Table]] | None = None) -> None:
+        self.table = table
+        self.ok = succeeded(table)
+        self._whole = whole
+        self._values: dict[str, Floats] = {}
+        self._own: dict[str, Floats | None] = {}
+        self._tagged: dict[str, Mask] = {}
+        self._classes: tuple[npt.NDArray[np.int64], list[str]] | None = None
+
+    def values(self, metric: str) -> Floats:
+        """(requests,) values of a metric, NaN where undefined."""
+        if metric not in self._values:
+            found = metrics()[metric]
+            thin = self._whole is None or not getattr(found, "gaps", False)
+            parts = [per_request(found, self.table)] if thin else [per_request(found, p) for p in self.pieces()]
+            self._values[metric] = np.concatenate([np.empty(0), *parts]) if len(parts) != 1 else parts[0]
+        return self._values[metric]
+
+    def sample(self, metric: str, wanted: Mask) -> Floats:
+        """The values of a pooled metric over the requests in `wanted` (requests,), one per token event at most."""
+        found, parts, at = metrics()[metric], [np.empty(0)], 0
+        if self._whole is None:
+            return sample(found, self.table, wanted)
+        for piece in self.pieces():
+            parts.append(sample(found, piece, wanted[at : at + len(piece)]))
+            at += len(piece)
+        return np.concatenate(parts)
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """The requests with all their token times, in pieces."""
+        return pieces(self.table) if self._whole is None else self._whole()
+
+    def own(self, metric: str) -> Floats | None:
+        """(requests,) the bounds that requests bring along, NaN where one brings none; None where none does."""
+        if metric not in OWN or self.table[OWN[metric]].null_count == len(self.table):
+            return None
+        if metric not in self._own:
+            self._own[metric] = np.asarray(self.table[OWN[metric]].to_numpy(), np.float64)
+        return self._own[metric]
+
+    def tagged(self, tag: str) -> Mask:
+        """(requests,) whether a request is of this class."""
+        if tag not in self._tagged:
+            self._tagged[tag] = pc.fill_null(pc.equal(self.table["tag"], tag), False).to_numpy()
+        return self._tagged[tag]
+
+    def classes(self) -> tuple[npt.NDArray[np.int64], list[str]] | None:
+        """(requests,) number of the class of each, and the names; None where no request has a tag."""
+        tags = self.table["tag"]
+        if tags.null_count == len(tags):
+            return None
+        if self._classes is None:
+            coded = pc.fill_null(tags, UNTAGGED).combine_chunks().dictionary_encode()
+            self._classes = coded.indices.to_numpy().astype(np.int64), coded.dictionary.to_pylist()
+        return self._classes
+
+
+def score(table: pa.Table, slo: Slo, seen: Seen | None = None) -> Score:
+    """Score the requests of a table, failed ones included; `seen` of that table spares what other SLOs asked of it.
 
     An undefined value (TPOT of one token) meets its bound, and so does an equal one. A bound for a class
     takes the place of the bound for all there; a request's own `slo_ttft_s` or `slo_tpot_s` that of both. For
     a percentile bound a failed request counts as infinitely slow. No bound at all: `met` is `ok`.
     """
-    run = _Run(table, slo)
+    run = _Run(Seen(table) if seen is None else seen, slo)
     each = [run.score_each(b) for b in slo.bounds if b.percentile is None] + run.score_own()
     whole = [run.score_percentile(b) for b in slo.bounds if b.percentile is not None]
-    met: Mask = np.logical_and.reduce([run.ok, *(s.met for s in each)])
+    met: Mask = np.logical_and.reduce([run.seen.ok, *(s.met for s in each)])
     attainment = share(met)
     passed = attainment >= slo.goal and all(s.passed for s in whole)
     binding = min((s for s in [*each, *whole] if s.applies.any()), key=lambda s: s.room, default=None)
-    return Score(met, attainment, (*each, *whole), binding, _by_class(table, met), passed)
+    return Score(met, attainment, (*each, *whole), binding, _by_class(run.seen, met), passed)
 
 
 def stored(slo: Slo) -> dict[str, Any]:
@@ -104,94 +168,84 @@ def _restored(kept: Mapping[str, Any]) -> Bound:
 
 def share(met: Mask) -> float:
     """Share of True, NaN of nothing."""
-    return float(met.mean()) if len(met) else float("nan")
+    return float(np.count_nonzero(met) / len(met)) if len(met) else float("nan")
 
 
 class _Run:
-    """A table under an SLO, with what several bounds need computed once."""
+    """A table under an SLO."""
 
-    def __init__(self, table: pa.Table, slo: Slo) -> None:
-        self.table = table
+    def __init__(self, seen: Seen, slo: Slo) -> None:
+        self.seen = seen
         self.slo = slo
-        self.ok = succeeded(table)
-        self._values: dict[str, Floats] = {}
-
-    def values(self, metric: str) -> Floats:
-        if metric not in self._values:
-            self._values[metric] = per_request(metrics()[metric], self.table)
-        return self._values[metric]
 
     def applies(self, bound: Bound) -> Mask:
         """(requests,) whom a bound binds: its class, or all that have no bound of their class."""
         if bound.tag is not None:
-            return self._tagged(bound.tag)
-        found = np.ones(len(self.table), bool)
+            return self.seen.tagged(bound.tag)
+        found = np.ones(len(self.seen.ok), bool)
         for other in self.slo.bounds:
             if other.tag is not None and (other.metric, other.percentile) == (bound.metric, bound.percentile):
-                found &= ~self._tagged(other.tag)
+                found &= ~self.seen.tagged(other.tag)
         return found
-
-    def _tagged(self, tag: str) -> Mask:
-        found: Mask = pc.fill_null(pc.equal(self.table["tag"], tag), False).to_numpy()
-        return found
-
-    def own(self, metric: str) -> Floats:
-        """(requests,) the bounds that requests bring along, NaN where they bring none."""
-        if metric not in OWN:
-            return np.full(len(self.table), np.nan)
-        return np.asarray(self.table[OWN[metric]].to_numpy(), np.float64)
 
     def score_each(self, bound: Bound) -> BoundScore:
         """A bound that every request of its class must meet."""
-        own = self.own(bound.metric)
-        return self._scored(bound, self.applies(bound), np.where(np.isnan(own), bound.limit, own))
+        own = self.seen.own(bound.metric)
+        limit_s = bound.limit if own is None else np.where(np.isnan(own), bound.limit, own)
+        return self._scored(bound, self.applies(bound), limit_s)
 
     def score_own(self) -> list[BoundScore]:
         """The bounds that only requests themselves bring along."""
         found = []
         for metric in OWN:
-            own = self.own(metric)
-            if not np.isnan(own).all() and not any(
-                b.metric == metric and b.percentile is None for b in self.slo.bounds
-            ):
+            own = self.seen.own(metric)
+            if own is not None and not any(b.metric == metric and b.percentile is None for b in self.slo.bounds):
                 found.append(self._scored(Bound(metric, float("inf")), ~np.isnan(own), own))
         return found
 
-    def _scored(self, bound: Bound, applies: Mask, limit_s: Floats) -> BoundScore:
-        met = self.ok & ~(applies & (self.values(bound.metric) > limit_s))  # NaN compares False: it meets
-        attainment = share(met[applies])
+    def _scored(self, bound: Bound, applies: Mask, limit_s: Floats | float) -> BoundScore:
+        met = self._met(bound, applies, limit_s)
+        attainment = _share_of(met, applies)
         room = attainment - self.slo.goal
         return BoundScore(bound, _text(bound), applies, met, attainment, None, room >= 0, room)
+
+    def _met(self, bound: Bound, applies: Mask, limit_s: Floats | float) -> Mask:
+        return self.seen.ok & ~(applies & (self.seen.values(bound.metric) > limit_s))  # NaN compares False: it meets
 
     def score_percentile(self, bound: Bound) -> BoundScore:
         """A bound on a percentile of the run."""
         q = (bound.percentile or 0.0) / 100
         applies = self.applies(bound)
-        met = self.ok & ~(applies & (self.values(bound.metric) > bound.limit))
+        met = self._met(bound, applies, bound.limit)
         value_s = self._percentile(bound, q, applies)
-        attainment = share(met[applies])
+        attainment = _share_of(met, applies)
         passed = not value_s > bound.limit
         return BoundScore(bound, _text(bound), applies, met, attainment, value_s, passed, attainment - q)
 
     def _percentile(self, bound: Bound, q: float, applies: Mask) -> float:
-        failed = int((applies & ~self.ok).sum())
+        ok = self.seen.ok
+        failed = int((applies & ~ok).sum())
         if not is_pooled(metrics()[bound.metric]):
-            return with_failures(self.values(bound.metric)[applies & self.ok], failed, q)
+            return with_failures(self.seen.values(bound.metric)[applies & ok], failed, q)
         if failed > (1 - q) * applies.sum():  # a failed request has no events to count: the share decides
             return float("inf")
-        return quantile(sample(metrics()[bound.metric], self.table, applies & self.ok), q)
+        return quantile(self.seen.sample(bound.metric, applies & ok), q)
+
+
+def _share_of(met: Mask, applies: Mask) -> float:
+    among = int(np.count_nonzero(applies))
+    return float(np.count_nonzero(met & applies) / among) if among else float("nan")
 
 
 def _text(bound: Bound) -> str:
     return bound_text(bound) if np.isfinite(bound.limit) else f"{bound.metric} (per request)"
 
 
-def _by_class(table: pa.Table, met: Mask) -> dict[str, float]:
+def _by_class(seen: Seen, met: Mask) -> dict[str, float]:
     """Joint attainment of each class of traffic; empty where no request has a tag."""
-    tags = table["tag"]
-    if tags.null_count == len(tags):
+    found = seen.classes()
+    if found is None:
         return {}
-    coded = pc.fill_null(tags, UNTAGGED).combine_chunks().dictionary_encode()
-    codes = coded.indices.to_numpy()
+    codes, names = found
     met_of = np.bincount(codes, met) / np.bincount(codes)
-    return dict(sorted(zip(coded.dictionary.to_pylist(), met_of.tolist(), strict=True)))
+    return dict(sorted(zip(names, met_of.tolist(), strict=True)))

@@ -22,6 +22,7 @@ class Itl:
     name: ClassVar[str] = "itl"
     unit: ClassVar[str] = "s"
     better: ClassVar[Better] = "lower"
+    gaps: ClassVar[bool] = True  # first and last token do not tell it
     pooled: ClassVar[bool] = True
     assume: Assume = "nothing"
 

@@ -21,6 +21,7 @@ class ItlP99:
     name: ClassVar[str] = "itl_p99"
     unit: ClassVar[str] = "s"
     better: ClassVar[Better] = "lower"
+    gaps: ClassVar[bool] = True  # first and last token do not tell it
     on_request: ClassVar[bool] = True  # a sort per request
     assume: Assume = "nothing"
 
