@@ -32,10 +32,12 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "latency": "backends.latency",
         "executors": "backends.executors",
         "metrics": "harness.metrics",
+        "profiles": "harness.profiles",
         "reports": "reports",
     }
 )
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",
+                          "profiles": "definition profile",
                           "readers": "trace reader", "routers": "router", "executors": "executor", "reports": "report",
                           "kv": "KV memory mode"})  # fmt: skip
 

@@ -28,6 +28,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "content": "--content NAME",
         "readers": "--trace FILE --reader NAME",
         "metrics": "--slo NAME=SECONDS",
+        "profiles": "bench slo RUN --profile NAME",
         "reports": "bench report --format NAME",
     }
 )

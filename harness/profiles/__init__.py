@@ -1,0 +1,1 @@
+"""How other tools define what they print, one file each: their words for our events."""
