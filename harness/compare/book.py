@@ -1,0 +1,162 @@
+"""The pairs of a comparison as they are made: one file that says what is compared, and which pairs are complete.
+
+A pair is entered when both of its runs have ended, so that after a kill a pair begun is made again in full: its two
+runs belong side by side.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import host
+from harness.errors import UsageError
+from harness.storage import write_json
+
+if TYPE_CHECKING:
+    from harness.compare.commands import Command
+
+FILE = "pairs.json"
+SIDES = ("base", "head")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One attempt at a pair; `order` is AB where base ran first. Paths are below the folder of the comparison."""
+
+    pair: int
+    seed: int
+    order: str
+    base_run: str
+    head_run: str
+    schedule_hash: str | None
+    valid: bool
+    repeated: bool
+    why: str | None
+    exact: bool
+    base_s: float
+    head_s: float
+
+
+@dataclass(slots=True)
+class Book:
+    """What `pairs.json` of a folder holds; every change is on disk when its method returns."""
+
+    out: Path
+    about: Mapping[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    looks: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @classmethod
+    def opened(cls, out: Path, sides: tuple[Command, Command], first_seed: int) -> Book:
+        """The book of a folder, begun or gone on with. Raises UsageError where the folder holds something else."""
+        about = {
+            **{name: {"command": side.text, "sha256": _sha256(side)} for name, side in zip(SIDES, sides, strict=True)},
+            "first_seed": first_seed,
+        }
+        book = cls(out, about)
+        if out.exists() and not out.is_dir():
+            raise UsageError(f"'{out}' is a file; --out names a folder.")
+        if (out / FILE).exists():
+            book._read()
+        elif out.is_dir() and any(out.iterdir()):
+            raise UsageError(f"'{out}' holds something that is no comparison; name an empty folder.")
+        out.mkdir(parents=True, exist_ok=True)
+        book._write()
+        return book
+
+    @property
+    def complete(self) -> list[Row]:
+        """The valid pairs, one row each, in order."""
+        return [row for row in self.rows if row.valid]
+
+    def failed(self, pair: int) -> list[Row]:
+        """The attempts at a pair that cannot be used."""
+        return [row for row in self.rows if row.pair == pair and not row.valid]
+
+    def folder(self, pair: int, seed: int, *, repeated: bool) -> Path:
+        """An empty folder for one attempt at a pair; what an attempt that was killed left there is dropped."""
+        path = self.out / "pairs" / f"{pair:02d}-seed{seed}{'-again' if repeated else ''}"
+        if path.exists():
+            shutil.rmtree(path)
+        path.mkdir(parents=True)
+        return path
+
+    def add(self, row: Row) -> None:
+        """Enter an attempt that has ended."""
+        self.rows.append(row)
+        self._write()
+
+    def looked(self, pairs: int) -> None:
+        """Enter that an answer was drawn from so many pairs."""
+        if pairs not in self.looks:
+            self.looks.append(pairs)
+            self._write()
+
+    def note(self, sentence: str) -> bool:
+        """Enter what whoever reads the answer should know; whether it is new."""
+        new = sentence not in self.notes
+        if new:
+            self.notes.append(sentence)
+            self._write()
+        return new
+
+    def seconds(self) -> float | None:
+        """Mean time of a run so far; None before the first pair."""
+        return sum(row.base_s + row.head_s for row in self.rows) / (2 * len(self.rows)) if self.rows else None
+
+    def _read(self) -> None:
+        try:
+            kept = json.loads((self.out / FILE).read_text(encoding="utf-8"))
+            about = {name: kept["about"][name] for name in self.about}
+            self.rows = [Row(**row) for row in kept["pairs"]]
+            self.looks, self.notes = [int(n) for n in kept["looks"]], [str(n) for n in kept["notes"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UsageError(
+                f"'{self.out / FILE}' cannot be read ({type(error).__name__}: {error}); name an empty folder."
+            ) from None
+        self._check(about)
+
+    def _check(self, kept: Mapping[str, Any]) -> None:
+        """Pairs of something else must not be added to."""
+        for name in SIDES:
+            if kept[name]["sha256"] != self.about[name]["sha256"]:
+                raise UsageError(
+                    f"'{self.out}' compares other runs: its {name} is '{kept[name]['command']}', now it would be "
+                    f"'{self.about[name]['command']}'{_first_difference(kept[name], self.about[name])}; "
+                    "give another --out, or the old command."
+                )
+        if kept["first_seed"] != self.about["first_seed"]:
+            raise UsageError(
+                f"'{self.out}' begins with seed {kept['first_seed']}, not {self.about['first_seed']}; "
+                "give another --out, or the old --seed."
+            )
+
+    def _write(self) -> None:
+        kept = {
+            "schema": 1,
+            "kind": "pairs",
+            "versions": host.versions(),
+            "about": self.about,
+            "looks": self.looks,
+            "notes": self.notes,
+            "pairs": [asdict(row) for row in self.rows],
+        }
+        write_json(self.out / FILE, kept)
+
+
+def _sha256(side: Command) -> str:
+    """What two equal sides have in common, whatever stands in it that is secret."""
+    words = json.dumps([side.words[side.ours :], dict(side.variables)])
+    return hashlib.sha256(words.encode()).hexdigest()
+
+
+def _first_difference(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Where the texts are the same, the difference lies in what both sides share."""
+    return " with other options" if kept["command"] == now["command"] else ""

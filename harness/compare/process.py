@@ -1,0 +1,80 @@
+"""One process at a time, with Ctrl-C handed on to it: a run that is interrupted still ends in order."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+
+_HANDED_ON = (signal.SIGINT, signal.SIGTERM)
+_STEP_S = 0.1
+
+
+class Watched:
+    """Starts processes and waits for them; what interrupts this process is handed on, and remembered.
+
+    The third interruption kills the process that is going on. Each has a group of its own, so that what it started
+    in turn gets the same signals.
+    """
+
+    def __init__(self) -> None:
+        self.interruptions = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._before: list[tuple[signal.Signals, object]] = []
+
+    def __enter__(self) -> Watched:
+        if threading.current_thread() is threading.main_thread():
+            self._before = [(number, signal.signal(number, self._interrupted)) for number in _HANDED_ON]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before:
+            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself gave
+        self._end()
+
+    def call(self, words: Sequence[str], variables: Mapping[str, str], out: Path, err: Path) -> int:
+        """The exit code of a command whose output goes to two files. Raises OSError where it cannot be started."""
+        with out.open("wb") as told, err.open("wb") as complained:
+            self._process = subprocess.Popen(  # noqa: S603  # the user's own command, and no shell
+                [*words],
+                stdin=subprocess.DEVNULL,
+                stdout=told,
+                stderr=complained,
+                env={**os.environ, **variables},
+                start_new_session=True,
+            )
+            code = self._process.wait()
+            self._process = None
+        return code
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless interrupted."""
+        end_s = time.monotonic() + seconds
+        while not self.interruptions and (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _STEP_S))
+
+    def _interrupted(self, number: int, _: FrameType | None) -> None:
+        self.interruptions += 1
+        if self._process is not None:
+            self._send(signal.SIGKILL if self.interruptions > 2 else signal.Signals(number))
+
+    def _send(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _end(self) -> None:
+        """An error on our side leaves no process behind."""
+        if self._process is not None:
+            self._send(signal.SIGTERM)
+            self._process.wait()
+            self._process = None
+
+    def __repr__(self) -> str:
+        return f"<Watched {'busy' if self._process else 'idle'}, interrupted {self.interruptions} times>"

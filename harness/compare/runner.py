@@ -1,0 +1,294 @@
+"""Pairs of runs that are made for a comparison: interleaved, one after another, A B, B A, A B, ...
+
+Both runs of a pair send the same schedule, that of the pair's seed. Order, looks and runs that had to be made again
+stand in the folder of the comparison, which a second call goes on with.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from harness.compare import left as remains
+from harness.compare import looks
+from harness.compare.book import SIDES, Book, Row
+from harness.compare.left import Left
+from harness.compare.process import Watched
+from harness.errors import BackendError, Interrupted, NotValid, UsageError
+
+if TYPE_CHECKING:
+    from harness.compare.commands import Command
+
+Folders: TypeAlias = "list[tuple[Path, Path]]"
+Judge: TypeAlias = Callable[[Sequence[tuple[Path, Path]], float], str]
+"""(Results of base and head of the valid pairs, alpha) -> verdict; `inconclusive` asks for more pairs."""
+
+Wanted = int | Literal["auto"] | None
+"""How many pairs; `auto` looks after some of them; None is one for a virtual clock, and `auto` for the wall's."""
+
+OPEN = "inconclusive"
+LEAST_PAIRS, MOST_PAIRS = 3, 1000
+_FAILED, _NOT_VALID = 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The pairs of a folder. `folders` are base and head of the valid ones; `rows` are all attempts, as JSON.
+
+    `alpha` is the one-sided chance of a wrong call at this look, the last of `looks`. `exit_code` is 3 or 4 where a
+    pair failed twice, which ends the comparison; else None. `same` tells that base was compared with itself.
+    """
+
+    out: Path
+    folders: Folders
+    rows: list[dict[str, Any]]
+    looks: list[int]
+    alpha: float
+    notes: list[str]
+    exit_code: int | None = None
+    same: bool = False
+
+
+def run_pairs(
+    sides: tuple[Command, Command],
+    wanted: Wanted,
+    out: Path,
+    judge: Judge,
+    say: Callable[[str], None],
+    *,
+    first_seed: int = 0,
+    pause_s: float = 0.0,
+) -> Made:
+    """Make the pairs that are still missing in `out`; `say` gets a line for each run.
+
+    Raises UsageError for a command that cannot run, and for a folder of something else; NotValid where the two sides
+    send different requests; BackendError or NotValid where no pair could be made; Interrupted before the first one.
+    """
+    book = Book.opened(out, sides, first_seed)
+    with Watched() as watched:
+        pairs = _Pairs(sides, wanted, book, judge, say, watched, first_seed, pause_s)
+        code = pairs.make()
+    return _made(book, pairs, code, same=sides[0].words == sides[1].words)
+
+
+def check_enough(wanted: Wanted, *, exact: bool) -> None:
+    """Raises NotValid for a number of pairs that could never decide anything."""
+    if isinstance(wanted, int) and wanted < LEAST_PAIRS and not exact:
+        raise NotValid(
+            f"--pairs {wanted} proves nothing in real time, where runs differ by chance; give {LEAST_PAIRS} or more, "
+            "or auto."
+        )
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """The loop over pairs."""
+
+    sides: tuple[Command, Command]
+    wanted: Wanted
+    book: Book
+    judge: Judge
+    say: Callable[[str], None]
+    watched: Watched
+    first_seed: int
+    pause_s: float
+
+    def make(self) -> int | None:
+        """Make pairs until there are enough; the exit code of what ended it early, else None."""
+        for side in self.sides:
+            if not side.seeded:
+                self._note(f"'{side.text}' has no {{seed}}: all pairs may be of one schedule, and tell of no other.")
+        while not self._enough():
+            pair = len(self.book.complete) + 1
+            row, found = self._attempt(pair)
+            if row is None:
+                return None
+            check_enough(self.wanted, exact=row.exact)
+            if not row.valid and (found.exact or len(self.book.failed(pair)) > 1):
+                return _NOT_VALID if found.state == "invalid" else _FAILED
+        return None
+
+    @property
+    def looking(self) -> bool:
+        """Whether the number of pairs depends on what they say."""
+        exact = all(row.exact for row in self.book.complete)
+        return self.wanted == "auto" or (self.wanted is None and not exact)
+
+    def _enough(self) -> bool:
+        """Whether no further pair is to be made."""
+        done = len(self.book.complete)
+        if self.watched.interruptions:
+            return True
+        if isinstance(self.wanted, int):
+            return done >= self.wanted
+        return bool(done) and (not self.looking or self._clear(done))
+
+    def _clear(self, done: int) -> bool:
+        """Whether `auto` has its answer: looked at after some numbers of pairs, each with its share of alpha."""
+        if done not in looks.LOOKS:
+            return done > looks.LOOKS[-1]
+        self.book.looked(done)
+        verdict = self.judge(_folders(self.book), looks.ALPHA_LOOK)
+        self.say(f"look after {done} pairs: {verdict}")
+        return verdict != OPEN or done == looks.LOOKS[-1]
+
+    def _attempt(self, pair: int) -> tuple[Row | None, Left]:
+        """Both runs of a pair, entered in the book; None where it was interrupted, and then nothing is entered."""
+        seed, repeated = self.first_seed + pair - 1, bool(self.book.failed(pair))
+        folder = self.book.folder(pair, seed, repeated=repeated)
+        order = (0, 1) if pair % 2 else (1, 0)
+        found: dict[int, Left] = {}
+        took_s = [0.0, 0.0]
+        for place, side in enumerate(order):
+            if place or self.book.rows:
+                self.watched.pause(self.pause_s)
+            if self.watched.interruptions:
+                return None, Left(folder, "interrupted")
+            self._announce(pair, seed, side, place, again=repeated)
+            begun_s = time.monotonic()
+            found[side] = self._run(side, seed, folder)
+            took_s[side] = time.monotonic() - begun_s
+            if found[side].state == "wrong":
+                raise UsageError(f"{SIDES[side]}, '{self.sides[side].text}': {found[side].why}")
+            if self.watched.interruptions or found[side].state == "interrupted":
+                self.watched.interruptions = max(1, self.watched.interruptions)
+                return None, found[side]
+            if found[side].state != "good":
+                break
+        return self._entered(pair, seed, order, found, took_s, folder)
+
+    def _run(self, side: int, seed: int, folder: Path) -> Left:
+        """One run of a side, in a process of its own: each begins in the same state."""
+        command, path = self.sides[side], folder / SIDES[side]
+        out, err = remains.log(path, "out"), remains.log(path, "err")
+        try:
+            code = self.watched.call(command.at(seed, path), command.variables, out, err)
+        except OSError as error:
+            raise UsageError(f"'{command.text}' cannot be started: {error.strerror}.") from None
+        return remains.left(path, code, out, err, ours=command.ours)
+
+    def _entered(
+        self, pair: int, seed: int, order: tuple[int, int], found: dict[int, Left], took_s: list[float], folder: Path
+    ) -> tuple[Row, Left]:
+        """The row of an attempt, now in the book, and the run that decided it."""
+        bad = next((side for side in order if side in found and found[side].state != "good"), None)
+        paths = [found[side].path if side in found else folder / SIDES[side] for side in (0, 1)]
+        row = Row(
+            pair=pair,
+            seed=seed,
+            order="AB" if order == (0, 1) else "BA",
+            base_run=str(paths[0].relative_to(self.book.out)),
+            head_run=str(paths[1].relative_to(self.book.out)),
+            schedule_hash=_schedule(pair, seed, found),
+            valid=bad is None,
+            repeated=bool(self.book.failed(pair)),
+            why=None if bad is None else f"{SIDES[bad]}: {found[bad].why}",
+            exact=all(one.exact for one in found.values()),
+            base_s=round(took_s[0], 3),
+            head_s=round(took_s[1], 3),
+        )
+        self.book.add(row)
+        last = found[order[1] if bad is None else bad]
+        self._remark(row, found, last)
+        return row, last
+
+    def _remark(self, row: Row, found: dict[int, Left], last: Left) -> None:
+        """What a pair tells that its numbers do not."""
+        if not row.valid:
+            again = "" if last.exact or row.repeated else "; the pair is made again"
+            self.say(f"pair {row.pair} cannot be used, {row.why}{again}")
+        elif not row.exact and (shared := _shared(found)) is not None:
+            self._note(shared)
+        for side, one in found.items():
+            if one.given_up:
+                self._note(
+                    f"pair {row.pair}, {SIDES[side]}: {one.given_up:,} requests were given up, and the server may have "
+                    "worked on them during the next run; raise --drain or --pause."
+                )
+
+    def _note(self, sentence: str) -> None:
+        if self.book.note(sentence):
+            self.say(f"warning: {sentence}")
+
+    def _announce(self, pair: int, seed: int, side: int, place: int, *, again: bool) -> None:
+        text = f"pair {pair}{_total(self.wanted)}{', again' if again else ''}, seed {seed}: {SIDES[side]}"
+        self.say(f"{text}{_left_text(self._runs_left(pair, place), self.book.seconds(), self.wanted)}")
+
+    def _runs_left(self, pair: int, place: int) -> int:
+        last = self.wanted if isinstance(self.wanted, int) else looks.LOOKS[-1]
+        return 2 * (last - pair + 1) - place
+
+
+def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
+    """What came of it; raises where no pair can be used."""
+    complete, again = len(book.complete), "the same command goes on from here"
+    broken = next((row.why for row in reversed(book.rows) if not row.valid), None)
+    if code is not None and not complete:
+        raise (NotValid if code == _NOT_VALID else BackendError)(f"no pair could be made; {broken}.")
+    if not complete:
+        raise Interrupted(f"interrupted before the first pair was complete; {again} with --out {book.out}.")
+    if code is not None:
+        book.note(f"pair {complete + 1} could not be made in two attempts; {broken}.")
+    if pairs.watched.interruptions:
+        book.note(f"interrupted after {complete} pairs; {again} with --out {book.out}.")
+    else:
+        book.looked(complete)
+    return Made(
+        out=book.out,
+        folders=_folders(book),
+        rows=[_as_json(row, book.out) for row in book.rows],
+        looks=sorted({*book.looks, complete}),
+        alpha=min(looks.alpha(book.looks), looks.ALPHA_LOOK if pairs.looking else looks.ALPHA),
+        notes=[*book.notes],
+        exit_code=code,
+        same=same,
+    )
+
+
+def _as_json(row: Row, out: Path) -> dict[str, Any]:
+    return {**asdict(row), **{f"{side}_run": str(out / getattr(row, f"{side}_run")) for side in SIDES}}
+
+
+def _folders(book: Book) -> Folders:
+    return [(book.out / row.base_run, book.out / row.head_run) for row in book.complete]
+
+
+def _schedule(pair: int, seed: int, found: Mapping[int, Left]) -> str | None:
+    """The hash of what both sides sent, None where none is known. Raises NotValid where there are two."""
+    hashes = {one.schedule_sha256: None for one in found.values() if one.schedule_sha256 is not None}
+    if len(hashes) > 1:
+        first, second = (str(one)[:12] for one in hashes)
+        raise NotValid(
+            f"base and head did not send the same requests in pair {pair} (seed {seed}: schedules {first} and "
+            f"{second}); give both the same workload, rate, lengths and number of requests."
+        )
+    return next(iter(hashes), None)
+
+
+def _shared(found: Mapping[int, Left]) -> str | None:
+    """A warning where both sides send equal prompts to one server, whose prefix cache then helps the second one."""
+    base, head = found[0], found[1]
+    if base.address is None or base.address != head.address or base.salt != head.salt:
+        return None
+    return (
+        f"base and head share the server at {base.address} and the salt of their prompts, so its prefix cache favours "
+        "whichever runs second; leave salt=auto."
+    )
+
+
+def _total(wanted: Wanted) -> str:
+    if wanted is None:
+        return ""
+    return f" of up to {looks.LOOKS[-1]}" if wanted == "auto" else f" of {wanted}"
+
+
+def _left_text(runs: int, seconds: float | None, wanted: Wanted) -> str:
+    """How long it will still take, from the runs so far."""
+    if seconds is None or wanted is None:
+        return ""
+    left_s = runs * seconds
+    time_left = f"{left_s / 60:.0f} min" if left_s >= 120 else f"{left_s:.0f} s"
+    return f" ({'at most' if wanted == 'auto' else 'about'} {time_left} left)"
