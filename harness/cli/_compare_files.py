@@ -1,0 +1,99 @@
+"""How `bench compare` reads its own options, and where its answer goes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import config, slo
+from harness.api import Slo
+from harness.cli import _terminal
+from harness.compare import gates, refusals
+from harness.compare.answer import Settings
+from harness.errors import UsageError, no_such
+from harness.stats.paired import ALPHA
+from harness.warmup import checked as checked_warmup
+
+FORMS = ("github-smaller", "github-bigger", "bencher", "pytorch")
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Where the answer is written, beside the terminal: (form, path)."""
+
+    forms: tuple[tuple[str, str], ...]
+
+
+def settings(options: Mapping[str, Any], *, free: bool = False) -> Settings:
+    """How to compare. `free` takes gates on numbers that bench does not know. Raises UsageError."""
+    goal, asked, alpha = options.get("goal"), options.get("slo"), options.get("alpha")
+    goal_share = Slo().goal if goal is None else float(str(config.CHECKS["goal"](goal, "--goal")))
+    return Settings(
+        gates=gates.parse(options["gate"], free=free) if options.get("gate") else (),
+        alpha=ALPHA if alpha is None else _alpha(alpha),
+        allowed=refusals.checked(options.get("allow_different") or ""),
+        slo=None if asked is None else slo.parse(asked, goal=goal_share),
+        warmup=None if options.get("warmup") is None else checked_warmup(options["warmup"], "--warmup"),
+    )
+
+
+def _alpha(text: str) -> float:
+    value = float(str(config.CHECKS["goal"](text, "--alpha")))
+    if not value < 0.5:
+        raise UsageError(f"--alpha must be a share above 0 and below 50%, such as 1%, got '{text}'.")
+    return value
+
+
+def checked(options: Mapping[str, Any]) -> Files:
+    """Where to write. Raises UsageError, before anything is computed, for a form or a folder that is not there."""
+    forms = [
+        (form, options[key])
+        for form, key in (("markdown", "markdown"), ("junit", "junit"), ("json", "as_json"))
+        if options.get(key)
+    ]
+    for text in options.get("export") or ():
+        form, equals, path = text.partition("=")
+        if not equals or not path:
+            raise UsageError(f"--export '{text}': write FORM=FILE, such as bencher=bench.json.")
+        if form not in FORMS:
+            raise no_such("form to export", form, FORMS)
+        forms.append((form, path))
+    for _, path in forms:
+        if path != "-" and not Path(path).absolute().parent.is_dir():
+            raise UsageError(f"'{path}' cannot be written: there is no folder '{Path(path).parent}'.")
+    return Files(tuple(forms))
+
+
+def write(info: Mapping[str, Any], files: Files) -> None:
+    """Print the answer, and write it in every form that was asked for."""
+    if not any(path == "-" for _, path in files.forms):
+        _terminal.say(_render("text", info).rstrip("\n"))
+    for form, path in files.forms:
+        rendered = _render(form, info)
+        if path == "-":
+            _terminal.say(rendered.rstrip("\n"))
+        else:
+            _put(Path(path), rendered)
+
+
+def _render(form: str, info: Mapping[str, Any]) -> str:
+    if form == "json":
+        return json.dumps(info, indent=2, allow_nan=False) + "\n"
+    module = importlib.import_module("reports.answers.exports" if form in FORMS else f"reports.answers.{info['kind']}")
+    if form == "junit":
+        module = importlib.import_module("reports.answers.compare_junit")
+    render: Callable[[Mapping[str, Any]], str] = getattr(module, form.replace("-", "_"))
+    return render(info)
+
+
+def _put(path: Path, rendered: str) -> None:
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(rendered, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be written: {error.strerror}.") from None

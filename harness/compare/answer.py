@@ -1,0 +1,202 @@
+"""The answer of `bench compare`, as the JSON that is stored and that every form of it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness import host, slo
+from harness.compare import cautions, exact, gates, refusals, said, values, verdict
+from harness.compare.pairing import Numbers, Pair, Source, schedule_of
+from harness.compare.verdict import Series
+from harness.stats.paired import ALPHA, whole
+
+if TYPE_CHECKING:
+    from harness.api import Slo
+    from harness.compare.gates import Gate
+
+SCHEMA = 1
+EXIT_CODES: Mapping[str, int] = {
+    "improved": 0, "equivalent": 0, "regressed": 1, "refused": 4, "invalid": 4, "inconclusive": 5,
+}  # fmt: skip
+"""Exit code of each verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to compare: gates (empty: the default ones), one-sided alpha, the differences that are allowed.
+
+    `slo` scores both sides anew, `warmup` cuts both anew; None takes what the runs were told.
+    """
+
+    gates: tuple[Gate, ...] = ()
+    alpha: float = ALPHA
+    allowed: frozenset[str] = frozenset()
+    slo: Slo | None = None
+    warmup: str | None = None
+
+
+def compare(
+    pairs: Sequence[Pair],
+    settings: Settings,
+    *,
+    base: str = "base",
+    head: str = "head",
+    alone: Iterable[Source] = (),
+    rows: Sequence[Mapping[str, Any]] = (),
+    looks: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """What follows from some pairs. `base` and `head` are the names of the sides, `alone` the runs without a partner.
+
+    `rows` are facts about pairs that whoever made them knows, with the paths of the runs under `base_run` and
+    `head_run`; a row of runs that are not among the pairs stays as it is.
+    """
+    differing = refusals.differing(pairs, rescored=settings.slo is not None)
+    few = refusals.too_few(pairs)
+    stops = list(refusals.refused([*differing, *([few] if few else [])], settings.allowed))
+    cuts_s = [values.cut_s(pair, settings.warmup) for pair in pairs]
+    told = [_pair(number, pair, cut_s) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)]
+    found = {} if stops or not pairs else _judged(pairs, cuts_s, settings, told)
+    info: dict[str, Any] = {
+        "schema": SCHEMA,
+        "kind": "compare",
+        "versions": host.versions(),
+        "verdict": "refused",
+        "mode": "exact" if pairs and all(map(refusals.is_virtual, pairs)) else "paired",
+        "alpha": settings.alpha,
+        "looks": list(looks),
+        "base": _side(base, [pair.base for pair in pairs]),
+        "head": _side(head, [pair.head for pair in pairs]),
+        "workload": _told(pairs, "workload"),
+        "slo": slo.text(settings.slo) if settings.slo else (_told(pairs, "slo") or {}).get("text"),
+        "goal": (settings.slo or slo.restored(_first(pairs))).goal,
+        "pairs": _with_rows(told, rows),
+        "gates": [],
+        "shown": [],
+        "exact": None,
+        "differences": [asdict(difference) for difference in refusals.others(pairs)],
+        "refused": [asdict(stop) | {"message": stop.sentence} for stop in stops],
+        "allowed_differences": [asdict(d) for d in differing if d.field in settings.allowed],
+        **found,
+    }
+    info["warnings"] = list(cautions.cautions(info, pairs, list(alone)))
+    info["exit_code"] = EXIT_CODES[info["verdict"]]
+    info["text"] = said.sentence(info)
+    return info
+
+
+def _judged(
+    pairs: Sequence[Pair], cuts_s: Sequence[float], settings: Settings, told: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Rows, verdict and, for simulators, where the runs part."""
+    virtual = all(map(refusals.is_virtual, pairs))
+    series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
+    names = {each.quantity.name for each in series}
+    asked = settings.gates or (gates.exact() if virtual else gates.defaults(names))
+    gated = [(gate, each) for gate in asked for each in series if each.quantity.name == gate.quantity.name]
+    judge = verdict.exact if virtual else verdict.paired
+    rows = judge(gated, settings.alpha)
+    taken = {gate.quantity.name for gate in asked}
+    valid = all(pair["valid"] for pair in told)
+    return {
+        "verdict": whole([row["verdict"] for row in rows]) if valid and rows else "invalid" if rows else "inconclusive",
+        "gates": rows,
+        "shown": verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha),
+        "exact": _parted(pairs) if virtual else None,
+    }
+
+
+def _series(
+    pairs: Sequence[Pair], cuts_s: Sequence[float], objective: Slo | None, asked: Mapping[str, gates.Quantity]
+) -> list[Series]:
+    """Every quantity at every point, in the order in which they come up; those that no run has are left out."""
+    both = [
+        (pair, values.of(pair.base, objective, cut_s), values.of(pair.head, objective, cut_s))
+        for pair, cut_s in zip(pairs, cuts_s, strict=True)
+    ]
+    found = []
+    for point in dict.fromkeys(tuple(pair.point.items()) for pair in pairs):
+        here = [(base, head) for pair, base, head in both if tuple(pair.point.items()) == point]
+        for name in dict.fromkeys(name for sides in here for side in sides for name in side):
+            series = Series(
+                asked.get(name) or gates.quantity(name),
+                dict(point),
+                tuple(base.get(name) for base, _ in here),
+                tuple(head.get(name) for _, head in here),
+            )
+            found += [series] if series.is_there else []
+    return found
+
+
+def _parted(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """Where the runs of the first pair that differs part; of one that is the same, where none does."""
+    found: dict[str, Any] = {}
+    for number, pair in enumerate(pairs, 1):
+        assert not isinstance(pair.base, Numbers) and not isinstance(pair.head, Numbers)
+        found = {"pair": number, **exact.compared(pair.base, pair.head)}
+        if not found["identical"]:
+            break
+    return found
+
+
+def _pair(number: int, pair: Pair, cut_s: float) -> dict[str, Any]:
+    reasons = [*_reasons(pair.base, "base"), *_reasons(pair.head, "head")]
+    spec = {} if isinstance(pair.base, Numbers) else pair.base.info.get("spec") or {}
+    return {
+        "pair": number,
+        "point": dict(pair.point),
+        "seed": spec.get("seed"),
+        "schedule_hash": schedule_of(pair.base),
+        "order": pair.order,
+        "base_run": str(pair.base.path),
+        "head_run": str(pair.head.path),
+        "valid": not reasons,
+        "reasons": reasons,
+        "repeated": list(pair.repeated),
+        "cut_s": cut_s,
+        "cached": {"base": values.cached_share(pair.base, cut_s), "head": values.cached_share(pair.head, cut_s)},
+    }
+
+
+def _reasons(source: Source, side: str) -> list[str]:
+    """Why a run proves nothing; empty for one that is valid."""
+    if isinstance(source, Numbers):
+        return []
+    verdict_of = source.info.get("verdict") or {}
+    if not source.complete and source.info.get("source") is None:
+        return [f"{side}: the run did not finish"]
+    return (
+        []
+        if verdict_of.get("valid", True)
+        else [f"{side}: {reason}" for reason in verdict_of.get("reasons") or ["not valid"]]
+    )
+
+
+def _with_rows(told: list[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The pairs with what their maker knows of them, and the attempts that are no pairs, in the maker's order."""
+    if not rows:
+        return told
+    known = {(pair["base_run"], pair["head_run"]): pair for pair in told}
+    return [{**dict(row), **known.get((row.get("base_run"), row.get("head_run")), {}), **_kept(row)} for row in rows]
+
+
+def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the maker of a pair knows better."""
+    return {key: row[key] for key in ("pair", "order", "repeated") if key in row}
+
+
+def _side(label: str, runs: Sequence[Source]) -> dict[str, Any]:
+    first = next((run for run in runs if not isinstance(run, Numbers)), None)
+    system = {} if first is None else first.info.get("backend") or {}
+    return {"label": label, "runs": [str(run.path) for run in runs], "system": system}
+
+
+def _first(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """What the first run was told."""
+    run = next((pair.base for pair in pairs if not isinstance(pair.base, Numbers)), None)
+    return {} if run is None else run.info
+
+
+def _told(pairs: Sequence[Pair], key: str) -> Any:
+    return _first(pairs).get(key)

@@ -1,0 +1,181 @@
+"""What is compared, on which scale, and what of it decides: quantities of a run, and gates on them.
+
+    --gate tpot=2%:5%,p99:ttft=10%:20%,latency_ms=2%:5%:lower
+A gate names a quantity, the loss below which nobody cares, and the loss that must not slip through.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.errors import UsageError, no_such
+from harness.stats.paired import Limits
+
+Better = Literal["higher", "lower"]
+Scale = Literal["ratio", "difference"]
+
+_HIGHER = re.compile(r"rps|throughput|goodput|attainment|tps|per_s|capacity", re.IGNORECASE)
+_TIMES = ("ttft", "tpot", "e2e", "itl", "normalized_latency", "scheduling_delay", "ttft_sent")
+_RATES = ("capacity_rps", "goodput_rps", "throughput_rps", "output_tps", "token_goodput_tps")
+_SHARES: Mapping[str, Better] = {"attainment": "higher", "failed": "lower"}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number of a run. Positive ones are compared as ratios, those that may be zero as differences."""
+
+    name: str
+    unit: str
+    better: Better
+    scale: Scale
+
+    def loss(self, base: float | None, head: float | None) -> float | None:
+        """How much worse the head is: ln of the ratio, or the difference. None where neither can be told.
+
+        Infinite where only one side can be measured, or only one is 0 on a scale of ratios.
+        """
+        sign = -1.0 if self.better == "higher" else 1.0
+        if base is None or head is None:
+            return None if base is head else math.inf if head is None else -math.inf
+        if self.scale == "difference" or base == head:
+            return sign * (head - base)
+        if base <= 0 or head <= 0:
+            return sign * math.copysign(math.inf, head - base)
+        return sign * math.log(head / base)
+
+    def change_pct(self, loss: float) -> float:
+        """The change of the quantity itself in percent (points where it is a share), from a loss."""
+        change = -loss if self.better == "higher" else loss
+        if self.scale == "difference":
+            return 100 * change
+        return 100 * math.expm1(change) if change < 700 else math.inf
+
+    def loss_pct(self, loss: float) -> float:
+        """A loss in percent, or points: positive is worse, in either direction."""
+        return -self.change_pct(loss) if self.better == "higher" else self.change_pct(loss)
+
+    def loss_of(self, share: float) -> float:
+        """The loss of which `loss_pct` is `share`, as a share."""
+        if self.scale == "difference":
+            return share
+        return -math.log1p(-share) if self.better == "higher" else math.log1p(share)
+
+    @property
+    def label(self) -> str:
+        """Its name in a table: 'tpot mean', 'ttft p99', 'goodput_rps'."""
+        percentile, colon, name = self.name.partition(":")
+        if colon:
+            return f"{name} {percentile}"
+        return f"{self.name} mean" if self.name in _TIMES else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A quantity that decides. Losses up to `min_effect` are of no interest, `must_detect` has to be found; shares."""
+
+    quantity: Quantity
+    min_effect: float
+    must_detect: float
+
+    @property
+    def limits(self) -> Limits:
+        """The same in the unit of losses."""
+        return Limits(self.quantity.loss_of(self.min_effect), self.quantity.loss_of(self.must_detect))
+
+
+def quantity(name: str, better: Better | None = None) -> Quantity:
+    """The quantity of a name; of a name that bench does not know, the direction is read from it unless given."""
+    percentile, colon, metric = name.partition(":")
+    if name in _SHARES or name.startswith("attainment of "):
+        return Quantity(name, "share", _SHARES.get(name, "higher"), "difference")
+    if name in _TIMES or (colon and metric in _TIMES and _is_percentile(percentile)):
+        return Quantity(name, "s", "lower", "ratio")
+    if name in _RATES:
+        return Quantity(name, "tokens/s" if name.endswith("_tps") else "req/s", "higher", "ratio")
+    return Quantity(name, "", better or ("higher" if _HIGHER.search(name) else "lower"), "ratio")
+
+
+def defaults(names: Iterable[str]) -> tuple[Gate, ...]:
+    """The gates that stand where the user names none, of the quantities that are there."""
+    there = set(names)
+    return tuple(Gate(quantity(name), *limits) for name, limits in _DEFAULTS.items() if name in there)
+
+
+def exact() -> tuple[Gate, ...]:
+    """The gates on simulators, whose numbers have no noise: any loss counts."""
+    return tuple(Gate(quantity(name), 0.0, 0.0) for name in ("goodput_rps", "ttft", "tpot", "failed"))
+
+
+def parse(text: str, *, free: bool = False) -> tuple[Gate, ...]:
+    """The gates of 'tpot=2%:5%,failed=0.5%:0.5%'. Raises UsageError for what it cannot take.
+
+    `free` takes names that bench does not know, for numbers that a command printed; with `:lower` or `:higher` behind
+    the limits they are taken anyhow.
+    """
+    gates: list[Gate] = []
+    for part in text.split(","):
+        gate = _gate(part.strip(), text, free)
+        if any(gate.quantity.name == other.quantity.name for other in gates):
+            raise UsageError(f"--gate '{text}': {gate.quantity.name} is given twice.")
+        gates.append(gate)
+    return tuple(gates)
+
+
+_DEFAULTS: Mapping[str, tuple[float, float]] = {
+    "capacity_rps": (0.02, 0.05),
+    "tpot": (0.02, 0.05),
+    "ttft": (0.05, 0.15),
+    "failed": (0.005, 0.005),
+}
+_FORM = "write NAME=IGNORED:FOUND, such as tpot=2%:5%"
+
+
+def _gate(part: str, whole: str, free: bool) -> Gate:
+    name, _, limits = part.partition("=")
+    name, (given, better) = name.strip(), _direction(limits.strip())
+    if not name:
+        raise UsageError(f"--gate '{whole}': a gate has no name; {_FORM}.")
+    if not (free or better or _is_known(name)):
+        known = (*_DEFAULTS, *_RATES, *_TIMES, *_SHARES, "p99:ttft")
+        raise no_such("quantity to gate", name, known, "Numbers of other programs need a direction: NAME=2%:5%:lower.")
+    found = quantity(name, better)
+    if not given:
+        return Gate(found, *_DEFAULTS.get(name, (0.02, 0.05)))
+    ignored, _, wanted = given.partition(":")
+    least, must = _share(ignored, part), _share(wanted or ignored, part)
+    if must < least or must == 0:
+        raise UsageError(f"--gate '{part}': the loss that must be found is above 0 and not below the one that is not.")
+    return Gate(found, least, must)
+
+
+def _direction(limits: str) -> tuple[str, Better | None]:
+    for better in ("higher", "lower"):
+        if limits.endswith(f":{better}"):
+            return limits.removesuffix(f":{better}"), better
+    return limits, None
+
+
+def _is_known(name: str) -> bool:
+    percentile, colon, metric = name.partition(":")
+    if colon:
+        return metric in _TIMES and _is_percentile(percentile)
+    return name in (*_TIMES, *_RATES, *_SHARES)
+
+
+def _is_percentile(text: str) -> bool:
+    return text in ("p50", "p90", "p99")
+
+
+def _share(text: str, part: str) -> float:
+    given = text.strip()
+    try:
+        value = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise UsageError(f"--gate '{part}': '{given}' is no share from 0% to 99%; {_FORM}.")
+    return value

@@ -1,0 +1,155 @@
+"""What must be equal in two runs before their difference means anything, and everything else in which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from harness.compare.pairing import Numbers, Pair, Source, schedule_of
+from harness.errors import no_such
+from harness.stats.paired import LEAST_PAIRS
+
+if TYPE_CHECKING:
+    from harness.folder import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field in which base and head differ."""
+
+    field: str
+    base: str
+    head: str
+
+    @property
+    def sentence(self) -> str:
+        """As it is said: 'the model differs: opt-13b in the base, llama2-7b in the head'."""
+        if self.field == "pairs":
+            return f"{self.base}, {self.head}: with fewer than that no difference can be told from noise"
+        verb = "differ" if self.field == "requests" else "differs"
+        return f"the {self.field} {verb}: {self.base} in the base, {self.head} in the head"
+
+
+def checked(text: str) -> frozenset[str]:
+    """The fields of `--allow-different a,b`. Raises UsageError for an unknown one."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in FIELDS and name != "pairs":
+            raise no_such("field to allow a difference in", name, [*FIELDS, "pairs"])
+    return frozenset(names)
+
+
+def differing(pairs: Sequence[Pair], *, rescored: bool) -> list[Difference]:
+    """The fields of `FIELDS` in which a pair differs, each once; the SLO does not count where it is given anew."""
+    found = (
+        Difference(name, _said(base), _said(head))
+        for pair in pairs
+        for name, of in FIELDS.items()
+        if not (rescored and name == "slo")
+        if (base := of(pair.base)) != (head := of(pair.head))
+    )
+    return list(dict.fromkeys(found))
+
+
+def too_few(pairs: Sequence[Pair]) -> Difference | None:
+    """Fewer than three pairs of runs under a wall clock have no power to decide anything."""
+    if len(pairs) >= LEAST_PAIRS or all(is_virtual(pair) for pair in pairs):
+        return None
+    return Difference("pairs", f"{len(pairs)} pair{'s' if len(pairs) != 1 else ''} there", f"{LEAST_PAIRS} needed")
+
+
+def is_virtual(pair: Pair) -> bool:
+    """Whether both runs are of a simulator, and so without noise."""
+    return all(not isinstance(run, Numbers) and run.info.get("clock") == "virtual" for run in (pair.base, pair.head))
+
+
+def others(pairs: Sequence[Pair]) -> list[Difference]:
+    """Everything recorded in which base and head differ, of what they were told, what they ran on and with."""
+    found: list[Difference] = []
+    for pair in pairs:
+        base, head = _facts(pair.base), _facts(pair.head)
+        names = (name for name in dict.fromkeys([*base, *head]) if base.get(name) != head.get(name))
+        found += [Difference(name, _said(base.get(name)), _said(head.get(name))) for name in names]
+    return list(dict.fromkeys(found))
+
+
+def _facts(source: Source) -> dict[str, Any]:
+    """What a run was told and what it ran with, flat; of a simulator the machine plays no part."""
+    info = {} if isinstance(source, Numbers) else source.info
+    virtual = info.get("clock") == "virtual"
+    parts = {
+        "": info.get("backend") or {},
+        "option ": {k: v for k, v in (info.get("spec") or {}).items() if k not in (info.get("backend") or {})},
+        "version of ": info.get("versions") or {},
+        "host ": {} if virtual else {k: v for k, v in (info.get("host") or {}).items() if k != "load"},
+    }
+    return {f"{prefix}{name}": value for prefix, part in parts.items() for name, value in part.items()}
+
+
+def _run(of: Callable[[Run], object]) -> Callable[[Source], str | None]:
+    """A field of runs; numbers that a command printed have none."""
+
+    def read(source: Source) -> str | None:
+        value = None if isinstance(source, Numbers) else of(source)
+        return None if value is None else str(value)
+
+    return read
+
+
+def _part(*path: str) -> Callable[[Source], str | None]:
+    def read(run: Run) -> object:
+        value: Any = run.info
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+    return _run(read)
+
+
+def _workload(run: Run) -> str | None:
+    told = run.info.get("workload") or {}
+    return " ".join(str(told[key]) for key in ("name", "lengths") if told.get(key)) or None
+
+
+def _hardware(run: Run) -> str | None:
+    """The GPU of a simulator; else the machine that the client ran on, which for an engine is also the system."""
+    simulated = (run.info.get("backend") or {}).get("hardware")
+    if simulated or run.info.get("clock") == "virtual":
+        return simulated
+    host = run.info.get("host") or {}
+    return ", ".join(str(host[key]) for key in ("cpu", "cores", "machine") if host.get(key) is not None) or None
+
+
+def _requests(run: Run) -> int:
+    planned = (run.info.get("schedule") or {}).get("requests")
+    return len(run.requests) if planned is None else planned
+
+
+FIELDS: Mapping[str, Callable[[Source], str | None]] = MappingProxyType(
+    {
+        "tool": lambda run: (
+            "numbers" if isinstance(run, Numbers) else (run.info.get("source") or {}).get("tool", "bench")
+        ),
+        "workload": _run(_workload),
+        "requests": _run(_requests),
+        "schedule": schedule_of,
+        "slo": _part("slo", "text"),
+        "backend": _part("backend", "backend"),
+        "model": _part("backend", "model"),
+        "hardware": _run(_hardware),
+        "schema": _part("schema"),
+    }
+)
+"""What must be equal, and how it is read from a run."""
+
+
+def refused(found: Iterable[Difference], allowed: frozenset[str]) -> Iterator[Difference]:
+    """Those that the user has not allowed."""
+    return (difference for difference in found if difference.field not in allowed)
+
+
+def _said(value: object) -> str:
+    text = "none" if value is None else str(value)
+    return text[:12] if len(text) == 64 and text.isalnum() else text

@@ -1,0 +1,218 @@
+"""The answer of `bench compare`: a line with the verdict, a row for each gate, then what else must be known."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from reports._clean import clean, clean_line, in_markdown
+from reports._numbers import number, option, seconds, share
+from reports.answers import _table
+
+Row = Mapping[str, Any]
+
+MOST_BYTES = 60_000
+"""A comment on a pull request holds 64 KB, and more than this nobody reads."""
+
+MOST_ROWS = 40
+"""Rows of a part of the text; all of them are in the JSON."""
+
+SHOWN = (
+    "attainment", "goodput_rps", "throughput_rps", "output_tps", "ttft", "p50:ttft", "p99:ttft", "tpot", "p99:tpot",
+    "p99:itl", "e2e", "failed",
+)  # fmt: skip
+"""What is shown without deciding, of all that is in the JSON; and every number that a command printed."""
+
+KNOWN = ("p50:", "p90:", "p99:", "itl", "e2e", "token_goodput_tps", "attainment of ")
+
+
+def text(info: Mapping[str, Any]) -> str:
+    """The answer for a terminal, ending with a newline."""
+    blocks = [
+        _heading(info),
+        _wrapped(info["text"]),
+        "\n".join(map(_wrapped, _sides(info))),
+        _rows_text(info["gates"], info, gated=True),
+        _rows_text(_shown(info), info, gated=False),
+        "\n".join(map(_wrapped, _parting(info))),
+        "\n".join(map(_wrapped, _facts(info))),
+    ]
+    return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
+
+
+def markdown(info: Mapping[str, Any]) -> str:
+    """The answer for a job summary or a pull request: at most 60 KB, foreign text without effect."""
+    heading = _heading(info)
+    name, _, rest = heading.partition(" (")
+    blocks = [
+        f"**{in_markdown(name)}**" + (f" ({in_markdown(rest, None)}" if rest else ""),
+        in_markdown(info["text"], None),
+        _rows_markdown(info["gates"], info, gated=True),
+        _folded("Not gated", _rows_markdown(_shown(info), info, gated=False)),
+        "\n".join(f"- {in_markdown(line, None)}" for line in (*_parting(info), *_sides(info), *_facts(info))),
+    ]
+    return _at_most("\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n")
+
+
+def value(row: Row, side: str) -> str:
+    """A value with its unit."""
+    found = row[side]
+    if found is None:
+        return "-"
+    if row["unit"] == "s":
+        return seconds(found)
+    return share(found) if row["unit"] == "share" else f"{number(found)} {row['unit']}".rstrip()
+
+
+def change(row: Row, *, exact: bool) -> str:
+    """The change in percent or points; '~' where it is not significant, which a simulator does not know."""
+    if row["change_pct"] is None:
+        return "-"
+    if exact and row["low_pct"] is None:
+        return _signed(row, row["change_pct"]) if row["change_pct"] else "same"
+    if row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"]:
+        return "same" if exact and not any(row["losses"]) else "~"
+    return _signed(row, row["change_pct"])
+
+
+def interval(row: Row) -> str:
+    """The bounds of the change; none where nothing changed at all."""
+    if row["low_pct"] is None or not any(row["losses"]):
+        return "-"
+    return f"{row['low_pct']:+.2f} .. {_signed(row, row['high_pct'])}"
+
+
+def _wrapped(line: str) -> str:
+    """A line for a terminal, its continuation indented."""
+    return textwrap.fill(clean_line(line, 4000), _table.WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _signed(row: Row, pct: float) -> str:
+    return f"{pct:+.2f}{' pts' if row['scale'] == 'difference' else '%'}"
+
+
+def _heading(info: Mapping[str, Any]) -> str:
+    valid = [pair for pair in info["pairs"] if pair["valid"]]
+    count = f"{len(valid)} pair{'s' if len(valid) != 1 else ''}"
+    if info["mode"] == "exact":
+        return f"bench compare: {info['verdict']} ({count}, exact)"
+    order = " ".join(" ".join(pair["order"]) for pair in valid[:2] if pair.get("order"))
+    parts = [
+        count,
+        *([f"{order}{' ...' if len(valid) > 2 else ''}"] if order else []),
+        f"alpha {100 * info['alpha']:g}%",
+    ]
+    return f"bench compare: {info['verdict']} ({', '.join(parts)})"
+
+
+def _heads(info: Mapping[str, Any], rows: Sequence[Row], *, gated: bool) -> tuple[str, ...]:
+    point = ("at",) if any(row["point"] for row in rows) else ()
+    spread = (f"{100 * (1 - info['alpha']):.4g}% bounds",) if any(row["low_pct"] is not None for row in rows) else ()
+    mde = ("MDE",) if _has_mde(info) else ()
+    return (*point, "metric", "base", "head", "change", *spread, *mde, *(("verdict",) if gated else ()))
+
+
+def _has_mde(info: Mapping[str, Any]) -> bool:
+    return bool(info["mode"] == "paired")
+
+
+def _cells(heads: Sequence[str], row: Row, info: Mapping[str, Any]) -> list[str]:
+    read: dict[str, Callable[[], str]] = {
+        "at": lambda: ", ".join(f"{name} {value}" for name, value in row["point"].items()),
+        "metric": lambda: str(row["label"]),
+        "base": lambda: value(row, "base"),
+        "head": lambda: value(row, "head"),
+        "change": lambda: change(row, exact=info["mode"] == "exact"),
+        "MDE": lambda: "-" if row["mde_pct"] is None else f"{row['mde_pct']:.2g}{_signed(row, 0.0)[5:]}",
+        "verdict": lambda: str(row["verdict"]),
+    }
+    return [read[head]() if head in read else interval(row) for head in heads]
+
+
+def _rows_text(rows: Sequence[Row], info: Mapping[str, Any], *, gated: bool) -> str:
+    if not rows:
+        return ""
+    heads = _heads(info, rows, gated=gated)
+    table = _table.text(heads, [_cells(heads, row, info) for row in rows[:MOST_ROWS]], left=heads.index("metric") + 1)
+    more = f"... and {len(rows) - MOST_ROWS} more rows in the JSON\n" if len(rows) > MOST_ROWS else ""
+    return ("" if gated else "not gated\n") + table + more
+
+
+def _rows_markdown(rows: Sequence[Row], info: Mapping[str, Any], *, gated: bool) -> str:
+    if not rows:
+        return ""
+    heads = _heads(info, rows, gated=gated)
+    return _table.markdown(heads, [_cells(heads, row, info) for row in rows], left=heads.index("metric") + 1)
+
+
+def _folded(title: str, table: str) -> str:
+    return f"<details><summary>{title}</summary>\n\n{table}\n</details>" if table else ""
+
+
+def _shown(info: Mapping[str, Any]) -> list[Row]:
+    """The rows that decide nothing, where there is one point; those of a sweep are in the JSON."""
+    rows = [row for row in info["shown"] if not row["point"]]
+    foreign = [row for row in rows if not row["metric"].startswith(KNOWN) and row["metric"] not in SHOWN]
+    return [*(row for name in SHOWN for row in rows if row["metric"] == name), *foreign]
+
+
+def _sides(info: Mapping[str, Any]) -> Iterator[str]:
+    for side in ("base", "head"):
+        yield f"{side}  {clean(info[side]['label'])}"
+    if info["slo"]:
+        yield f"SLO   {clean(info['slo'])}, goal {share(info['goal']).replace('.0%', '%')}"
+    for each in info["differences"][:12]:
+        yield f"differs  {clean(each['field'])}: {clean(each['base'], 60)} -> {clean(each['head'], 60)}"
+    if info["mode"] == "exact" and info["exact"] and not info["exact"]["identical"] and not info["differences"]:
+        yield "differs  nothing that is recorded: the code or the data files of bench have changed"
+
+
+def _parting(info: Mapping[str, Any]) -> Iterator[str]:
+    """Where two simulated runs part."""
+    exact = info["exact"]
+    if not exact or exact["identical"]:
+        return
+    where = f" of pair {exact['pair']}" if len(info["pairs"]) > 1 else ""
+    yield f"{exact['requests_differ']:,} of {exact['requests']:,} requests{where} differ"
+    if exact["first_request"]:
+        first = exact["first_request"]
+        due = f", due at {option(first['scheduled_s'], 9)} s" if first.get("scheduled_s") is not None else ""
+        yield f"first request that differs: {first['request_id']}{due}: {_both(first)}"
+    if exact["first_step"]:
+        first = exact["first_step"]
+        at = f", begun at {option(first['start_s'], 9)} s" if first.get("start_s") is not None else ""
+        yield f"first step that differs: {first['step']}{at}: {_both(first)}"
+
+
+def _both(first: Mapping[str, Any]) -> str:
+    place = f"[{first['item']}]" if "item" in first else ""
+    base, head = (clean(first[side], 60) for side in ("base", "head"))
+    return f"{clean(first['column'])}{place} is {base} in the base, {head} in the head"
+
+
+def _facts(info: Mapping[str, Any]) -> Iterator[str]:
+    for stop in info["refused"]:
+        yield f"refused: {clean(stop['message'], None)}"
+    for pair in info["pairs"]:
+        if not pair["valid"]:
+            reasons = "; ".join(
+                clean(reason, None) for reason in pair.get("reasons") or [pair.get("why") or "not valid"]
+            )
+            yield f"not valid: pair {pair.get('pair')}: {reasons}"
+    for warning in info["warnings"]:
+        remedy = f"; {warning['remedy']}" if warning.get("remedy") else ""
+        yield f"warning: {clean(warning['message'] + remedy, None)}"
+
+
+def _at_most(whole: str) -> str:
+    """The text cut at a line, where it is longer than GitHub takes."""
+    if len(whole.encode()) <= MOST_BYTES:
+        return whole
+    kept, left = [], MOST_BYTES
+    for line in whole.splitlines(keepends=True):
+        left -= len(line.encode())
+        if left < 0:
+            break
+        kept.append(line)
+    return "".join(kept) + "\nThe rest is in the JSON.\n"
