@@ -37,6 +37,7 @@ from harness.remote_facts import (
 from harness.resolution import floors_s
 from harness.slo import OWN
 from harness.slo_text import bound_text
+from harness.validity import LATENESS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -119,7 +120,7 @@ def _cores(info: Mapping[str, Any]) -> int:
     return told if isinstance(told, int) else os.cpu_count() or 1
 
 
-def reasons(run: Run, objective: Slo) -> Iterator[str]:
+def reasons(run: Run, objective: Slo) -> Iterator[Caution]:
     """Why a run against a remote server is not valid."""
     if not is_remote(run):
         return
@@ -128,9 +129,11 @@ def reasons(run: Run, objective: Slo) -> Iterator[str]:
     spoilt = late_s > SPOILT_BOUND_SHARE * limit_s
     share = float(spoilt.mean()) if len(spoilt) else 0.0
     if share > SPOILT_SHARE:
-        yield (
+        yield Caution(
+            LATENESS,
             f"The client sent {share:.1%} of the requests later than {SPOILT_BOUND_SHARE:.0%} of their TTFT bound "
-            f"(allowed: {SPOILT_SHARE:.0%}), so TTFT tells of the client and not of the server."
+            f"(allowed: {SPOILT_SHARE:.0%}), so TTFT tells of the client and not of the server.",
+            _remedy(run.info, senders_of(run.info)),
         )
 
 

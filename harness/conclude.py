@@ -5,15 +5,21 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Literal
 
-from harness import cautions_client, fidelity, server_view, slo
+from harness import cautions_client, fidelity, server_view, slo, warmup
+from harness.api import Caution
 from harness.cautions import cautions, is_closed
+from harness.checks import checks
+from harness.failures import failures
 from harness.gap_law import Law
 from harness.remote_facts import is_remote, part
 from harness.resolution import resolution
 from harness.summary import summarize
-from harness.validity import Verdict, judge
+from harness.validity import Verdict, judge, sentences
+from harness.within import within
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from harness.api import Slo
     from harness.drive import Outcome
     from harness.folder import Run
@@ -22,10 +28,14 @@ if TYPE_CHECKING:
 def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | None) -> dict[str, Any]:
     """The keys that finish run.json: summary, fidelity, warnings, verdict, and vLLM's keys beside them.
 
-    `declared` is what the arrivals promised, None where the workload is gone. `outcome` is None for a run that was
-    killed: then it counts as interrupted.
+    The summary is of the requests after the warm-up, the verdict of all. `declared` is what the arrivals promised, None
+    where the workload is gone. `outcome` is None for a run that was killed: then it counts as interrupted.
     """
-    remote = _remote(run, objective)
+    spec = run.info.get("spec") or {}
+    cut = warmup.find(run.requests, spec.get("warmup"))
+    run = dataclasses.replace(run, info={**run.info, "warmup": dataclasses.asdict(cut)})
+    measured = warmup.kept(run.requests, cut)
+    remote = _remote(run, measured, objective)
     run = dataclasses.replace(run, info={**run.info, **remote})
     workload = run.info.get("workload") or {}
     recorded = bool(workload.get("recorded"))
@@ -33,7 +43,6 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     sent = {} if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
     interrupted = outcome is None or outcome.ended != "finished"
     clock: Literal["wall", "virtual"] = "virtual" if run.info.get("clock") == "virtual" else "wall"
-    window_s = (run.info.get("spec") or {}).get("duration")
     verdict = judge(
         run.requests,
         run.schedule,
@@ -41,46 +50,51 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         interrupted=interrupted,
         recorded=recorded,
         closed=is_closed(workload),
-        window_s=window_s,
+        window_s=spec.get("duration"),
         as_asked=run.http is None,
+        cut=cut,
     )
-    if outcome is not None and outcome.error is not None:
-        reason = f"The backend failed: {outcome.error}"
-        verdict = dataclasses.replace(verdict, valid=False, reasons=[reason, *verdict.reasons])
-    spoilt = list(cautions_client.reasons(run, objective))
-    if spoilt:
-        verdict = dataclasses.replace(verdict, valid=False, reasons=[*verdict.reasons, *spoilt])
+    gone = [] if outcome is None or outcome.error is None else [Caution("backend", _failed(outcome.error))]
+    reasons = [*gone, *verdict.reasons, *cautions_client.reasons(run, objective), *fidelity.reasons(sent)]
     told = [
         *cautions(run, objective, outcome),
         *cautions_client.cautions(run, objective, sent),
         *fidelity.cautions(sent),
     ]
-    verdict = dataclasses.replace(verdict, warnings=[*told, *verdict.warnings])
-    summary = summarize(run.requests, objective)
+    verdict = Verdict(not reasons, reasons, [*told, *verdict.warnings])
+    summary = summarize(measured, objective, start_s=cut.at_s)
     vllm = summary.pop("vllm")
     return {
         **vllm,
         **remote,
+        "warmup": dataclasses.asdict(cut),
         "summary": summary,
+        "within": within(measured, objective, overloaded=verdict.overloaded, valid=verdict.valid),
+        "failures": failures(run.requests, overloaded=verdict.overloaded, at_most=spec.get("max-failed")),
+        "checks": checks(run, verdict, sent),
         "fidelity": sent,
         "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in verdict.warnings],
         "verdict": {
             "valid": verdict.valid,
             "overloaded": verdict.overloaded,
             "unresolved": bool(part(run.info, "resolution").get("undecided")),
-            "reasons": list(verdict.reasons),
+            "reasons": sentences(verdict.reasons),
             "text": _text(verdict, outcome),
         },
         "outcome": None if outcome is None else dataclasses.asdict(outcome),
     }
 
 
-def _remote(run: Run, objective: Slo) -> dict[str, Any]:
+def _failed(error: str) -> str:
+    return f"The backend failed: {error}"
+
+
+def _remote(run: Run, measured: pa.Table, objective: Slo) -> dict[str, Any]:
     """What only a run against a remote server has: the server's own view, and what the client's error leaves open."""
     found: dict[str, Any] = {}
     if is_remote(run):
         found["server"] = {**part(run.info, "server"), "compared": server_view.compared(run)}
-    if (told := resolution(run.requests, objective, run.info.get("floor"))) is not None:
+    if (told := resolution(measured, objective, run.info.get("floor"))) is not None:
         found["resolution"] = told
     return found
 

@@ -35,8 +35,9 @@ HIDDEN = "[hidden]"
 class RunSpec:
     """Everything that repeats a run; fields are the options of `bench run`, durations in seconds.
 
-    `goal` is the share of requests that must keep the SLO; below `fail_under` the exit code is 1. Requests before the
-    cut of `warmup` (harness.warmup) are sent and not measured. Requests that are unanswered `drain` seconds after the
+    `goal` is the share of requests that must keep the SLO; below `fail_under` the exit code is 1. It is 3
+    where more than the share `max_failed` failed for another reason than load (None: 1%). Requests before the cut of
+    `warmup` (harness.warmup) are sent and not measured. Requests that are unanswered `drain` seconds after the
     last departure are given up.
     """
 
@@ -77,6 +78,7 @@ class RunSpec:
     warmup: str | None = None
     goal: float = 0.9
     fail_under: float | None = None
+    max_failed: float | None = None
     drain: float | None = None
 
     def parts(self) -> dict[str, object]:
@@ -227,15 +229,19 @@ def _whole(least: int) -> Callable[[object, str], int]:
     return check
 
 
-def _share(value: object, name: str) -> float:
-    wanted = "a share above 0 and up to 1, such as 0.9 or 90%"
-    if isinstance(value, str) and value.strip().endswith("%"):
-        number = _number(value.strip()[:-1], name, wanted) / 100
-    else:
-        number = _number(value, name, wanted)
-    if not 0 < number <= 1:
-        raise UsageError(f"{name} must be {wanted}, got '{value}'.")
-    return number
+def _share(*, zero: bool) -> Callable[[object, str], float]:
+    wanted = "a share from 0 to 1, such as 0.05 or 5%" if zero else "a share above 0 and up to 1, such as 0.9 or 90%"
+
+    def check(value: object, name: str) -> float:
+        if isinstance(value, str) and value.strip().endswith("%"):
+            number = _number(value.strip()[:-1], name, wanted) / 100
+        else:
+            number = _number(value, name, wanted)
+        if not 0 <= number <= 1 or (number == 0 and not zero):
+            raise UsageError(f"{name} must be {wanted}, got '{value}'.")
+        return number
+
+    return check
 
 
 def _seconds(*, zero: bool) -> Callable[[object, str], float]:
@@ -289,8 +295,9 @@ CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
         "replicas": _whole(1),
         "tp": _whole(1),
         "seed": _whole(0),
-        "goal": _share,
-        "fail-under": _share,
+        "goal": _share(zero=False),
+        "fail-under": _share(zero=False),
+        "max-failed": _share(zero=True),
     }
 )
 """Every option of a run, and what turns its value into the one that is used."""

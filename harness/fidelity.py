@@ -34,6 +34,9 @@ RARE_P = 1e-6
 """A gap law is only doubted when chance would do so in one good schedule of a million: seeds are few and often the
 same, and a law that is really another one gives far smaller probabilities."""
 
+GAP_LAW = "gap-law"
+"""Name of the check of the gaps, as run.json lists it."""
+
 LEAST_P = 1e-4
 """Probabilities below this are only told to be below it."""
 
@@ -75,16 +78,22 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> dict[str, Any]
     return facts | {"line": line(facts)}
 
 
-def cautions(facts: Mapping[str, Any]) -> Iterator[Caution]:
-    """Where the drawn traffic is further from what was declared than chance explains."""
-    p, z = facts.get("ks_p"), facts.get("rate_z")
+def reasons(facts: Mapping[str, Any]) -> Iterator[Caution]:
+    """Why what was sent proves nothing: gaps of another law than the arrivals declare."""
+    p = facts.get("ks_p")
     if p is not None and p < RARE_P:
         yield Caution(
-            "gap-law",
-            f"the gaps drawn are not of the law that the arrivals declare (KS {facts['ks']:.2g}, p {_p(p)})",
+            GAP_LAW,
+            f"The gaps drawn are not of the law that the arrivals declare (Kolmogorov-Smirnov {facts['ks']:.2g}, "
+            f"p {_p(p)}).",
             "take other --arrivals, and tell who wrote these",
             {"ks": facts["ks"], "ks_p": p},
         )
+
+
+def cautions(facts: Mapping[str, Any]) -> Iterator[Caution]:
+    """Where the drawn rate is further from what was declared than chance explains."""
+    z = facts.get("rate_z")
     wanted = facts.get("expected_rps") or facts.get("requested_rps")
     if z is not None and abs(z) > FAR_Z and wanted:
         yield Caution(

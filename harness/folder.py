@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness import warmup
 from harness.errors import UsageError
 from harness.records import HTTP, REQUESTS, STEPS, VERSION, http_table, steps_table, to_table
 from harness.recount import Recounts, corrections
@@ -47,6 +48,11 @@ class Run:
     complete: bool
     http: pa.Table | None = None
     server_metrics: pa.Table | None = None
+
+    @property
+    def measured(self) -> pa.Table:
+        """The requests that metrics are of: those after the warm-up that `run.json` tells of, in a new table."""
+        return warmup.kept(self.requests, warmup.restored(self.info))
 
 
 class RunFolder:

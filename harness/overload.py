@@ -42,14 +42,14 @@ class Overload:
     waiting_s: float
 
 
-def overload(table: pa.Table) -> Overload | None:
+def overload(table: pa.Table, *, after_s: float = 0.0) -> Overload | None:
     """How the queue grew; None for a system that kept up, or too short a run to tell.
 
-    The rule: from the time when the system has filled (p90 of E2E after the start) to the last arrival, requests
-    in flight grow by more than twice the square root of the arrivals. Where that leaves fewer than 50 arrivals,
-    because requests take about as long as the run: the median TTFT rises from third to third, by more than the
-    time in which such a number of requests arrives. Requests that failed are left out: a system that turns them
-    away has no queue of them.
+    The rule: from the time when the system has filled (p90 of E2E after the start, or the cut of the warm-up at
+    `after_s`, whichever is later) to the last arrival, requests in flight grow by more than twice the square root of
+    the arrivals. Where that leaves fewer than 50 arrivals, because requests take about as long as the run: the median
+    TTFT rises from third to third, by more than the time in which such a number of requests arrives. Requests that
+    failed are left out: a system that turns them away has no queue of them.
     """
     kept = succeeded(table)
     due_s, (first_s, end_s) = number(table, "scheduled_s"), first_last(table)
@@ -59,7 +59,7 @@ def overload(table: pa.Table) -> Overload | None:
     if len(due_s) < MIN_REQUESTS:
         return None
     waiting_s = float(np.median((first_s - due_s)[-(len(due_s) // 3) :]))
-    filled_s = float(due_s[0]) + quantile(end_s - due_s, 0.9)
+    filled_s = max(float(due_s[0]) + quantile(end_s - due_s, 0.9), after_s)
     stop_s = float(due_s[-1])
     arrivals = int((due_s > filled_s).sum())
     growth = _in_flight(due_s, end_s, stop_s) - _in_flight(due_s, end_s, min(filled_s, stop_s))

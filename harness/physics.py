@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.api import Caution
 from harness.measure import first_last, pieces, succeeded
 from harness.metrics._lists import Lists, first, gap_lists, lists, number
 
@@ -24,23 +26,28 @@ CLOCK_S = 1e-6
 LITTLE = 1e-9
 """Relative difference that rounding may make between the two sides of Little's law."""
 
+TOKENS, CAUSALITY, LITTLE_S = "tokens", "causality", "littles-law"
+"""Names of the checks, as run.json lists them."""
 
-def broken(table: pa.Table, *, as_asked: bool = True) -> Iterator[str]:
-    """One sentence for each law that the table breaks, with the first request that breaks it.
+
+def broken(table: pa.Table, *, as_asked: bool = True) -> Iterator[Caution]:
+    """Each law that the table breaks, under the name of its check, with the first request that breaks it.
 
     `as_asked` is off for systems that may end an answer where they like, such as a server elsewhere.
     """
-    for law, breaks in _LAWS.items():
-        if breaks is _not_as_asked and not as_asked:
+    for law in _LAWS:
+        if law.breaks is _not_as_asked and not as_asked:
             continue
-        bad = np.concatenate([breaks(piece) for piece in pieces(table)]) if len(table) else np.zeros(0, bool)
+        bad = np.concatenate([law.breaks(piece) for piece in pieces(table)]) if len(table) else np.zeros(0, bool)
         if bad.any():
-            yield f"{law}: not so for {_which(table, bad)}."
+            yield Caution(law.check, f"{law.text}: not so for {_which(table, bad)}.", _REMEDIES[law.check])
     pair = little(table)
     if pair is not None and not math.isclose(*pair, rel_tol=LITTLE, abs_tol=sys.float_info.min):
-        yield (
+        yield Caution(
+            LITTLE_S,
             f"Little's law: {pair[0]:.12g} requests in the system on average, but arrival rate times mean time "
-            f"in the system gives {pair[1]:.12g}."
+            f"in the system gives {pair[1]:.12g}.",
+            _REMEDIES[LITTLE_S],
         )
 
 
@@ -120,12 +127,35 @@ def _any(rows: Lists, marked: Mask) -> Mask:
     return found
 
 
-_LAWS: dict[str, Callable[[pa.Table], Mask]] = {
-    "Times are finite": _not_finite,
-    "Every token event has a time and a count": _uneven,
-    "Token conservation (the tokens of a request's events add up to its output_tokens)": _tokens_lost,
-    "A request that ended well has the tokens that were asked for": _not_as_asked,
-    "Causality (nothing is sent before it is scheduled)": _sent_early,
-    "Causality (no token comes before its request was sent)": _token_before_sending,
-    "Token times never fall": _stamps_fall,
+@dataclass(frozen=True, slots=True)
+class _Law:
+    """What must hold of every request, in words, and (requests,) who breaks it."""
+
+    check: str
+    text: str
+    breaks: Callable[[pa.Table], Mask]
+
+
+_LAWS = (
+    _Law(CAUSALITY, "Times are finite", _not_finite),
+    _Law(TOKENS, "Every token event has a time and a count", _uneven),
+    _Law(
+        TOKENS,
+        "Token conservation (the tokens of a request's events add up to its output_tokens)",
+        _tokens_lost,
+    ),
+    _Law(TOKENS, "A request that ended well has the tokens that were asked for", _not_as_asked),
+    _Law(CAUSALITY, "Causality (nothing is sent before it is scheduled)", _sent_early),
+    _Law(CAUSALITY, "Causality (no token comes before its request was sent)", _token_before_sending),
+    _Law(CAUSALITY, "Token times never fall", _stamps_fall),
+)
+
+_BACKEND = (
+    "the records are wrong, not the system slow: mend the backend that made them, or report it with the run folder"
+)
+
+_REMEDIES = {
+    TOKENS: _BACKEND,
+    CAUSALITY: f"{_BACKEND}; on two clocks, keep them from being set while measuring",
+    LITTLE_S: _BACKEND,
 }

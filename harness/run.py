@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.compute as pc
 
-from harness import registry, slo
+from harness import registry, slo, warmup
 from harness.api import Remote
 from harness.cautions import loose
 from harness.conclude import conclude
@@ -25,6 +25,7 @@ from harness.config import RunSpec
 from harness.drive import Interruptible, Outcome, Stop, drive_virtual, quiet_process
 from harness.drive_wall import WallDriver
 from harness.errors import Interrupted
+from harness.failures import exceeded
 from harness.folder import Run, RunFolder, check_free, load, new_folder
 from harness.host import host, process_age_s, versions
 from harness.lines import Streamed
@@ -78,6 +79,7 @@ def execute(
     if asked is not None:
         check_free(asked, force=force)
     planned = plan(spec, repeats=repeats)
+    warmup.check_leaves(spec.warmup, planned.schedule)
     for caution in loose(planned.slo):
         say(f"warning: {caution.message}; {caution.remedy}")
     at_most = planned.schedule.has_follow_ups and planned.spec.duration is not None
@@ -127,10 +129,11 @@ def _with_unsent(outcome: Outcome, run: Run, planned: int) -> Outcome:
 def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> int:
     """0 good, 3 the backend failed, 4 not valid or ended at once; 1 and 5 where `fail_under` asks for a judgement.
 
-    1: fewer requests kept the SLO, or a bound on a percentile is broken. 5: the run would be good, but it was ended
-    early, or its queue grew all through, so that a longer one would not be; or the client's own error decides.
+    3: also where more requests failed for another reason than load than --max-failed allows. 1: fewer requests kept
+    the SLO, or a bound on a percentile is broken. 5: the run would be good, but it was ended early, or its queue grew
+    all through, so that a longer one would not be; or the client's own error decides.
     """
-    if outcome.ended == "failed":
+    if outcome.ended == "failed" or exceeded(info):
         return FAILED
     if not info["verdict"]["valid"]:
         return INVALID
@@ -146,7 +149,9 @@ def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) 
 
 
 def why(code: int, info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> str | None:
-    """One sentence on an exit code that `fail_under` brought about; None for any other."""
+    """One sentence on an exit code that `fail_under` or `max_failed` brought about; None for any other."""
+    if code == FAILED and (said := exceeded(info)) is not None:
+        return f"exit code {FAILED}: {said}"
     if fail_under is None or code not in (BELOW, UNRESOLVED):
         return None
     attainment, asked = info["summary"]["attainment"], f"--fail-under {fail_under:.4g}"

@@ -27,13 +27,14 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 PERCENTILES = (50, 90, 99)
 
 
-def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> dict[str, Any]:
+def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None, start_s: float = 0.0) -> dict[str, Any]:
     """The numbers of a run, fit for JSON; None stands where nothing was measured.
 
     Rates count all requests of the table, whenever they ended: per second of `window_s` where it is given, else as
     the share of requests times the rate of all, so that goodput <= throughput <= the rate that was scheduled.
     Latencies are those of requests that ended well; attainment counts all requests. Metrics that are dear
-    (`on_request`) are measured only where the SLO names them.
+    (`on_request`) are measured only where the SLO names them. Measuring began at `start_s`, from where vLLM's duration
+    counts.
     """
     scored = score(table, slo)
     ok = succeeded(table)
@@ -54,7 +55,7 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None) -> di
         "preemptions": pc.sum(table["preemptions"]).as_py(),
         "metrics": measured,
         **_slo_part(slo, scored),
-        "vllm": vllm_keys(table, slo, ok, measured),
+        "vllm": vllm_keys(table, slo, ok, measured, start_s),
     }
     return {key: _clean(value) for key, value in found.items()}
 

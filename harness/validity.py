@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from harness import warmup
 from harness.api import Caution
 from harness.fidelity import LATE_S
 from harness.measure import first_last, succeeded
@@ -37,6 +38,9 @@ TOO_LATE_S = 0.050
 TOO_LATE_SHARE = 0.05
 """Share of spoilt requests that makes a run not valid: half of the 10% that may miss at the usual goal of 0.9."""
 
+RECORDS, LATENESS, ANSWERS = "records", "lateness", "answers"
+"""Names of the checks made here, as run.json lists them."""
+
 OVERLOAD = "overload"
 """Code of the caution of a growing queue."""
 
@@ -46,10 +50,10 @@ MIN_FOR_P99 = 100
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Valid, or not and why; and what a reader must know in either case."""
+    """Valid, or not and why, by check; and what a reader must know in either case."""
 
     valid: bool
-    reasons: list[str] = field(default_factory=list)
+    reasons: list[Caution] = field(default_factory=list)
     warnings: list[Caution] = field(default_factory=list)
 
     @property
@@ -61,13 +65,18 @@ class Verdict:
     def text(self) -> str:
         """The verdict as it is printed."""
         if not self.valid:
-            return "not valid: " + " ".join(self.reasons)
+            return "not valid: " + " ".join(sentences(self.reasons))
         grown = next((caution.message for caution in self.warnings if caution.code == OVERLOAD), None)
         if grown is not None or not self.warnings:
             return grown or "valid"
         codes = list(dict.fromkeys(caution.code for caution in self.warnings))
         plural = "s" if len(self.warnings) > 1 else ""
         return f"valid, with {len(self.warnings)} warning{plural} ({', '.join(codes)})"
+
+
+def sentences(reasons: Iterable[Caution]) -> list[str]:
+    """Reasons with their remedies, as sentences."""
+    return [r.message + (f" Remedy: {r.remedy}." if r.remedy else "") for r in reasons]
 
 
 def judge(
@@ -80,6 +89,7 @@ def judge(
     closed: bool = False,
     window_s: float | None = None,
     as_asked: bool = True,
+    cut: warmup.Cut | None = None,
 ) -> Verdict:
     """The verdict on a table of records, against the schedule that was to be sent where it is given.
 
@@ -88,26 +98,29 @@ def judge(
     client, failures, an interruption and few requests are warnings; what they advise depends on whether the requests
     came at `recorded` times or from users in a `closed` loop, of which no rate can be asked. In a run that sent only
     what was due before `window_s`, follow-ups may be missing; in any run those of a request that was given up.
-    Where answers may be shorter or longer than asked, `as_asked` is off.
+    Where answers may be shorter or longer than asked, `as_asked` is off. The queue is looked at, and the requests that
+    are measured are counted, after the `cut` of the warm-up.
     """
     if not len(requests):
-        return Verdict(False, ["No request has a record, so nothing was measured."])
+        return Verdict(False, [Caution(RECORDS, "No request has a record, so nothing was measured.", _AGAIN)])
+    cut = cut or warmup.find(requests, None)
     less = less_traffic(recorded, closed)
     late_s = _lateness_s(requests) if clock == "wall" else np.zeros(0)
-    ok = int(succeeded(requests).sum())
+    measured = int(succeeded(warmup.kept(requests, cut)).sum())
     reasons = [
         *_twice(requests),
         *(_unsent(requests, schedule, window_s) if schedule is not None and not interrupted else []),
         *broken(requests, as_asked=as_asked),
-        *_too_late(late_s),
-        *([] if ok else ["No request ended well, so nothing was measured."]),
+        *_too_late(late_s, less),
+        *_unanswered(measured),
     ]
     warnings = [
         *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
         *_late(late_s, less),
-        *_overloaded(requests, less),
-        *_failed(requests, ok),
-        *_few(ok, recorded=recorded),
+        *warmup.cautions(cut),
+        *_overloaded(requests, less, cut.at_s),
+        *_failed(requests),
+        *_few(measured, recorded=recorded),
     ]
     return Verdict(not reasons, reasons, warnings)
 
@@ -117,10 +130,20 @@ def _lateness_s(requests: pa.Table) -> Floats:
     return late_s[~np.isnan(late_s)]
 
 
-def _twice(requests: pa.Table) -> Iterator[str]:
+_AGAIN = "run it again, and look at what the backend said"
+_LOST = "records were lost or doubled on the way: mend the backend that made them, or report it with the run folder"
+
+
+def _unanswered(ok: int) -> Iterator[Caution]:
+    if not ok:
+        yield Caution(ANSWERS, "No request ended well, so nothing was measured.", "see the errors of the requests")
+
+
+def _twice(requests: pa.Table) -> Iterator[Caution]:
     ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
     if counts.max() > 1:
-        yield f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
+        message = f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
+        yield Caution(RECORDS, message, _LOST)
 
 
 def _missing(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
@@ -128,14 +151,17 @@ def _missing(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
     return found
 
 
-def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> Iterator[str]:
+def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> Iterator[Caution]:
     missing = _missing(requests, schedule)
     if len(missing) and "after" in schedule.column_names:
         missing = np.setdiff1d(missing, _after_given_up(requests, schedule, missing))
     if len(missing) and window_s is not None:
         missing = np.intersect1d(missing, schedule["id"].to_numpy()[_due_s(requests, schedule) < window_s])
     if len(missing):
-        yield (f"{len(missing):,} of {len(schedule):,} scheduled requests have no record, first request {missing[0]}.")
+        message = (
+            f"{len(missing):,} of {len(schedule):,} scheduled requests have no record, first request {missing[0]}."
+        )
+        yield Caution(RECORDS, message, _LOST)
 
 
 def _due_s(requests: pa.Table, schedule: pa.Table) -> Floats:
@@ -177,12 +203,14 @@ def _cut_short(requests: pa.Table, schedule: pa.Table) -> Iterator[Caution]:
         )
 
 
-def _too_late(late_s: Floats) -> Iterator[str]:
+def _too_late(late_s: Floats, less: str) -> Iterator[Caution]:
     share = float((late_s > TOO_LATE_S).mean()) if len(late_s) else 0.0
     if share > TOO_LATE_SHARE:
-        yield (
+        yield Caution(
+            LATENESS,
             f"The client sent {share:.1%} of the requests more than {1000 * TOO_LATE_S:.0f} ms late, so the "
-            f"schedule was not what the system saw (allowed: {TOO_LATE_SHARE:.0%})."
+            f"schedule was not what the system saw (allowed: {TOO_LATE_SHARE:.0%}).",
+            f"{less}, quiet the machine, or send from another one",
         )
 
 
@@ -206,8 +234,8 @@ def _late(late_s: Floats, less: str) -> Iterator[Caution]:
         )
 
 
-def _overloaded(requests: pa.Table, less: str) -> Iterator[Caution]:
-    grown = overload(requests)
+def _overloaded(requests: pa.Table, less: str, after_s: float) -> Iterator[Caution]:
+    grown = overload(requests, after_s=after_s)
     if grown is not None:
         yield Caution(
             OVERLOAD,
@@ -218,8 +246,8 @@ def _overloaded(requests: pa.Table, less: str) -> Iterator[Caution]:
         )
 
 
-def _failed(requests: pa.Table, ok: int) -> Iterator[Caution]:
-    failed = len(requests) - ok
+def _failed(requests: pa.Table) -> Iterator[Caution]:
+    failed = len(requests) - int(succeeded(requests).sum())
     if failed:
         counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
         kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()) if status != "ok")

@@ -1,8 +1,8 @@
 """vLLM's result keys, as `vllm bench serve --save-result` writes them, from our events by vLLM's definitions.
 
-Source: vllm-project/vllm, vllm/benchmarks/serve.py. All latencies count from sending, in milliseconds;
-`duration` runs from the start of the run to the last token, drain included; a TPOT of one token counts as 0 in
-goodput. Where vLLM writes 0 because nothing was measured, None stands here.
+Source: vllm-project/vllm, vllm/benchmarks/serve.py. All latencies count from sending, in milliseconds; `duration` runs
+from the start of the run, or from the cut of its warm-up, to the last token, drain included; a TPOT of one token counts
+as 0 in goodput. Where vLLM writes 0 because nothing was measured, None stands here.
 """
 
 from __future__ import annotations
@@ -31,11 +31,14 @@ _GOODPUT = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
 
 
 def vllm_keys(
-    table: pa.Table, slo: Slo, ok: Mask, measured: Mapping[str, Mapping[str, Any]]
+    table: pa.Table, slo: Slo, ok: Mask, measured: Mapping[str, Mapping[str, Any]], start_s: float = 0.0
 ) -> dict[str, float | int | None]:
-    """vLLM's keys for a table; `ok` (requests,) ended well, `measured` has the gaps (`itl`), as vLLM's are."""
+    """vLLM's keys for a table; `ok` (requests,) ended well, `measured` has the gaps (`itl`), as vLLM's are.
+
+    `duration` counts from `start_s`.
+    """
     sent_s, (first_s, last_s) = number(table, "sent_s"), first_last(table)
-    duration_s = float(np.nanmax(last_s)) if np.isfinite(last_s).any() else 0.0
+    duration_s = float(np.nanmax(last_s)) - start_s if np.isfinite(last_s).any() else 0.0
     prompt, output = number(table, "prompt_tokens")[ok], number(table, "output_tokens")[ok]
     latencies = {
         "ttft": (first_s - sent_s)[ok],

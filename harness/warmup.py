@@ -8,11 +8,12 @@ simulation", Winter Simulation Conference 2000.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.api import Caution
 from harness.errors import UsageError
 from harness.measure import first_last, succeeded
 from harness.metrics._lists import number
@@ -20,7 +21,11 @@ from harness.quantiles import quantile
 from harness.spec import seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     import pyarrow as pa
+
+    from harness.schedule import Schedule
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -29,6 +34,9 @@ BATCH = 5
 
 FILLED = 0.9
 """The cut of `mser5` is not before this quantile of E2E after the start: until then the system fills."""
+
+LAST_TENTH = 0.9
+"""A cut of `mser5` beyond this part of the first half of the requests, which is all it may take, is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +60,40 @@ def checked(rule: str, name: str) -> str:
     if text[:1].isdigit() and not text.isdecimal():
         return f"{seconds(text, name):g}s"
     raise UsageError(f"{name} must be 'mser5', 'none', a time such as 30s or a number of requests, got '{rule}'.")
+
+
+def check_leaves(rule: str | None, schedule: Schedule) -> None:
+    """Raises UsageError for a cut that is given as a time or a number and leaves nothing of the schedule to measure."""
+    if rule is None or rule in ("none", "mser5"):
+        return
+    if rule.isdecimal() and int(rule) >= len(schedule):
+        there = f"{len(schedule):,} requests that are sent"
+    elif not rule.isdecimal() and not schedule.has_follow_ups and float(rule.removesuffix("s")) > schedule.span_s:
+        there = f"{schedule.span_s:.3g} s of sending"
+    else:
+        return
+    raise UsageError(
+        f"--warmup {rule} leaves nothing of the {there} to measure; cut less, or send more (--requests, --duration)."
+    )
+
+
+def restored(info: Mapping[str, Any]) -> Cut:
+    """The cut that a run.json tells of; none where it tells of none."""
+    told = info.get("warmup")
+    if not isinstance(told, dict):
+        return Cut("none", 0.0, 0)
+    return Cut(str(told["rule"]), float(told["at_s"]), int(told["requests"]), bool(told.get("stationary", True)))
+
+
+def cautions(cut: Cut) -> Iterator[Caution]:
+    """That no place to cut was found."""
+    if not cut.stationary:
+        yield Caution(
+            "not-stationary",
+            "the run never settled: its E2E still changed where at most half of the requests would have been left "
+            f"out, so {cut.rule} cut nothing",
+            "send more requests (--requests, --duration), lower the load, or name the cut (--warmup 30s)",
+        )
 
 
 def find(table: pa.Table, rule: str | None) -> Cut:
@@ -87,11 +129,11 @@ def _mser5(table: pa.Table, due_s: Floats) -> Cut:
     if batches < 4:
         return Cut("mser5", 0.0, 0)
     means = e2e_s[: batches * BATCH].reshape(-1, BATCH).mean(axis=1)
-    chosen = _least_error(means)
-    if chosen >= 0.9 * (batches // 2):
-        return Cut("mser5", 0.0, 0, stationary=False)
     filled_s = float(due_s.min()) + quantile(e2e_s, FILLED)
-    return _at("mser5", max(float(started_s[chosen * BATCH]), filled_s), due_s)
+    at_s = max(float(started_s[_least_error(means) * BATCH]), filled_s)
+    if at_s >= started_s[int(LAST_TENTH * (batches // 2)) * BATCH]:
+        return Cut("mser5", 0.0, 0, stationary=False)
+    return _at("mser5", at_s, due_s)
 
 
 def _least_error(means: Floats) -> int:

@@ -18,7 +18,7 @@ SECTIONS = {
         "trace", "reader", "columns", "start", "stop", "limit", "where", "scale", "jitter", "turns",
     ),
     "How much of it": ("requests", "duration", "warmup", "seed"),
-    "What must be kept": ("slo", "goal", "fail-under"),
+    "What must be kept": ("slo", "goal", "fail-under", "max-failed"),
     "The system (all of its arguments: bench explain sim, bench explain engine)": (
         "backend", "model", "hardware", "tp", "replicas", "policy", "kv", "router", "latency",
     ),
@@ -47,6 +47,11 @@ _ALL = (
     ),
     click.option("--goal", metavar="SHARE", help="Share of requests that must keep the SLO (default 0.9)."),
     click.option("--fail-under", metavar="SHARE", help="Exit code 1 when fewer requests keep the SLO (for scripts)."),
+    click.option(
+        "--max-failed",
+        metavar="SHARE",
+        help="Exit code 3 when more requests fail for another reason than load (default 1%).",
+    ),
     click.option(
         "--backend", metavar="SPEC", help="engine (default), sim, null, openai:url=..., sim:model=opt-13b, ..."
     ),

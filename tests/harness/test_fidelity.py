@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from harness.burstiness import dispersion
-from harness.fidelity import cautions, fidelity, line
+from harness.fidelity import cautions, fidelity, line, reasons
 from harness.gap_law import Law, kolmogorov_smirnov
 from harness.records import schedule_chunk, to_table
 from harness.schedule import Schedule
@@ -221,7 +221,7 @@ def test_a_wrong_law_is_found_in_operational_time(judged):
 
     assert wrong_gaps["ks_p"] < 1e-6
     assert no_ramp["ks_p"] < 1e-6
-    assert ["gap-law"] == [caution.code for caution in cautions(no_ramp)]
+    assert ["gap-law"] == [reason.code for reason in reasons(no_ramp)]
 
 
 def test_the_course_of_the_declared_rate_is_kept(judged):

@@ -35,6 +35,10 @@ def codes(verdict):
     return [w.code for w in verdict.warnings]
 
 
+def messages(verdict):
+    return [reason.message for reason in verdict.reasons]
+
+
 @pytest.mark.parametrize("clock", ["wall", "virtual"])
 def test_a_good_run_is_valid_without_a_word(run, clock):
     """A reader would learn to skip the warnings."""
@@ -58,7 +62,7 @@ def test_missing_records_are_not_valid(run):
     rows, schedule = run()
     found = judge(rows.slice(0, 190), schedule)
 
-    assert ["10 of 200 scheduled requests have no record, first request 190."] == found.reasons
+    assert ["10 of 200 scheduled requests have no record, first request 190."] == messages(found)
 
 
 def test_one_request_given_up_does_not_spoil_the_run_of_a_closed_loop(record):
@@ -68,7 +72,7 @@ def test_one_request_given_up_does_not_spoil_the_run_of_a_closed_loop(record):
     given_up = record(1, scheduled_s=0.1, sent_s=0.1, tokens=[], status="timeout")
 
     assert [] == judge(to_table([*rows, given_up]), schedule).reasons
-    lost = judge(to_table([*rows[:2], given_up]), schedule).reasons
+    lost = messages(judge(to_table([*rows[:2], given_up]), schedule))
     assert ["4 of 12 scheduled requests have no record, first request 4."] == lost
 
 
@@ -86,7 +90,7 @@ def test_two_records_of_one_request_are_not_valid(record):
     """A retry would be counted twice."""
     found = judge(to_table([record(i) for i in [*range(120), 7]]))
 
-    assert ["Every request ends in exactly one record: request 7 has 2."] == found.reasons
+    assert ["Every request ends in exactly one record: request 7 has 2."] == messages(found)
 
 
 def test_follow_ups_need_no_place_in_the_schedule(run, record):
@@ -176,7 +180,7 @@ def test_a_run_without_one_good_answer_is_not_valid(run):
     """4 of 4 requests failed, and the exit code is 0: guidellm."""
     rows, schedule = run(status=lambda _: "error")
 
-    assert "No request ended well, so nothing was measured." in judge(rows, schedule).reasons
+    assert "No request ended well, so nothing was measured." in messages(judge(rows, schedule))
 
 
 def test_an_empty_table_is_not_valid(table):
