@@ -73,7 +73,7 @@ def of_spec(spec: RunSpec, text: str) -> Command:
     for option, value in spec.options().items():
         values = str(value).split("\n") if option == "header" else [str(value)]
         words += [f"--{option}={one}" for one in values if option != "seed"]
-    return Command(shown(text), (*words, *_own(words[4:], text)), ours=True)
+    return Command(shown(text), (*words[:4], *_own(words[4:], text)), ours=True)
 
 
 def shown(text: str) -> str:
