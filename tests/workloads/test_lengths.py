@@ -139,6 +139,7 @@ def test_quantiles_are_told_as_stored(percent: int) -> None:
         Lognormal(prompt_mean_tokens=3, prompt_cv=2, output_mean_tokens=1, output_cv=5),
         Lognormal(max_total_tokens=1024),
         Lognormal(prompt_cv=0.05, output_mean_tokens=60_000, output_cv=3),
+        Lognormal(prompt_clip="8..600", output_clip="150..151"),
         Uniform(10, 20, 1, 3),
     ],
 )
@@ -171,6 +172,15 @@ def _log_law(mean: float, cv: float) -> tuple[float, float]:
     return math.log(mean) - variance / 2, math.sqrt(variance)
 
 
+def test_a_clipped_lognormal_piles_up_at_its_ends() -> None:
+    """If this failed, a clip would redraw, and the load would be that of another law."""
+    prompts = draw(Lognormal(prompt_mean_tokens=100, prompt_clip="50..200"))[:, 0]
+    below, above = stats.norm.cdf(np.log([49.5, 199.5]), *_log_law(100, 1))
+
+    assert (50, 200) == (prompts.min(), prompts.max())
+    assert [below, 1 - above] == pytest.approx([(prompts == 50).mean(), (prompts == 200).mean()], abs=0.01)
+
+
 def test_both_bounds_of_a_uniform_come_out() -> None:
     """If this failed, 'max' would be one token less than the user wrote."""
     drawn = draw(Uniform(2, 4, 7, 7), 1000)
@@ -192,6 +202,10 @@ def test_both_bounds_of_a_uniform_come_out() -> None:
         ("lognormal:output_cv=50", "output_cv must be between"),
         ("lognormal:max_total=5", "max_total_tokens=5 leaves"),
         ("lognormal:max_total=1", "max_total_tokens must be at least 2"),
+        ("lognormal:prompt_clip=9..8", "least and the most tokens, such as 8..4000, got '9..8'"),
+        ("lognormal:output_clip=40", "output_clip must be the least and the most tokens"),
+        ("lognormal:output_clip=1..99999999", "must not exceed 10,000,000 tokens"),
+        ("lognormal:output_clip=4..600,max_total=4096", "exclude each other"),
         ("sharegpt:preparation=distserv", "Did you mean 'distserve'"),
         ("sharegpt:8k", "preparation must be one of"),
         ("humaneval:x=1", "takes no|no argument"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads._checks import positive, token_counts
+from workloads._checks import LARGEST_TOKENS, positive, token_counts
 
 CHUNK = 4096  # pairs drawn at once, whatever the caller takes
 SMALLEST_CV, LARGEST_CV = 0.01, 10.0
@@ -22,8 +22,10 @@ class Lognormal:
 
     sigma**2 = ln(1 + cv**2), median = mean / sqrt(1 + cv**2). Draws are rounded to whole tokens; one that
     rounds to 0 is drawn again. With `max_total_tokens`, a pair whose prompt + output is above it is drawn again
-    as a pair, which lowers both means. `mean_tokens` is exact and counts both in. Source of the defaults: the
-    lengths of the request set `var` with which public simulators are compared (mean 390 in, 199 out).
+    as a pair, which lowers both means. `prompt_clip=8..4000` moves what lies outside to the nearer end instead, as
+    generators of synthetic traffic do, and so does `output_clip`. `mean_tokens` is exact and counts all of it in.
+    Source of the defaults: the lengths of the request set `var` with which public simulators are compared (mean 390
+    in, 199 out).
     """
 
     prompt_mean_tokens: float = 390.0
@@ -31,6 +33,8 @@ class Lognormal:
     output_mean_tokens: float = 199.0
     output_cv: float = 1.0
     max_total_tokens: int | None = None
+    prompt_clip: str | None = None
+    output_clip: str | None = None
 
     def __post_init__(self) -> None:
         token_counts(prompt_mean_tokens=self.prompt_mean_tokens, output_mean_tokens=self.output_mean_tokens)
@@ -38,8 +42,11 @@ class Lognormal:
         for name, cv in (("prompt_cv", self.prompt_cv), ("output_cv", self.output_cv)):
             if not SMALLEST_CV <= cv <= LARGEST_CV:
                 raise ValueError(f"{name} must be between {SMALLEST_CV:g} and {LARGEST_CV:g}, got {cv:g}.")
+        clipped = [_ends(name, getattr(self, name)) for name in ("prompt_clip", "output_clip") if getattr(self, name)]
         if self.max_total_tokens is None:
             return
+        if clipped:
+            raise ValueError("max_total_tokens and a clip exclude each other; give one of them.")
         if self.max_total_tokens < 2:
             raise ValueError(f"max_total_tokens must be at least 2, got {self.max_total_tokens}.")
         if (kept := self._kept(self.max_total_tokens)) < MIN_KEPT:
@@ -52,7 +59,7 @@ class Lognormal:
         """Exact means of the whole numbers drawn, bound included."""
         prompt, output = _law(self.prompt_mean_tokens, self.prompt_cv), _law(self.output_mean_tokens, self.output_cv)
         if self.max_total_tokens is None:
-            return _mean(*prompt), _mean(*output)
+            return _mean(*prompt, self.prompt_clip), _mean(*output, self.output_clip)
         p, q = _masses(*prompt, self.max_total_tokens), _masses(*output, self.max_total_tokens)
         return _bounded_mean(p, q), _bounded_mean(q, p)
 
@@ -68,7 +75,9 @@ class Lognormal:
             outputs = np.floor(rng.lognormal(output_mu, output_sigma, CHUNK) + 0.5)
             good = (prompts >= 1) & (outputs >= 1) & (prompts + outputs <= limit)
             yield from zip(
-                prompts[good].astype(np.int64).tolist(), outputs[good].astype(np.int64).tolist(), strict=True
+                _whole(prompts[good], "prompt_clip", self.prompt_clip),
+                _whole(outputs[good], "output_clip", self.output_clip),
+                strict=True,
             )
 
     def _kept(self, limit: int) -> float:
@@ -90,13 +99,33 @@ def _above(mu: float, sigma: float, tokens: np.ndarray) -> np.ndarray:
     return np.asarray(ndtr((mu - np.log(tokens)) / sigma))
 
 
-def _mean(mu: float, sigma: float) -> float:
+def _ends(name: str, clip: str) -> tuple[int, int]:
+    """The least and the most tokens of a clip `8..4000`. Raises ValueError, calling it `name`."""
+    low, dots, high = clip.partition("..")
+    if not dots or not (low.isdecimal() and high.isdecimal()) or not 1 <= int(low) <= int(high):
+        raise ValueError(f"{name} must be the least and the most tokens, such as 8..4000, got '{clip}'.")
+    if int(high) > LARGEST_TOKENS:
+        raise ValueError(f"{name} must not exceed {LARGEST_TOKENS:,} tokens, got '{clip}'.")
+    return int(low), int(high)
+
+
+def _whole(tokens: np.ndarray, name: str, clip: str | None) -> list[int]:
+    """Drawn lengths as whole numbers, those outside a clip at its nearer end."""
+    found: list[int] = (tokens if clip is None else np.clip(tokens, *_ends(name, clip))).astype(np.int64).tolist()
+    return found
+
+
+def _mean(mu: float, sigma: float, clip: str | None = None) -> float:
     """E[round(Y) | round(Y) >= 1]: the sum of P(Y > j + 1/2) over j >= 0, over P(Y > 1/2).
 
-    From _SUMMED on the sum is the integral of P(Y > x), i.e. E[(Y - x)+], by the midpoint rule.
+    From _SUMMED on the sum is the integral of P(Y > x), i.e. E[(Y - x)+], by the midpoint rule. Of a clip a..b it is
+    a plus the sum over j in a..b-1.
     """
     from scipy.special import ndtr
 
+    if clip is not None:
+        low, high = _ends("clip", clip)
+        return float(low + _above(mu, sigma, np.arange(low, high) + 0.5).sum() / _above(mu, sigma, np.array(0.5)))
     above = _above(mu, sigma, np.arange(_SUMMED) + 0.5)
     d = (mu - math.log(_SUMMED)) / sigma
     rest = math.exp(mu + sigma**2 / 2) * ndtr(d + sigma) - _SUMMED * ndtr(d)
