@@ -24,7 +24,10 @@ def test_everything_that_is_listed_is_explained(kind: str, capsys: pytest.Captur
 
 TERMS = """ttft tpot goodput capacity lateness idc SLO goodput_rps valid overloaded inconclusive sending ks drain rate
 rejected timeout preemptions p99 within fail-under dispersion window interrupted context
-autocorrelation cv session turn follow-up think-time prefix closed-loop class deadline trace"""
+autocorrelation cv session turn follow-up think-time prefix closed-loop class deadline trace
+interval warm-up mser5 common-random-numbers pair gate mde min-effect must-detect regressed improved equivalent
+unresolved curtailment jackknife baseline trend tolerance budget conditions binding slo-scale slo-plane token-goodput
+profile knee"""
 
 
 @pytest.mark.parametrize("term", TERMS.split())
