@@ -1,0 +1,64 @@
+"""Ranges of limits and factors: those of `bench sweep`, and also `0.25:4` without a step, and times with their unit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import numpy as np
+
+from harness.errors import UsageError
+from harness.sweep.values import values
+
+POINTS = 17
+"""Numbers in a range without a step: with 0.25:4 every fourth root of two."""
+
+Reader = Callable[[str, str], float]
+
+
+def plain(text: str, what: str) -> float:
+    """A number above 0, called `what` in the message."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{what} must be a number above 0, got '{text.strip()}'.")
+    return value
+
+
+def numbers(text: str, what: str, read: Reader = plain) -> list[float]:
+    """The numbers of a range or a list, rising; `read` takes one of them, with its unit.
+
+    `low:high` has 17 of equal ratio, `low:high:step` steps, `low:high:x2` doublings. Raises UsageError, calling the
+    range `what`.
+    """
+    found = [number for part in text.split(",") for number in _part(part.strip(), what, read)]
+    return sorted(set(found))
+
+
+def named(text: str, what: str, read: Reader) -> dict[str, list[float]]:
+    """The ranges of `ttft=0.1:1,tpot=0.05,0.1`: a name holds up to the next name and its '='."""
+    found: dict[str, list[float]] = {}
+    for part in re.split(r",\s*(?=[A-Za-z_][\w-]*\s*=)", text.strip()):
+        name, equals, numbers_of = part.partition("=")
+        name = name.strip().lower().replace("-", "_")
+        if not equals or not numbers_of.strip():
+            raise UsageError(f"{what} is name=range,name=range such as ttft=0.1:1,tpot=0.05:0.2, got '{text}'.")
+        if name in found:
+            raise UsageError(f"{what} names {name} twice, got '{text}'.")
+        found[name] = numbers(numbers_of, f"{what}: {name}", read)
+    return found
+
+
+def _part(part: str, what: str, read: Reader) -> list[float]:
+    ends = part.split(":")
+    if len(ends) > 3:
+        raise UsageError(f"{what} is low:high, low:high:step, low:high:x2 or 1,2,3, got '{part}'.")
+    read_ends = [end if end.lower().startswith("x") else f"{read(end, what):.12g}" for end in ends]
+    if len(ends) != 2:
+        return [float(value) for value in values(":".join(read_ends), what)]
+    low, high = (read(end, what) for end in ends)
+    if high <= low:
+        raise UsageError(f"{what}: a range rises, got '{part}'.")
+    return [float(f"{value:.12g}") for value in np.geomspace(low, high, POINTS)]

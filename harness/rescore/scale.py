@@ -1,0 +1,118 @@
+"""Attainment against SLO scale, exactly: all bounds times a factor, for every factor in one pass.
+
+Source of the axis: Zhong et al., DistServe, OSDI 2024, figures 8 and 9, drawn there from a run per point.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.slo import BoundScore, Seen, score
+
+if TYPE_CHECKING:
+    from harness.api import Slo
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Attainment at each factor: joint, and per bound (by its text at factor 1).
+
+    `ratio` (requests,) is the factor from which on a request meets everything, infinite for one that failed. Bounds
+    on percentiles are not in the joint attainment; `holds_from` has the factor from which on each of them holds.
+    """
+
+    factors: Floats
+    attainment: Floats
+    bounds: dict[str, Floats]
+    ratio: Floats
+    holds_from: dict[str, float]
+
+    def crossing(self, goal: float) -> float | None:
+        """The smallest factor at which a share `goal` of the requests meets the bounds; None when none does."""
+        if not len(self.ratio):
+            return None
+        needed = max(1, int(np.ceil(goal * len(self.ratio) - 1e-9)))
+        at = float(np.partition(self.ratio, needed - 1)[needed - 1])
+        return at if np.isfinite(at) else None
+
+
+def scaled(slo: Slo, factor: float) -> Slo:
+    """The SLO with every limit times `factor`; the bounds that requests bring along are not in it."""
+    return dataclasses.replace(slo, bounds=tuple(dataclasses.replace(b, limit=b.limit * factor) for b in slo.bounds))
+
+
+def curve(seen: Seen, slo: Slo, factors: Sequence[float]) -> Curve:
+    """The curve over rising `factors`: at each what scoring under the scaled SLO gives, equal to the last bit."""
+    rising = np.asarray(factors, np.float64)
+    scores = score(seen.table, slo, seen).bounds
+    each = [b for b in scores if b.bound.percentile is None]
+    places = {b.text: _places(seen, b, rising) for b in each}
+    joint = np.maximum.reduce([_failed(seen, len(rising)), *places.values()])
+    ratios = [_ratios(seen, b) for b in each]
+    return Curve(
+        rising,
+        _shares(joint, len(rising)),
+        {b.text: _shares(places[b.text][b.applies], len(rising)) for b in each},
+        np.maximum.reduce([np.where(seen.ok, 0.0, np.inf), *ratios]),
+        {b.text: _factor(b) for b in scores if b.bound.percentile is not None},
+    )
+
+
+def first_within(values: Floats, limit: Floats | float, factors: Floats) -> Ints:
+    """(requests,) the first of the rising factors with value <= factor * limit; 0 for no value, their number for none.
+
+    Note: dividing rounds otherwise than multiplying, so the place that division finds may be one off.
+    """
+    if np.ndim(limit) == 0:
+        found = np.searchsorted(factors * limit, values)
+        return np.where(np.isnan(values), 0, found)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        place = np.searchsorted(factors, values / limit)
+    below = np.maximum(place - 1, 0)
+    place = np.where((place > 0) & (values <= factors[below] * limit), below, place)
+    here = np.minimum(place, len(factors) - 1)
+    place = np.where((place < len(factors)) & (values > factors[here] * limit), place + 1, place)
+    return np.where(np.isnan(values), 0, place)
+
+
+def _places(seen: Seen, scored: BoundScore, factors: Floats) -> Ints:
+    """(requests,) the first factor at which each request meets the bound."""
+    found = first_within(seen.values(scored.bound.metric), _limit(seen, scored), factors)
+    return np.maximum(np.where(scored.applies, found, 0), _failed(seen, len(factors)))
+
+
+def _failed(seen: Seen, beyond: int) -> Ints:
+    """(requests,) 0, but `beyond` every factor for those that failed."""
+    return np.where(seen.ok, 0, beyond)
+
+
+def _limit(seen: Seen, scored: BoundScore) -> Floats | float:
+    """The limit of each request: its own where it brings one."""
+    own = seen.own(scored.bound.metric)
+    return scored.bound.limit if own is None else np.where(np.isnan(own), scored.bound.limit, own)
+
+
+def _ratios(seen: Seen, scored: BoundScore) -> Floats:
+    ratio = seen.values(scored.bound.metric) / _limit(seen, scored)
+    return np.where(np.isnan(ratio) | ~scored.applies, 0.0, ratio)
+
+
+def _shares(places: Ints, factors: int) -> Floats:
+    """At each factor the share of requests whose place is at or before it; NaN of no requests."""
+    met = np.cumsum(np.bincount(places, minlength=factors + 1)[:factors])
+    return met / len(places) if len(places) else np.full(factors, np.nan)
+
+
+def _factor(scored: BoundScore) -> float:
+    """From which factor on a percentile bound holds."""
+    value_s = scored.value_s
+    return 0.0 if value_s is None or np.isnan(value_s) else value_s / scored.bound.limit
