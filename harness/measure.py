@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from harness import registry
 from harness.metrics._lists import first, last, lists
+from harness.missing import missing
 
 if TYPE_CHECKING:
     from harness.api import Metric
@@ -47,8 +48,11 @@ def succeeded(table: pa.Table) -> Mask:
 def per_request(metric: Metric, table: pa.Table) -> Floats:
     """(requests,) values, NaN where undefined; of a pooled metric the worst value of each request.
 
-    A metric that says `whole` sees the table at once, because the value of a row depends on others.
+    A metric that says `whole` sees the table at once, because the value of a row depends on others. One that the table
+    cannot tell (`harness.missing`) is undefined for all.
     """
+    if metric.name in missing(table):
+        return np.full(len(table), np.nan)
     one: Callable[[pa.Table], np.ndarray] = getattr(metric, "worst", metric.of)
     if getattr(metric, "whole", False):
         return one(table)
@@ -60,6 +64,8 @@ def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
 
     A pooled metric has at most one value per token event.
     """
+    if metric.name in missing(table):
+        return np.empty(0)
     if is_pooled(metric):
         return _joined(map(metric.of, kept(table, ok)), _events(table))
     values = per_request(metric, table)[ok]

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from harness.api import Bound, Slo
 from harness.measure import is_pooled, metrics, per_request, pieces, sample, succeeded
+from harness.missing import check_bounds
 from harness.quantiles import quantile, with_failures
 from harness.slo_text import bound_text, parse, text
 
@@ -135,7 +136,9 @@ def score(table: pa.Table, slo: Slo, seen: Seen | None = None) -> Score:
     An undefined value (TPOT of one token) meets its bound, and so does an equal one. A bound for a class
     takes the place of the bound for all there; a request's own `slo_ttft_s` or `slo_tpot_s` that of both. For
     a percentile bound a failed request counts as infinitely slow. No bound at all: `met` is `ok`.
+    Raises UsageError for a bound on a metric that the table cannot tell (`harness.missing`).
     """
+    check_bounds(table, (bound.metric for bound in slo.bounds))
     run = _Run(Seen(table) if seen is None else seen, slo)
     each = [run.score_each(b) for b in slo.bounds if b.percentile is None] + run.score_own()
     whole = [run.score_percentile(b) for b in slo.bounds if b.percentile is not None]

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from harness.api import Slo, Status
 from harness.measure import first_last, metrics, sample, succeeded
 from harness.metrics._lists import BLOCK
+from harness.missing import missing
 from harness.quantiles import quantile, quantiles
 from harness.slo import BoundScore, Score, score, text
 from harness.vllm import vllm_keys
@@ -64,9 +65,9 @@ def window_of(table: pa.Table) -> float:
     """Seconds of sending: from the first to the last scheduled time, not to the end of the drain.
 
     One request, or all due at one instant, leave no such time: then it is the time to the last token. NaN
-    where there is neither.
+    where there is neither, and where the table has no time axis at all.
     """
-    if not len(table):
+    if not len(table) or "sent_s" in missing(table):
         return math.nan
     first_s, span_s = _scheduled(table)
     if span_s > 0:
