@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Protocol, TypeVar
+
+from harness.errors import BackendError
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -50,13 +56,20 @@ class Here:
 
 
 class Processes:
-    """A process per core. Calls, items and answers are pickled; Ctrl-C is left to this process."""
+    """A process per core. Calls, items and answers are pickled; Ctrl-C is left to this process.
+
+    The workers hold one end of a pipe, this process the other: when it ends, however it does, so do they, in the
+    middle of a call. An error in the body of the `with` ends them too.
+    """
 
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or cores()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["harness.trial", "harness.slo", "workloads.catalog", "backends.sim"])
-        self._executor = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_deaf)
+        self._held, self._lifeline = context.Pipe(duplex=False)
+        self._executor = ProcessPoolExecutor(
+            self.workers, mp_context=context, initializer=_begin, initargs=(self._held,)
+        )
 
     def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
         """Each item with its answer, as they come."""
@@ -71,6 +84,10 @@ class Processes:
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield waiting.pop(future), future.result()
+        except BrokenProcessPool:
+            raise BackendError(
+                "a worker process was ended from outside, perhaps for want of memory; take fewer --workers."
+            ) from None
         finally:
             for future in waiting:
                 future.cancel()
@@ -81,7 +98,11 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._executor.shutdown(wait=error is None, cancel_futures=True)
+        if error is not None:
+            self._lifeline.close()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._lifeline.close()
+        self._held.close()
 
 
 _END = object()
@@ -99,6 +120,14 @@ def cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _deaf() -> None:
-    """Ctrl-C in a terminal reaches every process of the group; the one that reports decides."""
+def _begin(lifeline: Connection) -> None:
+    """What a worker does first. Ctrl-C reaches every process of a terminal; the one that reports decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
+
+
+def _end_with(lifeline: Connection) -> None:
+    """Nothing is ever sent: the pipe ends when the other side does, and then so does this process."""
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)

@@ -1,13 +1,114 @@
-"""`bench sweep`."""
+"""`bench sweep`: runs over rates, or over any option, with several seeds: the goodput curve."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from harness.errors import UsageError
+from harness.cli._run_options import SECTIONS, given, run_options
+from harness.cli._sections import Sectioned
+
+_OWN = ("rate", "goal")
+"""Options of a run that take a list here."""
+
+_SECTIONS = {
+    "What to sweep over": ("rate", "over", "seeds", "goal"),
+    **SECTIONS,
+    "The sweep and its folder": ("config", "out", "workers", "drain", "form", "quiet"),
+}
+_EPILOG = """
+\b
+Examples
+  bench sweep --workload chatbot --backend sim --rate 1:4:0.5
+      the goodput curve of a simulated system, five seeds at each of seven rates
+  bench sweep --backend sim --rate 1:16:x2 --over policy=sarathi,vllm-v0
+      the same for two policies, over rates that double
+  bench sweep --backend sim --rate 2 --over slo-scale=0.5:2:0.25
+      attainment against the SLO scale: the same runs, scored again
+  bench sweep --backend openai:url=http://127.0.0.1:8000/v1 --rate 1,2,4 --requests 600 --out curve
+      a server elsewhere, one run after another; after a kill the same command goes on
+
+\b
+Values
+  LIST    1,2,4   or 1:4:0.5 (up to and with 4)   or 1:16:x2 (doubling)
+          sarathi|static:size=8,timeout=1   with | where a value holds commas
+  NAME    any option of a run (replicas, policy, duration, ...), slo-scale, or an argument of an
+          option that is given: --arrivals gamma --over arrivals.cv=1,2,4
+
+\b
+Exit codes
+  0 good                    1 --fail-under: too few requests kept the SLO at some point
+  2 wrong usage             3 the backend failed       4 a run is not valid
+  5 ended early (Ctrl-C)    130 interrupted before there was anything to report
+
+All points share their seeds: a seed draws the same lengths at every rate, and the same arrivals, closer together.
+The same command with the same --out goes on where it was left; values and seeds may be added.
+"""
 
 
-@click.command("sweep", short_help="Run over many rates, or any option: the goodput curve.")
-def command() -> int:
-    """Run over many rates, or any option: the goodput curve."""
-    raise UsageError("bench sweep is not there yet.")
+@click.command(
+    "sweep",
+    cls=Sectioned,
+    sections=_SECTIONS,
+    epilog=_EPILOG,
+    short_help="Run over many rates, or any option: the goodput curve.",
+)
+@click.option("--rate", metavar="LIST", help="Mean rates in requests per second; of a trace, its load scaled to them.")
+@click.option("--over", metavar="NAME=LIST", multiple=True, help="Sweep over this option too; may be repeated.")
+@click.option(
+    "--seeds",
+    metavar="N",
+    help="Runs at each point, seeds from --seed on, or a list of seeds; default 5 in simulated time, else 1.",
+)
+@click.option("--goal", metavar="LIST", help="Shares of requests that must keep the SLO (default 0.9).")
+@run_options(without=_OWN)
+@click.option("--config", metavar="FILE", help="TOML file (see bench init), or a run.json to vary; options win.")
+@click.option(
+    "--out", metavar="DIR", help="Folder of the sweep, new or to go on with (default: a new one in bench-runs)."
+)
+@click.option("--workers", metavar="N", help="Simulated runs at a time; default: one per core.")
+@click.option("--format", "form", default="text", metavar="NAME", help="text (default), markdown, csv or json.")
+@click.option("--quiet", is_flag=True, help="No progress and no notes; the answer is still printed.")
+def command(
+    rate: str | None,
+    over: tuple[str, ...],
+    seeds: str | None,
+    goal: str | None,
+    config: str | None,
+    out: str | None,
+    workers: str | None,
+    form: str,
+    quiet: bool,
+    header: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Run a workload at many rates, or over the values of any option, and tell how many requests kept the SLO at each.
+
+    The folder of the sweep holds sweep.json, sweep.csv, sweep.md and, under points/, the folder of every run.
+    """
+    from pathlib import Path
+
+    from harness import answers
+    from harness import config as configuration
+    from harness.cli import _terminal
+    from harness.config import CHECKS
+    from harness.errors import no_such
+    from harness.folder import new_folder
+    from harness.sweep import axes
+    from harness.sweep.conduct import conduct
+    from harness.sweep.plan import plan_sweep
+
+    if form not in ("text", "markdown", "csv", "json"):
+        raise no_such("format", form, ("text", "markdown", "csv", "json"))
+    count = None if workers is None else int(str(CHECKS["replicas"](workers, "--workers")))
+    file = configuration.read(config).given if config is not None else None
+    swept = [*([axes.axis(axes.RATE, rate)] if rate is not None else []), *map(axes.over, over)]
+    sweep = plan_sweep(given(options, header), file, swept, seeds=seeds, goals=goal)
+    say = _terminal.nothing if quiet else _terminal.note
+    folder = new_folder(sweep.home) if out is None else Path(out)
+    info = conduct(sweep, folder, workers=count, quiet=quiet, say=say)
+    _terminal.say(answers.render(info, form).rstrip("\n"))
+    if info["error"]:
+        _terminal.complain(info["error"])
+    return int(info["exit_code"])

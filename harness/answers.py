@@ -1,0 +1,51 @@
+"""The answers that commands leave behind: JSON files which say what kind they are, told again by `reports.answers`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+
+KINDS = ("sweep", "capacity", "slo", "compare", "trend")
+SCHEMA = 1
+
+
+def of(path: str | Path) -> dict[str, Any] | None:
+    """The answer in a folder (`sweep.json`, `capacity.json`, ...), or in such a file; None where there is none.
+
+    Raises UsageError for one that cannot be read, or that a newer bench wrote.
+    """
+    given = Path(path)
+    files = [given / f"{kind}.json" for kind in KINDS] if given.is_dir() else [given]
+    file = next((f for f in files if f.is_file() and f.suffix == ".json"), None)
+    if file is None:
+        return None
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        if given.is_dir():
+            raise UsageError(f"'{file}' cannot be read ({error}).") from None
+        return None
+    if not isinstance(info, dict) or info.get("kind") not in KINDS:
+        return None
+    if not isinstance(info.get("schema"), int) or info["schema"] > SCHEMA:
+        raise UsageError(
+            f"'{file}' has schema {info.get('schema')}, this bench reads up to {SCHEMA}; use a newer bench."
+        )
+    return info
+
+
+def render(info: dict[str, Any], form: str) -> str:
+    """An answer in the form of that name: json, text, markdown, and csv where its kind has a table for it."""
+    if form == "json":
+        return json.dumps(info, indent=2, allow_nan=False) + "\n"
+    module = importlib.import_module(f"reports.answers.{info['kind']}")  # harness may not import reports statically
+    function = getattr(module, form, None) if form in ("text", "markdown", "csv") else None
+    if function is None:
+        known = [name for name in ("text", "markdown", "csv") if hasattr(module, name)]
+        raise UsageError(f"The answer of bench {info['kind']} has no format '{form}'; take json, {', '.join(known)}.")
+    found: str = function(info)
+    return found

@@ -1,0 +1,155 @@
+"""What the runs of a sweep amount to: a curve with its spread over seeds, its crossings, what a reader must know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.sweep.axes import RATE, SCALE
+from harness.sweep.crossing import crossing
+from harness.sweep.layout import Layout, Point, run_folder
+from harness.sweep.runs import LATENCIES, PARTS, RATES, Told
+from harness.sweep.spread import LEAST_SEEDS, spread
+from harness.sweep.values import valued
+
+FAILED, NOT_VALID, BELOW, UNFINISHED = 3, 4, 1, 5
+SHARES = ("attainment", "failed")
+
+
+def answer(stored: Mapping[str, Any], told: Mapping[str, Told], state: str, error: str | None = None) -> dict[str, Any]:
+    """The whole of sweep.json: the plan that is `stored`, and what was `told` of the runs that ended, by folder."""
+    layout = Layout.restored(stored)
+    points = [found for point in layout.points if (found := _point(layout, point, told)) is not None]
+    done = sum(t.ended == "finished" for t in told.values())
+    info: dict[str, Any] = {
+        **stored,
+        "state": state,
+        "exit_code": 0,
+        "runs": {"planned": len(layout.runs), "done": done},
+        "points": points,
+        "crossings": [found for axis in (RATE, SCALE) for found in _crossings(stored["goals"], points, axis)],
+        "error": error,
+    }
+    return info | {"exit_code": _exit_code(info), "warnings": list(_warnings(info))}
+
+
+def _point(layout: Layout, point: Point, told: Mapping[str, Told]) -> dict[str, Any] | None:
+    """One point over its seeds; None where no run of it has ended. Only valid runs count."""
+    look = layout.looks.index(point.look)
+    ended = [told[place] for seed in layout.seeds if (place := run_folder(point.folder, seed)) in told]
+    runs = [run.facts[look] for run in ended if run.facts]
+    if not runs:
+        return None
+    valid = [run for run in runs if run["valid"]]
+    overloaded = sum(run["overloaded"] for run in valid)
+    metrics = {name: _latency(valid, name) for name in LATENCIES if all(name in run["metrics"] for run in valid)}
+    return {
+        "values": {name: valued(text) for name, text in point.values},
+        "folder": point.folder,
+        "slo": runs[0]["slo"],
+        "requests": sum(run["requests"] for run in valid),
+        "valid": len(valid),
+        "invalid": len(runs) - len(valid),
+        "overloaded": overloaded,
+        "attainment": _over(valid, "attainment"),
+        "bounds": _bounds(valid),
+        **{name: _over(valid, name) for name in RATES},
+        "metrics": {} if overloaded else metrics,
+        "runs": runs,
+    }
+
+
+def _over(runs: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any] | None:
+    return spread([run[name] for run in runs], most=1.0 if name in SHARES else None)
+
+
+def _latency(runs: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
+    return {part: spread([run["metrics"][name][part] for run in runs]) for part in PARTS}
+
+
+def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each bound over the seeds; requests' own bounds may be there in some runs only."""
+    texts = dict.fromkeys(bound["text"] for run in runs for bound in run["bounds"])
+    return [_bound([b for run in runs for b in run["bounds"] if b["text"] == text]) for text in texts]
+
+
+def _bound(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    kept = {name: found[0][name] for name in ("text", "metric", "limit_s", "tag", "percentile")}
+    values = None if kept["percentile"] is None else spread([bound["value_s"] for bound in found])
+    return kept | {"attainment": spread([b["attainment"] for b in found], most=1.0), "value_s": values}
+
+
+def _crossings(goals: Sequence[float], points: Sequence[Mapping[str, Any]], along: str) -> Iterator[dict[str, Any]]:
+    """Where attainment crosses each goal along an axis, for every combination of the others."""
+    lines: dict[tuple[tuple[str, Any], ...], list[Mapping[str, Any]]] = {}
+    for point in points:
+        if along in point["values"] and point["attainment"] is not None and point["bounds"]:
+            where = tuple((name, value) for name, value in point["values"].items() if name != along)
+            lines.setdefault(where, []).append(point)
+    for where, line in lines.items():
+        ordered = sorted(line, key=lambda point: point["values"][along])
+        if len(ordered) > 1:
+            for goal in goals:
+                yield {"along": along, "where": dict(where), "goal": goal, **_crossed(ordered, along, goal)}
+
+
+def _crossed(line: Sequence[Mapping[str, Any]], along: str, goal: float) -> dict[str, Any]:
+    if any(bound["percentile"] is not None for point in line for bound in point["bounds"]):
+        why = "a bound on a percentile is part of the SLO, which attainment does not tell of"
+        return {"at": None, "between": None, "side": None, "why": why}
+    at = [float(point["values"][along]) for point in line]
+    found = crossing(
+        at,
+        [point["attainment"]["mean"] for point in line],
+        [max(point["requests"], 1) for point in line],
+        goal,
+        rising=along == SCALE,
+    )
+    if found.between is not None:
+        return {"at": found.at, "between": list(found.between), "side": None, "why": None}
+    why = f"attainment is {found.side} the goal from {at[0]:g} to {at[-1]:g}"
+    return {"at": None, "between": None, "side": found.side, "why": why}
+
+
+def _exit_code(info: Mapping[str, Any]) -> int:
+    """The first that applies of 3 the backend failed, 4 a run is not valid, 1 below `fail_under`, 5 not finished."""
+    points, fail_under = info["points"], info["fail_under"]
+    if info["state"] == "failed":
+        return FAILED
+    if any(point["invalid"] for point in points):
+        return NOT_VALID
+    means = [point["attainment"]["mean"] for point in points if point["attainment"] is not None]
+    if fail_under is not None and any(mean < fail_under for mean in means):
+        return BELOW
+    return 0 if info["state"] == "finished" else UNFINISHED
+
+
+def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences on what the curve does not tell, each with what to do."""
+    runs = [run for point in _once(info["points"]) for run in point["runs"]]
+    seeds = len(info["seeds"])
+    if info["runs"]["done"] < info["runs"]["planned"]:
+        yield (
+            f"{info['runs']['done']} of {info['runs']['planned']} runs are done; "
+            "the same command with the same --out goes on from there."
+        )
+    if seeds < LEAST_SEEDS:
+        one = "one run at each point: no interval" if seeds == 1 else f"{seeds} seeds at each point: no interval"
+        yield f"{one}; repeat with --seeds {LEAST_SEEDS} or more, into the same --out."
+    for run in (run for run in runs if not run["valid"]):
+        yield f"{run['folder']} is not valid and does not count: {' '.join(run['reasons'])}"
+    moving = sum(run["warmup"].get("stationary") is False for run in runs)
+    if moving:
+        yield f"In {moving} of {len(runs)} runs the warm-up rule found no steady part, so nothing was cut from them."
+    if not any(point["bounds"] for point in info["points"]):
+        yield "There is no SLO, so attainment counts every request that ended well; give --slo ttft=0.25,tpot=0.1."
+    if any(point["overloaded"] for point in info["points"]):
+        yield (
+            "Where a queue grew all through a run there are no latencies: they would tell how long the run was. "
+            "Attainment there falls further in a longer run."
+        )
+
+
+def _once(points: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """One point of each folder: those that differ in their score alone share their runs."""
+    return list({point["folder"]: point for point in points}.values())

@@ -1,0 +1,117 @@
+"""Carries out a sweep into its folder, from its beginning or from where it was left."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import answers, pool
+from harness.errors import BackendError, BenchError, Interrupted
+from harness.storage import write_json
+from harness.sweep.answer import answer
+from harness.sweep.layout import Layout
+from harness.sweep.progress import Progress, shown
+from harness.sweep.runs import Order, Told, carry_out, finished, told
+from harness.sweep.store import FILE, opened
+
+if TYPE_CHECKING:
+    from harness.sweep.plan import Sweep
+
+
+@dataclass(slots=True)
+class _Course:
+    """How a sweep goes: what came of its runs so far, and how it ended."""
+
+    told: dict[str, Told] = field(default_factory=dict)
+    state: str = "finished"
+    error: str | None = None
+
+
+def conduct(
+    sweep: Sweep,
+    out: Path,
+    *,
+    command: str | None = None,
+    workers: int | None = None,
+    quiet: bool = True,
+    say: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Carry out what is not done yet and write the answer, which is returned as sweep.json has it.
+
+    Simulated runs go several at a time, one for each of `workers` (None: one per core); those in real time one after
+    another. Ctrl-C and a backend that fails end it with an answer from what is there. Raises UsageError for a folder
+    that holds anything else, BackendError where not a single run was made, Interrupted where none had ended.
+    """
+    with opened(out, sweep.stored, len(sweep.tasks)):
+        course = _Course()
+        given = command or shlex.join(["bench", *sys.argv[1:]])
+        orders = [Order(task, str(out), given, quiet or sweep.virtual) for task in sweep.tasks]
+        kept = sum(finished(order.path) for order in orders)
+        if kept:
+            say(f"{kept} of {len(orders)} runs are there already.")
+        progress = Progress(len(orders), kept)
+        try:
+            _carry_out(sweep, orders, course, progress, workers, quiet, say)
+        except KeyboardInterrupt:
+            course.state = "interrupted"
+        except BackendError as error:
+            course.state, course.error = "failed", str(error)
+        if not any(run.facts for run in course.told.values()):
+            raise _nothing(course)
+        return _concluded(sweep, out, course)
+
+
+def _carry_out(
+    sweep: Sweep,
+    orders: list[Order],
+    course: _Course,
+    progress: Progress,
+    workers: int | None,
+    quiet: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Every run, until one ends before its time."""
+    several = sweep.virtual and workers != 1 and len(orders) > 1
+    with pool.of(workers) if several else pool.Here() as made, shown(progress, quiet=quiet or not sweep.virtual):
+        announced = orders if sweep.virtual else _announced(orders, progress, say)
+        for order, outcome in made.map(carry_out, announced):
+            course.told[order.task.folder] = outcome
+            if outcome.ended != "finished":
+                course.state = "failed" if outcome.ended == "failed" else "interrupted"
+                course.error = outcome.error
+                return
+            progress.add(order.task.name)
+
+
+def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str], None]) -> Iterator[Order]:
+    """The orders, each told before it is carried out in real time."""
+    for number, order in enumerate(orders, 1):
+        if not finished(order.path):
+            say(f"run {number} of {progress.total}: {order.task.name}{progress.left_text()}")
+        yield order
+
+
+def _nothing(course: _Course) -> BenchError:
+    """Why there is no answer at all."""
+    if course.state == "failed":
+        return BackendError(course.error or "the backend failed.")
+    return Interrupted("interrupted before the first run had ended; the same command starts again.")
+
+
+def _concluded(sweep: Sweep, out: Path, course: _Course) -> dict[str, Any]:
+    info = answer(sweep.stored, course.told, course.state, course.error)
+    for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
+        (out / name).write_text(answers.render(info, form), encoding="utf-8")
+    write_json(out / FILE, info)
+    return info
+
+
+def reported(out: Path, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer that the finished runs of a folder give now: of a sweep that was killed, or still goes on."""
+    places = [place for place in Layout.restored(stored).runs if finished(out / place)]
+    looks = Layout.restored(stored).looks
+    return answer(stored, {place: told(out / place, place, looks) for place in places}, "running")

@@ -1,0 +1,205 @@
+"""What a sweep will do, decided and checked before anything runs: its points, its seeds, the spec of every run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.config import CHECKS, Given, RunSpec, run_spec
+from harness.errors import UsageError
+from harness.host import versions
+from harness.load import at_rate, own_rate
+from harness.plan import Plan, plan
+from harness.run import default_folder
+from harness.sweep.axes import RATE, Axis, Values, applied, points
+from harness.sweep.layout import Layout, Rescoring, point_folder, run_folder
+from harness.sweep.values import values
+
+WARMUP = "mser5"
+"""The rule by which a sweep cuts the warm-up where nothing else is asked for."""
+
+SIMULATED = 2200
+"""Requests of a simulated run where nothing limits it: the warm-up cut leaves about 2,000 of them."""
+
+SEEDS = 5
+"""Seeds of a simulated point: the fewest that give an interval. In real time it is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run: `name` tells people which, `folder` of the sweep is its place, `looks` are what is wanted of it."""
+
+    name: str
+    folder: str
+    spec: RunSpec
+    looks: tuple[Rescoring, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A sweep that can begin. `stored` is its plan as sweep.json holds it; tasks go seed by seed.
+
+    `home` is where it goes when nobody says where.
+    """
+
+    stored: Mapping[str, Any]
+    layout: Layout
+    tasks: tuple[Task, ...]
+    virtual: bool
+    home: Path
+
+
+def plan_sweep(
+    asked: Given, file: Given | None, axes: Sequence[Axis], *, seeds: str | None = None, goals: str | None = None
+) -> Sweep:
+    """The sweep over `axes` of the run that the options ask for.
+
+    `seeds` is how many, counted from the seed of the options, or a list; `goals` a list of shares. Raises UsageError
+    for whatever is wrong at any point.
+    """
+    if not axes and seeds is None:
+        raise UsageError(
+            "There is nothing to sweep over; give --rate 1:4:0.5, --over policy=sarathi,static or --seeds 5."
+        )
+    wanted = _goals(goals, file)
+    run_axes = [a for a in axes if not a.rescored]
+    first_slo = next((a.values[0] for a in axes if a.name == "slo"), None)
+    options = dict(asked.values) | ({} if first_slo is None else {"slo": first_slo})
+    specs = {point: _spec(options, file, point, goal=wanted[0]) for point in points(run_axes)}
+    checked = _checked(specs, run_axes)
+    virtual = checked[0].virtual
+    specs = {point: _limited(spec, virtual) for point, spec in _rated(specs).items()}
+    fail_under = next(iter(specs.values())).fail_under
+    if fail_under is not None and not checked[0].slo.bounds:
+        raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
+    numbers = _seeds(seeds, asked, file, SEEDS if virtual else 1)
+    layout = Layout.of(axes, numbers)
+    stored = {
+        "schema": 1,
+        "kind": "sweep",
+        "versions": versions(),
+        "spec": _common(checked, specs, options, axes),
+        "clock": "virtual" if virtual else "wall",
+        "axes": [a.stored for a in axes],
+        "seeds": list(numbers),
+        "goals": list(wanted),
+        "fail_under": fail_under,
+    }
+    return Sweep(stored, layout, tuple(_tasks(specs, layout)), virtual, _home(checked[0]))
+
+
+def _spec(options: Mapping[str, object], file: Given | None, point: Values, goal: float) -> RunSpec:
+    """The spec of the runs at these values, with any rate still to be put in."""
+    spec = run_spec(Given(applied(options, point, _texts(file))), file)
+    return replace(spec, warmup=spec.warmup or WARMUP, goal=goal)
+
+
+def _texts(file: Given | None) -> Mapping[str, object]:
+    return {} if file is None else file.values
+
+
+def _rated(specs: Mapping[Values, RunSpec]) -> dict[Values, RunSpec]:
+    """The specs at the rates of their points; the own rate of each kind of traffic is found once."""
+    own: dict[RunSpec, float] = {}
+    found = {}
+    for point, spec in specs.items():
+        rate = dict(point).get(RATE)
+        if rate is None:
+            found[point] = spec
+            continue
+        if spec not in own:
+            own[spec] = own_rate(spec)
+        rate_rps = CHECKS["rate"](rate, "--rate")
+        assert isinstance(rate_rps, float)
+        found[point] = at_rate(spec, rate_rps, own[spec])
+    return found
+
+
+def _limited(spec: RunSpec, virtual: bool) -> RunSpec:
+    """A simulated run of a workload is long enough for its tail where nothing says how long."""
+    if virtual and spec.trace is None and spec.requests is None and spec.duration is None:
+        return replace(spec, requests=SIMULATED)
+    return spec
+
+
+def _checked(specs: Mapping[Values, RunSpec], axes: Sequence[Axis]) -> list[Plan]:
+    """Plans of the first point and of each other value of each axis: a wrong one is told before the first run."""
+    first = next(iter(specs))
+    wanted = [first]
+    for place, a in enumerate(axes):
+        others = a.values[1:] if a.name != RATE else ()
+        wanted += [(*first[:place], (a.name, value), *first[place + 1 :]) for value in others]
+    plans = [plan(_short(specs[point])) for point in wanted]
+    if len({p.virtual for p in plans}) > 1:
+        raise UsageError("Simulated and real time do not go into one sweep; make one of each.")
+    return plans
+
+
+def _short(spec: RunSpec) -> RunSpec:
+    """The spec with no more requests than a check needs; a class that is bounded may be rare, so then all of them."""
+    if spec.requests is None or spec.requests <= SIMULATED or "@" in (spec.slo or ""):
+        return spec
+    return replace(spec, requests=SIMULATED)
+
+
+def _common(
+    checked: Sequence[Plan], specs: Mapping[Values, RunSpec], options: Mapping[str, object], axes: Sequence[Axis]
+) -> dict[str, Any]:
+    """The options that all runs have in common, and those of which an argument is swept, as they were given."""
+    swept = {a.name for a in axes}
+    every = [p.spec.options() for p in checked]
+    given = [spec.options() for spec in specs.values()]
+    shared = {name: value for name, value in every[0].items() if all(one.get(name) == value for one in every)}
+    for name in ("requests", "scale"):
+        shared.pop(name, None)
+        if all(one.get(name) == given[0].get(name) for one in given) and name in given[0]:
+            shared[name] = given[0][name]
+    bases = {name.partition(".")[0] for name in swept if "." in name}
+    shared |= {name: options[name] for name in bases if name in options}
+    away = {*swept, "seed", "goal", "fail-under", *(["scale"] if RATE in swept else [])}
+    redact = getattr(checked[0].backend, "redact", str)
+    told = {name: value for name, value in shared.items() if name not in away}
+    return {name: redact(value) if isinstance(value, str) else value for name, value in told.items()}
+
+
+def _home(first: Plan) -> Path:
+    """bench-runs/sweep-<workload>-<backend>-<UTC stamp>."""
+    folder = default_folder(first)
+    return folder.with_name(f"sweep-{folder.name}")
+
+
+def _tasks(specs: Mapping[Values, RunSpec], layout: Layout) -> Iterator[Task]:
+    """Seed by seed, so that a sweep that is cut short has the whole curve of some seeds."""
+    for seed in layout.seeds:
+        for point, spec in specs.items():
+            name = ", ".join([*(f"{option}={text}" for option, text in point), f"seed {seed}"])
+            place = run_folder(point_folder(point), seed)
+            yield Task(name, place, replace(spec, seed=seed, fail_under=None), layout.looks)
+
+
+def _goals(text: str | None, file: Given | None) -> tuple[float, ...]:
+    """The shares that attainment is held against; the first one is that of the runs."""
+    given = text if text is not None else _texts(file).get("goal", "0.9")
+    found = [CHECKS["goal"](value, "--goal") for value in values(str(given), "--goal")]
+    return tuple(float(goal) for goal in found if isinstance(goal, float))
+
+
+def _seeds(text: str | None, asked: Given, file: Given | None, usual: int) -> tuple[int, ...]:
+    """The seeds: a list of them, or so many from the seed of the options on."""
+    seed = asked.values.get("seed", _texts(file).get("seed"))
+    if text is not None and ("," in text or ":" in text):
+        if "seed" in asked.values:
+            raise UsageError("--seed is the first of --seeds N; it does not go with a list of seeds.")
+        return tuple(_whole(CHECKS["seed"](value, "--seeds")) for value in values(text, "--seeds"))
+    count = usual if text is None else _whole(CHECKS["requests"](text, "--seeds"))
+    first = 0 if seed is None else _whole(CHECKS["seed"](seed, "--seed"))
+    if count > 1000:
+        raise UsageError(f"--seeds takes 1,000 at most, got {count:,}.")
+    return tuple(range(first, first + count))
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,40 @@
+"""What the values of several seeds amount to: their mean, its interval, their range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+LEAST_SEEDS = 5
+"""Fewest seeds whose mean gets an interval (Student's t of fewer is wider than it is useful)."""
+
+CONFIDENCE = 0.95
+"""Chance that an interval holds the mean over all seeds, where the values of seeds are about normal."""
+
+
+def spread(values: Sequence[float | None], *, most: float | None = None) -> dict[str, Any] | None:
+    """Mean, interval and range of one value per seed, fit for JSON; None of no values.
+
+    `low` and `high` are Student's t interval of the mean at 95%, cut at 0 and at `most`: None below 5 seeds, and
+    where all seeds have the same value, which tells nothing of how it varies. None stands for a seed without a value.
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    n, mean = len(known), math.fsum(known) / len(known)
+    low, high = _interval(known, mean)
+    if low is not None and high is not None:
+        low, high = max(low, 0.0), high if most is None else min(high, most)
+    return {"n": n, "mean": mean, "low": low, "high": high, "least": min(known), "most": max(known)}
+
+
+def _interval(values: Sequence[float], mean: float) -> tuple[float | None, float | None]:
+    n = len(values)
+    if n < LEAST_SEEDS or min(values) == max(values):
+        return None, None
+    from scipy.special import stdtrit  # heavy
+
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
+    return mean - half, mean + half
