@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,15 @@ from harness.errors import UsageError, no_such
 from harness.stats.paired import ALPHA
 from harness.warmup import checked as checked_warmup
 
+PRINTED = ("text", "markdown", "json")
 FORMS = ("github-smaller", "github-bigger", "bencher", "pytorch")
 
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Where the answer is written, beside the terminal: (form, path)."""
+    """The form that is printed, and (form, path) of what is written beside it."""
 
+    printed: str
     forms: tuple[tuple[str, str], ...]
 
 
@@ -37,12 +39,16 @@ def settings(options: Mapping[str, Any], *, free: bool = False) -> Settings:
         alpha=ALPHA if alpha is None else _alpha(alpha),
         allowed=refusals.checked(options.get("allow_different") or ""),
         slo=None if asked is None else slo.parse(asked, goal=goal_share),
+        goal=None if goal is None else goal_share,
         warmup=None if options.get("warmup") is None else checked_warmup(options["warmup"], "--warmup"),
     )
 
 
 def _alpha(text: str) -> float:
-    value = float(str(config.CHECKS["goal"](text, "--alpha")))
+    try:
+        value = float(str(config.CHECKS["goal"](text, "--alpha")))
+    except UsageError:
+        value = 1.0
     if not value < 0.5:
         raise UsageError(f"--alpha must be a share above 0 and below 50%, such as 1%, got '{text}'.")
     return value
@@ -59,19 +65,24 @@ def checked(options: Mapping[str, Any]) -> Files:
         form, equals, path = text.partition("=")
         if not equals or not path:
             raise UsageError(f"--export '{text}': write FORM=FILE, such as bencher=bench.json.")
-        if form not in FORMS:
-            raise no_such("form to export", form, FORMS)
-        forms.append((form, path))
+        forms.append((no_other(form, FORMS), path))
     for _, path in forms:
         if path != "-" and not Path(path).absolute().parent.is_dir():
             raise UsageError(f"'{path}' cannot be written: there is no folder '{Path(path).parent}'.")
-    return Files(tuple(forms))
+    return Files(no_other(options.get("form") or "text", PRINTED), tuple(forms))
+
+
+def no_other(form: str, known: Sequence[str]) -> str:
+    """The form itself. Raises UsageError for one that is not known."""
+    if form not in known:
+        raise no_such("form", form, known)
+    return form
 
 
 def write(info: Mapping[str, Any], files: Files) -> None:
     """Print the answer, and write it in every form that was asked for."""
     if not any(path == "-" for _, path in files.forms):
-        _terminal.say(_render("text", info).rstrip("\n"))
+        _terminal.say(_render(files.printed, info).rstrip("\n"))
     for form, path in files.forms:
         rendered = _render(form, info)
         if path == "-":

@@ -2,80 +2,178 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:
-    from harness.compare.answer import Settings
+from harness.cli._compare_runs import OPTIONS, pair_options
+from harness.cli._run_options import SECTIONS, given, run_options
+from harness.cli._sections import Sectioned
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from harness.compare.answer import Settings
+    from harness.config import Given
+
+OWN = ("gate", "alpha", "allow-different")
+WRITTEN = ("form", "markdown", "junit", "as-json", "export", "quiet")
+RESCORED = ("slo", "goal", "warmup")
+"""Options of a run that also tell how stored runs are read."""
+
+_SECTIONS = {
+    "What decides": OWN,
+    "The answer": WRITTEN,
+    "Pairs that are made now": (*OPTIONS, "config"),
+    **{title: options for title, options in SECTIONS.items() if "backend" not in options},
+    "Parts of both backends": tuple(name for part in SECTIONS.values() if "backend" in part for name in part),
+}
 _EPILOG = """
 \b
 Examples
   bench compare before after
-      two runs, two folders of runs, two sweeps: matched by the schedule that was sent
+      two runs, two folders of runs, two sweeps or two searches, matched by what was sent
   bench compare baselines/chatbot out/chatbot --markdown summary.md --junit bench.xml
       a simulator against a stored baseline: exact, any difference is told with its cause
   bench compare before after --gate tpot=1%:3%,p99:ttft=10%:20%
       other gates: a loss below the first share is of no interest, one above the second must be found
+  bench compare --base openai:url=http://127.0.0.1:8001/v1 --head openai:url=http://127.0.0.1:8002/v1 \\
+                --workload chatbot --rate 11 --requests 600 --pairs auto
+      makes the runs itself, interleaved: A B, B A, ...
+  bench compare --run 'CMD A' --run 'CMD B' --pairs 5
+      any two commands that leave a run, or print JSON with numbers
+  bench compare --trend results
+      a series of nights: has there been a step?
 
 \b
 Gates
   on real systems  capacity_rps=2%:5%,tpot=2%:5%,ttft=5%:15%,failed=0.5%:0.5%
   on simulators    goodput_rps, ttft, tpot, failed: any loss at all
   others           e2e, itl, p50:ttft, p99:tpot, attainment, throughput_rps, output_tps; a share is
-                   compared in points, all else in percent
+                   compared in points, all else in percent; NAME=2%:5%:lower for numbers of others
 
 \b
 Exit codes
   0 equivalent or improved   1 regressed             2 wrong usage
-  4 not comparable, or a run is not valid            5 inconclusive
+  3 the backend failed       4 not comparable, or a run is not valid
+  5 inconclusive
 """
 
 
-@click.command("compare", epilog=_EPILOG, short_help="Compare a candidate with a baseline: paired, with a verdict.")
-@click.argument("runs", nargs=-1, metavar="BASE HEAD")
-@click.option(
-    "--gate", metavar="GATES", help="What decides: NAME=IGNORED:FOUND,... (default: tpot=2%:5%,ttft=5%:15%,...)."
+@click.command(
+    "compare",
+    cls=Sectioned,
+    sections=_SECTIONS,
+    epilog=_EPILOG,
+    short_help="Compare a candidate with a baseline: paired, with a verdict.",
 )
+@click.argument("runs", nargs=-1, metavar="[BASE HEAD]")
+@click.option("--gate", metavar="GATES", help="What decides: NAME=IGNORED:FOUND,... (see below).")
 @click.option("--alpha", metavar="SHARE", help="One-sided chance to call a loss where there is none (default 1%).")
 @click.option("--allow-different", metavar="FIELDS", help="Compare although these differ: hardware,model,slo,...")
-@click.option("--slo", metavar="BOUNDS", help="Score both sides under these bounds; default: those of the runs.")
-@click.option("--goal", metavar="SHARE", help="Share of requests that must keep the SLO (default 0.9).")
-@click.option("--warmup", metavar="CUT", help="Cut both sides anew: mser5, 30s, 200, none; default: as stored.")
+@click.option(
+    "--format", "form", default="text", metavar="NAME", help="What is printed: text (default), markdown, json."
+)
 @click.option("--markdown", metavar="FILE", help="Write the answer as markdown; - for standard output.")
 @click.option("--junit", metavar="FILE", help="Write it as JUnit XML: a test case for each gate.")
 @click.option("--json", "as_json", metavar="FILE", help="Write it as JSON, with everything in it.")
 @click.option(
-    "--export",
-    multiple=True,
-    metavar="FORM=FILE",
-    help="For trend services: github-smaller, github-bigger, bencher, pytorch.",
+    "--export", multiple=True, metavar="FORM=FILE", help="For others: github-smaller, github-bigger, bencher, pytorch."
 )
-def command(runs: tuple[str, ...], **options: Any) -> int:
-    """Compare HEAD (the candidate) with BASE: stored runs, folders of runs, sweeps, searches, files of other tools."""
-    from harness.cli import _compare_files
-    from harness.errors import UsageError
+@click.option("--quiet", is_flag=True, help="No progress and no notes; the answer is still printed.")
+@click.option("--config", metavar="FILE", help="TOML file with the options of the runs to make; options win.")
+@pair_options
+@run_options(without=("backend", "seed", "fail-under"))
+def command(runs: tuple[str, ...], config: str | None, header: tuple[str, ...], **options: Any) -> int:
+    """Compare HEAD, the candidate, with BASE, and tell whether it is worse, better, equivalent, or not to be told.
 
-    if len(runs) != 2:
-        raise UsageError(
-            f"bench compare takes two paths, BASE and HEAD, got {len(runs)}; several runs of a side: one folder, or a,b."
-        )
+    BASE and HEAD are stored runs: a run, a folder of runs, a sweep, a search, a result file of another tool; or a,b,c.
+    Without them the pairs are made now. From an SLO, a goal or a warm-up cut given here, stored runs are scored anew.
+    """
+    from harness.cli import _compare_files, _compare_runs
+
+    if options["trend"] is not None:
+        return _compare_runs.trend(options["trend"], options["form"])
     files = _compare_files.checked(options)
-    info = _stored(runs[0], runs[1], _settings(options))
+    asked = given({name: options[name] for name in options if name.replace("_", "-") not in _NOT_OF_A_RUN}, header)
+    if options["base"] or options["head"] or options["run"]:
+        info = _made(runs, options, asked, config)
+    else:
+        info = _stored(runs, options, asked, config)
     _compare_files.write(info, files)
     return int(info["exit_code"])
 
 
-def _stored(base: str, head: str, settings: Settings) -> dict[str, Any]:
-    """The answer on stored runs."""
+_NOT_OF_A_RUN = {*OWN, *WRITTEN, *OPTIONS}
+
+
+def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
+    """The answer on runs that are there."""
+    from harness.cli import _compare_files
+    from harness.compare import answer, pairing
+    from harness.errors import UsageError
+
+    if len(runs) != 2:
+        raise UsageError(
+            f"bench compare takes two paths, BASE and HEAD, got {len(runs)}; several runs of a side are one folder, "
+            "or a,b,c; --base and --head, or --run twice, make the runs."
+        )
+    foreign = [name for name in (*asked.values, *(["config"] if config else [])) if name not in RESCORED]
+    foreign += [name for name in OPTIONS if options.get(name)]
+    if foreign:
+        raise UsageError(f"--{foreign[0]} is for runs that are made: give --base and --head, not stored runs.")
+    settings = _compare_files.settings(options)
+    base, head = (pairing.opened(path, settings.goal) for path in runs)
+    matched = pairing.match(base, head, any_schedule="schedule" in settings.allowed)
+    return answer.compare(matched.pairs, settings, base=runs[0], head=runs[1], alone=matched.alone)
+
+
+def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
+    """The answer on pairs that are made now; it stands in their folder too."""
+    from harness import config as configuration
+    from harness.cli import _compare_files, _compare_runs, _terminal
+    from harness.errors import UsageError
+    from harness.storage import write_json
+
+    if runs:
+        raise UsageError(f"'{runs[0]}' is a stored run, but --base, --head and --run make runs; give one or the other.")
+    commands = bool(options["run"])
+    settings = _compare_files.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
+    file = configuration.read(config).given if config is not None else None
+    sides = options["run"] if commands else (options["base"], options["head"])
+    say = _terminal.nothing if options["quiet"] else _terminal.note
+    made = _compare_runs.made(options, asked, file, _judge(settings), say)
+    compared = _answered(made.folders, replace(settings, alpha=min(made.alpha, settings.alpha)))
+    info = compared(base=str(sides[0]), head=str(sides[-1]), rows=made.rows, looks=made.looks, notes=made.notes)
+    info["notes"] += _compare_runs.same_sides(made, info["gates"])
+    info["exit_code"] = _first({made.exit_code or 0, info["exit_code"]})
+    write_json(made.out / "compare.json", info)
+    return info
+
+
+def _judge(settings: Settings) -> Callable[[Sequence[tuple[Path, Path]], float], str]:
+    """What tells the verdict on the pairs so far."""
+
+    def judge(folders: Sequence[tuple[Path, Path]], alpha: float) -> str:
+        return str(_answered(folders, replace(settings, alpha=alpha))()["verdict"])
+
+    return judge
+
+
+def _answered(folders: Sequence[tuple[Path, Path]], settings: Settings) -> Callable[..., dict[str, Any]]:
+    """What compares the two sides that each pair of folders holds."""
+    from functools import partial
+
     from harness.compare import answer, pairing
 
-    matched = pairing.match(pairing.opened(base), pairing.opened(head), any_schedule="schedule" in settings.allowed)
-    return answer.compare(matched.pairs, settings, base=base, head=head, alone=matched.alone)
+    matches = [pairing.match(pairing.made(base), pairing.made(head)) for base, head in folders]
+    pairs = [pair for matched in matches for pair in matched.pairs]
+    alone = [run for matched in matches for run in matched.alone]
+    return partial(answer.compare, pairs, settings, alone=alone)
 
 
-def _settings(options: dict[str, Any]) -> Settings:
-    from harness.cli import _compare_files
-
-    return _compare_files.settings(options)
+def _first(codes: set[int]) -> int:
+    """The exit code that wins where several apply."""
+    return next((code for code in (2, 3, 4, 1, 5) if code in codes), 0)

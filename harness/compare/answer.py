@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import host, slo
@@ -27,13 +28,15 @@ EXIT_CODES: Mapping[str, int] = {
 class Settings:
     """How to compare: gates (empty: the default ones), one-sided alpha, the differences that are allowed.
 
-    `slo` scores both sides anew, `warmup` cuts both anew; None takes what the runs were told.
+    `slo` scores both sides anew, `warmup` cuts both anew; None takes what the runs were told. `goal` chooses among the
+    goals of a search.
     """
 
     gates: tuple[Gate, ...] = ()
     alpha: float = ALPHA
     allowed: frozenset[str] = frozenset()
     slo: Slo | None = None
+    goal: float | None = None
     warmup: str | None = None
 
 
@@ -45,12 +48,13 @@ def compare(
     head: str = "head",
     alone: Iterable[Source] = (),
     rows: Sequence[Mapping[str, Any]] = (),
-    looks: Sequence[Any] = (),
+    looks: Sequence[int] = (),
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What follows from some pairs. `base` and `head` are the names of the sides, `alone` the runs without a partner.
 
-    `rows` are facts about pairs that whoever made them knows, with the paths of the runs under `base_run` and
-    `head_run`; a row of runs that are not among the pairs stays as it is.
+    `rows` are facts about pairs that whoever made them knows, with paths under `base_run` and `head_run`; a row of runs
+    that are not among the pairs stays as it is. `looks` are the numbers of pairs after which a verdict was asked for.
     """
     differing = refusals.differing(pairs, rescored=settings.slo is not None)
     few = refusals.too_few(pairs)
@@ -70,7 +74,7 @@ def compare(
         "head": _side(head, [pair.head for pair in pairs]),
         "workload": _told(pairs, "workload"),
         "slo": slo.text(settings.slo) if settings.slo else (_told(pairs, "slo") or {}).get("text"),
-        "goal": (settings.slo or slo.restored(_first(pairs))).goal,
+        "goal": settings.goal or (settings.slo or slo.restored(_first(pairs))).goal,
         "pairs": _with_rows(told, rows),
         "gates": [],
         "shown": [],
@@ -78,6 +82,7 @@ def compare(
         "differences": [asdict(difference) for difference in refusals.others(pairs)],
         "refused": [asdict(stop) | {"message": stop.sentence} for stop in stops],
         "allowed_differences": [asdict(d) for d in differing if d.field in settings.allowed],
+        "notes": list(notes),
         **found,
     }
     info["warnings"] = list(cautions.cautions(info, pairs, list(alone)))
@@ -142,18 +147,18 @@ def _parted(pairs: Sequence[Pair]) -> dict[str, Any]:
 
 def _pair(number: int, pair: Pair, cut_s: float) -> dict[str, Any]:
     reasons = [*_reasons(pair.base, "base"), *_reasons(pair.head, "head")]
-    spec = {} if isinstance(pair.base, Numbers) else pair.base.info.get("spec") or {}
+    spec = pair.base.info.get("spec") or {}
     return {
         "pair": number,
         "point": dict(pair.point),
-        "seed": spec.get("seed"),
+        "seed": pair.base.seed if isinstance(pair.base, Numbers) else spec.get("seed"),
         "schedule_hash": schedule_of(pair.base),
         "order": pair.order,
         "base_run": str(pair.base.path),
         "head_run": str(pair.head.path),
         "valid": not reasons,
         "reasons": reasons,
-        "repeated": list(pair.repeated),
+        "repeated": pair.repeated,
         "cut_s": cut_s,
         "cached": {"base": values.cached_share(pair.base, cut_s), "head": values.cached_share(pair.head, cut_s)},
     }
@@ -177,25 +182,27 @@ def _with_rows(told: list[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) ->
     """The pairs with what their maker knows of them, and the attempts that are no pairs, in the maker's order."""
     if not rows:
         return told
-    known = {(pair["base_run"], pair["head_run"]): pair for pair in told}
-    return [{**dict(row), **known.get((row.get("base_run"), row.get("head_run")), {}), **_kept(row)} for row in rows]
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        ours = [
+            pair for pair in told if Path(row["base_run"]) in (Path(pair["base_run"]), *Path(pair["base_run"]).parents)
+        ]
+        found += [{**row, **pair, **{key: row[key] for key in _MAKER if key in row}} for pair in ours] or [{**row}]
+    return found
 
 
-def _kept(row: Mapping[str, Any]) -> dict[str, Any]:
-    """What the maker of a pair knows better."""
-    return {key: row[key] for key in ("pair", "order", "repeated") if key in row}
+_MAKER = ("pair", "seed", "order", "repeated", "schedule_hash")
+"""What whoever made a pair knows better."""
 
 
 def _side(label: str, runs: Sequence[Source]) -> dict[str, Any]:
-    first = next((run for run in runs if not isinstance(run, Numbers)), None)
-    system = {} if first is None else first.info.get("backend") or {}
-    return {"label": label, "runs": [str(run.path) for run in runs], "system": system}
+    system = runs[0].info.get("backend") or {} if runs else {}
+    return {"label": label, "runs": list(dict.fromkeys(str(run.path) for run in runs)), "system": system}
 
 
-def _first(pairs: Sequence[Pair]) -> dict[str, Any]:
+def _first(pairs: Sequence[Pair]) -> Mapping[str, Any]:
     """What the first run was told."""
-    run = next((pair.base for pair in pairs if not isinstance(pair.base, Numbers)), None)
-    return {} if run is None else run.info
+    return pairs[0].base.info if pairs else {}
 
 
 def _told(pairs: Sequence[Pair], key: str) -> Any:

@@ -94,7 +94,7 @@ def quantity(name: str, better: Better | None = None) -> Quantity:
         return Quantity(name, "share", _SHARES.get(name, "higher"), "difference")
     if name in _TIMES or (colon and metric in _TIMES and _is_percentile(percentile)):
         return Quantity(name, "s", "lower", "ratio")
-    if name in _RATES:
+    if name in _RATES or name.startswith("capacity_rps at "):
         return Quantity(name, "tokens/s" if name.endswith("_tps") else "req/s", "higher", "ratio")
     return Quantity(name, "", better or ("higher" if _HIGHER.search(name) else "lower"), "ratio")
 
@@ -140,7 +140,7 @@ def _gate(part: str, whole: str, free: bool) -> Gate:
     if not name:
         raise UsageError(f"--gate '{whole}': a gate has no name; {_FORM}.")
     if not (free or better or _is_known(name)):
-        known = (*_DEFAULTS, *_RATES, *_TIMES, *_SHARES, "p99:ttft")
+        known = {*_DEFAULTS, *_RATES, *_TIMES, *_SHARES, "p99:ttft"}
         raise no_such("quantity to gate", name, known, "Numbers of other programs need a direction: NAME=2%:5%:lower.")
     found = quantity(name, better)
     if not given:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from harness import results
-from harness.compare import numbers
+from harness import answers, results
+from harness.compare import numbers, searched
 from harness.conclude import completed
 from harness.folder import Run
 
@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
-    """What a command printed that leaves no run: names and values."""
+    """What is known of a side without its requests: what a command printed, or one seed of a capacity search.
+
+    `info` tells of it what run.json tells of a run.
+    """
 
     path: Path
     values: Mapping[str, float]
+    info: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
 
 
 Source: TypeAlias = Run | Numbers
@@ -35,14 +40,14 @@ Key = TypeVar("Key")
 class Pair:
     """A run of the base and one of the head. `point` is where in a sweep, `order` which went first ("AB", "BA").
 
-    `repeated` are the paths of runs of this pair that were not valid, and done again.
+    `repeated` tells that it was made again, because a run of the first attempt was not valid.
     """
 
     base: Source
     head: Source
     point: Mapping[str, str] = field(default_factory=dict)
     order: str | None = None
-    repeated: tuple[str, ...] = ()
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +58,31 @@ class Matched:
     alone: tuple[Source, ...]
 
 
-def opened(text: str) -> list[Source]:
-    """The runs that a path names: a run, a folder of runs, a sweep, a file of another tool, or several with commas."""
-    if "," in text and not Path(text).exists():
-        return [run for part in text.split(",") if part.strip() for run in opened(part.strip())]
-    printed = numbers.read(Path(text))
-    if printed is not None:
-        return [Numbers(Path(text), printed)]
-    return [completed(run) for run in results.open(text)]
+def opened(text: str | Path, goal: float | None = None) -> list[Source]:
+    """The runs that a path names: a run, a folder of runs, a sweep, a file of another tool, or several with commas.
+
+    A capacity search gives its seeds, for the goal that is asked for, else the first it answered. Raises UsageError.
+    """
+    path = Path(text)
+    if not path.exists() and "," in str(text):
+        return [run for part in str(text).split(",") if part.strip() for run in opened(part.strip(), goal)]
+    found = answers.of(path) if path.exists() else None
+    if found is not None and found["kind"] == "capacity":
+        return [Numbers(path, values, found, seed) for seed, values in searched.by_seed(found, goal).items()]
+    return _printed(path) or [completed(run) for run in results.open(path)]
+
+
+def made(path: Path) -> list[Source]:
+    """What one side of a pair left that was made for a comparison: as `opened`, but a search is one value."""
+    found = answers.of(path) if path.exists() else None
+    if found is not None and found["kind"] == "capacity":
+        return [Numbers(path, searched.whole(found), found)]
+    return _printed(path) or [completed(run) for run in results.open(path)]
+
+
+def _printed(path: Path) -> list[Source]:
+    values = numbers.read(path)
+    return [] if values is None else [Numbers(path, values)]
 
 
 def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool = False) -> Matched:
@@ -94,7 +116,7 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
 def schedule_of(run: Source) -> str | None:
     """What tells whether two runs sent the same: the hash of the schedule, or of the lengths where there is none."""
     if isinstance(run, Numbers):
-        return None
+        return None if run.seed is None else f"seed {run.seed}"
     stored = (run.info.get("schedule") or {}).get("sha256")
     if stored:
         return str(stored)
@@ -110,8 +132,6 @@ def _lengths(table: pa.Table) -> str:
 
 
 def _options(run: Source) -> dict[str, str]:
-    if isinstance(run, Numbers):
-        return {}
     return {name: str(value) for name, value in (run.info.get("spec") or {}).items() if name != "seed"}
 
 

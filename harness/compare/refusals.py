@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.compare.pairing import Numbers, Pair, Source, schedule_of
 from harness.errors import no_such
 from harness.stats.paired import LEAST_PAIRS
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ def others(pairs: Sequence[Pair]) -> list[Difference]:
 
 def _facts(source: Source) -> dict[str, Any]:
     """What a run was told and what it ran with, flat; of a simulator the machine plays no part."""
-    info = {} if isinstance(source, Numbers) else source.info
+    info = source.info
     virtual = info.get("clock") == "virtual"
     parts = {
         "": info.get("backend") or {},
@@ -88,57 +85,65 @@ def _facts(source: Source) -> dict[str, Any]:
     return {f"{prefix}{name}": value for prefix, part in parts.items() for name, value in part.items()}
 
 
-def _run(of: Callable[[Run], object]) -> Callable[[Source], str | None]:
-    """A field of runs; numbers that a command printed have none."""
+def _text(of: Callable[[Source], object]) -> Callable[[Source], str | None]:
+    """A field as text; None where it is not known."""
 
     def read(source: Source) -> str | None:
-        value = None if isinstance(source, Numbers) else of(source)
+        value = of(source)
         return None if value is None else str(value)
 
     return read
 
 
 def _part(*path: str) -> Callable[[Source], str | None]:
-    def read(run: Run) -> object:
-        value: Any = run.info
+    def read(source: Source) -> object:
+        value: Any = source.info
         for name in path:
             value = value.get(name) if isinstance(value, Mapping) else None
         return value
 
-    return _run(read)
+    return _text(read)
 
 
-def _workload(run: Run) -> str | None:
-    told = run.info.get("workload") or {}
+def _tool(source: Source) -> str:
+    told = source.info.get("source")
+    if isinstance(told, Mapping):
+        return str(told.get("tool"))
+    return "bench" if source.info else "numbers"
+
+
+def _workload(source: Source) -> str | None:
+    told = source.info.get("workload") or {}
     return " ".join(str(told[key]) for key in ("name", "lengths") if told.get(key)) or None
 
 
-def _hardware(run: Run) -> str | None:
+def _hardware(source: Source) -> str | None:
     """The GPU of a simulator; else the machine that the client ran on, which for an engine is also the system."""
-    simulated = (run.info.get("backend") or {}).get("hardware")
-    if simulated or run.info.get("clock") == "virtual":
+    simulated = (source.info.get("backend") or {}).get("hardware")
+    if simulated or source.info.get("clock") == "virtual":
         return simulated
-    host = run.info.get("host") or {}
+    host = source.info.get("host") or {}
     return ", ".join(str(host[key]) for key in ("cpu", "cores", "machine") if host.get(key) is not None) or None
 
 
-def _requests(run: Run) -> int:
-    planned = (run.info.get("schedule") or {}).get("requests")
-    return len(run.requests) if planned is None else planned
+def _requests(source: Source) -> object:
+    if isinstance(source, Numbers):
+        return (source.info.get("run") or {}).get("requests")
+    planned = (source.info.get("schedule") or {}).get("requests")
+    return len(source.requests) if planned is None else planned
 
 
 FIELDS: Mapping[str, Callable[[Source], str | None]] = MappingProxyType(
     {
-        "tool": lambda run: (
-            "numbers" if isinstance(run, Numbers) else (run.info.get("source") or {}).get("tool", "bench")
-        ),
-        "workload": _run(_workload),
-        "requests": _run(_requests),
+        "tool": _tool,
+        "workload": _text(_workload),
+        "requests": _text(_requests),
         "schedule": schedule_of,
         "slo": _part("slo", "text"),
+        "definition": _part("definition"),
         "backend": _part("backend", "backend"),
         "model": _part("backend", "model"),
-        "hardware": _run(_hardware),
+        "hardware": _text(_hardware),
         "schema": _part("schema"),
     }
 )

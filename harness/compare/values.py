@@ -32,7 +32,7 @@ def cut_s(pair: Pair, rule: str | None) -> float:
 def of(source: Source, objective: Slo | None, from_s: float) -> Values:
     """Name -> value of a run from a time on, under its own SLO or another; None where nothing was measured."""
     if isinstance(source, Numbers):
-        return dict(source.values)
+        return {**source.values}
     if "aggregates" in source.info and not len(source.requests):
         return dict(_aggregates(source.info["aggregates"]))
     table = measured(source.requests, from_s)

@@ -200,6 +200,8 @@ def _facts(info: Mapping[str, Any]) -> Iterator[str]:
                 clean(reason, None) for reason in pair.get("reasons") or [pair.get("why") or "not valid"]
             )
             yield f"not valid: pair {pair.get('pair')}: {reasons}"
+    for sentence in info["notes"]:
+        yield f"note: {clean(sentence, None)}"
     for warning in info["warnings"]:
         remedy = f"; {warning['remedy']}" if warning.get("remedy") else ""
         yield f"warning: {clean(warning['message'] + remedy, None)}"

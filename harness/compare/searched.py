@@ -1,0 +1,42 @@
+"""What a capacity search gives to a comparison: the capacity of each seed, which the other side searched too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from harness.errors import UsageError
+
+NAME = "capacity_rps"
+
+
+def by_seed(info: Mapping[str, Any], goal: float | None) -> dict[int, dict[str, float]]:
+    """Seed -> capacity in req/s at a goal (the first that was answered unless given), and beside it at the others.
+
+    Raises UsageError where the goal was not searched, or no seed has a capacity.
+    """
+    answers = {float(answer["goal"]): answer for answer in info["answers"]}
+    chosen = next(iter(answers)) if goal is None else goal
+    if chosen not in answers:
+        known = ", ".join(f"{each:.4g}" for each in answers)
+        raise UsageError(f"--goal {chosen:g}: the search was for other goals ({known}); name one of them.")
+    knees = {each: answer.get("knees") or {} for each, answer in answers.items()}
+    if not knees[chosen]:
+        why = answers[chosen].get("why") or "the search found none"
+        raise UsageError(f"There is no capacity to compare at a goal of {chosen:.4g}: {str(why).rstrip('.')}.")
+    return {
+        int(seed): {_name(each, chosen): math.exp(knees[each][seed]) for each in answers if seed in knees[each]}
+        for seed in knees[chosen]
+    }
+
+
+def whole(info: Mapping[str, Any]) -> dict[str, float]:
+    """The capacity at each goal of a search, over all of its seeds."""
+    found = {float(answer["goal"]): answer["capacity_rps"] for answer in info["answers"]}
+    first = next(iter(found))
+    return {_name(goal, first): float(value) for goal, value in found.items() if value is not None}
+
+
+def _name(goal: float, first: float) -> str:
+    return NAME if goal == first else f"{NAME} at {100 * goal:.4g}%"

@@ -1,0 +1,96 @@
+"""The candidate's numbers of a comparison in the formats of services that follow a series.
+
+github-action-benchmark takes a list of name, unit, value, range, extra, and one list for each direction; Bencher takes
+its metric format; PyTorch's HUD takes benchmark records (as vLLM writes them).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def github_smaller(info: Mapping[str, Any]) -> str:
+    """For github-action-benchmark with the tool `customSmallerIsBetter`."""
+    return _text([_github(row, info) for row in _rows(info) if row["better"] == "lower"])
+
+
+def github_bigger(info: Mapping[str, Any]) -> str:
+    """For github-action-benchmark with the tool `customBiggerIsBetter`."""
+    return _text([_github(row, info) for row in _rows(info) if row["better"] == "higher"])
+
+
+def bencher(info: Mapping[str, Any]) -> str:
+    """Bencher's metric format: benchmark -> measure -> value, with the ends of its interval where there is one."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for row in _rows(info):
+        value: dict[str, float] = {"value": row["head"]}
+        if (ends := _ends(row)) is not None:
+            value |= {"lower_value": ends[0], "upper_value": ends[1]}
+        found.setdefault(_benchmark(row, info), {})[str(row["label"])] = value
+    return _text(found)
+
+
+def pytorch(info: Mapping[str, Any]) -> str:
+    """PyTorch benchmark records: one for each metric, with the values of the base beside it."""
+    return _text([_record(row, info) for row in _rows(info)])
+
+
+def _rows(info: Mapping[str, Any]) -> Iterator[Row]:
+    return (row for row in (*info["gates"], *info["shown"]) if row["head"] is not None)
+
+
+def _github(row: Row, info: Mapping[str, Any]) -> dict[str, Any]:
+    ends = _ends(row)
+    half = {} if ends is None else {"range": f"± {(ends[1] - ends[0]) / 2:.3g}"}
+    extra = f"base {row['base']}, verdict {row.get('verdict', 'not gated')}, {row['pairs']} pairs"
+    name = f"{_benchmark(row, info)}: {row['label']}"
+    return {"name": name, "unit": row["unit"] or "1", "value": row["head"], **half, "extra": extra}
+
+
+def _record(row: Row, info: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "benchmark": {
+            "name": "bench compare",
+            "extra_info": {
+                "workload": _workload(info),
+                "slo": info["slo"],
+                "verdict": row.get("verdict"),
+                **row["point"],
+            },
+        },
+        "model": {"name": str(info["head"]["system"].get("model", "unknown"))},
+        "metric": {
+            "name": row["label"],
+            "benchmark_values": [row["head"]],
+            "extra_info": {"unit": row["unit"], "base": row["base"], "change_pct": row["change_pct"]},
+        },
+    }
+
+
+def _ends(row: Row) -> tuple[float, float] | None:
+    """What the bounds of the change make of the base's value: the interval of the head's, the base taken as known."""
+    if row["low_pct"] is None or row["base"] is None:
+        return None
+    ends = [
+        row["base"] + pct / 100 if row["scale"] == "difference" else row["base"] * (1 + pct / 100)
+        for pct in (row["low_pct"], row["high_pct"])
+    ]
+    return (ends[0], ends[1]) if all(map(math.isfinite, ends)) else None
+
+
+def _benchmark(row: Row, info: Mapping[str, Any]) -> str:
+    point = "".join(f", {name} {value}" for name, value in row["point"].items())
+    return f"{_workload(info)} on {info['head']['system'].get('backend', 'unknown')}{point}"
+
+
+def _workload(info: Mapping[str, Any]) -> str:
+    return str((info.get("workload") or {}).get("name", "comparison"))
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
