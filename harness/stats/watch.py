@@ -94,7 +94,7 @@ class Watch:
         if value == reference:
             return 0.0
         worse = reference - value if self.higher else value - reference
-        if not self.rule.relative:
+        if not self.rule.relative or math.isinf(worse):
             return worse
         return worse / abs(reference) if reference else math.copysign(math.inf, worse)
 

@@ -1,0 +1,210 @@
+"""The trend of a folder of nights: each series with its metrics, the steps in them, gaps, and breaks in the series."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reports._clean import clean, in_markdown
+from reports._numbers import count, in_unit, number, seconds, share, unit_of
+from reports.answers import _table
+
+HEADS = ("metric", "last night", "reference", "change", "sd of a night", "state")
+SHOWN = "*"
+MOST = 10
+"""Steps, gaps and breaks of a series that are written out: the latest."""
+
+_STATES = {
+    "regressed": "REGRESSED",
+    "improved": "improved",
+    "changed": "changed",
+    "suspect": "suspect: the next night decides",
+    "steady": "steady",
+    "none": "no valid night",
+}
+
+
+def text(info: Mapping[str, Any]) -> str:
+    """The trend for a terminal, at most 100 columns."""
+    lines = [_head(info), ""]
+    for series in info["series"]:
+        lines += [_title(series), "", _table.text(HEADS, _rows(series)).rstrip("\n"), ""]
+        more = [*_told(series), *_footnotes(series)]
+        lines += [*(line for sentence in more for line in _wrapped(clean(sentence, 400))), *([""] if more else [])]
+    lines += _wrapped(_end(info))
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def markdown(info: Mapping[str, Any]) -> str:
+    """The same for a job summary or a pull request."""
+    parts = [f"**{in_markdown(_head(info), 400)}**\n"]
+    for series in info["series"]:
+        parts.append(f"### {in_markdown(_title(series), 400)}\n")
+        parts.append(_table.markdown(HEADS, _rows(series)))
+        told = [*_told(series), *_footnotes(series)]
+        if told:
+            parts.append("".join(f"- {in_markdown(sentence, 400)}\n" for sentence in told))
+    parts.append(in_markdown(_end(info), 400) + "\n")
+    return "\n".join(parts)
+
+
+def _head(info: Mapping[str, Any]) -> str:
+    series = info["series"]
+    worse = [f"{one['name']} {m['name']}" for one in series for m in one["metrics"] if _is_open(m)]
+    state = {"regressed": "regressed", "invalid": "no valid night"}.get(info["state"], "steady")
+    which = f" ({', '.join(clean(name, 80) for name in worse[:3])}{', ...' if len(worse) > 3 else ''})" if worse else ""
+    return f"bench compare --trend: {state}{which}"
+
+
+def _is_open(metric: Mapping[str, Any]) -> bool:
+    return bool(metric["judged"]) and metric["state"] == "regressed"
+
+
+def _title(series: Mapping[str, Any]) -> str:
+    gaps = series["nights"] - series["valid"]
+    without = f", {gaps:,} of them without a valid run" if gaps else ""
+    exact = "; virtual clock: any difference is told" if series["exact"] else ""
+    nights = count(series["nights"], "night")
+    return f"{clean(series['name'], 80)}: {nights}{without}, {series['first']} to {series['last']}{exact}"
+
+
+def _rows(series: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    return [_row(metric) for metric in series["metrics"]]
+
+
+def _row(metric: Mapping[str, Any]) -> tuple[str, ...]:
+    sd = metric["sd_pct"]
+    return (
+        f"{metric['name']}{'' if metric['judged'] else ' ' + SHOWN}",
+        "overloaded" if metric["nights"] and _last(metric)["overloaded"] else _value(metric, metric["last"]),
+        _value(metric, metric["reference"]),
+        _change(metric),
+        "-" if sd is None else f"{number(sd, 2)}%",
+        _state(metric),
+    )
+
+
+def _last(metric: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The last night that has a value."""
+    there = [night for night in metric["nights"] if night["state"] != "gap"]
+    last: Mapping[str, Any] = there[-1] if there else metric["nights"][-1]
+    return last
+
+
+def _state(metric: Mapping[str, Any]) -> str:
+    if metric["state"] == "regressed" and not metric["judged"]:
+        return "worse"
+    if metric["state"] == "few":
+        return f"too few nights: {count(metric['needed'], 'more', 'more')} for a reference"
+    return _STATES[metric["state"]]
+
+
+def _value(metric: Mapping[str, Any], value: float | None) -> str:
+    if value is None:
+        return "-"
+    if metric["unit"] == "s":
+        return seconds(value)
+    if metric["unit"] == "share":
+        return share(value)
+    return f"{number(value)} {'req/s' if metric['unit'] == '1/s' else metric['unit']}"
+
+
+def _change(metric: Mapping[str, Any]) -> str:
+    """The last night beside its reference; `~` where it is within what the rule allows."""
+    change = metric["change_pct"]
+    if change is None:
+        return "-"
+    if _last(metric)["state"] in ("steady", "few"):
+        return "~"
+    return f"{change:+.1f}{'%' if metric['name'] not in ('failed', 'attainment') else ' points'}"
+
+
+def _told(series: Mapping[str, Any]) -> Iterator[str]:
+    """Steps, breaks, gaps and advice as sentences, the latest last."""
+    yield from _latest(_steps(series), "steps")
+    yield from _latest([_break(one) for one in series["breaks"]], "breaks")
+    yield from _latest([f"no value on {gap['night']}: {gap['why']}" for gap in series["gaps"]], "gaps")
+    noisy = [metric for metric in series["metrics"] if metric["noisy"] and metric["judged"]]
+    if noisy:
+        names = ", ".join(f"{metric['name']} {number(metric['sd_pct'], 2)}%" for metric in noisy)
+        yield (
+            f"advice: more than 3% from night to night ({names}) hides steps; run paired nights instead: "
+            "bench compare --base SPEC --head SPEC --pairs auto"
+        )
+
+
+def _latest(sentences: Sequence[str], what: str) -> Iterator[str]:
+    if len(sentences) > MOST:
+        yield f"the latest {MOST} of {len(sentences)} {what} (all: --format json)"
+    yield from sentences[-MOST:]
+
+
+def _steps(series: Mapping[str, Any]) -> list[str]:
+    """A sentence for each night on which something stepped, with all that did."""
+    nights: dict[str, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
+    for metric in series["metrics"]:
+        for step in metric["steps"]:
+            nights.setdefault(step["first"], []).append((metric, step))
+    return [_step(nights[night]) for night in sorted(nights)]
+
+
+def _step(together: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> str:
+    step = together[0][1]
+    which = ", ".join(_moved(metric, one) for metric, one in together)
+    changes = ", ".join(f"{one['what']} {one['before']} -> {one['after']}" for one in step["changed"][:4])
+    return (
+        f"from {_night(step['first'], step['commit'])} on, after {_night(step['night_before'], step['commit_before'])}:"
+        f" {which}{f'; changed with it: {changes}' if changes else ''}"
+    )
+
+
+def _night(at: str, commit: str | None) -> str:
+    return f"{at} (commit {commit})" if commit else at
+
+
+def _moved(metric: Mapping[str, Any], step: Mapping[str, Any]) -> str:
+    back = "" if step["ended"] is None else f", back on {step['ended']}"
+    return f"{metric['name']} {_by(metric, step)} ({_levels(metric, step)}{back})"
+
+
+def _by(metric: Mapping[str, Any], step: Mapping[str, Any]) -> str:
+    loss = step["loss_pct"]
+    if loss is None:
+        return "overloaded" if step["side"] == "worse" else "no longer overloaded"
+    unit = " points" if metric["unit"] == "share" else "%"
+    return f"{number(abs(loss), 2)}{unit} {step['side']}"
+
+
+def _levels(metric: Mapping[str, Any], step: Mapping[str, Any]) -> str:
+    values = [step["before"], step["after"]]
+    if metric["unit"] == "s" and None not in values:
+        unit = unit_of(values)
+        return f"{in_unit(values[0], unit)} -> {in_unit(values[1], unit)} {unit}"
+    return " -> ".join("overloaded" if value is None else _value(metric, value) for value in values)
+
+
+def _break(one: Mapping[str, Any]) -> str:
+    changes = ", ".join(f"{c['what']} {c['before']} -> {c['after']}" for c in one["changed"][:4])
+    return f"not compared across {one['night']}: {changes}"
+
+
+def _footnotes(series: Mapping[str, Any]) -> Iterator[str]:
+    if any(not metric["judged"] for metric in series["metrics"]):
+        yield f"{SHOWN} shown, never judged: it says little far below capacity, or scatters much"
+
+
+def _end(info: Mapping[str, Any]) -> str:
+    if info["state"] == "regressed":
+        return (
+            "A step was called after two nights in a row. Runs of different nights differ by more than the systems; "
+            "to be sure, compare both commits side by side: bench compare --base SPEC --head SPEC --pairs auto"
+        )
+    if info["state"] == "invalid":
+        return "No night has a valid run, so nothing can be told; see its report: bench report NIGHT"
+    return "No step that lasts: worse by more than 5% and 3 robust standard deviations on two nights in a row."
+
+
+def _wrapped(sentence: str) -> list[str]:
+    import textwrap
+
+    return textwrap.wrap(sentence, _table.WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
