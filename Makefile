@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help demo test lint check perf nightly clean
+.PHONY: help demo test lint check gate baselines perf nightly clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -30,6 +30,18 @@ lint: $(STAMP) ## format, lint, types, import rules
 	$(BIN)/lint-imports
 
 check: lint test ## what CI runs: lint and tests
+
+gate: $(STAMP) ## compare the simulator with its baselines: any difference is told with its cause
+	@rm -rf bench-runs/gate
+	@set -e; for config in baselines/*.toml; do \
+	  $(BIN)/bench run --config $$config --out bench-runs/gate/$$(basename $$config .toml) --no-html --quiet >/dev/null; \
+	done
+	$(BIN)/bench compare baselines bench-runs/gate
+
+baselines: $(STAMP) ## make the baselines anew, where a difference is meant; commit them with what made it
+	@set -e; for config in baselines/*.toml; do \
+	  $(BIN)/bench run --config $$config --out $${config%.toml} --no-html --quiet --force >/dev/null; \
+	done
 
 perf: $(STAMP) ## measure client, server, simulator, schedules, traces and engine on this machine
 	$(BIN)/python tests/perf/client_accuracy.py

@@ -1,0 +1,156 @@
+"""The workflows of docs/ci: what they run works as written, and they are safe to copy."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+TOP = Path(__file__).resolve().parents[2]
+FOLDER = TOP / "docs" / "ci"
+FILES = sorted(FOLDER.glob("*.yml"))
+PINNED = re.compile(r"^\s*- uses: [\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*$")
+SMALL = {"WORKLOAD": "chatbot", "SLO": "ttft=0.25,tpot=0.1", "RATE": "2", "REQUESTS": "40", "SERIES": "sim"}
+SYSTEM = "sim:latency=abc:distserve,policy=vllm-v0"
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A checkout with the project's baselines and a remote that it can push to."""
+    remote, checkout = tmp_path / "remote.git", tmp_path / "checkout"
+    git(tmp_path, "init", "--quiet", "--bare", str(remote))
+    git(tmp_path, "init", "--quiet", str(checkout))
+    shutil.copytree(TOP / "baselines", checkout / "baselines", ignore=shutil.ignore_patterns("*.html"))
+    git(checkout, "add", ".")
+    git(checkout, "-c", "user.name=a", "-c", "user.email=a@localhost", "commit", "--quiet", "-m", "Begin")
+    git(checkout, "remote", "add", "origin", str(remote))
+    return checkout
+
+
+@pytest.fixture
+def job(repository: Path, tmp_path: Path) -> Run:
+    """Runs the scripts of a job as a runner would, the first failure ends it; the last one's process is the answer."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "bench").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m harness "$@"\n', encoding="utf-8")
+    (programs / "bench").chmod(0o755)
+    summary = tmp_path / "step-summary.md"
+
+    def run(file: str, name: str, **values: str) -> subprocess.CompletedProcess[str]:
+        environment = {
+            **os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "GITHUB_STEP_SUMMARY": str(summary),
+            **SMALL, **values,
+        }  # fmt: skip
+        for script in scripts(FOLDER / file, name):
+            done = subprocess.run(
+                ["/bin/bash", "-e", "-c", script], cwd=repository, env=environment, capture_output=True, text=True,
+                timeout=200,
+            )  # fmt: skip
+            if done.returncode:
+                break
+        return done
+
+    return run
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)  # noqa: S607
+    return done.stdout
+
+
+def jobs(file: Path) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))["jobs"]
+    return found
+
+
+def scripts(file: Path, name: str) -> list[str]:
+    """The scripts of a job, all but the installation and those that only a failure runs."""
+    steps = jobs(file)[name]["steps"]
+    return [step["run"] for step in steps if "run" in step and step["name"] != "Install bench"]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_actions_are_pinned_to_a_commit(file: Path) -> None:
+    """A tag can be moved to other code, which would then see the secrets of whoever copied the workflow."""
+    used = [line for line in file.read_text(encoding="utf-8").splitlines() if "uses:" in line]
+
+    assert used
+    assert [] == [line for line in used if not PINNED.match(line)]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_a_job_may_read_and_only_the_series_may_be_written(file: Path) -> None:
+    """A pull request from a stranger would run with a token that can push."""
+    workflow = yaml.safe_load(file.read_text(encoding="utf-8"))
+    writing = [name for name, job in jobs(file).items() if "write" in job.get("permissions", {}).values()]
+
+    assert {"contents": "read"} == workflow["permissions"]
+    assert (["trend"] if file.name == "nightly.yml" else []) == writing
+    assert "pull_request_target" not in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_nothing_that_others_write_is_pasted_into_a_script(file: Path) -> None:
+    """The title of a pull request could be a command."""
+    assert [] == [s for name in jobs(file) for s in scripts(file, name) if "${{" in s]
+
+
+def test_a_pull_request_that_changes_nothing_passes(job: Run, repository: Path) -> None:
+    """If this failed, every pull request would be red, or the answer would reach nobody."""
+    done = job("pull-request.yml", "simulator")
+    suite = next(ET.parse(repository / "bench.xml").iter("testsuite"))  # noqa: S314  our own file
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert "equivalent" in (repository / "summary.md").read_text(encoding="utf-8")
+    assert ("0", "0") == (suite.get("failures"), suite.get("errors"))
+
+
+def test_a_pull_request_that_slows_the_simulator_fails(job: Run, repository: Path) -> None:
+    """If this failed, the gate would be open."""
+    config = repository / "baselines" / "chatbot.toml"
+    config.write_text(config.read_text(encoding="utf-8").replace("vllm-v0", "orca"), encoding="utf-8")
+
+    done = job("pull-request.yml", "simulator")
+
+    assert done.returncode in (1, 4), done.stderr
+    assert "policy" in (repository / "summary.md").read_text(encoding="utf-8")
+
+
+def test_pairs_of_two_servers_are_compared_at_night(job: Run, repository: Path) -> None:
+    """If this failed, the nightly workflow would not do what it says."""
+    done = job("nightly.yml", "paired", BASE=SYSTEM, HEAD=SYSTEM, PAIRS="1")
+
+    assert (0, "") == (done.returncode, done.stderr)
+    assert (repository / "compare.json").exists()
+
+
+def test_a_night_is_added_to_the_series_of_a_branch(job: Run, repository: Path) -> None:
+    """If this failed, the first night could not begin a series, or the second would lose it."""
+    for night in (1, 2):
+        done = job("nightly.yml", "trend", BACKEND=SYSTEM)
+        assert 0 == done.returncode, done.stderr
+
+        git(repository, "fetch", "origin", "bench-results")
+        kept = git(repository, "ls-tree", "-r", "--name-only", "FETCH_HEAD").splitlines()
+
+        assert night == sum(path.endswith("run.json") for path in kept)
+        assert {"chatbot/sim"} == {"/".join(path.split("/")[:2]) for path in kept}
+        git(repository, "worktree", "remove", "--force", "results")
+
+
+def test_a_server_that_is_slower_turns_the_night_red(job: Run) -> None:
+    """If this failed, a regression would be reported and not seen."""
+    done = job("nightly.yml", "paired", BASE=SYSTEM, HEAD=f"{SYSTEM},tp=1,latency=linear:base=60ms", PAIRS="1")
+
+    assert done.returncode != 0
