@@ -61,6 +61,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         *cautions_client.cautions(run, objective, sent),
         *fidelity.cautions(sent),
     ]
+    failed = failures(run.requests, overloaded=verdict.overloaded, at_most=spec.get("max-failed"))
+    told += [Caution("max-failed", str(failed["said"]))] if failed["exceeded"] else []
     verdict = Verdict(not reasons, reasons, [*told, *verdict.warnings])
     summary = summarize(measured, objective, start_s=cut.at_s)
     vllm = summary.pop("vllm")
@@ -70,7 +72,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         "warmup": dataclasses.asdict(cut),
         "summary": summary,
         "within": within(measured, objective, overloaded=verdict.overloaded, valid=verdict.valid),
-        "failures": failures(run.requests, overloaded=verdict.overloaded, at_most=spec.get("max-failed")),
+        "failures": failed,
         "checks": checks(run, verdict, sent),
         "fidelity": sent,
         "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in verdict.warnings],

@@ -68,13 +68,17 @@ def check_leaves(rule: str | None, schedule: Schedule) -> None:
         return
     if rule.isdecimal() and int(rule) >= len(schedule):
         there = f"{len(schedule):,} requests that are sent"
-    elif not rule.isdecimal() and not schedule.has_follow_ups and float(rule.removesuffix("s")) > schedule.span_s:
-        there = f"{schedule.span_s:.3g} s of sending"
+    elif not rule.isdecimal() and not schedule.has_follow_ups and float(rule.removesuffix("s")) > _last_s(schedule):
+        there = f"{_last_s(schedule):.3g} s of sending"
     else:
         return
     raise UsageError(
         f"--warmup {rule} leaves nothing of the {there} to measure; cut less, or send more (--requests, --duration)."
     )
+
+
+def _last_s(schedule: Schedule) -> float:
+    return float(schedule.table["scheduled_s"][-1].as_py())
 
 
 def restored(info: Mapping[str, Any]) -> Cut:
@@ -103,11 +107,10 @@ def find(table: pa.Table, rule: str | None) -> Cut:
         return Cut("none", 0.0, 0)
     if rule == "mser5":
         return _mser5(table, due_s)
-    ordered = np.sort(due_s)
     if rule.isdecimal():
-        count = min(int(rule), len(ordered) - 1)
-        return _at(rule, float(ordered[count]), due_s)
-    return _at(rule, float(ordered[0]) + float(rule.removesuffix("s")), due_s)
+        count = min(int(rule), len(due_s) - 1)
+        return _at(rule, float(np.sort(due_s)[count]), due_s)
+    return _at(rule, float(rule.removesuffix("s")), due_s)
 
 
 def kept(table: pa.Table, cut: Cut) -> pa.Table:

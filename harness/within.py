@@ -149,7 +149,7 @@ def _why_not(n: int, alike: float | None, *, overloaded: bool, valid: bool) -> I
     elif overloaded:
         yield "no interval, because the queue grew all through the run; lower the load"
     elif n < FEWEST or alike is None:
-        yield f"no interval of fewer than {FEWEST} requests; send more (--requests, --duration)"
+        yield f"no interval from fewer than {FEWEST} requests; send more (--requests, --duration)"
     elif alike >= MOST_ALIKE:
         yield (
             "one run: no interval, because each request waits much as long as the one before it (lag-1 autocorrelation "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,11 @@ class Margin:
     bound: Bound
     name: str
     ratio: np.ndarray
+
+
+def measured(run: Run) -> Run:
+    """The run without the requests before the cut of its warm-up."""
+    return dataclasses.replace(run, requests=run.measured)
 
 
 def label(metric: str) -> str:

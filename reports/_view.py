@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from reports import _facts, _next, _numbers, _remote, _rows, _sending, _system
+from reports import _data, _facts, _next, _numbers, _remote, _rows, _sending, _system, _trust
 from reports._clean import clean
 from reports._definitions import DEFINITIONS, OF_REMOTE
 from reports._facts import Facts, caution, first, pairs, part
@@ -60,6 +60,8 @@ class View:
     met: str
     goal: str
     flow: str
+    interval: str
+    checks: tuple[_trust.Checked, ...]
     counts: tuple[tuple[str, str, str], ...]
     errors: tuple[Error, ...]
     fidelity: str
@@ -79,7 +81,7 @@ class View:
 
 def view(run: Run) -> View:
     """Everything the reports print about `run`."""
-    result = _rows.result(run)
+    result = _rows.result(_data.measured(run))
     info = run.info
     word, verdict = _verdict(run)
     qualified = _qualified(info) if word == VALID else ""
@@ -92,7 +94,7 @@ def view(run: Run) -> View:
         qualified=qualified,
         answer=_answer(run, result, valid=bool(part(info, "verdict").get("valid", True))),
         verdict="" if qualified else verdict,
-        heads=_heads(info, result),
+        heads=_heads(run, result),
         ran=_ran(info),
         rows=result.rows,
         rows_note=_rows_note(result),
@@ -102,6 +104,8 @@ def view(run: Run) -> View:
         met=_numbers.share(result.attainment, result.goal) + (" unresolved" if _unresolved(info) else ""),
         goal=f"goal {result.goal * 100:g}%",
         flow=result.flow,
+        interval="" if result.total == 0 else _trust.interval(info),
+        checks=_trust.checks(info),
         counts=result.counts,
         errors=result.errors,
         fidelity=_sending.fidelity(info),
@@ -128,7 +132,7 @@ def _title(info: Mapping[str, Any]) -> str:
 
 def _traffic(run: Run, result: _rows.Result) -> str:
     seed = part(run.info, "spec").get("seed")
-    texts = [*_system.source(run.info), _numbers.count(result.total, "request"),
+    texts = [*_system.source(run.info), _numbers.count(run.requests.num_rows, "request"),
              None if seed is None else f"seed {clean(seed)}", result.span]  # fmt: skip
     return ", ".join(text for text in texts if text)
 
@@ -227,7 +231,9 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     if not valid:
         end = f"this proves nothing about the goal of {result.goal * 100:g}%"
     part_of = "" if run.complete else " recorded so far"
-    return f"{_numbers.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
+    told = f"{_numbers.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
+    plain = run.complete and valid and not result.overloaded and not _unresolved(run.info)
+    return f"{told} {_trust.KNEE}" if plain else told
 
 
 def _lost(info: Mapping[str, Any]) -> str:
@@ -237,12 +243,14 @@ def _lost(info: Mapping[str, Any]) -> str:
     return "the run was ended early"
 
 
-def _heads(info: Mapping[str, Any], result: _rows.Result) -> Facts:
-    """What the result speaks of: the SLO, the system and the rate."""
+def _heads(run: Run, result: _rows.Result) -> Facts:
+    """What the result speaks of: the SLO, the system, the rate, and what was left out."""
+    info = run.info
     rows = (
         ("SLO", result.slo_text),
         ("System", _system.system(info) or _backend_name(info)),
         ("Rate", result.rate),
+        ("Warm-up", _trust.warmup(run)),
     )
     return tuple((name, value) for name, value in rows if value)
 

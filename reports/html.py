@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports import _page, _view, figures
+from reports import _data, _page, _view, figures
 
 if TYPE_CHECKING:
     from harness.folder import Run
@@ -25,7 +25,11 @@ class Html:
     def render(self, run: Run) -> str:
         """The whole file as text. Raises UsageError when the plotly bundle cannot be read."""
         modules = figures.modules()
-        parts = [_page.part(key, module.TITLE, module.figure(run)) for key, module in modules.items()]
+        shown = _data.measured(run)
+        parts = [
+            _page.part(key, module.TITLE, module.figure(run if _whole(module) else shown))
+            for key, module in modules.items()
+        ]
         return _page.render(
             "page.html.j2",
             parts,
@@ -34,3 +38,8 @@ class Html:
             view=_view.view(run),
             fidelity=[key for key, module in modules.items() if module.SECTION == "fidelity"],
         )
+
+
+def _whole(module: figures.FigureModule) -> bool:
+    """Whether a figure shows the requests before the cut of the warm-up too: those of the sending and over time do."""
+    return module.SECTION == "fidelity" or getattr(module, "OVER_TIME", False)

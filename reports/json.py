@@ -23,5 +23,5 @@ class Json:
         """The text, ending with a newline; control characters are escaped as JSON does."""
         info = {**run.info, "complete": run.complete}
         if not info.get("summary"):
-            info["summary"] = summarize(run.requests, _data.slo(run))
+            info["summary"] = summarize(run.measured, _data.slo(run))
         return json.dumps(info, indent=self.indent, ensure_ascii=True, allow_nan=False) + "\n"

@@ -33,6 +33,7 @@ class Markdown:
             "\n".join(f"- {name}: {in_markdown(value)}" for name, value in view.heads),
             _table((*HEADS, "client floor p50 / p99") if view.floors else HEADS, _rows(view)),
             in_markdown(view.flow, None),
+            f"Interval: {in_markdown(view.interval, None)}" if view.interval else "",
             _table(("status", "requests", "share"), view.counts),
             f"Sending: {in_markdown(view.fidelity, None)}",
             _client(view),

@@ -114,7 +114,11 @@ def _lines(view: _view.View) -> Iterator[Line]:
     yield Line("SLO", heads["SLO"])
     if "Rate" in heads:
         yield Line("rate", heads["Rate"])
+    if "Warm-up" in heads:
+        yield Line("warm-up", heads["Warm-up"])
     yield Line("flow", view.flow)
+    if view.interval:
+        yield Line("interval", view.interval)
     yield Line("requests", ", ".join(f"{count} {status}" for status, count, _ in view.counts))
     for error in view.errors:
         yield Line("error", f"{error.count} x {error.status}: {error.text}" if error.status else error.text)

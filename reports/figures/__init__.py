@@ -7,7 +7,8 @@
     print(caption(figure))
     figure.show()
 
-A module holds `ORDER` and `SECTION` (its place on the page), `TITLE` and `figure`; it is found because it is there.
+A module holds `ORDER` and `SECTION` (its place on the page), `TITLE` and `figure`; it is found because it is there. One
+with `OVER_TIME` shows the requests before the cut of the warm-up too.
 """
 
 from __future__ import annotations

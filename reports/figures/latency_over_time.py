@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness import warmup
 from harness.quantiles import quantile
 from reports import _data, _numbers
 from reports.figures import _reduce
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 ORDER = 8
 SECTION = "figures"
+OVER_TIME = True
 TITLE = "Time to first token over the run"
 _STRETCHES = 40
 _LEAST = 10
@@ -43,6 +45,12 @@ def figure(run: Run) -> go.Figure | str:
         xaxis=style.axis("planned time since the start (s)"),
         yaxis=style.log_axis("TTFT (s, log scale)", [ttft.min(), ttft.max()]),
     )
+    cut = warmup.restored(run.info)
+    if cut.requests:
+        drawn.add_vline(
+            x=cut.at_s, line={"color": style.GREY, "width": 1, "dash": "dot"},
+            annotation_text="measured from here", annotation_font_size=12,
+        )  # fmt: skip
     return style.done(
         drawn,
         _finding(ttft),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 ORDER = 10
 SECTION = "figures"
+OVER_TIME = True
 TITLE = "Batches, queue and memory over time"
 MISSING = (
     "This backend does not show its steps; --backend engine or --backend sim records batch size, queue and free "

@@ -1,0 +1,89 @@
+"""How far the numbers of a run go, in words: what was left out to warm up, intervals within the run, the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness import warmup as cuts
+from reports import _data, _numbers
+from reports._clean import clean
+from reports._facts import part
+
+if TYPE_CHECKING:
+    from harness.folder import Run
+
+KNEE = "Near the knee one run decides nothing (see bench capacity)."
+"""What must be said of every statement about one rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One check of the run: its name, its state, what was found, and the remedy."""
+
+    name: str
+    state: str
+    said: str
+    remedy: str
+    failed: bool
+
+
+def warmup(run: Run) -> str:
+    """'12 of 2,200 requests, due in the first 16.0 s, are not measured (mser5)'; empty where nothing was asked for."""
+    cut = cuts.restored(run.info)
+    total = _numbers.count(run.requests.num_rows, "request")
+    if not cut.stationary:
+        return f"no place to cut was found ({clean(cut.rule)}), so all of {total} are measured"
+    if cut.rule == "none":
+        return ""
+    if not cut.requests:
+        return f"nothing to cut was found ({clean(cut.rule)}), so all of {total} are measured"
+    are = "is" if cut.requests == 1 else "are"
+    return (
+        f"{cut.requests:,} of {total}, due before {_numbers.seconds(cut.at_s)}, {are} not measured ({clean(cut.rule)})"
+    )
+
+
+def interval(info: Mapping[str, Any]) -> str:
+    """The intervals within the run, or the sentence that says why there are none; empty where neither is stored."""
+    told = part(info, "within")
+    parts = list(_intervals(told, asked=bool(part(info, "summary").get("bounds"))))
+    if parts and part(told, "metrics"):
+        parts[-1] += f" ({_sure(told)} within this run; other seeds may differ by more)"
+    return "; ".join([*parts, clean(told["why_not"], 400)] if told.get("why_not") else parts)
+
+
+def checks(info: Mapping[str, Any]) -> tuple[Checked, ...]:
+    """The checks of a run, in the order of reading."""
+    found = [c for c in info.get("checks") or [] if isinstance(c, Mapping)]
+    return tuple(_checked(c) for c in found)
+
+
+def _checked(told: Mapping[str, Any]) -> Checked:
+    name, state, said, remedy = (clean(told.get(key) or "", 600) for key in ("check", "state", "said", "remedy"))
+    return Checked(name, "not checked" if state == "unknown" else state, said, remedy, state == "failed")
+
+
+def _intervals(told: Mapping[str, Any], *, asked: bool) -> Iterator[str]:
+    measured, share = part(told, "metrics"), part(told, "attainment")
+    if told.get("at_least") is not None:
+        least = _numbers.share(told["at_least"])
+        yield f"attainment at least {least} ({_sure(told)}, if requests were independent)"
+    elif share:
+        yield f"attainment {_numbers.share(share['low'])} to {_numbers.share(share['high'])}"
+    elif measured and asked:
+        yield "attainment without an interval: fewer than 1% of the requests miss, or meet"
+    for name, of in measured.items():
+        known = [(word, of[word]) for word in ("mean", "p99") if isinstance(of.get(word), list)]
+        if known:
+            yield f"{_data.label(name)} " + ", ".join(f"{word} {_range(*ends)}" for word, ends in known)
+
+
+def _range(low_s: float, high_s: float) -> str:
+    unit = _numbers.unit_of([low_s, high_s])
+    return f"{_numbers.in_unit(low_s, unit)} to {_numbers.in_unit(high_s, unit)} {unit}"
+
+
+def _sure(told: Mapping[str, Any]) -> str:
+    return f"{100 * float(told.get('confidence') or 0.95):g}%"
