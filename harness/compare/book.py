@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import host
+from harness.compare.commands import shown
 from harness.errors import UsageError
 from harness.storage import write_json
 
@@ -57,7 +58,7 @@ class Book:
     def opened(cls, out: Path, sides: tuple[Command, Command], first_seed: int) -> Book:
         """The book of a folder, begun or gone on with. Raises UsageError where the folder holds something else."""
         about = {
-            **{name: {"command": side.text, "sha256": _sha256(side)} for name, side in zip(SIDES, sides, strict=True)},
+            **{name: _about(side) for name, side in zip(SIDES, sides, strict=True)},
             "first_seed": first_seed,
         }
         book = cls(out, about)
@@ -129,7 +130,7 @@ class Book:
             if kept[name]["sha256"] != self.about[name]["sha256"]:
                 raise UsageError(
                     f"'{self.out}' compares other runs: its {name} is '{kept[name]['command']}', now it would be "
-                    f"'{self.about[name]['command']}'{_first_difference(kept[name], self.about[name])}; "
+                    f"'{self.about[name]['command']}'{_differing(kept[name], self.about[name])}; "
                     "give another --out, or the old command."
                 )
         if kept["first_seed"] != self.about["first_seed"]:
@@ -151,12 +152,16 @@ class Book:
         write_json(self.out / FILE, kept)
 
 
-def _sha256(side: Command) -> str:
-    """What two equal sides have in common, whatever stands in it that is secret."""
-    words = json.dumps([side.words[side.ours :], dict(side.variables)])
-    return hashlib.sha256(words.encode()).hexdigest()
+def _about(side: Command) -> dict[str, Any]:
+    """What a side is: for people without its secrets, and a hash that holds them all."""
+    words = [*side.words[side.ours :], *(f"{name}={value}" for name, value in side.variables.items())]
+    sha256 = hashlib.sha256(json.dumps(words).encode()).hexdigest()
+    return {"command": side.text, "words": [shown(word) for word in words], "sha256": sha256}
 
 
-def _first_difference(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Where the texts are the same, the difference lies in what both sides share."""
-    return " with other options" if kept["command"] == now["command"] else ""
+def _differing(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Which words differ, where the texts are the same because the difference lies in what both sides share."""
+    if kept["command"] != now["command"]:
+        return ""
+    before, after = ([w for w in one["words"] if w not in other["words"]] for one, other in ((kept, now), (now, kept)))
+    return f" ({' '.join(before) or 'nothing'} there, {' '.join(after) or 'nothing'} now)"

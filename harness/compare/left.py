@@ -67,9 +67,10 @@ def _of_run(path: Path, code: int, err: Path, *, ours: bool) -> Left:
     if outcome.get("ended") in ("stopped", "interrupted"):
         return Left(path, "interrupted", "it was interrupted", **facts)
     if outcome.get("ended") == "failed" or (code not in (*_JUDGED, _NOT_VALID)):
-        return Left(path, "failed", outcome.get("error") or f"it ended with exit code {code}: {_last(err)}", **facts)
+        why = str(outcome.get("error") or f"it ended with exit code {code}: {_last(err)}")
+        return Left(path, "failed", why.rstrip("."), **facts)
     if not verdict.get("valid"):
-        return Left(path, "invalid", str(verdict.get("text") or "it has no verdict"), **facts)
+        return Left(path, "invalid", str(verdict.get("text") or "it has no verdict").rstrip("."), **facts)
     if not ours and code not in _JUDGED:
         return Left(path, "failed", f"it ended with exit code {code}: {_last(err)}", **facts)
     return Left(path, "good", **facts)
@@ -125,7 +126,7 @@ def _last(err: Path) -> str:
     """The last line of what a command complained, without control characters."""
     lines = [line.strip() for line in err.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     text = lines[-1].removeprefix("bench: ") if lines else "it said nothing"
-    return "".join(c if c.isprintable() else " " for c in text)[:400]
+    return "".join(c if c.isprintable() else " " for c in text)[:400].rstrip(".")
 
 
 def _json(path: Path) -> dict[str, Any]:

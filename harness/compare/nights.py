@@ -15,8 +15,7 @@ from typing import Any
 from harness.errors import UsageError
 
 FILES = ("run.json", "capacity.json")
-_NAME = re.compile(r"(\d{4})-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d):?(\d\d):?(\d\d)?Z?)?(?:-([0-9A-Za-z._]{1,64}))?")
-_STARTED = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)")
+_NAME = re.compile(r"(?<!\d)(20\d\d)-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d):?(\d\d):?(\d\d)?Z?)?(?:-([0-9A-Za-z._]{1,64}))?")
 _PASSING = frozenset({"salt", "notes", "capabilities", "timeouts"})
 """What a backend tells of itself that changes with every run, or is no plain value."""
 
@@ -83,8 +82,8 @@ def read(root: Path) -> dict[str, list[Night]]:
         found.setdefault(_series(path.parent, root), []).append(night)
     if not found:
         raise UsageError(
-            f"No night in '{root}': no run.json or capacity.json stands in a folder below it; write each night with "
-            f"'bench run ... --out {root}/WORKLOAD/BACKEND/UTC-COMMIT'."
+            f"No night in '{root}': no folder below it has a date in its name and a run.json or capacity.json in it; "
+            f"write each night with 'bench run ... --out {root}/WORKLOAD/BACKEND/20260105T021700Z-COMMIT'."
         )
     return {name: _in_order(nights) for name, nights in sorted(found.items())}
 
@@ -102,10 +101,10 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
     for place, names, files in os.walk(root):
         names.sort()
         path = Path(place)
+        if path == root or not _NAME.search(path.name):
+            continue
         here = [path / file for file in FILES if file in files]
-        if not here and path != root and _NAME.fullmatch(path.name):
-            here = sorted(file for kind in FILES for file in path.rglob(kind))
-        if here:
+        if here := here or sorted(file for kind in FILES for file in path.rglob(kind)):
             names.clear()
             yield path, here
 
@@ -125,7 +124,7 @@ def _info(file: Path) -> dict[str, Any]:
 
 def _night(path: Path, infos: Sequence[Mapping[str, Any]]) -> Night:
     first = infos[0]
-    at, commit = _named(path.name, str(first.get("started") or ""))
+    at, commit = _named(path.name)
     why = next((reason for info in infos if (reason := _unusable(info)) is not None), None)
     overloaded = any(_part(info, "verdict").get("overloaded") for info in infos)
     return Night(
@@ -142,12 +141,10 @@ def _night(path: Path, infos: Sequence[Mapping[str, Any]]) -> Night:
     )
 
 
-def _named(name: str, started: str) -> tuple[str, str | None]:
-    """When a night was, and of which commit: from the folder's name, else from when the run started."""
-    match = _NAME.fullmatch(name)
-    if match is None:
-        stamp = _STARTED.match(started)
-        return (" ".join(stamp.groups()) if stamp else name), None
+def _named(name: str) -> tuple[str, str | None]:
+    """When a night was, and of which commit, from the folder's name."""
+    match = _NAME.search(name)
+    assert match is not None
     year, month, day, hour, minute, second, commit = match.groups()
     time = f" {hour}:{minute}{f':{second}' if second else ''}" if hour else ""
     return f"{year}-{month}-{day}{time}", commit

@@ -31,6 +31,10 @@ Wanted = int | Literal["auto"] | None
 
 OPEN = "inconclusive"
 LEAST_PAIRS, MOST_PAIRS = 3, 1000
+
+ATTEMPTS = 2
+"""How often a pair is tried before the comparison ends without it; once where nothing is left to chance."""
+
 _FAILED, _NOT_VALID = 3, 4
 
 
@@ -101,13 +105,14 @@ class _Pairs:
         for side in self.sides:
             if not side.seeded:
                 self._note(f"'{side.text}' has no {{seed}}: all pairs may be of one schedule, and tell of no other.")
+        in_vain = 0
         while not self._enough():
-            pair = len(self.book.complete) + 1
-            row, found = self._attempt(pair)
+            row, found = self._attempt(len(self.book.complete) + 1)
             if row is None:
                 return None
             check_enough(self.wanted, exact=row.exact)
-            if not row.valid and (found.exact or len(self.book.failed(pair)) > 1):
+            in_vain = 0 if row.valid else in_vain + 1
+            if in_vain and (found.exact or in_vain >= ATTEMPTS):
                 return _NOT_VALID if found.state == "invalid" else _FAILED
         return None
 
@@ -214,8 +219,9 @@ class _Pairs:
             self.say(f"warning: {sentence}")
 
     def _announce(self, pair: int, seed: int, side: int, place: int, *, again: bool) -> None:
-        text = f"pair {pair}{_total(self.wanted)}{', again' if again else ''}, seed {seed}: {SIDES[side]}"
-        self.say(f"{text}{_left_text(self._runs_left(pair, place), self.book.seconds(), self.wanted)}")
+        wanted = "auto" if self.wanted is None and self.book.rows and self.looking else self.wanted
+        text = f"pair {pair}{_total(wanted)}{', again' if again else ''}, seed {seed}: {SIDES[side]}"
+        self.say(f"{text}{_left_text(self._runs_left(pair, place), self.book.seconds(), wanted)}")
 
     def _runs_left(self, pair: int, place: int) -> int:
         last = self.wanted if isinstance(self.wanted, int) else looks.LOOKS[-1]
