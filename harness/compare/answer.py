@@ -73,7 +73,7 @@ def compare(
         "base": _side(base, [pair.base for pair in pairs]),
         "head": _side(head, [pair.head for pair in pairs]),
         "workload": _told(pairs, "workload"),
-        "slo": slo.text(settings.slo) if settings.slo else (_told(pairs, "slo") or {}).get("text"),
+        "slo": slo.text(settings.slo) if settings.slo else _same_slo(pairs),
         "goal": settings.goal or (settings.slo or slo.restored(_first(pairs))).goal,
         "pairs": _with_rows(told, rows),
         "gates": [],
@@ -135,14 +135,19 @@ def _series(
 
 
 def _parted(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """Where the runs of the first pair that differs part; of one that is the same, where none does."""
-    found: dict[str, Any] = {}
-    for number, pair in enumerate(pairs, 1):
-        assert not isinstance(pair.base, Numbers) and not isinstance(pair.head, Numbers)
-        found = {"pair": number, **exact.compared(pair.base, pair.head)}
-        if not found["identical"]:
-            break
-    return found
+    """How many rows of all pairs differ, and where the runs of the first pair that is not the same part."""
+    found = [
+        {"pair": number, **exact.compared(pair.base, pair.head)}
+        for number, pair in enumerate(pairs, 1)
+        if not isinstance(pair.base, Numbers) and not isinstance(pair.head, Numbers)
+    ]
+    first = next((each for each in found if not each["identical"]), found[0])
+    steps = [each["steps"] for each in found]
+    return first | {
+        "requests": sum(each["requests"] for each in found),
+        "requests_differ": sum(each["requests_differ"] for each in found),
+        "steps": None if None in steps else sum(steps),
+    }
 
 
 def _pair(number: int, pair: Pair, cut_s: float) -> dict[str, Any]:
@@ -203,6 +208,12 @@ def _side(label: str, runs: Sequence[Source]) -> dict[str, Any]:
 def _first(pairs: Sequence[Pair]) -> Mapping[str, Any]:
     """What the first run was told."""
     return pairs[0].base.info if pairs else {}
+
+
+def _same_slo(pairs: Sequence[Pair]) -> str | None:
+    """The SLO of all runs; None where they have several."""
+    found = {(pair.base.info.get("slo") or {}).get("text") for pair in pairs}
+    return found.pop() if len(found) == 1 else None
 
 
 def _told(pairs: Sequence[Pair], key: str) -> Any:

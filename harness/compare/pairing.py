@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import zip_longest
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from harness import answers, results
 from harness.compare import numbers, searched
 from harness.conclude import completed
 from harness.folder import Run
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,6 +29,7 @@ class Numbers:
 
 
 Source: TypeAlias = Run | Numbers
+Point: TypeAlias = tuple[tuple[str, str], ...]
 Key = TypeVar("Key")
 
 
@@ -91,44 +88,64 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
     With `any_schedule` what is left at a point is paired in order. Where nothing fits, all are paired in order, so
     that it can be told in what they differ.
     """
-    names = _varied(base) | _varied(head)
+    options = _varied(base) | _varied(head)
     pairs: list[Pair] = []
     alone: list[Source] = []
-    for key, ours, theirs in _grouped(base, head, lambda run: _point(run, names)):
-        left_base: list[Source] = []
-        left_head: list[Source] = []
-        for _, first, second in _grouped(ours, theirs, schedule_of):
-            both = min(len(first), len(second))
-            pairs += [Pair(a, b, dict(key)) for a, b in zip(first[:both], second[:both], strict=True)]
-            left_base += first[both:]
-            left_head += second[both:]
-        if any_schedule:
-            both = min(len(left_base), len(left_head))
-            pairs += [Pair(a, b, dict(key)) for a, b in zip(left_base[:both], left_head[:both], strict=True)]
-            left_base, left_head = left_base[both:], left_head[both:]
-        alone += [*left_base, *left_head]
-    if not pairs:
-        pairs = [Pair(a, b) for a, b in zip(base, head, strict=False)]
-        alone = [run for both in zip_longest(base[len(pairs) :], head[len(pairs) :]) for run in both if run is not None]
-    return Matched(tuple(pairs), tuple(alone))
+    for point, ours, theirs in _grouped(base, head, lambda run: _point(run, options)):
+        found, left = _pairs(ours, theirs, point, any_schedule=any_schedule)
+        pairs += found
+        alone += left
+    if pairs:
+        return Matched(tuple(_named(pairs)), tuple(alone))
+    pairs = [Pair(a, b) for a, b in zip(base, head, strict=False)]
+    return Matched(tuple(pairs), (*base[len(pairs) :], *head[len(pairs) :]))
+
+
+def _pairs(
+    base: Sequence[Source], head: Sequence[Source], point: Point, *, any_schedule: bool
+) -> tuple[list[Pair], list[Source]]:
+    """The pairs of equal schedules at a point, and the runs that are left; with `any_schedule` these are paired too."""
+    both: list[tuple[Source, Source]] = []
+    left_base: list[Source] = []
+    left_head: list[Source] = []
+    for _, ours, theirs in _grouped(base, head, schedule_of):
+        both += zip(ours, theirs, strict=False)
+        left_base += ours[len(theirs) :]
+        left_head += theirs[len(ours) :]
+    if any_schedule:
+        more = list(zip(left_base, left_head, strict=False))
+        both, left_base, left_head = both + more, left_base[len(more) :], left_head[len(more) :]
+    return [Pair(ours, theirs, dict(point)) for ours, theirs in both], [*left_base, *left_head]
+
+
+def _named(pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs with short names for their points: that of the folder where each has one, else the fewest options."""
+    points = list(dict.fromkeys(tuple(pair.point.items()) for pair in pairs))
+    if len(points) == 1:
+        return [replace(pair, point={}) for pair in pairs]
+    folders = [pair.base.path.name for pair in pairs if pair.base.path.name == pair.head.path.name]
+    if len(points) == len(pairs) == len(set(folders)):
+        return [replace(pair, point={"run": name}) for pair, name in zip(pairs, folders, strict=True)]
+    options = _telling(points)
+    return [replace(pair, point={name: pair.point.get(name, "default") for name in options}) for pair in pairs]
+
+
+def _telling(points: Sequence[Point]) -> tuple[str, ...]:
+    """The fewest options that tell points apart."""
+    names = list(dict.fromkeys(name for point in points for name, _ in point))
+    for count in range(1, len(names)):
+        for chosen in combinations(names, count):
+            if len({tuple(dict(point).get(name) for name in chosen) for point in points}) == len(points):
+                return chosen
+    return tuple(names)
 
 
 def schedule_of(run: Source) -> str | None:
-    """What tells whether two runs sent the same: the hash of the schedule, or of the lengths where there is none."""
+    """What tells whether two runs sent the same: the hash of what was to be sent; None where it is not known."""
     if isinstance(run, Numbers):
         return None if run.seed is None else f"seed {run.seed}"
     stored = (run.info.get("schedule") or {}).get("sha256")
-    if stored:
-        return str(stored)
-    return _lengths(run.requests) if len(run.requests) else None
-
-
-def _lengths(table: pa.Table) -> str:
-    ordered = table.select(["request_id", "prompt_tokens", "output_tokens_asked"]).sort_by("request_id")
-    digest = hashlib.sha256()
-    for name in ("prompt_tokens", "output_tokens_asked"):
-        digest.update(ordered[name].fill_null(0).to_numpy().astype("<i8").tobytes())
-    return f"lengths-{digest.hexdigest()}"
+    return None if stored is None else str(stored)
 
 
 def _options(run: Source) -> dict[str, str]:
@@ -142,7 +159,7 @@ def _varied(runs: Sequence[Source]) -> set[str]:
     return {name for name in names if len({each.get(name) for each in options}) > 1}
 
 
-def _point(run: Source, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def _point(run: Source, names: Iterable[str]) -> Point:
     options = _options(run)
     return tuple((name, options[name]) for name in sorted(names) if name in options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -51,10 +52,13 @@ def differing(pairs: Sequence[Pair], *, rescored: bool) -> list[Difference]:
 
 
 def too_few(pairs: Sequence[Pair]) -> Difference | None:
-    """Fewer than three pairs of runs under a wall clock have no power to decide anything."""
-    if len(pairs) >= LEAST_PAIRS or all(is_virtual(pair) for pair in pairs):
+    """Fewer than three pairs of runs under a wall clock, at any point, have no power to decide anything."""
+    counts = Counter(tuple(pair.point.items()) for pair in pairs)
+    least = min(counts.values(), default=0)
+    if least >= LEAST_PAIRS or all(is_virtual(pair) for pair in pairs):
         return None
-    return Difference("pairs", f"{len(pairs)} pair{'s' if len(pairs) != 1 else ''} there", f"{LEAST_PAIRS} needed")
+    where = " at a point" if len(counts) > 1 else ""
+    return Difference("pairs", f"{least} pair{'s' if least != 1 else ''} there{where}", f"{LEAST_PAIRS} needed")
 
 
 def is_virtual(pair: Pair) -> bool:

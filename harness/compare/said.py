@@ -28,7 +28,12 @@ def unit(row: Row) -> str:
 
 def at(row: Row) -> str:
     """Where in a sweep a row is, in front of its name; empty where there is one point only."""
-    return "".join(f"{name} {value}, " for name, value in row["point"].items())
+    return f"{where(row)}: " if row["point"] else ""
+
+
+def where(row: Row) -> str:
+    """Where in a sweep a row is: 'rate 1.5', or the name of the folder."""
+    return ", ".join(value if name == "run" else f"{name} {value}" for name, value in row["point"].items())
 
 
 def bounds(row: Row, alpha: float) -> str:
@@ -57,9 +62,10 @@ def _equivalent(info: Mapping[str, Any]) -> str:
     if exact is not None:
         if exact["identical"]:
             steps = f" and {exact['steps']:,} steps" if exact["steps"] is not None else ""
-            pairs = f" in each of {len(info['pairs'])} pairs" if len(info["pairs"]) > 1 else ""
-            return f"equivalent: all {exact['requests']:,} requests{steps} are equal to the last bit{pairs}."
-        return "equivalent: the runs differ, but nothing that is gated is worse."
+            pairs = f" of {len(info['pairs'])} pairs" if len(info["pairs"]) > 1 else ""
+            return f"equivalent: all {exact['requests']:,} requests{steps}{pairs} are equal to the last bit."
+        if not any(loss is not None and loss > 0 for row in info["gates"] for loss in row["losses"]):
+            return "equivalent: the runs differ, but nothing that is gated is worse."
     told = ", ".join(f"{row['label']} {row['must_detect_pct']:g}{unit(row)}" for row in _firsts(info["gates"]))
     return (
         f"equivalent: with {100 * (1 - info['alpha']):.4g}% confidence each no gated metric lost as much as must be "

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.compare import said
 from reports._clean import clean, clean_line, in_markdown
 from reports._numbers import number, option, seconds, share
 from reports.answers import _table
@@ -119,7 +120,7 @@ def _has_mde(info: Mapping[str, Any]) -> bool:
 
 def _cells(heads: Sequence[str], row: Row, info: Mapping[str, Any]) -> list[str]:
     read: dict[str, Callable[[], str]] = {
-        "at": lambda: ", ".join(f"{name} {value}" for name, value in row["point"].items()),
+        "at": lambda: said.where(row),
         "metric": lambda: str(row["label"]),
         "base": lambda: value(row, "base"),
         "head": lambda: value(row, "head"),
@@ -161,7 +162,7 @@ def _sides(info: Mapping[str, Any]) -> Iterator[str]:
     for side in ("base", "head"):
         yield f"{side}  {clean(info[side]['label'])}"
     if info["slo"]:
-        yield f"SLO   {clean(info['slo'])}, goal {share(info['goal']).replace('.0%', '%')}"
+        yield f"SLO   {clean(info['slo'])}, goal {option(100 * info['goal'])}%"
     for each in info["differences"][:12]:
         yield f"differs  {clean(each['field'])}: {clean(each['base'], 60)} -> {clean(each['head'], 60)}"
     if info["mode"] == "exact" and info["exact"] and not info["exact"]["identical"] and not info["differences"]:
@@ -173,16 +174,16 @@ def _parting(info: Mapping[str, Any]) -> Iterator[str]:
     exact = info["exact"]
     if not exact or exact["identical"]:
         return
-    where = f" of pair {exact['pair']}" if len(info["pairs"]) > 1 else ""
-    yield f"{exact['requests_differ']:,} of {exact['requests']:,} requests{where} differ"
+    where = f" in pair {exact['pair']}" if len(info["pairs"]) > 1 else ""
+    yield f"{exact['requests_differ']:,} of {exact['requests']:,} requests differ"
     if exact["first_request"]:
         first = exact["first_request"]
         due = f", due at {option(first['scheduled_s'], 9)} s" if first.get("scheduled_s") is not None else ""
-        yield f"first request that differs: {first['request_id']}{due}: {_both(first)}"
+        yield f"first request that differs{where}: {first['request_id']}{due}: {_both(first)}"
     if exact["first_step"]:
         first = exact["first_step"]
         at = f", begun at {option(first['start_s'], 9)} s" if first.get("start_s") is not None else ""
-        yield f"first step that differs: {first['step']}{at}: {_both(first)}"
+        yield f"first step that differs{where}: {first['step']}{at}: {_both(first)}"
 
 
 def _both(first: Mapping[str, Any]) -> str:

@@ -33,7 +33,7 @@ def _cases(info: Mapping[str, Any]) -> Iterator[Case]:
 
 
 def _case(row: Mapping[str, Any], info: Mapping[str, Any]) -> Case:
-    name = ", ".join([row["metric"], *(f"{name} {value}" for name, value in row["point"].items())])
+    name = clean(f"{row['metric']}, {said.where(row)}" if row["point"] else row["metric"])
     if row["verdict"] == "regressed":
         bounds = said.bounds(row, info["alpha"])
         changed = f"{row['label']} {said.change(row)}{f' ({bounds})' if bounds else ''}"

@@ -11,6 +11,8 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from harness.compare import said
+
 Row = Mapping[str, Any]
 
 
@@ -84,7 +86,7 @@ def _ends(row: Row) -> tuple[float, float] | None:
 
 
 def _benchmark(row: Row, info: Mapping[str, Any]) -> str:
-    point = "".join(f", {name} {value}" for name, value in row["point"].items())
+    point = f", {said.where(row)}" if row["point"] else ""
     return f"{_workload(info)} on {info['head']['system'].get('backend', 'unknown')}{point}"
 
 

@@ -1,0 +1,274 @@
+"""The answer on pairs of runs: what is paired, refused, decided and warned of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness import slo
+from harness.compare import answer, gates, pairing
+from harness.compare.answer import Settings
+from harness.compare.pairing import Numbers, Pair
+
+NOISE = (1.0, 1.004, 0.997, 1.002, 0.999)
+
+
+@pytest.fixture
+def pairs(stored):
+    """Five pairs under a wall clock: every head slower by a factor, beside the noise of its run."""
+
+    def made(slower=1.0, **head):
+        return [
+            Pair(stored(seed, clock="wall"), stored(seed, slower=slower * noise, clock="wall", **head))
+            for seed, noise in enumerate(NOISE)
+        ]
+
+    return made
+
+
+def compared(pairs, **settings):
+    return answer.compare(pairs, Settings(**settings))
+
+
+def row(info, name):
+    return next(each for each in (*info["gates"], *info["shown"]) if each["metric"] == name)
+
+
+@pytest.mark.parametrize(
+    ("slower", "verdict", "code"), [(1.0, "equivalent", 0), (1.06, "regressed", 1), (0.9, "improved", 0)]
+)
+def test_a_slower_head_is_found_and_an_equal_one_is_not(pairs, slower, verdict, code):
+    """The reason why the command exists."""
+    info = compared(pairs(slower))
+
+    assert (info["verdict"], info["exit_code"], info["mode"]) == (verdict, code, "paired")
+    assert row(info, "tpot")["change_pct"] == pytest.approx(100 * (slower - 1), abs=0.5)
+    assert row(info, "tpot")["low_pct"] < row(info, "tpot")["change_pct"] < row(info, "tpot")["high_pct"]
+
+
+def test_too_noisy_pairs_decide_nothing_and_say_what_would(stored):
+    """'No significant difference' must not be sold as 'equal'."""
+    noisy = [
+        Pair(stored(seed, clock="wall"), stored(seed, slower=factor, clock="wall"))
+        for seed, factor in enumerate((1.0, 1.2, 0.85))
+    ]
+    info = compared(noisy)
+
+    assert (info["verdict"], info["exit_code"]) == ("inconclusive", 5)
+    assert row(info, "tpot")["mde_pct"] > 5 and row(info, "tpot")["pairs_needed"] > 3
+    assert "needs" in info["text"]
+
+
+def test_percentiles_and_attainment_are_shown_but_decide_nothing(pairs):
+    """They are too flat, or too wild, to wake anybody by default."""
+    info = compared(pairs(1.06))
+
+    assert {each["metric"] for each in info["gates"]} == {"tpot", "ttft", "failed"}
+    assert {"attainment", "goodput_rps", "p99:ttft"} <= {each["metric"] for each in info["shown"]}
+    assert all("verdict" not in each for each in info["shown"])
+
+
+def test_the_user_chooses_the_gates(pairs):
+    """A limit of 10 % lets a loss of 6 % pass."""
+    assert compared(pairs(1.06), gates=gates.parse("tpot=10%:20%"))["verdict"] == "equivalent"
+    assert compared(pairs(1.06), gates=gates.parse("e2e=1%:5%"))["verdict"] == "regressed"
+
+
+@pytest.mark.parametrize(
+    ("field", "changed"),
+    [
+        ("slo", {"slo": {"text": "ttft=9", "bounds": [], "goal": 0.9}}),
+        ("workload", {"workload": {"name": "code"}}),
+        ("model", {"backend": {"model": "other"}}),
+        ("hardware", {"host": {"cpu": "another", "cores": 8, "machine": "x86_64"}}),
+        ("schedule", {"schedule": {"sha256": "f" * 64, "requests": 60}}),
+        ("requests", {"schedule": {"sha256": None, "requests": 61}}),
+        ("backend", {"backend": {"backend": "openai"}}),
+        ("tool", {"source": {"tool": "vllm", "missing": []}}),
+        ("schema", {"schema": 1}),
+    ],
+)
+def test_what_is_not_comparable_is_refused_by_name(pairs, field, changed):
+    """A difference that comes from other traffic or another machine is nobody's regression."""
+    info = compared(pairs(1.06, **changed))
+
+    assert (info["verdict"], info["exit_code"], info["gates"]) == ("refused", 4, [])
+    assert field in {stop["field"] for stop in info["refused"]}
+    assert f"--allow-different {','.join(stop['field'] for stop in info['refused'])}" in info["text"]
+
+
+def test_an_allowed_difference_is_compared_and_told(pairs):
+    """Who asks for it gets it, with a warning in every output."""
+    info = compared(pairs(1.06, backend={"model": "other"}), allowed=frozenset({"model"}))
+
+    assert info["verdict"] == "regressed"
+    assert [each["field"] for each in info["allowed_differences"]] == ["model"]
+    assert "allowed-difference" in {each["code"] for each in info["warnings"]}
+
+
+def test_fewer_than_three_pairs_of_real_runs_are_refused(pairs):
+    """Two runs can look different by chance in every way."""
+    info = compared(pairs(1.06)[:2])
+
+    assert [stop["field"] for stop in info["refused"]] == ["pairs"]
+    assert compared(pairs(1.06)[:1], allowed=frozenset({"pairs"}))["verdict"] == "inconclusive"
+
+
+def test_runs_that_are_not_valid_end_the_comparison(pairs):
+    """A pair is never dropped in silence: the run that was late may be the one that was slow."""
+    made = pairs(1.06)
+    bad = replace(made[2].head, info={**made[2].head.info, "verdict": {"valid": False, "reasons": ["late"]}})
+    info = compared([*made[:2], replace(made[2], head=bad), *made[3:]])
+
+    assert (info["verdict"], info["exit_code"]) == ("invalid", 4)
+    assert info["pairs"][2]["reasons"] == ["head: late"]
+    assert "head: late" in info["text"]
+
+
+def test_a_killed_run_is_not_valid(pairs):
+    """Half a run is faster than a whole one."""
+    made = pairs()
+    info = compared([*made[:4], replace(made[4], head=replace(made[4].head, complete=False))])
+
+    assert info["verdict"] == "invalid"
+
+
+def test_both_runs_of_a_pair_are_cut_at_the_later_cut(pairs, stored):
+    """Otherwise the longer warm-up of one side would look like a faster server."""
+    at_s = float(stored(0).requests["scheduled_s"].to_numpy()[20])
+    made = pairs(1.0, warmup={"rule": "mser5", "at_s": at_s, "requests": 20})
+    info = compared(made)
+
+    assert [each["cut_s"] for each in info["pairs"]] == [at_s] * 5
+    assert [each["cut_s"] for each in compared(made, warmup="none")["pairs"]] == [0.0] * 5
+
+
+def test_another_slo_scores_both_sides_anew(pairs):
+    """The question of today is not the one that the runs were made for."""
+    strict = compared(pairs(), slo=slo.parse("ttft=1ms"))
+
+    assert strict["slo"] == "ttft=0.001"
+    assert row(strict, "attainment")["base"] == 0.0
+
+
+def test_overloaded_runs_are_told(pairs):
+    """Their means tell how long the run was."""
+    info = compared(pairs(1.0, verdict={"valid": True, "overloaded": True}))
+
+    assert "overloaded" in {each["code"] for each in info["warnings"]}
+
+
+def test_a_wild_pair_is_named_and_stays(stored):
+    """Removing what does not fit is how results are made up."""
+    factors = (1.0, 1.001, 0.999, 1.0005, 1.4)
+    wild = [Pair(stored(seed, clock="wall"), stored(seed, slower=f, clock="wall")) for seed, f in enumerate(factors)]
+    info = compared(wild)
+
+    assert any(w["code"] == "outlier" and "pair 5" in w["message"] for w in info["warnings"])
+    assert row(info, "tpot")["pairs"] == 5
+
+
+def test_a_warm_cache_on_one_side_is_told(pairs):
+    """A prefix cache that the first run filled makes the second one look fast."""
+    info = compared(pairs())
+    info["pairs"][0]["cached"] = {"base": 0.0, "head": 0.5}
+    from harness.compare.cautions import cautions
+
+    assert "cached-tokens" in {each["code"] for each in cautions(info, [], [])}
+
+
+def test_simulators_are_compared_exactly(stored):
+    """A simulator has no noise: the same run twice is equal, and one changed bit is a difference."""
+    same = compared([Pair(stored(0), stored(0, name="again"))])
+    worse = compared([Pair(stored(0), stored(0, slower=1.0000001))])
+
+    assert (same["verdict"], same["exact"]["identical"]) == ("equivalent", True)
+    assert (worse["verdict"], worse["exit_code"]) == ("regressed", 1)
+    assert worse["exact"]["requests_differ"] == 60
+    assert worse["exact"]["first_request"]["request_id"] == 0
+    assert worse["exact"]["first_request"]["column"] == "token_s"
+
+
+def test_seeds_that_contradict_one_another_are_decided_as_pairs(stored):
+    """Better for one traffic and worse for another is no regression yet."""
+    mixed = [Pair(stored(seed), stored(seed, slower=f)) for seed, f in enumerate((1.02, 0.98, 1.01, 0.99, 1.0))]
+
+    info = compared(mixed)
+
+    assert info["mode"] == "exact"
+    assert row(info, "tpot")["verdict"] == "equivalent"
+
+
+def test_runs_are_paired_by_what_was_sent(stored):
+    """Matching by name or order would compare the traffic of one seed with that of another."""
+    base = [stored(seed) for seed in (0, 1, 2)]
+    head = [stored(seed, name=f"head-{seed}") for seed in (2, 0, 3)]
+    matched = pairing.match(base, head)
+
+    assert [(str(p.base.path), str(p.head.path)) for p in matched.pairs] == [("run-0", "head-0"), ("run-2", "head-2")]
+    assert sorted(str(run.path) for run in matched.alone) == ["head-3", "run-1"]
+
+
+def test_every_point_of_a_sweep_is_compared_on_its_own(stored):
+    """A loss at a high rate must not be averaged away by the low ones."""
+    base = [stored(seed, rate=rate, clock="wall") for rate in (1.0, 2.0) for seed in range(3)]
+    head = [
+        stored(seed, rate=rate, clock="wall", slower=1.1 if rate == 2.0 else 1.0)
+        for rate in (1.0, 2.0)
+        for seed in range(3)
+    ]
+    info = compared(pairing.match(base, head).pairs)
+    verdicts = {each["point"]["rate"]: each["verdict"] for each in info["gates"] if each["metric"] == "tpot"}
+
+    assert verdicts == {"1.0": "equivalent", "2.0": "regressed"}
+
+
+def test_points_are_named_by_the_fewest_options(stored):
+    """A row headed by forty options cannot be read."""
+    runs = [
+        stored(0, rate=rate, spec={"rate": rate, "policy": policy, "kv": policy})
+        for rate, policy in ((1.0, "a"), (2.0, "a"), (1.0, "b"), (2.0, "b"))
+    ]
+    heads = [replace(run, path=Path(f"other-{i}")) for i, run in enumerate(runs)]
+
+    assert {tuple(pair.point) for pair in pairing.match(runs, heads).pairs} == {("kv", "rate")}
+
+
+def test_searches_are_compared_seed_by_seed():
+    """The traffic of a seed moves its capacity by 4 %; on the same seed two searches agree to 0.2 %."""
+    base = [Numbers(Path("a"), {"capacity_rps": 2.0 + 0.1 * seed}, {"clock": "virtual"}, seed) for seed in range(8)]
+    head = [replace(each, values={"capacity_rps": 0.95 * each.values["capacity_rps"]}) for each in base]
+    info = compared(pairing.match(base, head).pairs)
+
+    assert row(info, "capacity_rps")["verdict"] == "regressed"
+    assert row(info, "capacity_rps")["change_pct"] == pytest.approx(-5.0)
+    assert "capacity_rps fell by 5%" in info["text"]
+
+
+def test_numbers_that_commands_printed_are_compared():
+    """Any program that prints a number can be gated."""
+    pairs = [
+        Pair(Numbers(Path("a"), {"took_ms": 10.0}), Numbers(Path("b"), {"took_ms": 11.0 + 0.01 * i})) for i in range(5)
+    ]
+
+    assert compared(pairs, gates=gates.parse("took_ms=2%:5%", free=True))["verdict"] == "regressed"
+    assert compared(pairs)["verdict"] == "inconclusive"
+
+
+def test_everything_recorded_that_differs_is_listed(stored):
+    """Who sees a difference asks first what was changed."""
+    changed = {"versions": {"bench": "0.2.0"}, "backend": {"backend": "sim", "policy": "orca", "model": "opt-13b"}}
+    base = stored(0, backend={"backend": "sim", "policy": "vllm-v0", "model": "opt-13b"})
+    info = compared([Pair(base, stored(0, **changed))])
+
+    assert {(d["field"], d["base"], d["head"]) for d in info["differences"]} == {
+        ("policy", "vllm-v0", "orca"),
+        ("version of bench", "0.1.0", "0.2.0"),
+    }
+
+
+def test_no_pairs_at_all_are_refused():
+    """Nothing compared is not equivalent."""
+    assert compared([])["exit_code"] == 4

@@ -1,0 +1,82 @@
+"""Quantities and gates: names, scales and directions, and what is said to who mistypes them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from harness.compare import gates
+from harness.errors import UsageError
+
+
+def test_a_loss_is_positive_in_either_direction():
+    """A sign turned the wrong way round would call every improvement a regression."""
+    assert gates.quantity("tpot").loss(1.0, 1.1) == pytest.approx(math.log(1.1))
+    assert gates.quantity("goodput_rps").loss(1.0, 0.9) == pytest.approx(-math.log(0.9))
+    assert gates.quantity("failed").loss(0.0, 0.01) == 0.01
+    assert gates.quantity("attainment").loss(0.9, 0.8) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("name", ["tpot", "goodput_rps", "failed", "attainment", "p99:ttft"])
+def test_percent_and_loss_are_inverse(name):
+    """A limit of 5 % that is held against 5.3 % would not be the one that was asked for."""
+    quantity = gates.quantity(name)
+
+    assert quantity.loss_pct(quantity.loss_of(0.05)) == pytest.approx(5.0)
+
+
+def test_a_change_keeps_the_sign_of_the_quantity():
+    """'Goodput -5.6 %' is a loss, 'TPOT +5.6 %' too."""
+    goodput, tpot = gates.quantity("goodput_rps"), gates.quantity("tpot")
+
+    assert goodput.change_pct(goodput.loss_of(0.056)) == pytest.approx(-5.6)
+    assert tpot.change_pct(tpot.loss_of(0.056)) == pytest.approx(5.6)
+
+
+def test_who_cannot_be_measured_any_more_is_worse_than_anybody():
+    """A candidate that never answers has no TPOT; that must not read as 'no difference'."""
+    tpot, goodput = gates.quantity("tpot"), gates.quantity("goodput_rps")
+
+    assert tpot.loss(0.03, None) == math.inf
+    assert tpot.loss(None, 0.03) == -math.inf
+    assert goodput.loss(2.0, 0.0) == math.inf
+    assert goodput.loss(0.0, 0.0) == 0.0
+    assert tpot.loss(None, None) is None
+
+
+def test_gates_are_read():
+    """The grammar of --gate: shares in percent or plain, a name alone takes its defaults."""
+    found = gates.parse("tpot=1%:3%, p99:ttft=0.1:20%,failed,latency_ms=2%:5%:lower,score=1%:higher")
+
+    assert [g.quantity.name for g in found] == ["tpot", "p99:ttft", "failed", "latency_ms", "score"]
+    assert [(g.min_effect, g.must_detect) for g in found] == [
+        (0.01, 0.03), (0.1, 0.2), (0.005, 0.005), (0.02, 0.05), (0.01, 0.01),
+    ]  # fmt: skip
+    assert [g.quantity.better for g in found] == ["lower", "lower", "lower", "lower", "higher"]
+
+
+def test_the_direction_of_foreign_numbers_is_read_from_their_names():
+    """A command that prints requests per second wants more of it, one that prints milliseconds less."""
+    names = ["tok_per_s", "request_throughput", "mean_ttft_ms", "capacity_rps at 99%"]
+
+    assert [gates.quantity(name).better for name in names] == ["higher", "higher", "lower", "higher"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("tpo=1%:2%", "Did you mean 'tpot'"),
+        ("tpot=5%:2%", "must be found"),
+        ("tpot=x:2%", "'x' is no share"),
+        ("tpot=0%:0%", "above 0"),
+        ("tpot=200%:300%", "no share"),
+        ("=1%", "no name"),
+        ("tpot,tpot", "given twice"),
+        ("p42:ttft=1%:2%", "No quantity to gate named 'p42:ttft'"),
+    ],
+)
+def test_a_wrong_gate_is_answered(text, told):
+    """A gate that is silently dropped is a gate that never fires."""
+    with pytest.raises(UsageError, match=told.replace("(", r"\(")):
+        gates.parse(text)
