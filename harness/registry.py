@@ -34,6 +34,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "metrics": "harness.metrics",
         "profiles": "harness.profiles",
         "reports": "reports",
+        "results": "harness.results",
     }
 )
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",

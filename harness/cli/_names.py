@@ -30,6 +30,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "metrics": "--slo NAME=SECONDS",
         "profiles": "bench slo RUN --profile NAME",
         "reports": "bench report --format NAME",
+        "results": "bench report FILE, bench slo FILE, bench compare FILE FILE",
     }
 )
 """Kind -> how its members are used."""

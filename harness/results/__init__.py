@@ -1,6 +1,7 @@
 """Stored runs, whoever wrote them: our run folders, folders of those, and the result files of other tools.
 
-Each other file here reads the results of one tool, and is found by what stands in a file, not by the file's name.
+Each file here without a leading underscore reads the results of one tool, which are known by what stands in a file,
+not by the file's name.
 """
 
 from __future__ import annotations
@@ -11,24 +12,35 @@ from typing import TYPE_CHECKING
 
 from harness.errors import UsageError
 from harness.folder import load
-from harness.results._folders import runs_below
+from harness.results import _foreign
+from harness.results._folders import run_folders, runs_below
 
 if TYPE_CHECKING:
     from harness.folder import Run
 
-__all__ = ["open"]
+__all__ = ["is_foreign", "open", "run_folders"]
 
 
 def open(path: str | os.PathLike[str]) -> list[Run]:  # noqa: A001  # read as results.open
-    """The runs at `path`: of a run folder one, of a folder of runs all below it in the order of their names.
+    """The runs at `path`: of a run folder one, of another tool's file those it tells of, of a folder all below it.
 
-    Raises UsageError, naming what was looked for, where there is none.
+    Runs come in the order of their names. Raises UsageError, naming what was looked for, where there is none.
     """
     path = Path(path)
+    if path.is_file() and path.name != "run.json":
+        return _foreign.of_file(path)
     folder = path.parent if path.name == "run.json" else path
     if (folder / "run.json").exists() or not folder.is_dir():
         return [load(folder)]
-    found = [load(each) for each in runs_below(folder)]
+    found = [*map(load, runs_below(folder)), *_foreign.below(folder)]
     if not found:
-        raise UsageError(f"No run in '{path}' or below it; name what 'bench run --out' or 'bench sweep --out' wrote.")
+        raise UsageError(
+            f"No run in '{path}' or below it; name what 'bench run --out' or 'bench sweep --out' wrote, or a file of "
+            f"results of {', '.join(_foreign.tools())}."
+        )
     return found
+
+
+def is_foreign(run: Run) -> bool:
+    """Whether a run was read from a file of another tool."""
+    return "source" in run.info

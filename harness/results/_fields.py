@@ -1,0 +1,73 @@
+"""Fields of foreign JSON as the types they should have; what is no number is None, never a guess."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.api import Bound, Slo
+
+
+def number(value: object) -> float | None:
+    """A finite number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def count(value: object) -> int:
+    """A number of tokens or requests; 0 where there is none."""
+    found = number(value)
+    return 0 if found is None or found < 0 else round(found)
+
+
+def text(value: object) -> str | None:
+    """A text with something in it."""
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def part(of: object, *names: str) -> Mapping[str, Any]:
+    """A nested object; empty where it is missing."""
+    for name in names:
+        of = of.get(name) if isinstance(of, Mapping) else None
+    return of if isinstance(of, Mapping) else {}
+
+
+def items(value: object) -> Sequence[Any]:
+    """A list; empty where it is missing."""
+    return value if isinstance(value, list) else []
+
+
+def stamps(first_s: float, gaps_s: object) -> npt.NDArray[np.float64]:
+    """Times of token events from the first one and the gaps after it. Raises TypeError for gaps that are no list."""
+    if not isinstance(gaps_s, list):
+        raise TypeError(f"the gaps between tokens must be a list, got {gaps_s!r:.40}")
+    return first_s + np.concatenate([[0.0], np.cumsum(np.asarray(gaps_s, np.float64))])
+
+
+def scaled(values: Mapping[str, Any], names: Mapping[str, str], scale: float = 1.0) -> dict[str, float]:
+    """The numbers under our names, in seconds; `names` holds theirs by ours."""
+    found = {ours: number(values.get(theirs)) for ours, theirs in names.items()}
+    return {ours: value * scale for ours, value in found.items() if value is not None}
+
+
+def last_line(words: object) -> str | None:
+    """The last line of an error, which is what a Python traceback is about; None of no words."""
+    lines = str(words or "").strip().splitlines()
+    return lines[-1].strip()[:500] if lines else None
+
+
+def spread(output_tokens: int, events: int) -> list[int]:
+    """Tokens of each event where only their sum is told: as even as can be, the earlier ones more."""
+    each, more = divmod(output_tokens, events) if events else (0, 0)
+    return [each + (i < more) for i in range(events)]
+
+
+def objective(bounds: Mapping[str, Any], names: Mapping[str, str], scale: float = 1.0) -> Slo:
+    """The SLO that a tool was given; `names` holds our metrics by theirs."""
+    found = [(ours, number(bounds.get(theirs))) for theirs, ours in names.items()]
+    return Slo(tuple(Bound(metric, limit * scale) for metric, limit in found if limit is not None))

@@ -1,0 +1,100 @@
+"""Files of other tools: whose they are, which belong together, and the runs that they tell of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness import registry
+from harness.errors import UsageError
+from harness.results._documents import documents
+from harness.results._folders import folders
+from harness.results._told import Told, as_run
+
+if TYPE_CHECKING:
+    from harness.folder import Run
+
+_ENDS = (".json", ".jsonl")
+
+
+class Reader(Protocol):
+    """What reads the results of one tool. `beside` (which may be left out) are the names of the files of one run."""
+
+    def recognizes(self, values: Sequence[Any]) -> bool:
+        """Whether these JSON values are results of the tool."""
+        ...
+
+    def told(self, values: Sequence[Any]) -> Iterator[Told]:
+        """The runs that they tell of."""
+        ...
+
+
+def tools() -> list[str]:
+    """Names of the tools whose results can be read."""
+    return registry.names("results")
+
+
+def of_file(path: Path) -> list[Run]:
+    """The runs of a file, and of those that stand beside it and belong to it. Raises UsageError where nobody's."""
+    values = documents(path)
+    reader = _reader(values)
+    if reader is None:
+        raise UsageError(
+            f"'{path}' holds no results that bench knows. It reads those of {', '.join(tools())}, and the folders that "
+            "'bench run --out' writes; name one of these."
+        )
+    for other in _beside(reader):
+        if other != path.name and (path.parent / other).is_file():
+            more = documents(path.parent / other)
+            values = [*values, *more] if reader.recognizes(more) else values
+    return _runs(reader, values, path)
+
+
+def below(folder: Path) -> Iterator[Run]:
+    """The runs of all files below a folder that are results of other tools; other files are passed over."""
+    for at, names in folders(folder):
+        if "run.json" in names:
+            continue
+        done: set[str] = set()
+        for name in (n for n in names if n.endswith(_ENDS)):
+            values = _readable(at / name)
+            reader = None if values is None else _reader(values)
+            if reader is None or name in done:
+                continue
+            others = [other for other in _beside(reader) if other in names]
+            if name in others or not others:
+                done.update(others)
+                yield from of_file(at / name)
+
+
+def _readable(path: Path) -> list[Any] | None:
+    try:
+        return documents(path)
+    except UsageError:
+        return None
+
+
+def _reader(values: Sequence[Any]) -> Reader | None:
+    made: Iterator[Reader] = (registry.make("results", name) for name in tools())
+    return next((reader for reader in made if reader.recognizes(values)), None)
+
+
+def _beside(reader: Reader) -> Sequence[str]:
+    return getattr(reader, "beside", ())
+
+
+def _runs(reader: Reader, values: Sequence[Any], path: Path) -> list[Run]:
+    try:
+        told = list(reader.told(values))
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
+        name = type(reader).__name__.lower()
+        raise UsageError(
+            f"'{path}' looks like results of {name}, but cannot be read ({type(error).__name__}: {error}); "
+            "let the tool write it again, or report this with the version of the tool."
+        ) from error
+    several = len(told) > 1
+    return [
+        as_run(one, path, f"{path.name} ({i} of {len(told)})" if several else path.name)
+        for i, one in enumerate(told, 1)
+    ]

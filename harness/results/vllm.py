@@ -1,0 +1,92 @@
+"""Results of `vllm bench serve --save-result`: JSON, with a row per request where it was run with --save-detailed.
+
+Source: vllm-project/vllm, vllm/benchmarks/serve.py (0.33). Latencies count from sending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.results._fields import count, items, last_line, number, scaled, spread, stamps, text
+from harness.results._told import Answer, Json, Stamps, Told
+
+_STATISTICS = {"mean": "mean", "std": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
+
+
+@dataclass(frozen=True, slots=True)
+class Vllm:
+    """One object, or several one below the other (--append-result), each a run."""
+
+    def recognizes(self, values: Sequence[Any]) -> bool:
+        """Whether every value is such a result."""
+        return all(
+            isinstance(v, Mapping) and {"request_throughput", "mean_ttft_ms", "backend"} <= v.keys()
+            and "total_output_tokens_retokenized" not in v for v in values
+        )  # fmt: skip
+
+    def told(self, values: Sequence[Any]) -> Iterator[Told]:
+        """A run per value."""
+        for value in values:
+            detailed = all(items(value.get(name)) for name in ("ttfts", "itls", "start_times"))
+            answers = [*_answers(value)] if detailed else []
+            rate = number(value.get("request_rate"))
+            yield Told(
+                tool="vllm",
+                answers=answers,
+                model=text(value.get("model_id")),
+                started=text(value.get("date")),
+                rate_rps=rate,
+                closed=rate is None and number(value.get("max_concurrency")) is not None,
+                per_request=detailed,
+                missing=frozenset({"scheduled_s", *(["token_n"] if any(_uneven(a) for a in answers) else [])}),
+                aggregates=_aggregates(value),
+            )
+
+
+def _answers(value: Json) -> Iterator[Answer]:
+    rows = [items(value.get(name)) for name in
+            ("start_times", "ttfts", "itls", "input_lens", "output_lens", "errors")]  # fmt: skip
+    lengths = {len(row) for row in rows[:5]}
+    if len(lengths) > 1:
+        rows = [row[: min(lengths)] for row in rows]
+    errors = [*rows[5], *[""] * (len(rows[0]) - len(rows[5]))]
+    for start_s, ttft_s, gaps_s, prompt, output, error in zip(*rows[:5], errors, strict=False):
+        failed = bool(error) or count(output) == 0
+        token_s: Stamps = [] if failed else stamps(start_s + ttft_s, gaps_s)
+        yield Answer(
+            sent_s=number(start_s),
+            token_s=token_s,
+            token_n=None if len(token_s) == count(output) else _counts(count(output), len(token_s)),
+            prompt_tokens=count(prompt),
+            output_tokens=0 if failed else count(output),
+            status="error" if failed else "ok",
+            error=last_line(error) or ("no token came" if failed else None),
+        )
+
+
+def _counts(output_tokens: int, events: int) -> list[int]:
+    """Tokens of each event: the last of one too many is the chunk that ends an answer without text."""
+    return [*[1] * output_tokens, 0] if events == output_tokens + 1 else spread(output_tokens, events)
+
+
+def _uneven(answer: Answer) -> bool:
+    return answer.status == "ok" and len(answer.token_s) not in (answer.output_tokens, answer.output_tokens + 1)
+
+
+def _aggregates(value: Json) -> dict[str, Any]:
+    ours = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": "e2el"}
+    found: dict[str, Any] = {
+        name: numbers for name, theirs in ours.items()
+        if (numbers := scaled(value, {k: f"{v}_{theirs}_ms" for k, v in _STATISTICS.items()}, 1e-3))
+    }  # fmt: skip
+    return found | {
+        "throughput_rps": number(value.get("request_throughput")),
+        "goodput_rps": number(value.get("request_goodput")),
+        "output_tps": number(value.get("output_throughput")),
+        "completed": count(value.get("completed")),
+        "failed": count(value.get("failed")),
+        "output_tokens": count(value.get("total_output_tokens")),
+        "duration_s": number(value.get("duration")),
+    }

@@ -1,0 +1,228 @@
+"""Result files of other tools, written by the tools themselves, tell here what they tell there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness import results, slo
+from harness.errors import UsageError
+from harness.measure import metrics, sample, succeeded
+from harness.missing import missing
+
+FILES = Path(__file__).resolve().parents[1] / "golden" / "results"
+SENT = {"ttft": "ttft_sent", "tpot": "tpot", "itl": "itl"}
+"""What all tools call by one word, and our metric that counts as they do."""
+
+ROUND_TRIPS = {
+    "vllm-detailed.json": ("ttft", "tpot", "itl"),
+    "sglang-detailed.jsonl": ("ttft", "itl"),  # its TPOT runs to the end of the stream
+    "guidellm.json": ("ttft", "tpot"),
+    "aiperf": ("ttft", "tpot", "itl"),
+    "inference-perf": ("ttft", "tpot"),  # its ITL has a zero for each token that shares a chunk
+}
+
+
+@pytest.fixture
+def told():
+    """The only run of a file."""
+
+    def one(name):
+        (run,) = results.open(FILES / name)
+        return run
+
+    return one
+
+
+@pytest.fixture
+def changed(tmp_path):
+    """A copy of a file whose JSON was changed."""
+
+    def copy(name, change):
+        value = json.loads((FILES / name).read_text())
+        change(value)
+        (tmp_path / Path(name).name).write_text(json.dumps(value))
+        return tmp_path / Path(name).name
+
+    return copy
+
+
+@pytest.mark.parametrize(("name", "words"), ROUND_TRIPS.items())
+def test_the_rows_give_the_aggregates_that_the_tool_wrote(told, name, words):
+    """A number would change by being carried over from another tool."""
+    run = told(name)
+    nearest = "closest_observation" if name == "guidellm.json" else "linear"  # guidellm does not interpolate
+    quantiles = ["p50"] if nearest != "linear" else ["p50", "p90", "p99"]
+    for word in words:
+        theirs = run.info["aggregates"][word]
+        ours = sample(metrics()[SENT[word]], run.requests, succeeded(run.requests))
+
+        assert theirs["mean"] == pytest.approx(ours.mean(), rel=1e-6), word
+        for q in quantiles:
+            assert theirs[q] == pytest.approx(np.quantile(ours, float(q[1:]) / 100), rel=1e-6), (word, q)
+
+
+@pytest.mark.parametrize("name", ROUND_TRIPS)
+def test_every_request_is_there_the_failed_ones_too(told, name):
+    """A tool's failures would be lost on the way, and goodput would rise."""
+    run = told(name)
+    aggregates, counts = run.info["aggregates"], run.info["summary"]["status"]
+    tokens = 176 if name == "inference-perf" else aggregates["output_tokens"]  # its own tokenizer counts twice as many
+
+    assert aggregates["completed"] == counts["ok"]
+    assert aggregates["failed"] == counts["error"] >= 1
+    assert 12 == run.requests.num_rows
+    assert tokens == run.requests["output_tokens"].to_numpy()[succeeded(run.requests)].sum()
+    assert run.info["verdict"]["valid"], run.info["verdict"]["text"]
+
+
+def test_goodput_of_vllm_is_found_again(told):
+    """The SLO that a user knows from vLLM would score differently here, for a reason nobody could name."""
+    run = told("vllm-detailed.json")
+    scored = slo.score(run.requests, slo.parse("ttft=40ms,tpot=6ms"))
+    good = run.info["aggregates"]["goodput_rps"] * run.info["aggregates"]["duration_s"]
+
+    assert good == pytest.approx(scored.met.sum(), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sglang-detailed.jsonl", "aiperf"])
+def test_the_slo_that_the_tool_was_given_is_judged_at_once(told, name):
+    """The bounds would have to be typed a second time, perhaps in another unit."""
+    run = told(name)
+
+    assert "ttft=0.04,tpot=0.006" == run.info["summary"]["slo"]
+    assert run.info["aggregates"]["attainment"] == run.info["summary"]["attainment"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("vllm-detailed.json", {"scheduled_s", "lateness"}),
+        ("sglang-detailed.jsonl", {"scheduled_s", "sent_s", "lateness"}),
+        ("guidellm.json", {"itl", "itl_p99", "token_n"}),
+        ("aiperf", set()),
+        ("inference-perf", {"scheduled_s", "lateness"}),
+    ],
+)
+def test_what_a_file_cannot_tell_is_said_and_has_no_value(told, name, expected):
+    """A made-up lateness of 0 ms would pass for a measured one."""
+    run = told(name)
+    measured = run.info["summary"]["metrics"]
+    warned = [w["code"] for w in run.info["warnings"]]
+
+    assert expected == missing(run.requests) == set(run.info["source"]["missing"])
+    assert all(measured[m]["n"] == 0 for m in expected & set(measured))
+    assert ("scheduled_s" in expected) == ("from-sending" in warned)
+
+
+def test_a_bound_on_what_is_not_there_is_refused(told):
+    """Every request of guidellm would keep any bound on ITL."""
+    with pytest.raises(UsageError, match="cannot tell 'itl'"):
+        slo.score(told("guidellm.json").requests, slo.parse("itl=0.001"))
+
+
+def test_without_a_time_axis_there_are_no_rates(told):
+    """SGLang's file would give a goodput per second of nothing."""
+    summary = told("sglang-detailed.jsonl").info["summary"]
+
+    assert (None, None, None) == (summary["throughput_rps"], summary["goodput_rps"], summary["window_s"])
+
+
+def test_aggregates_are_shown_and_never_scored(told):
+    """A file without requests would give an attainment of nothing."""
+    run = told("vllm-aggregate.json")
+    info = run.info
+
+    assert 0 == run.requests.num_rows
+    assert not info["source"]["per_request"]
+    assert 12 == info["summary"]["requests"]
+    assert info["aggregates"]["ttft"]["p99"] == info["summary"]["metrics"]["ttft"]["p99"]
+    assert "--save-detailed" in info["verdict"]["text"]
+    assert not info["verdict"]["valid"]
+
+
+def test_a_tokenizer_of_the_client_that_counts_differently_is_told(told):
+    """TPOT would be halved by a wrong tokenizer, and the SLO kept by it."""
+    notes = told("inference-perf").info["source"]["notes"]
+
+    assert "counted 176 output tokens where the server counted 88" in notes[0]
+
+
+def test_files_that_belong_together_are_one_run(tmp_path):
+    """The aggregates of aiperf would count as a second run without requests."""
+    shutil.copytree(FILES / "aiperf", tmp_path / "a")
+    by_folder, by_line = results.open(tmp_path), results.open(tmp_path / "a" / "profile_export.jsonl")
+    alone = tmp_path / "renamed.jsonl"
+    shutil.copy(FILES / "aiperf" / "profile_export.jsonl", alone)
+    (by_itself,) = results.open(alone)
+
+    assert [12] == [run.requests.num_rows for run in by_folder] == [run.requests.num_rows for run in by_line]
+    assert "0.13.0" == by_folder[0].info["source"]["version"]
+    assert 12 == by_itself.requests.num_rows
+    assert by_itself.info["source"]["version"] is None
+
+
+def test_runs_appended_to_one_file_are_several(tmp_path, told):
+    """`vllm bench serve --append-result` would be no JSON, or the last run would win."""
+    text = (FILES / "vllm-detailed.json").read_text()
+    (tmp_path / "all.json").write_text(text.strip() + "\n" + text)
+    runs = results.open(tmp_path / "all.json")
+
+    assert ["all.json (1 of 2)", "all.json (2 of 2)"] == [run.info["source"]["name"] for run in runs]
+    assert runs[0].info["schedule"]["sha256"] == runs[1].info["schedule"]["sha256"]
+
+
+def test_tokens_that_share_an_event_are_told_as_missing(changed):
+    """With speculation vLLM writes fewer gaps than tokens; which event carried how many is not in the file."""
+
+    def shared(value):
+        value["output_lens"] = [2 * n for n in value["output_lens"]]
+
+    (run,) = results.open(changed("vllm-detailed.json", shared))
+    first = run.requests.slice(0, 1).to_pylist()[0]
+
+    assert "token_n" in missing(run.requests)
+    assert 16 == first["output_tokens"] == sum(first["token_n"])
+    assert run.info["verdict"]["valid"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{}", "holds no results that bench knows"),
+        ('{"a": ', "is not JSON"),
+        ("", "is empty"),
+        ("[" * 100_000, "is not JSON"),
+        ("\x00\x01", "is not JSON"),
+        ("time,value\n1,2\n", "is not JSON"),
+    ],
+)
+def test_a_file_of_something_else_is_refused_in_words(tmp_path, text, said):
+    """A traceback would be the answer to a wrong file name."""
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UsageError, match=said):
+        results.open(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v.update(ttfts=["fast"] * 12),
+        lambda v: v.update(itls=[3] * 12),
+        lambda v: v.update(start_times=[None] * 12),
+    ],
+)
+def test_a_damaged_file_ends_in_a_sentence(changed, change):
+    """A field of the wrong kind would end in a traceback."""
+    with pytest.raises(UsageError, match="looks like results of vllm"):
+        results.open(changed("vllm-detailed.json", change))
+
+
+@pytest.mark.parametrize("change", [lambda v: v.update(input_lens=[]), lambda v: v.update(errors=None)])
+def test_a_file_with_less_in_it_is_read_as_far_as_it_goes(changed, change):
+    """A version of a tool that writes a field less could not be read at all."""
+    assert 1 == len(results.open(changed("vllm-detailed.json", change)))
