@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.metrics._lists import ratio
+from harness.metrics._lists import Lists, ratio
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -25,7 +25,8 @@ class Events:
 
     `due_s` is `scheduled_s`; `opened_s` the first event of any kind, such as a chunk with nothing but a role; `end_s`
     when it ended. `tokens` are those that the server counted, `first_tokens` those of the first event.
-    `cut_off` was given up by the client. The measured part of the run begins at `start_s`.
+    `cut_off` was given up by the client. The measured part of the run begins at `start_s`. `gaps` has the gaps between
+    tokens of each request that ended well, those of one event 0; None where nobody asked for them.
     """
 
     ok: Mask
@@ -39,6 +40,7 @@ class Events:
     tokens: Floats
     first_tokens: Floats
     start_s: float = 0.0
+    gaps: Lists | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

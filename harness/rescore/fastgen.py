@@ -6,7 +6,7 @@ Source: deepspeedai/DeepSpeedExamples, benchmarks/inference/mii/src/plot_effecti
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,8 +14,10 @@ import numpy.typing as npt
 from harness.errors import UsageError
 from harness.metrics._lists import gap_lists, lists, number
 from harness.rescore.walk import worst_lag, worst_moving_average
-from harness.slo import Seen
 from harness.spec import build, parse, text_of
+
+if TYPE_CHECKING:
+    from harness.slo import Seen
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from harness.measure import first_last
 from harness.metrics._lists import number
@@ -20,6 +19,8 @@ from harness.rescore.walk import events_of
 from harness.slo import BoundScore, Score, Seen, score
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from harness.api import Slo
 
 Floats: TypeAlias = npt.NDArray[np.float64]

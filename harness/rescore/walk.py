@@ -6,12 +6,15 @@ over places, the arithmetic over requests, in the order in which a loop over one
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.metrics._lists import Lists, gap_lists, lists
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -102,9 +105,9 @@ def token_gaps(table_lists: Lists, counts: Ints) -> Lists:
     return gap_lists(Lists(ends[table_lists.offsets], np.repeat(table_lists.values, counts)))
 
 
-def events_of(piece: object) -> tuple[Lists, Ints]:
+def events_of(piece: pa.Table) -> tuple[Lists, Ints]:
     """Token times of a piece of the requests table, and (events,) how many tokens each event carried."""
-    return lists(piece, "token_s"), lists(piece, "token_n").values.astype(np.int64)  # type: ignore[arg-type]  # a pa.Table, which has no types
+    return lists(piece, "token_s"), lists(piece, "token_n").values.astype(np.int64)
 
 
 def _by_length(rows: Lists) -> tuple[Ints, Ints]:

@@ -1,0 +1,156 @@
+"""Requests of a run in groups: by class, turn, length, prefix, part of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.errors import no_such
+from harness.metrics._lists import number
+from harness.slo import UNTAGGED
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness.rescore.reading import Source
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Grouping: TypeAlias = tuple[Ints, list[str]]
+"""(requests,) the number of the group of each request, and the names of the groups."""
+
+TENTHS = 10
+MOST = 20
+"""Groups that are shown apart; the others, which have fewer requests, stand together."""
+
+
+def check(by: str) -> str:
+    """The name of a grouping. Raises UsageError for one that is not known."""
+    name = by.strip().lower()
+    if name not in GROUPINGS:
+        raise no_such("grouping", by.strip(), GROUPINGS)
+    return name
+
+
+def grouped(source: Source, by: str) -> Grouping:
+    """The groups of a run."""
+    return GROUPINGS[check(by)](source)
+
+
+def _classes(source: Source) -> Grouping:
+    found = source.seen.classes()
+    if found is None:
+        return np.zeros(len(source.table), np.int64), [UNTAGGED] * min(1, len(source.table))
+    codes, names = found
+    order = sorted(range(len(names)), key=names.__getitem__)
+    return np.argsort(order)[codes], [names[i] for i in order]
+
+
+def _turns(source: Source) -> Grouping:
+    return _each_value(number(source.table, "turn") + 1, lambda turn: f"turn {turn:.0f}")
+
+
+def _replicas(source: Source) -> Grouping:
+    return _each_value(number(source.table, "replica"), lambda replica: f"replica {replica:.0f}")
+
+
+def _prompts(source: Source) -> Grouping:
+    return _tenths(number(source.table, "prompt_tokens"), "tokens")
+
+
+def _outputs(source: Source) -> Grouping:
+    return _tenths(number(source.table, "output_tokens_asked"), "tokens")
+
+
+def _cached(source: Source) -> Grouping:
+    share = number(source.table, "cached_tokens") / np.maximum(number(source.table, "prompt_tokens"), 1)
+    place = np.where(np.isnan(share), 3, np.where(share <= 0, 0, np.where(share < 0.5, 1, 2))).astype(np.int64)
+    return _used(place, ["nothing cached", "under half cached", "half or more cached", "not known"])
+
+
+def _times(source: Source) -> Grouping:
+    """Ten parts of the run that last equally long."""
+    due_s = number(source.table, "scheduled_s")
+    if not len(due_s):
+        return np.empty(0, np.int64), []
+    edges = np.linspace(due_s.min(), due_s.max(), TENTHS + 1)
+    place = np.clip(np.searchsorted(edges, due_s, side="right") - 1, 0, TENTHS - 1)
+    return _used(place, [f"{a:.6g} to {b:.6g} s" for a, b in zip(edges[:-1], edges[1:], strict=True)])
+
+
+def _prefixes(source: Source) -> Grouping:
+    """By the first block of a prompt that others have too, as the schedule names it."""
+    schedule = source.schedule()
+    if schedule is None:
+        return np.zeros(len(source.table), np.int64), ["not known"] * min(1, len(source.table))
+    first = _first_blocks(schedule)
+    ids = schedule["id"].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    place = np.searchsorted(ids[order], source.table["request_id"].to_numpy())
+    block = first[order][np.minimum(place, len(ids) - 1)]
+    known, code, count = np.unique(block, return_inverse=True, return_counts=True)
+    alone = (count == 1) | (known < 0)
+    shared = np.where(alone[code], np.nan, block)
+    return _each_value(shared, lambda value: f"prefix {value:.0f}", without="no shared prefix")
+
+
+def _first_blocks(schedule: pa.Table) -> Ints:
+    """(rows,) the first prefix id, -1 where there is none."""
+    column = schedule["prefix_ids"].combine_chunks()
+    offsets, values = column.offsets.to_numpy(), column.values.to_numpy()
+    first = np.full(len(schedule), -1, np.int64)
+    filled = np.diff(offsets) > 0
+    first[filled] = values[offsets[:-1][filled]]
+    return first
+
+
+GROUPINGS: Mapping[str, Callable[[Source], Grouping]] = MappingProxyType(
+    {
+        "class": _classes,
+        "turn": _turns,
+        "prompt": _prompts,
+        "output": _outputs,
+        "prefix": _prefixes,
+        "cached": _cached,
+        "replica": _replicas,
+        "time": _times,
+    }
+)
+"""What `--by` can name."""
+
+
+def _tenths(values: Floats, unit: str) -> Grouping:
+    """Groups of about a tenth each; equal values stay together, so that there may be fewer."""
+    if not len(values):
+        return np.empty(0, np.int64), []
+    inner = np.quantile(values, np.arange(1, TENTHS) / TENTHS, method="inverted_cdf")
+    edges = np.unique(inner)
+    place = np.searchsorted(edges, values)
+    return _used(place, [_between(values[place == i], unit) for i in range(len(edges) + 1)])
+
+
+def _between(values: Floats, unit: str) -> str:
+    if not len(values):
+        return ""
+    low, high = f"{values.min():,.0f}", f"{values.max():,.0f}"
+    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+
+
+def _each_value(values: Floats, name: Callable[[float], str], *, without: str = "not known") -> Grouping:
+    """A group per value, the most frequent ones; the others together, and those without a value."""
+    known, count = np.unique(values[~np.isnan(values)], return_counts=True)
+    shown = np.sort(known[np.argsort(-count, kind="stable")][:MOST])
+    place = np.searchsorted(shown, values)
+    inside = np.isin(values, shown)
+    place = np.where(inside, place, np.where(np.isnan(values), len(shown) + 1, len(shown))).astype(np.int64)
+    return _used(place, [*(name(v) for v in shown), "others", without])
+
+
+def _used(place: Ints, names: list[str]) -> Grouping:
+    """The same without groups that nobody is in."""
+    there = np.bincount(place, minlength=len(names)) > 0
+    return (np.cumsum(there) - 1)[place].astype(np.int64), [n for n, used in zip(names, there, strict=True) if used]

@@ -1,0 +1,48 @@
+"""Capacities that a search has found for the very SLO that a run is scored under: they stand in the same folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.api import Slo
+from harness.slo import restored
+
+if TYPE_CHECKING:
+    from harness.rescore.objectives import Objective
+    from harness.rescore.reading import Source
+
+UP = 4
+"""Folders above a run in which a search that made it may have left its answer."""
+
+
+def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> list[dict[str, Any]]:
+    """Per goal that a search decided: the rate and its interval, in requests per second."""
+    if not isinstance(objective, Slo):
+        return []
+    for info in _searches(source.path):
+        if set(restored(info).bounds) == set(objective.bounds) and _same_system(info, source.info):
+            found = [one for one in info.get("answers") or [] if one.get("goal") in goals]
+            keys = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "per_gpu_rps")
+            return [{key: one.get(key) for key in keys} for one in found]
+    return []
+
+
+def _searches(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The answers of searches in the folder of a run and above it, the nearest first."""
+    for folder in [path, *path.absolute().parents][: UP + 1]:
+        try:
+            info = json.loads((folder / "capacity.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(info, dict) and info.get("kind") == "capacity":
+            yield info
+
+
+def _same_system(search: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
+    """Whether the run is of the system and the traffic that were searched, at whatever rate and seed."""
+    free = {"rate", "seed", "scale", "slo", "goal", "requests", "warmup", "fail-under", "duration", "max-failed"}
+    one, other = ({k: v for k, v in (i.get("spec") or {}).items() if k not in free} for i in (search, run))
+    return one == other

@@ -1,0 +1,171 @@
+"""The definitions of other tools on one run, side by side: what each would have printed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness import registry
+from harness.measure import first_last
+from harness.metrics._lists import Lists, lists, number
+from harness.profiles._base import Events, Gaps, Judged, Times
+from harness.rescore.walk import events_of, token_gaps
+
+if TYPE_CHECKING:
+    from harness.api import Slo
+    from harness.profiles._base import Profile
+    from harness.rescore.reading import Source
+    from harness.slo import Seen
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+OURS = "bench"
+STATISTICS = {
+    "ttft": ("mean", "p50", "p99"),
+    "tpot": ("mean", "p50", "p99"),
+    "e2e": ("mean", "p99"),
+    "itl": ("p50", "p99"),
+}
+"""What is compared, in the order in which it is shown."""
+
+
+def names() -> list[str]:
+    """Every profile, ours first."""
+    return [OURS, *(name for name in registry.names("profiles") if name != OURS)]
+
+
+def made(asked: Sequence[str]) -> list[Profile]:
+    """The profiles of these names, ours first; `all` has every one. Raises UsageError for an unknown one."""
+    plain = [name.strip().lower().replace(".", "-").replace("_", "-") for name in asked]
+    wanted = names() if "all" in plain else [OURS, *(name for name in plain if name != OURS)]
+    return [registry.make("profiles", name) for name in dict.fromkeys(wanted)]
+
+
+def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> dict[str, Any]:
+    """A column per profile, fit for JSON, and of each row how far the columns lie apart."""
+    walked = any(profile.name == "etalon" for profile in profiles)
+    events, gaps = _events(source, walked), _gaps(source.seen)
+    limits = {b.metric: b.limit for b in slo.bounds if b.metric in ("ttft", "tpot", "e2e") and _for_all(b)}
+    columns = [_column(profile, events, gaps, limits) for profile in profiles]
+    return {
+        "limits": limits,
+        "left_out": [b.metric for b in slo.bounds if b.metric not in limits or not _for_all(b)],
+        "columns": columns,
+        "apart": _apart([column["values"] for column in columns]),
+    }
+
+
+def _for_all(bound: Any) -> bool:
+    return bound.tag is None and bound.percentile is None
+
+
+def _events(source: Source, walked: bool) -> Events:
+    table = source.table
+    first_s, last_s = first_last(table)
+    ended_s = number(table, "ended_s")
+    cut = source.info.get("warmup") or {}
+    return Events(
+        ok=source.seen.ok,
+        cut_off=pc.is_in(table["status"], pa.array(["cancelled", "dropped"])).to_numpy(),
+        due_s=number(table, "scheduled_s"),
+        sent_s=number(table, "sent_s"),
+        opened_s=_opened(source, first_s),
+        first_s=first_s,
+        last_s=last_s,
+        end_s=np.where(np.isnan(ended_s), last_s, ended_s),
+        tokens=number(table, "output_tokens"),
+        first_tokens=_first_tokens(source.seen),
+        start_s=float(cut.get("at_s") or 0.0) if source.left_out else 0.0,
+        gaps=_each_gap(source.seen) if walked else None,
+    )
+
+
+def _opened(source: Source, first_s: Floats) -> Floats:
+    """(requests,) the first event of any kind, as the wire saw it; the first token where nobody looked."""
+    wire = source.wire()
+    if wire is None:
+        return first_s
+    seen = dict(zip(wire["request_id"].to_pylist(), wire["first_event_s"].to_numpy().tolist(), strict=True))
+    opened = np.array([seen.get(i, np.nan) for i in source.table["request_id"].to_pylist()], np.float64)
+    return np.where(np.isnan(opened), first_s, opened)
+
+
+def _first_tokens(seen: Seen) -> Floats:
+    """(requests,) tokens of the first event, NaN without one."""
+    found = [np.empty(0)]
+    for piece in seen.pieces():
+        rows = lists(piece, "token_n")
+        first = np.full(len(piece), np.nan)
+        filled = np.diff(rows.offsets) > 0
+        first[filled] = rows.values[rows.offsets[:-1][filled]]
+        found.append(first)
+    return np.concatenate(found)
+
+
+def _each_gap(seen: Seen) -> Lists:
+    """The gaps between tokens of each request that ended well."""
+    lengths, values, at = [np.zeros(1, np.int64)], [np.empty(0)], 0
+    for piece in seen.pieces():
+        wanted = piece.filter(pa.array(seen.ok[at : at + len(piece)]))
+        gaps = token_gaps(*events_of(wanted))
+        lengths.append(np.diff(gaps.offsets))
+        values.append(gaps.values)
+        at += len(piece)
+    return Lists(np.cumsum(np.concatenate(lengths)), np.concatenate(values))
+
+
+def _gaps(seen: Seen) -> Gaps:
+    tokens = number(seen.table, "output_tokens")[seen.ok].sum()
+    events = number(seen.table, "events")[seen.ok].sum()
+    return Gaps(seen.sample("itl", seen.ok), max(0, int(tokens - events)))
+
+
+def _column(profile: Profile, events: Events, gaps: Gaps, limits: Mapping[str, float]) -> dict[str, Any]:
+    times = profile.times(events)
+    judged = profile.judge(events, times, limits)
+    return {
+        "name": profile.name,
+        "tool": profile.tool,
+        "notes": list(profile.notes),
+        "values": {**_latencies(profile, times, gaps), **(_judged(judged) if limits else {})},
+        "said": dict(judged.said) if limits else {},
+    }
+
+
+def _latencies(profile: Profile, times: Times, gaps: Gaps) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for metric, statistics in STATISTICS.items():
+        values = profile.itl(gaps) if metric == "itl" else times.of(metric)
+        known = np.empty(0) if values is None else values[~np.isnan(values)]
+        for statistic in statistics:
+            found[f"{metric}_{statistic}_s"] = _statistic(profile, known, statistic) if len(known) else None
+        if metric != "itl":
+            found[f"{metric}_n"] = len(known)
+    return found
+
+
+def _statistic(profile: Profile, known: Floats, statistic: str) -> float:
+    if statistic == "mean":
+        return float(known.mean())
+    return profile.percentile(known.copy(), int(statistic[1:]) / 100)
+
+
+def _judged(judged: Judged) -> dict[str, float | None]:
+    share = judged.good / judged.of if judged.good is not None and judged.of else None
+    rate = judged.good / judged.duration_s if judged.good is not None and judged.duration_s else None
+    return {"good": judged.good, "of": judged.of, "attainment": share, "goodput_rps": rate}
+
+
+def _apart(columns: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """Per row the largest value over the smallest, minus 1; left out where fewer than two columns have one above 0."""
+    found = {}
+    for row in dict.fromkeys(name for column in columns for name in column):
+        values = [v for column in columns if (v := column.get(row)) is not None and v > 0]
+        if len(values) > 1 and not row.endswith("_n") and row not in ("good", "of"):
+            found[row] = max(values) / min(values) - 1
+    return found
