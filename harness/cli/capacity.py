@@ -1,13 +1,121 @@
-"""`bench capacity`."""
+"""`bench capacity`: the highest rate that keeps the SLO, with its interval."""
 
 from __future__ import annotations
 
+import importlib
+
 import click
 
-from harness.errors import UsageError
+from harness.cli._run_options import SECTIONS, given, run_options
+from harness.cli._sections import Sectioned
+
+_WITHOUT = ("duration", "goal", "fail-under", "rate", "scale")
+_SECTIONS = {
+    **{heading: tuple(n for n in names if n not in _WITHOUT) for heading, names in SECTIONS.items()},
+    "What must be kept": ("slo", "goal", "definition"),
+    "The search": ("tolerance", "max-seeds", "budget", "at", "rate-from", "no-adjust", "workers"),
+    "The answer and its folder": ("config", "out", "form", "quiet"),
+}
+_EPILOG = """
+\b
+Examples
+  bench capacity --workload chatbot --backend sim --latency abc:distserve --policy vllm-v0
+      the highest rate of chat on a simulated OPT-13B, to +-3%, in seconds
+  bench capacity --workload chatbot --backend sim --hardware h100 --goal 90%,99%
+      for two goals, from the same trials
+  bench capacity --workload chatbot --backend sim --hardware h100 --at 4
+      does it carry 4 requests per second? exit code 0, 1 or 5
+  bench capacity --backend openai:url=http://127.0.0.1:8000/v1 --slo ttft=0.5 --budget 20min --out cap
+      a real server, as well as 20 minutes allow; the same command again goes on
+
+\b
+Exit codes
+  0 known (with --at: carried)
+  1 not reachable at any rate (with --at: not carried)
+  2 wrong usage
+  3 the backend failed
+  4 a trial is not valid
+  5 not decided: the interval is wider than --tolerance, or holds --at
+
+A capacity is the highest rate at which the mean attainment of all traffic of this kind reaches the goal. Trials are
+runs of other seeds; the interval tells how far another set of seeds would be off (95%).
+"""
 
 
-@click.command("capacity", short_help="Search the highest rate that keeps the SLO, with its interval.")
-def command() -> int:
-    """Search the highest rate that keeps the SLO, with its interval."""
-    raise UsageError("bench capacity is not there yet.")
+@click.command(
+    "capacity",
+    cls=Sectioned,
+    sections=_SECTIONS,
+    epilog=_EPILOG,
+    short_help="Search the highest rate that keeps the SLO, with its interval.",
+)
+@run_options(without=_WITHOUT)
+@click.option("--goal", metavar="SHARES", help="Share of requests that must keep the SLO: 90% (default), 90%,99%.")
+@click.option(
+    "--definition",
+    "--conditions",
+    "definition",
+    metavar="NAME",
+    help="joint (default): a request keeps all bounds; separate: each bound by itself, as DistServe; "
+    "sarathi: p99 of itl and a median scheduling delay of 2s.",
+)
+@click.option("--tolerance", metavar="SHARE", help="Half of the interval that is enough: 3% (a real clock: 5%).")
+@click.option("--max-seeds", metavar="N", help="At most so many seeds (default 20).")
+@click.option("--budget", metavar="TIME", help="At most this long, with whatever interval that buys.")
+@click.option("--at", metavar="RPS", help="Is this rate carried? Stops as soon as that is decided.")
+@click.option("--rate-from", metavar="RPS", help="Where to begin; default: from the time of a request by itself.")
+@click.option("--no-adjust", is_flag=True, help="Take attainment as found, not freed of the luck of the draw.")
+@click.option("--workers", metavar="N", help="sim: trials at a time; default: one per core.")
+@click.option("--config", metavar="FILE", help="TOML file with options of a run, or a run.json; options win.")
+@click.option("--out", metavar="DIR", help="Keep trials and answer here; the same command again goes on.")
+@click.option("--format", "form", metavar="NAME", default="text", help="text (default), markdown or json.")
+@click.option("--quiet", is_flag=True, help="No progress.")
+def command(
+    goal: str | None,
+    definition: str | None,
+    tolerance: str | None,
+    max_seeds: str | None,
+    budget: str | None,
+    at: str | None,
+    rate_from: str | None,
+    no_adjust: bool,
+    workers: str | None,
+    config: str | None,
+    out: str | None,
+    form: str,
+    quiet: bool,
+    header: tuple[str, ...],
+    **options: str | None,
+) -> int:
+    """Search the highest rate that keeps the SLO, and say how sure it is.
+
+    First probes bracket it, each ended as soon as its side is certain; then whole trials of ever more seeds at the
+    best guess narrow the interval until it is as small as asked. Simulated trials run several at a time.
+    """
+    from harness import config as configuration
+    from harness.capacity.conduct import conduct, folder_of, set_up
+    from harness.capacity.settings import settings
+    from harness.capacity.store import Store
+    from harness.cli import _terminal
+    from harness.errors import no_such
+
+    if form not in ("text", "markdown", "json"):
+        raise no_such("format", form, ("text", "markdown", "json"))
+    told = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from, adjust=not no_adjust)
+    file = configuration.read(config) if config is not None else None
+    spec = configuration.run_spec(given(options, header), file.given if file else None)
+    count = None if workers is None else int(configuration.CHECKS["replicas"](workers, "--workers"))  # type: ignore[call-overload]  # a whole number
+    setup = set_up(spec, told)
+    store = Store(folder_of(out))
+    info = conduct(setup, store, workers=count, tell=_terminal.nothing if quiet else _terminal.note)
+    _terminal.say(_shown(form, info))
+    return int(info["exit_code"])
+
+
+def _shown(form: str, info: dict[str, object]) -> str:
+    if form == "json":
+        import json
+
+        return json.dumps(info, indent=2)
+    answers = importlib.import_module("reports.answers.capacity")  # harness may not import reports statically
+    return str(getattr(answers, form)(info)).rstrip("\n")

@@ -1,0 +1,162 @@
+"""What a search found, as plain data: the content of capacity.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from harness import slo
+from harness.capacity.conditions import JOINT
+from harness.capacity.curve import falling
+from harness.capacity.estimate import CONFIDENCE, FEWEST_SEEDS, NEAR
+from harness.capacity.settings import exit_code
+
+if TYPE_CHECKING:
+    from harness.capacity.conduct import Setup
+    from harness.capacity.estimate import Estimate
+    from harness.capacity.search import Found
+    from harness.capacity.trials import Ledger, Tried
+
+
+MOST_NEEDED = 1000
+"""Seeds beyond which more of them are no advice."""
+
+
+def answer(
+    setup: Setup, found: Sequence[tuple[float, Found]], ledger: Ledger, wall_s: float, *, interrupted: bool = False
+) -> dict[str, Any]:
+    """The whole answer; no number in it is infinite or NaN."""
+    from harness.capacity.store import asked_of
+
+    gpus = setup.planned.backend.describe().get("gpus")
+    answers = [_answer(setup, goal, one, gpus) for goal, one in found]
+    verdicts = [a["at"]["verdict"] for a in answers if a["at"]]
+    return {
+        **asked_of(setup),
+        "state": "interrupted" if interrupted else "finished",
+        "exit_code": exit_code([a["state"] for a in answers], verdicts),
+        "slo": slo.stored(setup.slo),
+        "gpus": gpus,
+        "confidence": CONFIDENCE,
+        "tolerance": setup.settings.tolerance_of(setup.clock),
+        "adjusted": setup.adjusted,
+        "one_traffic": setup.recorded,
+        "answers": answers,
+        "curve": curve(ledger.whole, setup.requests),
+        "cost": _cost(ledger, wall_s),
+    }
+
+
+def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, Any]:
+    estimate = found.estimate
+    state = "unreachable" if found.unreachable else "resolved" if found.resolved else "unresolved"
+    rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
+    per_gpu = rate_rps / gpus if rate_rps is not None and isinstance(gpus, int) and gpus > 0 else None
+    half = None if estimate is None or math.isinf(estimate.half_width) else estimate.half_width
+    return {
+        "goal": goal,
+        "state": state,
+        "capacity_rps": rate_rps,
+        "low_rps": None if estimate is None else estimate.low_rps,
+        "high_rps": None if estimate is None else estimate.high_rps,
+        "half_width": half,
+        "seeds": 0 if estimate is None else len(estimate.knees),
+        "per_gpu_rps": per_gpu,
+        "binding": None if estimate is None else _binding(estimate, found),
+        "bounds": [] if estimate is None else list(_bounds(setup, goal, estimate, found)),
+        "why": found.why,
+        "needs": _needs(setup, found, half),
+        "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.knees.items()},
+        "at": None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found),
+    }
+
+
+def _binding(estimate: Estimate, found: Found) -> str:
+    """The condition that gives way first; of a joint one, the bound that fewest requests keep at the capacity."""
+    if estimate.binding != JOINT or not found.bounds:
+        return estimate.binding
+    return min(found.bounds, key=lambda text: found.bounds[text].at(estimate.rate_rps))
+
+
+def _bounds(setup: Setup, goal: float, estimate: Estimate, found: Found) -> Iterable[dict[str, Any]]:
+    for condition in setup.aim(goal).bounds:
+        curve = found.bounds.get(condition.text)
+        own_rps = None if curve is None else curve.crossing(condition.goal)
+        tried = own_rps is not None and abs(math.log(own_rps / estimate.rate_rps)) < NEAR
+        yield {
+            "text": condition.text,
+            "goal": condition.goal,
+            "capacity_rps": own_rps if tried else None,
+            "attainment": None if curve is None else curve.at(estimate.rate_rps),
+        }
+
+
+def _at(rate_rps: float, found: Found) -> dict[str, Any]:
+    """Whether the system carries one rate: only an interval that leaves it out decides."""
+    estimate = found.estimate
+    verdict = "unresolved"
+    if found.unreachable:
+        verdict = "not carried"
+    elif estimate is not None and estimate.low_rps is not None and estimate.high_rps is not None:
+        verdict = "carried" if rate_rps <= estimate.low_rps else verdict
+        verdict = "not carried" if rate_rps >= estimate.high_rps else verdict
+    elif estimate is not None and found.resolved:  # one recorded traffic: nothing is random
+        verdict = "carried" if rate_rps <= estimate.rate_rps else "not carried"
+    return {"rate_rps": rate_rps, "verdict": verdict}
+
+
+def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
+    """What it would take to decide what is open, after the words 'it would take'."""
+    if found.resolved or found.estimate is None:
+        return None
+    tolerance = setup.settings.tolerance_of(setup.clock)
+    seeds = len(found.estimate.knees)
+    if half is None or seeds < FEWEST_SEEDS:
+        return f"{FEWEST_SEEDS} seeds for a first interval: allow more time with --budget."
+    if half <= tolerance:
+        return None
+    more = math.ceil(seeds * (half / tolerance) ** 2)
+    if more > MOST_NEEDED:
+        return "another SLO or goal: near this one attainment hardly depends on the rate."
+    minutes = (more - seeds) * setup.requests / found.estimate.rate_rps / 60
+    longer = "" if setup.planned.virtual else f", some {minutes:.0f} minutes more"
+    return (
+        f"about {more} seeds of {setup.requests:,} requests{longer} for +-{100 * tolerance:.3g}% "
+        f"(--max-seeds {more}); a wider --tolerance takes fewer."
+    )
+
+
+def curve(trials: Sequence[Tried], planned: int) -> list[dict[str, Any]]:
+    """Attainment by rate over whole trials: mean, range of the seeds, and the means made to fall."""
+    points = []
+    for rate_rps, group in groupby((t for t in trials if t.key.planned == planned), key=lambda t: t.key.rate_rps):
+        made = list(group)
+        joint = [t.share(JOINT) for t in made]
+        each = [s.met / s.of if s.of else 1.0 for s in joint]
+        points.append(
+            {
+                "rate_rps": rate_rps,
+                "seeds": len(made),
+                "requests": sum(s.of for s in joint),
+                "attainment": sum(s.met for s in joint) / max(1, sum(s.of for s in joint)),
+                "least": min(each),
+                "most": max(each),
+                "overloaded": sum(t.overloaded for t in made),
+            }
+        )
+    smooth = falling([p["attainment"] for p in points], [p["requests"] for p in points]) if points else []
+    return [{**point, "falling": value} for point, value in zip(points, smooth, strict=True)]
+
+
+def _cost(ledger: Ledger, wall_s: float) -> dict[str, Any]:
+    trials = [*ledger.whole, *ledger.probes]
+    return {
+        "requests": ledger.requests,
+        "trials": len(ledger.whole),
+        "probes": len(ledger.probes),
+        "system_s": sum(t.system_s for t in trials),
+        "trials_s": sum(t.wall_s for t in trials),
+        "wall_s": wall_s,
+    }

@@ -1,0 +1,214 @@
+"""Carries a search out: makes the trials that it wants, keeps them, and minds the budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness import load, pool
+from harness.capacity.adjust import Adjusted
+from harness.capacity.answer import answer
+from harness.capacity.conditions import under
+from harness.capacity.estimate import Shares, as_found
+from harness.capacity.search import Aim, Found, Trials, Wanted, search
+from harness.capacity.settings import Settings, requests_of
+from harness.capacity.traffic import Traffic, adjustable
+from harness.capacity.trials import Ledger, Task, Tried, simulated
+from harness.errors import UsageError
+from harness.plan import Plan, plan
+
+if TYPE_CHECKING:
+    from harness.api import Slo
+    from harness.capacity.conditions import Condition
+    from harness.capacity.store import Store
+    from harness.config import RunSpec
+
+
+class Makes(Protocol):
+    """Makes trials."""
+
+    def __call__(self, tasks: Sequence[Task]) -> Iterator[Tried]:
+        """Each as soon as it is over."""
+        ...
+
+
+class AsFound:
+    """Attainment as it was measured, where the traffic cannot be known beforehand."""
+
+    def fit(self, trials: Sequence[Tried], condition: Condition) -> None:
+        """Nothing to learn."""
+
+    def __call__(self, trials: Sequence[Tried], condition: Condition) -> Shares:
+        """The attainment of each trial."""
+        return as_found(trials, condition)
+
+
+@dataclass(slots=True)
+class Budget:
+    """How long a search may take, in seconds of the wall; None: as long as it takes."""
+
+    limit_s: float | None
+    begun_s: float = field(default_factory=time.monotonic)
+    interrupted: bool = False
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self.begun_s
+
+    def allows(self, next_s: float = 0.0) -> bool:
+        """Whether something that takes `next_s` can still be over in time."""
+        return not self.interrupted and (self.limit_s is None or self.spent_s + next_s < self.limit_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all searches of one command share."""
+
+    spec: RunSpec
+    settings: Settings
+    planned: Plan
+    own_rps: float
+    requests: int
+    recorded: bool
+    slo: Slo
+    adjusted: bool
+
+    @property
+    def clock(self) -> str:
+        """`virtual` or `wall`."""
+        return "virtual" if self.planned.virtual else "wall"
+
+    def aim(self, goal: float) -> Aim:
+        """The search for one goal."""
+        return Aim(
+            slo=self.slo,
+            goal=goal,
+            definition=self.settings.definition,
+            planned=self.requests,
+            first_seed=self.spec.seed,
+            tolerance=self.settings.tolerance_of(self.clock),
+            max_seeds=self.settings.max_seeds,
+            from_rps=self.settings.from_rps,
+            at_rps=self.settings.at_rps,
+            own_rps=self.own_rps,
+            virtual=self.planned.virtual,
+            one_traffic=self.recorded,
+        )
+
+
+def set_up(spec: RunSpec, settings: Settings) -> Setup:
+    """Check everything before a trial is made. Raises UsageError for what has no capacity to search."""
+    spec = replace(spec, warmup=spec.warmup or "mser5", goal=settings.goals[0])
+    own_rps = load.own_rate(spec)
+    recorded = spec.trace is not None
+    first = plan(spec if recorded else replace(spec, requests=spec.requests or 100))
+    requests = len(first.schedule) if recorded else requests_of(spec, "virtual" if first.virtual else "wall")
+    objective = under(settings.definition, first.slo)
+    if not objective.bounds:
+        raise UsageError("A capacity needs an SLO to keep; give one, such as --slo ttft=0.25,tpot=0.1.")
+    spec = replace(spec, requests=None if recorded else requests)
+    return Setup(spec, settings, first, own_rps, requests, recorded, objective, settings.adjust and adjustable(spec))
+
+
+def conduct(
+    setup: Setup,
+    store: Store,
+    make: Makes | None = None,
+    *,
+    workers: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Search every goal and give what capacity.json holds. Ctrl-C ends it with what there is by then."""
+    budget = Budget(setup.settings.budget_s)
+    store.begin(setup)
+    with pool.of(workers if setup.planned.virtual else 1) as processes:
+        make = make or Simulates(processes)
+        found = [(goal, _searched(setup, goal, store.ledger, make, budget, tell)) for goal in setup.settings.goals]
+    info = answer(setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted)
+    store.finish(info)
+    return info
+
+
+@dataclass(frozen=True, slots=True)
+class Simulates:
+    """Makes trials of a simulator, several at a time."""
+
+    processes: pool.Pool
+
+    def __call__(self, tasks: Sequence[Task]) -> Iterator[Tried]:
+        """As they come."""
+        return (tried for _, tried in self.processes.map(simulated, tasks))
+
+
+def _searched(
+    setup: Setup, goal: float, ledger: Ledger, make: Makes, budget: Budget, tell: Callable[[str], None]
+) -> Found:
+    aim = setup.aim(goal)
+    traffic = Traffic(setup.spec, setup.own_rps, setup.requests)
+    measure = Adjusted(traffic) if setup.adjusted else AsFound()
+    wanted_next = search(aim, measure, ledger.whole)
+    return _driven(wanted_next, _Desk(setup, ledger, make, budget, tell))
+
+
+def _driven(wanted_next: Trials, desk: _Desk) -> Found:
+    made: list[Tried] | None = None
+    while True:
+        try:
+            wanted = wanted_next.send(made)  # type: ignore[arg-type]  # the first word to a generator is None
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+        made = desk.give(wanted)
+
+
+@dataclass(slots=True)
+class _Desk:
+    """Where trials are asked for: those that are known are not made again."""
+
+    setup: Setup
+    ledger: Ledger
+    make: Makes
+    budget: Budget
+    tell: Callable[[str], None]
+
+    def give(self, wanted: Sequence[Wanted]) -> list[Tried]:
+        """The trials, in the order of what is wanted; fewer where the budget ends, none when it is spent."""
+        missing = [self._task(want) for want in wanted if self.ledger.get(want.key) is None]
+        try:
+            for tried in self.make([task for task in missing if self._affordable(task)]):
+                self.ledger.add(tried)
+                self.tell(told(tried))
+        except KeyboardInterrupt:
+            self.budget.interrupted = True
+        found = [self.ledger.get(want.key) for want in wanted]
+        return [tried for tried in found if tried is not None]
+
+    def _task(self, want: Wanted) -> Task:
+        return Task(self.setup.spec, self.setup.own_rps, self.setup.slo, want.key, want.conditions)
+
+    def _affordable(self, task: Task) -> bool:
+        """Whether a trial would be over in time: in real time its length is known beforehand."""
+        span_s = 0.0 if self.setup.planned.virtual else task.key.planned / task.key.rate_rps
+        return self.budget.allows(span_s)
+
+
+def told(tried: Tried) -> str:
+    """One line about a trial."""
+    key = tried.key
+    if key.goal is not None:
+        side = "carried" if tried.passed else "too much"
+        return f"seed {key.seed}, {key.rate_rps:g} req/s: {side} ({tried.requests:,} requests)"
+    joint = tried.shares[0]
+    return (
+        f"seed {key.seed}, {key.rate_rps:g} req/s: {joint.met / max(1, joint.of):.1%} of {joint.of:,} requests "
+        f"{'kept every bound' if len(tried.shares) > 2 else 'kept the bound'}"
+    )
+
+
+def folder_of(out: str | None) -> Path | None:
+    """The folder of a search, where one is asked for."""
+    return None if out is None else Path(out)

@@ -1,0 +1,114 @@
+"""The folder of a search: capacity.json says what is searched and what came of it, trials.parquet holds every trial."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.capacity.trials import Ledger
+from harness.errors import UsageError
+from harness.host import versions
+from harness.storage import write_json
+
+if TYPE_CHECKING:
+    from harness.capacity.conduct import Setup
+
+SCHEMA = 1
+ANSWER, TABLE = "capacity.json", "trials.parquet"
+
+
+class Store:
+    """Keeps a search in a folder, or in memory alone. The same command again goes on where it was ended."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._asked: Mapping[str, Any] | None = None
+        if path is not None:
+            self._asked = _read(path)
+        self.ledger = Ledger(None if path is None else path / TABLE)
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path or 'in memory'} {self.ledger!r}>"
+
+    def begin(self, setup: Setup) -> None:
+        """Write down what is searched. Raises UsageError for a folder that holds another search."""
+        asked = asked_of(setup)
+        if self._asked is not None:
+            _check_same(self._asked, asked, self.path)
+        elif len(self.ledger):
+            raise UsageError(f"'{self.path}' holds trials of an unknown search; name an empty folder.")
+        if self.path is not None:
+            _make(self.path)
+            write_json(self.path / ANSWER, {**asked, "state": "running"})
+
+    def finish(self, info: Mapping[str, Any]) -> None:
+        """Write the answer down."""
+        if self.path is not None:
+            write_json(self.path / ANSWER, info)
+
+
+def asked_of(setup: Setup) -> dict[str, Any]:
+    """What was asked: the part of capacity.json that is known before the first trial."""
+    return {
+        "schema": SCHEMA,
+        "kind": "capacity",
+        "versions": versions(),
+        "spec": setup.spec.options(),
+        "workload": setup.planned.loaded.name,
+        "backend": dict(setup.planned.backend.describe()),
+        "clock": setup.clock,
+        "definition": setup.settings.definition,
+        "run": {"requests": setup.requests, "warmup": setup.spec.warmup},
+    }
+
+
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path | None) -> None:
+    """Trials are only those of one system under one traffic; goals, tolerance and budget may change."""
+    old, new = dict(before.get("spec") or {}), dict(now["spec"])
+    for option in sorted({*old, *new}):
+        if option != "goal" and old.get(option) != new.get(option):
+            raise UsageError(
+                f"'{path}' holds a search with {option} {_said(old.get(option))}, not {_said(new.get(option))}; "
+                "name another --out, or give the same options to go on."
+            )
+    if before.get("definition") != now["definition"]:
+        raise UsageError(
+            f"'{path}' holds a search by the definition '{before.get('definition')}', not '{now['definition']}'; "
+            "name another --out."
+        )
+
+
+def _said(value: object) -> str:
+    return "not given" if value is None else f"'{value}'"
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    """What a folder was made for; None for a new one. Raises UsageError for one that holds something else."""
+    if not path.exists():
+        return None
+    if not path.is_dir():
+        raise UsageError(f"'{path}' is a file; --out names a folder.")
+    file = path / ANSWER
+    if not file.exists():
+        others = sorted(p.name for p in path.iterdir())
+        if others:
+            raise UsageError(f"'{path}' holds '{others[0]}', which is no part of a search; name an empty folder.")
+        return None
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{file}' cannot be read ({error}).") from None
+    if not isinstance(info, dict) or info.get("kind") != "capacity":
+        raise UsageError(f"'{file}' was not written by 'bench capacity'; name an empty folder.")
+    if not isinstance(info.get("schema"), int) or info["schema"] > SCHEMA:
+        raise UsageError(f"'{file}' has schema {info.get('schema')}, this bench reads up to {SCHEMA}; use a newer one.")
+    return info
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be made: {error.strerror}.") from None

@@ -1,0 +1,91 @@
+"""The traffic of a search without serving it: what each seed draws, and a long draw that tells the long-run mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.load import at_rate
+from harness.metrics._lists import number
+from harness.plan import RECORDED, load_workload
+from harness.schedule import Schedule
+from harness.spec import parse
+
+if TYPE_CHECKING:
+    from harness.config import RunSpec
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+LONG = 400_000
+"""Requests of the long draw: its means are about 15 times as certain as those of a trial of 2,000."""
+
+APART = 2**31
+"""Between the seed of a search and that of its long draw, which must share nothing with a trial."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Drawn:
+    """Requests in order: when they are due, their prompt and output tokens; all (requests,)."""
+
+    due_s: Floats
+    prompt_tokens: Floats
+    output_tokens: Floats
+
+    def __len__(self) -> int:
+        return len(self.due_s)
+
+
+class Traffic:
+    """Draws of one spec at any rate. Each seed is drawn once where a rate does no more than divide its times."""
+
+    def __init__(self, spec: RunSpec, own_rps: float, requests: int) -> None:
+        self._spec = spec
+        self._own_rps = own_rps
+        self._requests = requests
+        self._unit: dict[tuple[int, int], Drawn] = {}
+        self._scales: bool | None = None
+
+    def trial(self, seed: int, rate_rps: float) -> Drawn:
+        """What a trial of that seed sends at that rate."""
+        return self._at(seed, self._requests, rate_rps)
+
+    def long(self, rate_rps: float) -> Drawn:
+        """A long draw at that rate; the same one at every rate."""
+        return self._at(self._spec.seed + APART, LONG, rate_rps)
+
+    def _at(self, seed: int, requests: int, rate_rps: float) -> Drawn:
+        if self._scales is None:
+            self._scales = self._is_divided()
+        if not self._scales:
+            return self._draw(seed, requests, rate_rps)
+        if (seed, requests) not in self._unit:
+            self._unit[seed, requests] = self._draw(seed, requests, 1.0)
+        unit = self._unit[seed, requests]
+        return replace(unit, due_s=unit.due_s / rate_rps)
+
+    def _is_divided(self) -> bool:
+        """Whether twice the rate gives half the times and nothing else: not so for bursts that last in real time."""
+        one, two = (self._draw(self._spec.seed, self._requests, rate) for rate in (1.0, 2.0))
+        return bool(np.allclose(one.due_s, 2 * two.due_s, rtol=1e-9))
+
+    def _draw(self, seed: int, requests: int, rate_rps: float) -> Drawn:
+        spec = at_rate(replace(self._spec, seed=seed, requests=requests), rate_rps, self._own_rps)
+        table = Schedule.draw(load_workload(spec).workload, seed=seed, requests=requests).table
+        return Drawn(*(number(table, name) for name in ("scheduled_s", "prompt_tokens", "output_tokens")))
+
+
+def adjustable(spec: RunSpec) -> bool:
+    """Whether seeds draw the traffic, and all of it beforehand: not a recording, no turns that wait for answers."""
+    if spec.trace is not None:
+        return False
+    loaded = load_workload(spec)
+    if parse(loaded.arrivals_text).name in RECORDED:
+        return False
+    return not Schedule.draw(loaded.workload, seed=spec.seed, requests=200).has_follow_ups
+
+
+Features: TypeAlias = "Callable[[Drawn], Floats]"

@@ -1,0 +1,252 @@
+"""The trials of a search: what each was, how it fared, and the file that keeps them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness import slo as slos
+from harness import trial, warmup
+from harness.capacity.conditions import Condition, Share, certain, kept_all, shares
+from harness.errors import UsageError
+from harness.load import at_rate
+from harness.metrics._lists import number
+from harness.overload import overload
+from harness.records import to_table
+from harness.storage import write_parquet
+
+if TYPE_CHECKING:
+    from harness.api import RequestRecord, Slo
+    from harness.config import RunSpec
+
+TRIALS = pa.schema(
+    [
+        pa.field("seed", pa.int64()),
+        pa.field("rate_rps", pa.float64()),
+        pa.field("planned", pa.int64()),
+        pa.field("requests", pa.int64()),
+        pa.field("kept", pa.int64()),
+        pa.field("cut_at_s", pa.float64()),
+        pa.field("passed", pa.bool_()),
+        pa.field("goal", pa.float64()),
+        pa.field("overloaded", pa.bool_()),
+        pa.field("e2e_s", pa.float64()),
+        pa.field("system_s", pa.float64()),
+        pa.field("wall_s", pa.float64()),
+        pa.field("shares", pa.list_(pa.struct([("text", pa.string()), ("met", pa.int64()), ("of", pa.int64()),
+                                               ("bits", pa.binary())]))),
+    ]
+)  # fmt: skip
+"""A row per trial: `goal` is null for a whole run; else it is a probe, which tells `passed` and no attainment."""
+
+LOOK = 50
+"""Records between two looks at a probe: scoring one by one would cost more than simulating them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What makes a trial: equal keys of one search give equal trials. A probe is ended when it is decided at `goal`."""
+
+    seed: int
+    rate_rps: float
+    planned: int
+    goal: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """A trial that is over: `requests` were sent in `system_s` of the system's time.
+
+    A probe knows a side and no more: its shares count for nothing. `e2e_s` is the mean time to the last token.
+    """
+
+    key: Key
+    requests: int
+    kept: int
+    cut_at_s: float
+    passed: bool | None
+    overloaded: bool
+    e2e_s: float | None
+    system_s: float
+    wall_s: float
+    shares: tuple[Share, ...]
+
+    def share(self, text: str) -> Share:
+        """The share of that name."""
+        return next(share for share in self.shares if share.text == text)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A trial to make: of `spec`, whose own rate is `own_rps`, under `slo`; a probe is decided by `wanted`."""
+
+    spec: RunSpec
+    own_rps: float
+    slo: Slo
+    key: Key
+    wanted: tuple[Condition, ...] = ()
+
+    @property
+    def run(self) -> RunSpec:
+        """The spec of the one run that it takes."""
+        spec = replace(self.spec, seed=self.key.seed, requests=self.key.planned, slo=slos.text(self.slo) or None)
+        return at_rate(spec, self.key.rate_rps, self.own_rps)
+
+
+def simulated(task: Task) -> Tried:
+    """Make a trial under a virtual clock, in this process."""
+    begun_s = time.monotonic()
+    watch = None if task.key.goal is None else Watch(task)
+    made = trial.simulate(task.run, watch)
+    return concluded(task, made.table, None if watch is None else watch.passed, begun_s)
+
+
+def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Tried:
+    """What a trial amounts to; `passed` is what its watch found before the end."""
+    table = table.sort_by("request_id")
+    cut = warmup.find(table, task.spec.warmup)
+    measured = warmup.kept(table, cut)
+    probe = task.key.goal is not None
+    found = shares(table if probe else measured, task.slo)
+    early = passed is not None
+    grown = not early and overload(table) is not None
+    if probe and passed is None:
+        passed = kept_all(found, task.wanted) and not grown
+    end_s = _end_s(table)
+    return Tried(
+        key=task.key,
+        requests=_sent(task, table, end_s) if early else len(table),
+        kept=len(measured),
+        cut_at_s=cut.at_s,
+        passed=passed,
+        overloaded=grown,
+        e2e_s=_mean(end_s - number(table, "scheduled_s")),
+        system_s=float(np.nanmax(end_s, initial=0.0)),
+        wall_s=time.monotonic() - begun_s,
+        shares=found,
+    )
+
+
+class Watch:
+    """Ends a probe as soon as its side is certain: exactly, because no record that is still to come can change it."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._new: list[RequestRecord] = []
+        self._seen: dict[str, Share] = {}
+        self.passed: bool | None = None
+
+    def __call__(self, record: RequestRecord) -> bool:
+        """Take a record; True when the rest would change nothing."""
+        self._new.append(record)
+        if len(self._new) < LOOK:
+            return False
+        for share in shares(to_table(self._new), self._task.slo):
+            before = self._seen.get(share.text, Share(share.text, 0, 0))
+            self._seen[share.text] = replace(share, met=before.met + share.met, of=before.of + share.of)
+        self._new = []
+        self.passed = certain(tuple(self._seen.values()), self._task.wanted, self._task.key.planned)
+        return self.passed is not None
+
+
+def _end_s(table: pa.Table) -> np.ndarray:
+    from harness.measure import first_last
+
+    last_s = first_last(table)[1]
+    return np.where(np.isnan(last_s), number(table, "ended_s"), last_s)
+
+
+def _sent(task: Task, table: pa.Table, end_s: np.ndarray) -> int:
+    """How many requests had left when a probe was ended: those under way then were paid for too."""
+    due_s = number(table, "scheduled_s")
+    per_s = len(due_s) / max(float(due_s.max()), 1e-9)
+    return min(task.key.planned, max(len(table), round(per_s * float(np.nanmax(end_s)))))
+
+
+def _mean(values: np.ndarray) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
+
+
+class Ledger:
+    """Every trial of a search, on disk where there is a folder: what is in it is never made again."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._tried: dict[Key, Tried] = {}
+        if path is not None and path.exists():
+            self._tried = {tried.key: tried for tried in _read(path)}
+
+    def __repr__(self) -> str:
+        return f"<Ledger {len(self._tried)} trials, {self.requests:,} requests>"
+
+    def __iter__(self) -> Iterable[Tried]:
+        return iter(self._tried.values())
+
+    def __len__(self) -> int:
+        return len(self._tried)
+
+    def get(self, key: Key) -> Tried | None:
+        """The trial of that key, where it was made."""
+        return self._tried.get(key)
+
+    def add(self, tried: Tried) -> None:
+        """Take a trial; it is on disk when this returns."""
+        self._tried[tried.key] = tried
+        if self._path is not None:
+            write_parquet(self._path, TRIALS, self.table().to_batches())
+
+    @property
+    def whole(self) -> list[Tried]:
+        """The trials that ran to their end, by rate and seed."""
+        found = [tried for tried in self._tried.values() if tried.key.goal is None]
+        return sorted(found, key=lambda tried: (tried.key.rate_rps, tried.key.seed))
+
+    @property
+    def probes(self) -> list[Tried]:
+        """The probes, in the order in which they were made."""
+        return [tried for tried in self._tried.values() if tried.key.goal is not None]
+
+    @property
+    def requests(self) -> int:
+        """Requests sent in all."""
+        return sum(tried.requests for tried in self._tried.values())
+
+    def table(self) -> pa.Table:
+        """The rows of trials.parquet."""
+        return pa.Table.from_pylist([_row(tried) for tried in self._tried.values()], TRIALS)
+
+
+def _row(tried: Tried) -> dict[str, object]:
+    key = tried.key
+    packed = [
+        {"text": s.text, "met": s.met, "of": s.of, "bits": None if s.mask is None else np.packbits(s.mask).tobytes()}
+        for s in tried.shares
+    ]
+    names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s")
+    own = {"seed": key.seed, "rate_rps": key.rate_rps, "planned": key.planned, "goal": key.goal}
+    return {**own, **{name: getattr(tried, name) for name in names}, "shares": packed}
+
+
+def _read(path: Path) -> Iterable[Tried]:
+    try:
+        with pq.ParquetFile(path) as source:  # not read_table: it would import pyarrow.dataset
+            rows = source.read().select(TRIALS.names).cast(TRIALS).to_pylist()
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
+    for row in rows:
+        key = Key(*(row.pop(name) for name in ("seed", "rate_rps", "planned", "goal")))
+        yield Tried(key=key, shares=tuple(_unpacked(share) for share in row.pop("shares")), **row)
+
+
+def _unpacked(row: dict[str, object]) -> Share:
+    bits, of = row["bits"], int(row["of"])  # type: ignore[call-overload]  # the schema says so
+    mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)  # type: ignore[call-overload]  # as above
+    return Share(str(row["text"]), int(row["met"]), of, mask)  # type: ignore[call-overload]  # as above
