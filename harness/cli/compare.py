@@ -15,6 +15,7 @@ from harness.cli._sections import Sectioned
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from harness.cli._compare_files import Files
     from harness.compare.answer import Settings
     from harness.config import Given
 
@@ -92,13 +93,13 @@ def command(runs: tuple[str, ...], config: str | None, header: tuple[str, ...], 
     BASE and HEAD are stored runs: a run, a folder of runs, a sweep, a search, a result file of another tool; or a,b,c.
     Without them the pairs are made now. From an SLO, a goal or a warm-up cut given here, stored runs are scored anew.
     """
-    from harness.cli import _compare_files, _compare_runs
+    from harness.cli import _compare_files
 
-    if options["trend"] is not None:
-        return _compare_runs.trend(options["trend"], options["form"])
     files = _compare_files.checked(options)
     asked = given({name: options[name] for name in options if name.replace("_", "-") not in _NOT_OF_A_RUN}, header)
-    if options["base"] or options["head"] or options["run"]:
+    if options["trend"] is not None:
+        info = _trend(runs, options["trend"], files)
+    elif options["base"] or options["head"] or options["run"]:
         info = _made(runs, options, asked, config)
     else:
         info = _stored(runs, options, asked, config)
@@ -107,6 +108,21 @@ def command(runs: tuple[str, ...], config: str | None, header: tuple[str, ...], 
 
 
 _NOT_OF_A_RUN = {*OWN, *WRITTEN, *OPTIONS}
+
+
+def _trend(runs: Sequence[str], folder: str, files: Files) -> dict[str, Any]:
+    """The answer on a series of nights."""
+    from pathlib import Path
+
+    from harness.compare.trend import trend
+    from harness.errors import UsageError
+
+    if runs:
+        raise UsageError(f"--trend looks at the nights in '{folder}' alone; leave out '{runs[0]}'.")
+    other = next((form for form, _ in files.forms if form not in ("markdown", "json")), None)
+    if other is not None:
+        raise UsageError(f"A trend is told as text, markdown or json; there is no {other} of it.")
+    return trend(Path(folder))
 
 
 def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
@@ -127,7 +143,7 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
     settings = _compare_files.settings(options)
     base, head = (pairing.opened(path, settings.goal) for path in runs)
     matched = pairing.match(base, head, any_schedule="schedule" in settings.allowed)
-    return answer.compare(matched.pairs, settings, base=runs[0], head=runs[1], alone=matched.alone)
+    return answer.compare(matched, settings, base=runs[0], head=runs[1])
 
 
 def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
@@ -169,9 +185,7 @@ def _answered(folders: Sequence[tuple[Path, Path]], settings: Settings) -> Calla
     from harness.compare import answer, pairing
 
     matches = [pairing.match(pairing.made(base), pairing.made(head)) for base, head in folders]
-    pairs = [pair for matched in matches for pair in matched.pairs]
-    alone = [run for matched in matches for run in matched.alone]
-    return partial(answer.compare, pairs, settings, alone=alone)
+    return partial(answer.compare, pairing.joined(matches), settings)
 
 
 def _first(codes: set[int]) -> int:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import host, slo
 from harness.compare import cautions, exact, gates, refusals, said, values, verdict
-from harness.compare.pairing import Numbers, Pair, Source, schedule_of
+from harness.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.compare.verdict import Series
 from harness.stats.paired import ALPHA, whole
 
@@ -41,24 +41,24 @@ class Settings:
 
 
 def compare(
-    pairs: Sequence[Pair],
+    matched: Matched,
     settings: Settings,
     *,
     base: str = "base",
     head: str = "head",
-    alone: Iterable[Source] = (),
     rows: Sequence[Mapping[str, Any]] = (),
     looks: Sequence[int] = (),
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """What follows from some pairs. `base` and `head` are the names of the sides, `alone` the runs without a partner.
+    """What follows from some pairs. `base` and `head` are the names of the sides.
 
     `rows` are facts about pairs that whoever made them knows, with paths under `base_run` and `head_run`; a row of runs
     that are not among the pairs stays as it is. `looks` are the numbers of pairs after which a verdict was asked for.
     """
+    pairs = matched.pairs
     differing = refusals.differing(pairs, rescored=settings.slo is not None)
-    few = refusals.too_few(pairs)
-    stops = list(refusals.refused([*differing, *([few] if few else [])], settings.allowed))
+    short = [stop for stop in (refusals.too_few(pairs), refusals.without_partner(matched)) if stop is not None]
+    stops = list(refusals.refused([*differing, *short], settings.allowed))
     cuts_s = [values.cut_s(pair, settings.warmup) for pair in pairs]
     told = [_pair(number, pair, cut_s) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)]
     found = {} if stops or not pairs else _judged(pairs, cuts_s, settings, told)
@@ -85,7 +85,7 @@ def compare(
         "notes": list(notes),
         **found,
     }
-    info["warnings"] = list(cautions.cautions(info, pairs, list(alone)))
+    info["warnings"] = list(cautions.cautions(info, matched))
     info["exit_code"] = EXIT_CODES[info["verdict"]]
     info["text"] = said.sentence(info)
     return info

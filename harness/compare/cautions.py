@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.compare.pairing import Numbers, Pair, Source
+from harness.compare.pairing import Matched, Numbers, Pair
 from harness.stats.paired import outliers
 
 CACHED = 0.01
@@ -15,13 +15,13 @@ FLIPS = 7
 """Pairs from which on a test by sign flips can reach p = 0.01 at all."""
 
 
-def cautions(info: Mapping[str, Any], pairs: Sequence[Pair], alone: Sequence[Source]) -> Iterator[dict[str, str]]:
+def cautions(info: Mapping[str, Any], matched: Matched) -> Iterator[dict[str, str]]:
     """The warnings of an answer that has its rows."""
-    yield from _alone(alone)
+    yield from _alone(matched)
     yield from _allowed(info["allowed_differences"])
-    yield from _overloaded(pairs)
+    yield from _overloaded(matched.pairs)
     yield from _caches(info["pairs"])
-    yield from _from_sending(pairs)
+    yield from _from_sending(matched.pairs)
     yield from _unknown(info["gates"])
     yield from _hidden(info)
     if info["mode"] == "paired":
@@ -33,14 +33,15 @@ def _warning(code: str, message: str, remedy: str = "") -> dict[str, str]:
     return {"code": code, "message": message, "remedy": remedy}
 
 
-def _alone(alone: Sequence[Source]) -> Iterator[dict[str, str]]:
-    if alone:
-        names = ", ".join(f"'{run.path}'" for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
-        yield _warning(
-            "unpaired",
-            f"{len(alone)} of the runs found no partner of the same schedule and are left out: {names}",
-            "run the other side with the same traffic and seed",
-        )
+def _alone(matched: Matched) -> Iterator[dict[str, str]]:
+    for side, alone in (("base", matched.alone_base), ("head", matched.alone_head)):
+        if alone:
+            names = ", ".join(f"'{run.path}'" for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
+            yield _warning(
+                "unpaired",
+                f"{len(alone)} of the runs of the {side} found no partner of the same schedule: {names}",
+                "run the other side with the same traffic and seed",
+            )
 
 
 def _allowed(differences: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:

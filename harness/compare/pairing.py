@@ -49,10 +49,11 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """The pairs, in order, and the runs that found no partner."""
+    """The pairs, in the order of the base, and the runs of either side that found no partner."""
 
     pairs: tuple[Pair, ...]
-    alone: tuple[Source, ...]
+    alone_base: tuple[Source, ...] = ()
+    alone_head: tuple[Source, ...] = ()
 
 
 def opened(text: str | Path, goal: float | None = None) -> list[Source]:
@@ -83,51 +84,72 @@ def _printed(path: Path) -> list[Source]:
 
 
 def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool = False) -> Matched:
-    """Pair the runs of two sides by their point and their schedule; several of one schedule in the order they stand.
+    """Pair the runs of two sides by their schedule; of several with one schedule, those with the most equal options.
 
-    With `any_schedule` what is left at a point is paired in order. Where nothing fits, all are paired in order, so
-    that it can be told in what they differ.
+    With `any_schedule` what is left is paired in the same way. Where nothing fits, all are paired in order, so that it
+    can be told in what they differ.
     """
-    options = _varied(base) | _varied(head)
     pairs: list[Pair] = []
-    alone: list[Source] = []
-    for point, ours, theirs in _grouped(base, head, lambda run: _point(run, options)):
-        found, left = _pairs(ours, theirs, point, any_schedule=any_schedule)
-        pairs += found
-        alone += left
-    if pairs:
-        return Matched(tuple(_named(pairs)), tuple(alone))
-    pairs = [Pair(a, b) for a, b in zip(base, head, strict=False)]
-    return Matched(tuple(pairs), (*base[len(pairs) :], *head[len(pairs) :]))
-
-
-def _pairs(
-    base: Sequence[Source], head: Sequence[Source], point: Point, *, any_schedule: bool
-) -> tuple[list[Pair], list[Source]]:
-    """The pairs of equal schedules at a point, and the runs that are left; with `any_schedule` these are paired too."""
-    both: list[tuple[Source, Source]] = []
     left_base: list[Source] = []
     left_head: list[Source] = []
     for _, ours, theirs in _grouped(base, head, schedule_of):
-        both += zip(ours, theirs, strict=False)
-        left_base += ours[len(theirs) :]
-        left_head += theirs[len(ours) :]
+        found, alone, others = _nearest(ours, theirs)
+        pairs += found
+        left_base += alone
+        left_head += others
     if any_schedule:
-        more = list(zip(left_base, left_head, strict=False))
-        both, left_base, left_head = both + more, left_base[len(more) :], left_head[len(more) :]
-    return [Pair(ours, theirs, dict(point)) for ours, theirs in both], [*left_base, *left_head]
+        found, left_base, left_head = _nearest(left_base, left_head)
+        pairs += found
+    if not pairs:
+        pairs = [Pair(ours, theirs) for ours, theirs in zip(base, head, strict=False)]
+        return Matched(tuple(pairs), tuple(base[len(pairs) :]), tuple(head[len(pairs) :]))
+    order = {id(run): place for place, run in enumerate(base)}
+    pairs.sort(key=lambda pair: order[id(pair.base)])
+    return Matched(tuple(_named(pairs, _varied(base))), tuple(left_base), tuple(left_head))
 
 
-def _named(pairs: Sequence[Pair]) -> list[Pair]:
-    """The pairs with short names for their points: that of the folder where each has one, else the fewest options."""
-    points = list(dict.fromkeys(tuple(pair.point.items()) for pair in pairs))
-    if len(points) == 1:
-        return [replace(pair, point={}) for pair in pairs]
+def joined(matches: Iterable[Matched]) -> Matched:
+    """Several matches as one."""
+    every = [*matches]
+    return Matched(
+        tuple(pair for each in every for pair in each.pairs),
+        tuple(run for each in every for run in each.alone_base),
+        tuple(run for each in every for run in each.alone_head),
+    )
+
+
+def _nearest(base: Sequence[Source], head: Sequence[Source]) -> tuple[list[Pair], list[Source], list[Source]]:
+    """Pairs of those who were told the most equal options, the nearest first; and what is left on both sides."""
+    near = sorted((_distance(ours, theirs), i, j) for i, ours in enumerate(base) for j, theirs in enumerate(head))
+    partner: dict[int, int] = {}
+    for _, i, j in near:
+        if i not in partner and j not in partner.values():
+            partner[i] = j
+    pairs = [Pair(base[i], head[j]) for i, j in partner.items()]
+    alone = [run for i, run in enumerate(base) if i not in partner]
+    return pairs, alone, [run for j, run in enumerate(head) if j not in partner.values()]
+
+
+def _distance(base: Source, head: Source) -> int:
+    """The number of options that are not the same."""
+    ours, theirs = _options(base), _options(head)
+    return sum(ours.get(name) != theirs.get(name) for name in {*ours, *theirs})
+
+
+def _named(pairs: Sequence[Pair], names: Iterable[str]) -> list[Pair]:
+    """The pairs with their points, named by the folder where each has one, else by the fewest options of the base."""
+    points = [_point(pair.base, names) for pair in pairs]
+    different = list(dict.fromkeys(points))
+    if len(different) == 1:
+        return [*pairs]
     folders = [pair.base.path.name for pair in pairs if pair.base.path.name == pair.head.path.name]
-    if len(points) == len(pairs) == len(set(folders)):
+    if len(different) == len(pairs) == len(set(folders)):
         return [replace(pair, point={"run": name}) for pair, name in zip(pairs, folders, strict=True)]
-    options = _telling(points)
-    return [replace(pair, point={name: pair.point.get(name, "default") for name in options}) for pair in pairs]
+    options = _telling(different)
+    return [
+        replace(pair, point={name: dict(point).get(name, "default") for name in options})
+        for pair, point in zip(pairs, points, strict=True)
+    ]
 
 
 def _telling(points: Sequence[Point]) -> tuple[str, ...]:

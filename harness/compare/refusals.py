@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from harness.compare.pairing import Numbers, Pair, Source, schedule_of
+from harness.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.errors import no_such
 from harness.stats.paired import LEAST_PAIRS
+
+OTHERS = ("pairs", "runs")
+"""What can be refused beside the fields: too few pairs, and runs of the base without a partner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class Difference:
         """As it is said: 'the model differs: opt-13b in the base, llama2-7b in the head'."""
         if self.field == "pairs":
             return f"{self.base}, {self.head}: with fewer than that no difference can be told from noise"
-        verb = "differ" if self.field == "requests" else "differs"
+        verb = "differ" if self.field in ("requests", "runs") else "differs"
         return f"the {self.field} {verb}: {self.base} in the base, {self.head} in the head"
 
 
@@ -34,8 +37,8 @@ def checked(text: str) -> frozenset[str]:
     """The fields of `--allow-different a,b`. Raises UsageError for an unknown one."""
     names = [part.strip() for part in text.split(",") if part.strip()]
     for name in names:
-        if name not in FIELDS and name != "pairs":
-            raise no_such("field to allow a difference in", name, [*FIELDS, "pairs"])
+        if name not in FIELDS and name not in OTHERS:
+            raise no_such("field to allow a difference in", name, [*FIELDS, *OTHERS])
     return frozenset(names)
 
 
@@ -59,6 +62,15 @@ def too_few(pairs: Sequence[Pair]) -> Difference | None:
         return None
     where = " at a point" if len(counts) > 1 else ""
     return Difference("pairs", f"{least} pair{'s' if least != 1 else ''} there{where}", f"{LEAST_PAIRS} needed")
+
+
+def without_partner(matched: Matched) -> Difference | None:
+    """A run of the base that no run of the head answers to: what it guarded is not compared any more."""
+    alone = matched.alone_base
+    if not alone or not matched.pairs:
+        return None
+    names = ", ".join(str(run.path) for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
+    return Difference("runs", f"{len(alone)} without a partner ({names})", "nothing of the same schedule")
 
 
 def is_virtual(pair: Pair) -> bool:

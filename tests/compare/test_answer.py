@@ -10,7 +10,7 @@ import pytest
 from harness import slo
 from harness.compare import answer, gates, pairing
 from harness.compare.answer import Settings
-from harness.compare.pairing import Numbers, Pair
+from harness.compare.pairing import Matched, Numbers, Pair
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999)
 
@@ -29,7 +29,7 @@ def pairs(stored):
 
 
 def compared(pairs, **settings):
-    return answer.compare(pairs, Settings(**settings))
+    return answer.compare(Matched(tuple(pairs)), Settings(**settings))
 
 
 def row(info, name):
@@ -176,7 +176,7 @@ def test_a_warm_cache_on_one_side_is_told(pairs):
     info["pairs"][0]["cached"] = {"base": 0.0, "head": 0.5}
     from harness.compare.cautions import cautions
 
-    assert "cached-tokens" in {each["code"] for each in cautions(info, [], [])}
+    assert "cached-tokens" in {each["code"] for each in cautions(info, Matched(()))}
 
 
 def test_simulators_are_compared_exactly(stored):
@@ -208,7 +208,41 @@ def test_runs_are_paired_by_what_was_sent(stored):
     matched = pairing.match(base, head)
 
     assert [(str(p.base.path), str(p.head.path)) for p in matched.pairs] == [("run-0", "head-0"), ("run-2", "head-2")]
-    assert sorted(str(run.path) for run in matched.alone) == ["head-3", "run-1"]
+    assert [str(run.path) for run in (*matched.alone_base, *matched.alone_head)] == ["run-1", "head-3"]
+
+
+def test_a_base_without_a_partner_is_not_passed_over(stored):
+    """A gate whose run is missing must not turn green."""
+    matched = pairing.match([stored(0), stored(1)], [stored(1)])
+    info = answer.compare(matched, Settings())
+    allowed = answer.compare(matched, Settings(allowed=frozenset({"runs"})))
+
+    assert (info["verdict"], info["exit_code"]) == ("refused", 4)
+    assert "run-0" in info["text"]
+    assert allowed["verdict"] == "equivalent"
+
+
+def test_the_system_under_test_does_not_decide_what_is_paired(stored):
+    """Another policy in one run of two is what is to be compared, not a reason to pass it over."""
+    base = [stored(seed, rate=rate) for seed, rate in ((0, 1.0), (0, 2.0))]
+    head = [replace(base[0], info={**base[0].info, "spec": {**base[0].info["spec"], "policy": "orca"}}), base[1]]
+    matched = pairing.match(base, head)
+
+    assert len(matched.pairs) == 2
+    assert (matched.alone_base, matched.alone_head) == ((), ())
+
+
+def test_runs_of_one_schedule_are_paired_with_their_likes(stored):
+    """In a sweep over policies every point sends the same: each is compared with itself, in whatever order."""
+    base, head = (
+        [stored(0, spec={"policy": policy, "rate": 2.0}, name=policy) for policy in policies]
+        for policies in (("a", "b"), ("b", "a"))
+    )
+
+    assert [(p.base.path, p.head.path) for p in pairing.match(base, head).pairs] == [
+        (Path("a"), Path("a")),
+        (Path("b"), Path("b")),
+    ]
 
 
 def test_every_point_of_a_sweep_is_compared_on_its_own(stored):
@@ -219,7 +253,7 @@ def test_every_point_of_a_sweep_is_compared_on_its_own(stored):
         for rate in (1.0, 2.0)
         for seed in range(3)
     ]
-    info = compared(pairing.match(base, head).pairs)
+    info = answer.compare(pairing.match(base, head), Settings())
     verdicts = {each["point"]["rate"]: each["verdict"] for each in info["gates"] if each["metric"] == "tpot"}
 
     assert verdicts == {"1.0": "equivalent", "2.0": "regressed"}
@@ -240,7 +274,7 @@ def test_searches_are_compared_seed_by_seed():
     """The traffic of a seed moves its capacity by 4 %; on the same seed two searches agree to 0.2 %."""
     base = [Numbers(Path("a"), {"capacity_rps": 2.0 + 0.1 * seed}, {"clock": "virtual"}, seed) for seed in range(8)]
     head = [replace(each, values={"capacity_rps": 0.95 * each.values["capacity_rps"]}) for each in base]
-    info = compared(pairing.match(base, head).pairs)
+    info = answer.compare(pairing.match(base, head), Settings())
 
     assert row(info, "capacity_rps")["verdict"] == "regressed"
     assert row(info, "capacity_rps")["change_pct"] == pytest.approx(-5.0)
