@@ -70,22 +70,22 @@ def made(
     )
 
 
+def followed(folder: str) -> dict[str, Any]:
+    """The trend of a folder of nights, as JSON: `reports.answers.trend` prints it."""
+    from harness.compare.trend import trend
+
+    return trend(Path(folder))
+
+
 def trend(folder: str, form: str) -> int:
     """Print the trend of a folder of nights as text, markdown or json; the exit code."""
-    import importlib
-    import json
-
-    from harness.cli import _terminal
-    from harness.compare.trend import trend as found
+    from harness.cli import _compare_files
     from harness.errors import UsageError
 
-    if form not in ("text", "markdown", "json"):
-        raise UsageError(f"--format of a trend is text, markdown or json, not '{form}'.")
-    info = found(Path(folder))
-    if form == "json":
-        _terminal.say(json.dumps(info, indent=2, allow_nan=False))
-    else:
-        _terminal.say(getattr(importlib.import_module("reports.answers.trend"), form)(info).rstrip("\n"))
+    if form not in _compare_files.PRINTED:
+        raise UsageError(f"--format of a trend is {', '.join(_compare_files.PRINTED)}, not '{form}'.")
+    info = followed(folder)
+    _compare_files.write(info, _compare_files.Files(form, ()))
     code: int = info["exit_code"]
     return code
 

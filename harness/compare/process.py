@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,13 @@ from types import FrameType
 
 _HANDED_ON = (signal.SIGINT, signal.SIGTERM)
 _STEP_S = 0.1
+
+_GUARD = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"  # PR_SET_PDEATHSIG of <linux/prctl.h>; it outlives exec
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+"""Has the kernel end a process when the one that started it dies, however it dies."""
 
 
 class Watched:
@@ -42,7 +50,7 @@ class Watched:
         """The exit code of a command whose output goes to two files. Raises OSError where it cannot be started."""
         with out.open("wb") as told, err.open("wb") as complained:
             self._process = subprocess.Popen(  # noqa: S603  # the user's own command, and no shell
-                [*words],
+                [*_guarded(), *words],
                 stdin=subprocess.DEVNULL,
                 stdout=told,
                 stderr=complained,
@@ -78,3 +86,8 @@ class Watched:
 
     def __repr__(self) -> str:
         return f"<Watched {'busy' if self._process else 'idle'}, interrupted {self.interruptions} times>"
+
+
+def _guarded() -> list[str]:
+    """What stands before a command so that it does not outlive us: else it would disturb the runs that come next."""
+    return [sys.executable, "-I", "-S", "-c", _GUARD] if sys.platform == "linux" else []

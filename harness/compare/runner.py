@@ -137,7 +137,7 @@ class _Pairs:
             return done > looks.LOOKS[-1]
         self.book.looked(done)
         verdict = self.judge(_folders(self.book), looks.ALPHA_LOOK)
-        self.say(f"look after {done} pairs: {verdict}")
+        self.say(f"look after {count(done)}: {verdict}")
         return verdict != OPEN or done == looks.LOOKS[-1]
 
     def _attempt(self, pair: int) -> tuple[Row | None, Left]:
@@ -230,16 +230,18 @@ class _Pairs:
 
 def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
     """What came of it; raises where no pair can be used."""
-    complete, again = len(book.complete), "the same command goes on from here"
+    complete = len(book.complete)
+    exact = all(row.exact for row in book.complete)
     broken = next((row.why for row in reversed(book.rows) if not row.valid), None)
     if code is not None and not complete:
         raise (NotValid if code == _NOT_VALID else BackendError)(f"no pair could be made; {broken}.")
-    if not complete:
-        raise Interrupted(f"interrupted before the first pair was complete; {again} with --out {book.out}.")
+    notes = [*book.notes]
     if code is not None:
-        book.note(f"pair {complete + 1} could not be made in two attempts; {broken}.")
+        notes.append(f"pair {complete + 1} could not be made in {ATTEMPTS} attempts; {broken}.")
     if pairs.watched.interruptions:
-        book.note(f"interrupted after {complete} pairs; {again} with --out {book.out}.")
+        notes.append(f"interrupted after {count(complete)}; the same command with --out {book.out} goes on from here.")
+        if not complete or (not exact and complete < LEAST_PAIRS):
+            raise Interrupted(notes[-1])
     else:
         book.looked(complete)
     return Made(
@@ -248,10 +250,15 @@ def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
         rows=[_as_json(row, book.out) for row in book.rows],
         looks=sorted({*book.looks, complete}),
         alpha=min(looks.alpha(book.looks), looks.ALPHA_LOOK if pairs.looking else looks.ALPHA),
-        notes=[*book.notes],
+        notes=notes,
         exit_code=code,
         same=same,
     )
+
+
+def count(pairs: int) -> str:
+    """So many pairs, in words."""
+    return "1 pair" if pairs == 1 else f"{pairs} pairs"
 
 
 def _as_json(row: Row, out: Path) -> dict[str, Any]:
