@@ -43,6 +43,9 @@ FEWEST_MISSES = 0.01
 FEWEST, FEWEST_FOR_P99 = 100, 500
 """Fewest values for an interval of a mean or a share, and of a p99: below, it covers the truth too rarely."""
 
+ROUNDING = 1e-9
+"""Relative differences of values that are equal but for rounding."""
+
 MEASURED = ("ttft", "tpot")
 REPEAT = "repeat with other seeds (bench sweep --seeds 5)"
 
@@ -139,8 +142,9 @@ def autocorrelation(values: Floats) -> float | None:
     if len(known) < 2:
         return None
     apart = known - known.mean()
-    squares = float((apart**2).sum())
-    return float((apart[1:] * apart[:-1]).sum()) / squares if squares > 0 else 0.0
+    if np.abs(apart).max() <= ROUNDING * np.abs(known).max():
+        return 0.0
+    return float((apart[1:] * apart[:-1]).sum() / (apart**2).sum())
 
 
 def _why_not(n: int, alike: float | None, *, overloaded: bool, valid: bool) -> Iterator[str]:
