@@ -99,7 +99,13 @@ def _judged(
     series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
     names = {each.quantity.name for each in series}
     asked = settings.gates or (gates.exact() if virtual else gates.defaults(names))
-    gated = [(gate, each) for gate in asked for each in series if each.quantity.name == gate.quantity.name]
+    gated = [
+        (gate, each)
+        for point in dict.fromkeys(tuple(each.point.items()) for each in series)
+        for gate in asked
+        for each in series
+        if each.quantity.name == gate.quantity.name and tuple(each.point.items()) == point
+    ]
     judge = verdict.exact if virtual else verdict.paired
     rows = judge(gated, settings.alpha)
     taken = {gate.quantity.name for gate in asked}

@@ -17,7 +17,7 @@ FLIPS = 7
 
 def cautions(info: Mapping[str, Any], matched: Matched) -> Iterator[dict[str, str]]:
     """The warnings of an answer that has its rows."""
-    yield from _alone(matched)
+    yield from _alone(matched, [stop["field"] for stop in info["refused"]])
     yield from _allowed(info["allowed_differences"])
     yield from _overloaded(matched.pairs)
     yield from _caches(info["pairs"])
@@ -33,9 +33,9 @@ def _warning(code: str, message: str, remedy: str = "") -> dict[str, str]:
     return {"code": code, "message": message, "remedy": remedy}
 
 
-def _alone(matched: Matched) -> Iterator[dict[str, str]]:
+def _alone(matched: Matched, refused: Sequence[str]) -> Iterator[dict[str, str]]:
     for side, alone in (("base", matched.alone_base), ("head", matched.alone_head)):
-        if alone:
+        if alone and not (side == "base" and "runs" in refused):
             names = ", ".join(f"'{run.path}'" for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
             yield _warning(
                 "unpaired",

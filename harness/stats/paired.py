@@ -33,6 +33,8 @@ SIGN_FLIPS = 20
 MOST_PAIRS = 1000
 """More pairs than this nobody will run; where so many are needed, the number needed is None."""
 
+LEAST_FOR_OUTLIERS = 5
+
 FAR = 6.0
 """Robust standard deviations from the median at which a pair is named as an outlier (it stays)."""
 
@@ -149,9 +151,12 @@ def sign_flip_p(losses: Sequence[float] | Floats) -> float:
 
 
 def outliers(losses: Sequence[float]) -> list[int]:
-    """Places of the losses that are more than 6 robust standard deviations (1.4826 MAD) from the median."""
+    """Places of the losses that are more than 6 robust standard deviations (1.4826 MAD) from the median.
+
+    Of fewer than 5 there are none: two that happen to be close would make the third one look far away.
+    """
     values = np.asarray(losses, float)
-    if len(values) < LEAST_PAIRS:
+    if len(values) < LEAST_FOR_OUTLIERS:
         return []
     away = np.abs(values - np.median(values))
     robust = 1.4826 * float(np.median(away))

@@ -193,7 +193,7 @@ def _both(first: Mapping[str, Any]) -> str:
 
 
 def _facts(info: Mapping[str, Any]) -> Iterator[str]:
-    for stop in info["refused"]:
+    for stop in info["refused"] if len(info["refused"]) > 1 else ():
         yield f"refused: {clean(stop['message'], None)}"
     for pair in info["pairs"]:
         if not pair["valid"]:
