@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.compute as pc
 
-from harness import registry, slo, warmup
+from harness import registry, results, slo, warmup
 from harness.api import Remote
 from harness.cautions import loose
 from harness.conclude import conclude
@@ -67,9 +69,11 @@ def execute(
     force: bool = False,
     give_way: bool = False,
     say: Callable[[str], None] = lambda _: None,
+    watch: Callable[[Sequence[RequestRecord]], bool] | None = None,
 ) -> Result:
     """Carry out a run and conclude it. `say` gets notes for the user, one line each; with `give_way` this process may
-    lower its priority for good.
+    lower its priority for good. Under the wall clock `watch` is shown what finishes; once it says True nothing more is
+    sent, and the run counts as interrupted.
 
     Without `out` the run gets a new folder; with it, an earlier run there is only replaced with `force`. Raises
     UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the backend
@@ -83,7 +87,7 @@ def execute(
     for caution in loose(planned.slo):
         say(f"warning: {caution.message}; {caution.remedy}")
     at_most = planned.schedule.has_follow_ups and planned.spec.duration is not None
-    live = Live(len(planned.schedule), at_most, planned.schedule.span_s, planned.slo)
+    live = Live(len(planned.schedule), at_most, planned.schedule.span_s, planned.slo, watch=watch)
     start = _Start(planned, asked, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     try:
         return _carried_out(start, live, html=html, quiet=quiet, give_way=give_way, say=say)
@@ -115,7 +119,7 @@ def _outcome(start: _Start, live: Live, give_way: bool, say: Callable[[str], Non
     if not isinstance(backend, Remote):
         return asyncio.run(_serve(start, live))
     remote = RemoteRun(start.planned, backend, live, start.folder, say, give_way)
-    outcome = asyncio.run(remote.carry_out(_signals))
+    outcome = asyncio.run(remote.carry_out(partial(_signals, live=live)))
     start.recounted = remote.recounted
     return outcome
 
@@ -178,17 +182,28 @@ def render(form: str, run: Run, **given: object) -> str:
 
 
 def write_report(run: Run, say: Callable[[str], None]) -> Path | None:
-    """Write report.html into the folder of a run. A failure is told; it never costs the data."""
-    path = run.path / "report.html"
+    """Write report.html into the folder of a run, FILE.report.html beside the file of another tool.
+
+    A failure is told; it never costs the data.
+    """
+    path = report_path(run)
     part = path.with_suffix(".html.part")
     try:
         part.write_text(render("html", run), encoding="utf-8")
         part.replace(path)
     except Exception as error:  # noqa: BLE001  # the measurement is worth more than its picture
         part.unlink(missing_ok=True)
-        say(f"report.html could not be written ({type(error).__name__}: {error}); see '{run.path}'.")
+        say(f"{path.name} could not be written ({type(error).__name__}: {error}); see '{run.path}'.")
         return None
     return path
+
+
+def report_path(run: Run) -> Path:
+    """Where the report of a run stands: in its folder, or beside the file that it was read from."""
+    if results.is_foreign(run):
+        name = "-".join(re.findall(r"[^\s()]+", run.info["source"]["name"]))  # of several in a file: "all.json-1-of-2"
+        return run.path.with_name(f"{name}.report.html")
+    return run.path / "report.html"
 
 
 def default_folder(planned: Plan) -> Path:
@@ -290,7 +305,7 @@ async def _serve(start: _Start, live: Live) -> Outcome:
         follow_ups = planned.follow_ups(recorder.add)
         driver = WallDriver(Streamed(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.drain_s)
         try:
-            with quiet_process(), _signals(driver):
+            with quiet_process(), _signals(driver, live):
                 start.folder().update({"startup_s": process_age_s()})
                 return await driver.run()
         finally:
@@ -311,12 +326,13 @@ def _simulate(start: _Start, live: Live) -> Outcome:
 
 
 @contextmanager
-def _signals(driver: Interruptible) -> Iterator[None]:
-    """Ctrl-C interrupts the driver; SIGTERM ends the run at once. Both leave a valid folder."""
+def _signals(driver: Interruptible, live: Live) -> Iterator[None]:
+    """Ctrl-C interrupts the driver, and so does what watches the run; SIGTERM ends it at once. A valid folder stays."""
+    loop = asyncio.get_running_loop()
+    live.end = lambda: loop.call_soon_threadsafe(driver.interrupt)
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    loop = asyncio.get_running_loop()
 
     def end() -> None:
         driver.interrupt()

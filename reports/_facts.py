@@ -64,7 +64,9 @@ def used(run: Run) -> Facts:
 
 
 def commands(run: Run) -> tuple[str, ...]:
-    """Commands that repeat the run: as it was typed, and from the run folder."""
+    """Commands that repeat the run: as it was typed, and from the run folder; of another tool's file none of ours."""
+    if part(run.info, "source"):
+        return (f"bench report {shlex.quote(clean(run.path, None))}",)
     typed = clean(run.info.get("command") or "", None)
     again = f"bench run --config {shlex.quote(clean(run.path / 'run.json', None))}"
     return (typed, again) if typed else (again,)

@@ -33,6 +33,8 @@ class Advice:
 
 def advice(run: Run, result: Result) -> Advice:
     """A sentence and a command which `bench` takes, and which changes something."""
+    if part(run.info, "source"):
+        return _foreign(run, result)
     again = _facts.commands(run)[-1]
     if not run.complete:
         return Advice("run it again", again)
@@ -46,6 +48,16 @@ def advice(run: Run, result: Result) -> Advice:
     if not part(run.info, "workload").get("recorded") and isinstance(asked_rps, int | float) and asked_rps > 0:
         return _rate(run.info, result, asked_rps, again)
     return (_longer(run.info, again) if result.kept else None) or _other_system(run.info, again)
+
+
+def _foreign(run: Run, result: Result) -> Advice:
+    """What bench can do with the file of another tool, which it cannot run again."""
+    file = shlex.quote(clean(run.path, None))
+    if not part(run.info, "source").get("per_request"):
+        return Advice("let the tool write its requests, then score them", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
+    if result.attainment is None:
+        return Advice("say what must be kept", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
+    return Advice("see what other bounds would give", f"bench slo {file} --scale 0.25:4")
 
 
 def _finer(info: Mapping[str, Any], again: str) -> Advice:

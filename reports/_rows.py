@@ -226,6 +226,8 @@ def _at_most(limit_s: float | None) -> str:
 
 def _span(info: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     window = summary.get("window_s")
+    if window is None and part(info, "source"):
+        return "sent at unknown times"
     if not summary.get("requests"):
         return "nothing sent"
     if summary["requests"] == 1:

@@ -80,6 +80,8 @@ def offered(info: Mapping[str, Any], asked_rps: float | None) -> float | None:
 def fidelity(info: Mapping[str, Any]) -> str:
     """All about the sending but its rate; the stored line where a run holds no facts."""
     told = part(info, "fidelity")
+    if source := part(info, "source"):
+        return f"by {clean(source.get('tool'))}: how faithfully it sent what was due is not in its file"
     if told.get("sent") == 0:
         return "nothing was sent"
     if texts := list(_texts(told)):

@@ -127,7 +127,8 @@ def view(run: Run) -> View:
 def _title(info: Mapping[str, Any]) -> str:
     workload = first(part(info, "workload"), "name") or "workload"
     day = clean(info.get("started") or "")[:10]
-    return f"{workload} on {_backend_name(info)}" + (f", {day}" if day else "")
+    by = "by" if part(info, "source") else "on"
+    return f"{workload} {by} {_backend_name(info)}" + (f", {day}" if day else "")
 
 
 def _traffic(run: Run, result: _rows.Result) -> str:
@@ -212,7 +213,7 @@ def _planned(run: Run) -> int:
 
 def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     if result.total == 0:
-        return "No request was recorded."
+        return "Nothing can be scored." if part(run.info, "source") else "No request was recorded."
     requests = _numbers.count(result.total, "request")
     one = "request" if result.rate_rps == 1 else "requests"
     rate = f" at {_numbers.plain(result.rate_rps, 4)} {one} per second" if result.rate_rps else ""

@@ -35,8 +35,8 @@ def open(path: str | os.PathLike[str]) -> list[Run]:  # noqa: A001  # read as re
     found = [*map(load, runs_below(folder)), *_foreign.below(folder)]
     if not found:
         raise UsageError(
-            f"No run in '{path}' or below it; name what 'bench run --out' or 'bench sweep --out' wrote, or a file of "
-            f"results of {', '.join(_foreign.tools())}."
+            f"No run in '{path}': neither it nor a folder below it has a run.json; name what 'bench run --out' or "
+            f"'bench sweep --out' wrote, or a file of results of {', '.join(_foreign.tools())}."
         )
     return found
 

@@ -5,8 +5,10 @@ Source: vllm-project/vllm, vllm/benchmarks/serve.py (0.33). Latencies count from
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from harness.results._fields import count, items, last_line, number, scaled, spread, stamps, text
@@ -36,13 +38,20 @@ class Vllm:
                 tool="vllm",
                 answers=answers,
                 model=text(value.get("model_id")),
-                started=text(value.get("date")),
+                started=_iso(text(value.get("date"))),
                 rate_rps=rate,
                 closed=rate is None and number(value.get("max_concurrency")) is not None,
                 per_request=detailed,
                 missing=frozenset({"scheduled_s", *(["token_n"] if any(_uneven(a) for a in answers) else [])}),
                 aggregates=_aggregates(value),
             )
+
+
+def _iso(date: str | None) -> str | None:
+    """'20260102-030405' as ISO 8601; another text as it is."""
+    with contextlib.suppress(ValueError):
+        return None if date is None else datetime.strptime(date, "%Y%m%d-%H%M%S").isoformat()  # noqa: DTZ007  # local
+    return date
 
 
 def _answers(value: Json) -> Iterator[Answer]:

@@ -52,5 +52,5 @@ def test_nothing_is_looked_for_inside_a_run_or_a_hidden_folder(tmp_path, write):
 
 def test_a_folder_without_a_run_is_refused_in_words(tmp_path):
     """A mistyped folder would be scored as no requests."""
-    with pytest.raises(UsageError, match=r"No run in '.*' or below it; name what"):
+    with pytest.raises(UsageError, match=r"No run in '.*': neither it nor a folder below it has a run.json; name what"):
         results.open(tmp_path)

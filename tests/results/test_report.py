@@ -1,0 +1,67 @@
+"""`bench report` of another tool's file."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from harness import results
+from harness.cli import main
+from harness.run import render, report_path
+
+FILES = Path(__file__).resolve().parents[1] / "golden" / "results"
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """Copies a file of results into an empty folder, which becomes the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def copy(name):
+        return Path(shutil.copy(FILES / name, tmp_path))
+
+    return copy
+
+
+def test_the_page_stands_beside_the_file(file, capsys):
+    """The page would overwrite that of the next file in the folder, or fail on a path that is no folder."""
+    path = file("vllm-detailed.json")
+    code = main(["report", "vllm-detailed.json"])
+
+    assert 0 == code
+    assert "vllm-detailed.json.report.html\n" == capsys.readouterr().out
+    assert path.with_name("vllm-detailed.json.report.html").stat().st_size > 100_000
+
+
+def test_runs_of_one_file_get_a_page_each(file):
+    """Of a guidellm sweep only the last rate would be reported."""
+    path = file("vllm-aggregate.json")
+    path.write_text(2 * path.read_text())
+
+    assert ["vllm-aggregate.json-1-of-2.report.html", "vllm-aggregate.json-2-of-2.report.html"] == [
+        report_path(run).name for run in results.open(path)
+    ]
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_what_is_said_is_true_of_a_run_that_others_made(file, form):
+    """A reader would be told to repeat with `bench run` what bench has not run."""
+    (run,) = results.open(file("sglang-detailed.jsonl"))
+    said = render(form, run)
+
+    assert "bench run --config" not in said
+    assert "sglang-detailed.jsonl by sglang" in said
+    assert ("bench slo" in said) == (form == "text")  # Markdown advises nothing
+    assert "how faithfully it sent what was due is not in its file" in said
+
+
+def test_words_of_a_file_cannot_steer_the_terminal(file):
+    """An error text in somebody's file would clear the screen."""
+    path = file("vllm-detailed.json")
+    path.write_text(path.read_text().replace('"model_id": "m"', '"model_id": "m\\u001b[2J<script>alert(1)</script>"'))
+    (run,) = results.open(path)
+
+    assert "\x1b" not in render("text", run)
+    assert "<script>alert(1)" not in render("html", run)
