@@ -127,10 +127,11 @@ def count(mask: Mask) -> int:
     return int(np.count_nonzero(mask))
 
 
-def span_s(begin_s: Floats | float, end_s: Floats, among: Mask) -> float | None:
-    """Seconds from the first beginning to the last end of some requests; None where there is no such time."""
-    first = begin_s if isinstance(begin_s, float) else _least(begin_s[among])
-    known = end_s[among & np.isfinite(end_s)]
+def span_s(begin_s: Floats | float, end_s: Floats, among: Mask | None = None) -> float | None:
+    """Seconds from the first beginning to the last end of some requests, else all; None where there is no such time."""
+    chosen = np.ones(len(end_s), bool) if among is None else among
+    first = begin_s if isinstance(begin_s, float) else _least(begin_s[chosen])
+    known = end_s[chosen & np.isfinite(end_s)]
     if not len(known) or not np.isfinite(first) or known.max() <= first:
         return None
     return float(known.max() - first)

@@ -53,4 +53,4 @@ class Sglang:
     def judge(self, events: Events, times: Times, limits: Limits) -> Judged:
         """Good requests of all that were sent, per second of the whole duration."""
         good, _ = kept(times, limits, "good")
-        return Judged(count(good & events.ok), len(events.ok), span_s(events.start_s, events.end_s, events.ok))
+        return Judged(count(good & events.ok), len(events.ok), span_s(events.start_s, events.end_s))

@@ -50,7 +50,7 @@ class Vllm:
     def judge(self, events: Events, times: Times, limits: Limits) -> Judged:
         """Completed requests within every bound, per second of the duration."""
         good, _ = kept(times, limits, "good")
-        return Judged(count(good & events.ok), None, span_s(events.start_s, events.last_s, events.ok))
+        return Judged(count(good & events.ok), None, span_s(events.start_s, events.last_s))
 
 
 def from_sending(events: Events, first_s: Floats) -> Times:

@@ -39,4 +39,4 @@ class Vllm032:
     def judge(self, events: Events, times: Times, limits: Limits) -> Judged:
         """Completed requests within every bound, per second of the duration."""
         good, _ = kept(times, limits, "good")
-        return Judged(count(good & events.ok), None, span_s(events.start_s, events.last_s, events.ok))
+        return Judged(count(good & events.ok), None, span_s(events.start_s, events.last_s))

@@ -102,7 +102,8 @@ def _limit(seen: Seen, scored: BoundScore) -> Floats | float:
 
 
 def _ratios(seen: Seen, scored: BoundScore) -> Floats:
-    ratio = seen.values(scored.bound.metric) / _limit(seen, scored)
+    with np.errstate(invalid="ignore"):  # a task that failed, of a request that it does not bind: inf / inf
+        ratio = seen.values(scored.bound.metric) / _limit(seen, scored)
     return np.where(np.isnan(ratio) | ~scored.applies, 0.0, ratio)
 
 

@@ -1,0 +1,216 @@
+"""Tables of `bench slo`: scores, scales, planes, groups, tokens, curves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports import _numbers
+from reports._clean import clean
+
+Info = Mapping[str, Any]
+
+COLUMNS = 8
+"""Limits of a plane that fit side by side."""
+LINES = 60
+"""Runs of an overview that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """A table: its first `left` columns name the rows; `notes` stand below it."""
+
+    heads: list[str]
+    rows: list[list[str]]
+    left: int = 1
+    title: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def rate(value: float | None) -> str:
+    """Requests per second, without the unit, which stands in the head."""
+    return _numbers.number(value)
+
+
+def goal_heads(goals: Sequence[float]) -> list[str]:
+    """A column per goal."""
+    return [f"{goal * 100:g}%" for goal in goals]
+
+
+def scores(run: Info, info: Info) -> Rows:
+    """Each objective with its bounds below it."""
+    goals, conditions = run["goals"], info["conditions"]
+    several = any(slo["goodput_rps_per_gpu"] not in (None, slo["goodput_rps"]) for slo in run["slos"])
+    heads = ["objective", "within", "goodput (req/s)", *(["per GPU"] if several else []), *goal_heads(goals)]
+    rows = []
+    for slo in run["slos"]:
+        kept = ["reached" if yes else "missed" for yes in slo[conditions]]
+        per_gpu = [rate(slo["goodput_rps_per_gpu"])] if several else []
+        rows.append(
+            [clean(slo["text"]), _numbers.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]), *per_gpu, *kept]
+        )
+        several_bounds = [b for b in slo["bounds"] if len(slo["bounds"]) > 1 or b["percentile"] is not None]
+        rows += [["- " + clean(b["text"]), *_bound(b, goals), *([""] if several else [])] for b in several_bounds]
+        rows += [[f"- class {clean(name, 40)}", _numbers.share(share, goals[0]), *[""] * (len(heads) - 2)]
+                 for name, share in slo["classes"].items() if len(slo["classes"]) > 1]  # fmt: skip
+    return Rows(heads, [row + [""] * (len(heads) - len(row)) for row in rows])
+
+
+def _bound(bound: Info, goals: Sequence[float]) -> list[str]:
+    share = _numbers.share(bound["attainment"], goals[0])
+    if bound["percentile"] is None:
+        return [share, ""]
+    value = "never" if bound["value_s"] is None else _numbers.seconds(bound["value_s"])
+    return [share, f"{value} ({'kept' if bound['passed'] else 'broken'})"]
+
+
+def overview(runs: Sequence[Info], info: Info) -> Rows:
+    """A line per run and objective."""
+    goals = runs[0]["goals"]
+    heads = ["run", "objective", "rate", "within", "goodput (req/s)", "binding", *goal_heads(goals)]
+    names = _names([run["path"] for run in runs])
+    rows = [
+        [name, clean(slo["text"], 60), rate(run["rate_rps"] or run["scheduled_rps"]),
+         _numbers.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]), clean(slo["binding"] or "-", 40),
+         *("reached" if yes else "missed" for yes in slo[info["conditions"]])]
+        for name, run in zip(names, runs, strict=True) for slo in run["slos"]
+    ]  # fmt: skip
+    one = {row[1] for row in rows}
+    title = ""
+    if len(one) == 1:  # said once
+        title = f"under {next(iter(one))}"
+        heads, rows = heads[:1] + heads[2:], [row[:1] + row[2:] for row in rows]
+    more = len(rows) - LINES
+    notes = (f"{more:,} more lines: --format csv or json\n",) if more > 0 else ()
+    return Rows(heads, rows[:LINES], 1 if len(one) == 1 else 2, title, notes)
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """The paths without the folders that all have in common."""
+    parts = [path.replace("\\", "/").split("/") for path in paths]
+    common = 0
+    while all(len(p) > common + 1 and p[common] == parts[0][common] for p in parts):
+        common += 1
+    return [clean("/".join(p[common:]), 60) for p in parts]
+
+
+def scale(slo: Info) -> Iterator[Rows]:
+    """Attainment at each factor; nothing where none was asked for."""
+    found = slo["scale"]
+    if found is None or not found["factors"]:
+        return
+    names = list(found["bounds"]) if len(found["bounds"]) > 1 else []
+    heads = ["SLO scale", "within", "goodput (req/s)", *(f"{clean(name, 30)} alone" for name in names)]
+    rows = [
+        [_numbers.number(factor), _numbers.share(found["attainment"][i]), rate(found["goodput_rps"][i]),
+         *(_numbers.share(found["bounds"][name][i]) for name in names)]
+        for i, factor in enumerate(found["factors"])
+    ]  # fmt: skip
+    yield Rows(heads, rows, title=f"{clean(slo['text'])}, every bound times the scale")
+
+
+def tokens(slo: Info) -> Iterator[Rows]:
+    """Goodput in tokens, per class where there are several."""
+    found = slo["tokens"]
+    if found is None:
+        return
+    heads = ["", "tokens in time", "token goodput (tokens/s)", "service 1:8", "service 0:1"]
+    lines = [("all", found), *((f"class {name}", part) for name, part in found["classes"].items())]
+    rows = [
+        [clean(name, 40), _numbers.share(part["share"]), rate(part["token_goodput_tps"]),
+         rate(part["service"]["1:8"]), rate(part["service"]["0:1"])]
+        for name, part in lines
+    ]  # fmt: skip
+    whole = rate(found["whole_answers_tps"])
+    notes = (
+        "token k is due at the bound on TTFT + k times that on TPOT; other bounds hold for all tokens of a request",
+        "service a:b is a x good prompt tokens + b x good output tokens per second",
+        f"answers that kept everything have {whole} tokens/s",
+    )
+    yield Rows(heads, rows, title=f"{clean(slo['text'])}, token by token", notes=notes)
+
+
+def plane(run: Info) -> Iterator[Rows]:
+    """Goodput under pairs of bounds, the second metric across."""
+    found = run["plane"]
+    if found is None:
+        return
+    (down, across), (down_s, across_s) = found["metrics"], found["limits_s"]
+    every = -(-len(across_s) // COLUMNS)
+    shown = sorted({*range(0, len(across_s), every), len(across_s) - 1})
+    heads = [f"{down} \\ {across}", *(_numbers.limit(across_s[j]) for j in shown)]
+    rows = [
+        [_numbers.limit(limit), *(_cell(found["goodput_rps"][i][j], found["attainment"][i][j]) for j in shown)]
+        for i, limit in enumerate(down_s)
+    ]
+    left_out = len(across_s) - len(shown)
+    notes = (f"{left_out} more columns: --format csv or json",) if left_out else ()
+    yield Rows(heads, rows, title="goodput in req/s (attainment) under both bounds", notes=notes)
+
+
+def _cell(goodput: float | None, attainment: float | None) -> str:
+    return f"{rate(goodput)} ({_numbers.share(attainment).removesuffix('%').partition('.')[0]}%)"
+
+
+def groups(found: Info) -> Rows:
+    """A line per group, a column per objective."""
+    one = len(found["slos"]) == 1
+    names = list(found["groups"][0]["bounds"][0]) if one and found["groups"] else []
+    names = names if len(names) > 1 else []
+    heads = [found["by"], "requests", *(["within"] if one else [clean(s, 30) for s in found["slos"]]),
+             *(clean(name, 24) for name in names), "goodput (req/s)", "TTFT p50", "p99", "TPOT p99"]  # fmt: skip
+    rows = [
+        [clean(group["name"], 40), f"{group['requests']:,}", *map(_numbers.share, group["attainment"]),
+         *(_numbers.share(group["bounds"][0][name]) for name in names),
+         rate(group["goodput_rps"][0]),
+         _numbers.seconds(group["latencies"]["ttft"]["p50"]), _numbers.seconds(group["latencies"]["ttft"]["p99"]),
+         _numbers.seconds(group["latencies"]["tpot"]["p99"])]
+        for group in found["groups"]
+    ]  # fmt: skip
+    return Rows(heads, rows, title=f"by {found['by']}")
+
+
+def curve_tables(curve: Info) -> Iterator[Rows | str]:
+    """Attainment over the rate: mean of the runs at each, with its interval where there are enough."""
+    label = f" ({clean(curve['label'], 100)})" if curve["label"] else ""
+    names = list(curve["points"][0]["bounds"])
+    names = names if len(names) > 1 else []
+    heads = ["rate (req/s)", "runs", "within", "95% of the mean", "range", "goodput (req/s)",
+             *(clean(name, 24) for name in names)]  # fmt: skip
+    rows = [
+        [_numbers.number(point["rate_rps"]), str(point["runs"]), *_spread(point["attainment"]),
+         rate((point["goodput_rps"] or {}).get("mean")),
+         *(_numbers.share((point["bounds"][name] or {}).get("mean")) for name in names)]
+        for point in curve["points"]
+    ]  # fmt: skip
+    yield Rows(heads, rows, title=f"{clean(curve['slo'])} over the rate{label}", notes=tuple(_crossed(curve)))
+    scales = [point for point in curve["points"] if point["scale"] and point["factors"]]
+    if scales and len(scales) <= COLUMNS:
+        heads = ["SLO scale", *(f"{_numbers.number(point['rate_rps'])} req/s" for point in scales)]
+        shares = [[_numbers.share(point["scale"][i]) for point in scales] for i in range(len(scales[0]["factors"]))]
+        rows = [[_numbers.number(f), *row] for f, row in zip(scales[0]["factors"], shares, strict=True)]
+        yield Rows(heads, rows, title=f"{clean(curve['slo'])}, every bound times the scale{label}")
+
+
+def _spread(found: Info | None) -> list[str]:
+    if found is None:
+        return ["-", "-", "-"]
+    low, high = found["low"], found["high"]
+    interval = "-" if low is None else f"{_numbers.share(low)} to {_numbers.share(high)}"
+    span = "-" if found["n"] < 2 else f"{_numbers.share(found['least'])} to {_numbers.share(found['most'])}"
+    return [_numbers.share(found["mean"]), interval, span]
+
+
+def _crossed(curve: Info) -> Iterator[str]:
+    for found in curve["crossings"]:
+        goal = f"{found['goal'] * 100:g}%"
+        if found["at_rps"] is None:
+            where = "above" if found["side"] == "above" else "below"
+            yield f"{goal}: all rates lie {where} it"
+        else:
+            low, high = found["between"]
+            yield (
+                f"{goal} is crossed near {_numbers.number(found['at_rps'])} req/s, between {_numbers.number(low)} and "
+                f"{_numbers.number(high)}; bench capacity gives the rate with its interval"
+            )

@@ -1,0 +1,173 @@
+"""The answer of `bench slo`: runs under other objectives, scales, planes, groups and the definitions of others."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reports import _numbers
+from reports._clean import clean, in_markdown
+from reports.answers import _table
+from reports.answers._slo_csv import csv
+from reports.answers._slo_profiles import profiles
+from reports.answers._slo_tables import Rows, curve_tables, groups, overview, plane, scale, scores, tokens
+
+__all__ = ["csv", "markdown", "text"]
+
+Info = Mapping[str, Any]
+
+APART = 3
+"""Runs that are told one by one; of more there is one table, and curves where they have several rates."""
+
+
+def text(info: Info) -> str:
+    """The answer for a terminal."""
+    blocks = [_wrapped(part) if isinstance(part, str) else _titled(part) for part in _parts(info)]
+    return "\n".join(block.rstrip("\n") + "\n" for block in blocks if block.strip())
+
+
+def markdown(info: Info) -> str:
+    """The answer for a job summary or an issue."""
+    blocks = []
+    for part in _parts(info):
+        if isinstance(part, str):
+            blocks.append(in_markdown(part, None) + "\n")
+        else:
+            title = f"**{in_markdown(part.title, None)}**\n\n" if part.title else ""
+            notes = "".join(f"- {in_markdown(note, None)}\n" for note in part.notes)
+            blocks.append(title + _table.markdown(part.heads, part.rows, left=part.left) + (notes and f"\n{notes}"))
+    return "\n".join(blocks)
+
+
+def _parts(info: Info) -> Iterator[str | Rows]:
+    """Sentences and tables, in order."""
+    runs = info["runs"]
+    if len(runs) <= APART:
+        for run in runs:
+            yield from _run(run, info)
+    else:
+        yield f"{len(runs)} runs, {sum(run['measured'] for run in runs):,} measured requests"
+        yield overview(runs, info)
+    for curve in info["curves"]:
+        yield from curve_tables(curve)
+    yield from _warnings(runs)
+
+
+def _run(run: Info, info: Info) -> Iterator[str | Rows]:
+    yield _opening(run)
+    yield _flow(run)
+    yield scores(run, info)
+    yield from _remarks(run)
+    for slo in run["slos"]:
+        yield from scale(slo)
+        yield from tokens(slo)
+    yield from plane(run)
+    yield from (groups(one) for one in run["groups"])
+    yield from profiles(run)
+
+
+def _opening(run: Info) -> str:
+    what = [clean(run["workload"] or run["name"], 60)]
+    backend = str((run["spec"] or {}).get("backend") or "").partition(":")[0]
+    if run["source"]:
+        what.append(f"of {clean(run['source'].get('tool'), 30)}")
+    elif backend:
+        what.append(f"on {clean(backend, 30)}")
+    rate = run["rate_rps"] or run["scheduled_rps"]
+    parts = [" ".join(what), f"{_numbers.number(rate)} req/s", _numbers.count(run["measured"], "measured request")]
+    if run["left_out"]:
+        parts.append(f"{run['left_out']:,} before the cut")
+    if run["seed"] is not None:
+        parts.append(f"seed {clean(run['seed'], 20)}")
+    return f"{', '.join(parts)} ({clean(run['path'], 100)})"
+
+
+def _flow(run: Info) -> str:
+    latencies = ", ".join(
+        f"{name.upper()} p50 {_numbers.seconds(run['latencies'][name]['p50'])}, "
+        f"p99 {_numbers.seconds(run['latencies'][name]['p99'])}"
+        for name in ("ttft", "tpot")
+    )
+    return (
+        f"throughput {_numbers.number(run['throughput_rps'])} req/s, output {_numbers.number(run['output_tps'])} "
+        f"tokens/s, failed {run['failed']:,}; {latencies}"
+    )
+
+
+def _remarks(run: Info) -> Iterator[str]:
+    """What stands behind the scores in a sentence each."""
+    for slo in run["slos"]:
+        binding = slo["binding"]
+        if binding is not None and len(slo["bounds"]) > 1:
+            yield f"{clean(slo['text'])}: {clean(binding)} binds"
+        yield from _crossings(slo, run["goals"])
+        for found in slo["capacities"]:
+            yield _capacity(found)
+        if (told := slo["resolution"]) is not None and told["unresolved"]:
+            low, high = (_numbers.share(share) for share in told["attainment"])
+            names = clean(", ".join(told["unresolved"]))
+            yield (
+                f"{clean(slo['text'])}: unresolved within the client's own error: {names}; attainment lies between "
+                f"{low} and {high}"
+            )
+        if (found := slo["tasks"]) is not None:
+            yield (
+                f"{clean(slo['text'])}: {_numbers.share(found['attainment'])} of {found['tasks']:,} tasks kept it as a "
+                f"whole, {_numbers.number(found['goodput_tasks_rps'])} tasks/s; a task counts once in "
+                f"{_numbers.number(found['goodput_users_rps'])} good tasks and single requests/s"
+            )
+
+
+def _crossings(slo: Info, goals: Sequence[float]) -> Iterator[str]:
+    if slo["scale"] is None:
+        return
+    said = []
+    for goal, at in zip(goals, slo["scale"]["crossings"], strict=True):
+        said.append(f"{goal * 100:g}% of the requests are within it {_from(at)}")
+    for name, at in slo["scale"]["holds_from"].items():
+        said.append(f"{clean(name)} holds {_from(at)}")
+    yield f"{clean(slo['text'])}: {', '.join(said)} (every bound times the scale)"
+
+
+def _from(scale: float | None) -> str:
+    return "at no scale" if scale is None else f"from scale {_numbers.number(scale)} on"
+
+
+def _capacity(found: Info) -> str:
+    rate, low, high = (found[key] for key in ("capacity_rps", "low_rps", "high_rps"))
+    goal = f"{found['goal'] * 100:g}%"
+    if rate is None:
+        return f"capacity at {goal}: unresolved by the search in this folder"
+    between = "" if low is None or high is None else f" ({_numbers.number(low)} to {_numbers.number(high)})"
+    return f"capacity at {goal}: {_numbers.number(rate)} req/s{between}, by the search in this folder"
+
+
+def _warnings(runs: Sequence[Info]) -> Iterator[str]:
+    bad = [run for run in runs if run["valid"] is False]
+    if bad:
+        reason = f": {clean(bad[0]['reasons'][0], 300)}" if bad[0]["reasons"] else ""
+        more = "" if len(bad) == 1 else f"; {len(bad) - 1} more"
+        yield f"warning: {clean(bad[0]['path'], 100)} is not valid{reason}{more}"
+    growing = sum(run["overloaded"] for run in runs)
+    if growing:
+        who = "the queue" if len(runs) == 1 else f"the queue of {_numbers.count(growing, 'run')}"
+        yield f"warning: {who} grew all through: latencies tell how long the run was"
+    open_ones = sum(run["state"] not in (None, "finished") for run in runs if not run["source"])
+    if open_ones:
+        yield f"warning: {_numbers.count(open_ones, 'run')} did not finish; what was kept is scored"
+    if len(runs) == 1:
+        yield (
+            "one run does not tell how its traffic happened to be drawn: near a goal, repeat it with other seeds "
+            "(bench sweep --seeds 5)"
+        )
+
+
+def _titled(part: Rows) -> str:
+    title = f"{part.title}\n" if part.title else ""
+    notes = "".join(_wrapped(note) for note in part.notes)
+    return title + _table.text(part.heads, part.rows, left=part.left) + notes
+
+
+def _wrapped(sentence: str) -> str:
+    return "\n".join(textwrap.wrap(sentence, _table.WIDTH, subsequent_indent="  ")) + "\n"

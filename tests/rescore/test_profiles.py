@@ -1,0 +1,183 @@
+"""Definition profiles against the rules of the tools they name, in plain loops."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+
+from harness import registry
+from harness.measure import succeeded
+from harness.metrics._lists import Lists
+from harness.profiles._base import Gaps
+from harness.rescore import side_by_side
+from harness.rescore.reading import of_run
+from harness.rescore.walk import deadlines
+from harness.slo import parse
+from harness.vllm import vllm_keys
+
+LIMITS = "ttft=0.25,tpot=0.045"
+
+
+def column(source, name, slo=LIMITS):
+    found = side_by_side.side_by_side(source, parse(slo), side_by_side.made([name]))
+    return next(c for c in found["columns"] if c["name"].replace(".", "-") == name)
+
+
+@pytest.fixture
+def rows(mixture):
+    return mixture().to_pylist()
+
+
+@pytest.fixture
+def source(mixture, run):
+    return of_run(run(mixture()))
+
+
+def sent(row):
+    return row["token_s"][0] - row["sent_s"]
+
+
+def later(row, tokens):
+    return (row["token_s"][-1] - row["token_s"][0]) / tokens if tokens > 0 else None
+
+
+BY_HAND = {
+    # ttft, tpot, e2e of a request that ended well; None where the tool lists none
+    "vllm": lambda r, n: (sent(r), later(r, n - 1), r["token_s"][-1] - r["sent_s"]),
+    "sglang": lambda r, n: (sent(r), later(r, n - 1), r["token_s"][-1] - r["sent_s"]),
+    "guidellm": lambda r, n: (sent(r), later(r, n - 1), r["token_s"][-1] - r["sent_s"]),
+    "aiperf": lambda r, n: (sent(r), later(r, n - r["token_n"][0] if n > 1 else 0), r["token_s"][-1] - r["sent_s"]),
+    "inference-perf": lambda r, n: (sent(r) if n > 1 else None, later(r, n - 1), r["token_s"][-1] - r["sent_s"]),
+    "mlperf": lambda r, n: (r["token_s"][0] - r["scheduled_s"], later(r, n - 1), r["token_s"][-1] - r["scheduled_s"]),
+    "distserve-sim": lambda r, n: (
+        r["token_s"][0] - r["scheduled_s"], later(r, n), r["token_s"][-1] - r["scheduled_s"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_latencies_are_those_that_the_tool_lists(name, source, rows):
+    """The column of a tool would not be what the tool prints."""
+    listed = [BY_HAND[name](r, r["output_tokens"]) for r in rows if r["status"] == "ok"]
+    values = column(source, name)["values"]
+
+    for i, metric in enumerate(("ttft", "tpot", "e2e")):
+        known = [times[i] for times in listed if times[i] is not None]
+        assert len(known) == values[f"{metric}_n"]
+        assert math.isclose(np.mean(known), values[f"{metric}_mean_s"], rel_tol=1e-12)
+
+
+def test_vllms_column_is_vllms_keys(mixture, source):
+    """run.json and the table of profiles would tell two numbers of one tool."""
+    table, slo = mixture(), parse(LIMITS)
+    keys = vllm_keys(table, slo, succeeded(table), {"itl": {}})
+    values = column(source, "vllm")["values"]
+
+    assert keys["mean_ttft_ms"] == pytest.approx(values["ttft_mean_s"] * 1000)
+    assert keys["p99_ttft_ms"] == pytest.approx(values["ttft_p99_s"] * 1000)
+    assert keys["mean_tpot_ms"] == pytest.approx(values["tpot_mean_s"] * 1000)
+    assert keys["mean_e2el_ms"] == pytest.approx(values["e2e_mean_s"] * 1000)
+    assert keys["request_goodput"] == pytest.approx(values["goodput_rps"])
+
+
+def good_of(name, rows):
+    """Good requests and the denominator by each tool's rule."""
+    limits = (0.25, 0.045)
+    ok = [r for r in rows if r["status"] == "ok"]
+    times = [BY_HAND[name](r, r["output_tokens"])[:2] for r in ok]
+    missing = [any(t is None for t in pair) for pair in times]
+    kept = [all(t is None or t <= limit for t, limit in zip(p, limits, strict=True)) for p in times]
+    if name in ("vllm", "sglang"):  # a missing TPOT counts as 0
+        return sum(kept), (None if name == "vllm" else len(rows))
+    if name == "guidellm":  # undetermined: left out
+        cut = sum(r["status"] in ("cancelled", "dropped") for r in rows)
+        return sum(k and not m for k, m in zip(kept, missing, strict=True)), len(rows) - cut - sum(missing)
+    good = sum(k and not m for k, m in zip(kept, missing, strict=True))
+    return good, (len(rows) if name == "aiperf" else len(ok))
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "guidellm", "aiperf", "inference-perf"])
+def test_good_requests_are_counted_by_the_rule_of_the_tool(name, source, rows):
+    """One-token answers, or failures, would count otherwise than the tool counts them."""
+    good, of = good_of(name, rows)
+    values = column(source, name)["values"]
+
+    assert (good, of) == (values["good"], values["of"])
+
+
+def test_mlperf_takes_the_element_of_the_list(source, rows):
+    """A percentile of MLPerf would be interpolated."""
+    ttft = sorted(r["token_s"][0] - r["scheduled_s"] for r in rows if r["status"] == "ok")
+    found = column(source, "mlperf", "ttft=9,tpot=0.001")
+
+    assert ttft[math.floor(len(ttft) * 0.99)] == found["values"]["ttft_p99_s"]
+    assert {"ttft p99 within the bound": 1.0, "tpot p99 within the bound": 0.0} == found["said"]
+    assert found["values"]["attainment"] is None
+
+
+def test_gaps_inside_events_are_zeros_where_the_tool_has_them():
+    """inference-perf's median ITL of 0 would not be shown to come from its definition."""
+    gaps = Gaps(np.array([0.1, 0.2]), 3)
+
+    assert [0.1, 0.2, 0, 0, 0] == registry.make("profiles", "inference-perf").itl(gaps).tolist()
+    assert [0.1, 0.2] == registry.make("profiles", "vllm").itl(gaps).tolist()
+    assert registry.make("profiles", "guidellm").itl(gaps) is None
+
+
+def test_vllm_0_32_takes_a_role_chunk_for_a_token(source):
+    """The defect that made TTFT 3 ms instead of 203 would not be seen."""
+    seen = side_by_side._events(source, walked=False)
+    role = dataclasses.replace(seen, opened_s=seen.sent_s + 0.003)
+    times = registry.make("profiles", "vllm-0-32").times(role)
+    later = (seen.last_s - role.opened_s)[seen.ok & (seen.tokens > 1)] / (seen.tokens - 1)[seen.ok & (seen.tokens > 1)]
+
+    assert np.allclose(0.003, times.ttft[seen.ok])
+    assert np.allclose(later, times.tpot[seen.ok & (seen.tokens > 1)])
+
+
+def etalon(times, ttft, tbt):
+    """Misses and deadlines by project-etalon/etalon, get_request_level_deadline_miss_rate, in our words."""
+    missed = total = 0
+    slack = 0.0
+    for i, took in enumerate(times):
+        within = ttft if i == 0 else tbt
+        if took <= within + slack:
+            slack, total = slack + within - took, total + 1
+            continue
+        late = int(1 + (took - slack - within) // tbt) if i == 0 else int((took - slack) // tbt)
+        missed, total, slack = missed + late, total + late, 0.0
+    return missed, total
+
+
+def test_deadlines_are_etalons():
+    """The fluidity index would be of other deadlines than Etalon's."""
+    rng = np.random.default_rng(4)
+    lengths = rng.integers(0, 50, 100)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    gaps, first = rng.exponential(0.05, offsets[-1]), rng.exponential(0.3, 100)
+    found = deadlines(first, Lists(offsets, gaps), 0.25, 0.06)
+    expected = [etalon([first[i], *gaps[offsets[i] : offsets[i + 1]]], 0.25, 0.06) for i in range(100)]
+
+    assert expected == list(zip(found.missed.tolist(), found.total.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("name", registry.names("profiles"))
+def test_every_profile_says_whose_it_is_and_takes_any_run(name, run, mixture):
+    """A run without requests, or without one that ended well, would end in a traceback."""
+    profile = registry.make("profiles", name)
+
+    assert profile.tool
+    assert name == profile.name.replace(".", "-")
+    for n in (0, 1, 2):  # none, one that failed, one that ended well
+        source = of_run(run(mixture(n)))
+        found = side_by_side.side_by_side(source, parse(LIMITS), [profile])
+        assert [profile.name] == [c["name"] for c in found["columns"]]
+
+
+def test_ours_stands_first_and_all_means_all():
+    """The table would have no column to compare with."""
+    assert ["bench", "sglang", "vllm-0.32"] == [p.name for p in side_by_side.made(["sglang", "vllm-0.32"])]
+    assert set(registry.names("profiles")) == {p.name.replace(".", "-") for p in side_by_side.made(["all"])}
+    assert "bench" == side_by_side.made(["all"])[0].name

@@ -1,0 +1,87 @@
+"""Runs that are read row group by row group, and those in memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness import results
+from harness.errors import UsageError
+from harness.metrics._lists import lists
+from harness.rescore import reading
+from harness.rescore.reading import of_run, sources, thinned
+
+
+def test_a_folder_read_in_pieces_is_the_run(stored, monkeypatch):
+    """A large run would lose requests at the edges of its pieces."""
+    monkeypatch.setattr("harness.storage.ROW_GROUP_BYTES", 5000)
+    monkeypatch.setattr(reading, "PART", 7)
+    path = stored("run")
+    (found,) = sources(path)
+    (whole,) = results.open(path)
+
+    assert reading._opened(path / "requests.parquet").metadata.num_row_groups > 2
+    assert whole.requests["request_id"].to_pylist() == found.table["request_id"].to_pylist()
+    assert thinned(whole.requests).equals(found.table)
+    assert whole.requests["token_s"].to_pylist() == [t for p in found.seen.pieces() for t in p["token_s"].to_pylist()]
+
+
+def test_requests_before_the_cut_are_left_out(stored):
+    """A re-scored run would have another attainment than the run itself under its own SLO."""
+    (run,) = results.open(stored("plain"))
+    at_s = run.requests["scheduled_s"][100].as_py()
+    path = stored("cut", warmup={"rule": "100", "at_s": at_s, "requests": 100, "stationary": True})
+    (found,), (whole,) = list(sources(path)), results.open(path)
+
+    assert 100 == found.left_out
+    assert whole.measured["request_id"].to_pylist() == found.table["request_id"].to_pylist()
+    assert 300 == sum(len(piece) for piece in found.seen.pieces())
+
+
+def test_a_run_that_was_killed_is_scored_with_what_it_had(stored, mixture):
+    """Nobody could look at a run that did not finish."""
+    path = stored("killed")
+    run = results.open(path)[0]
+    del run.info["summary"]
+    source = of_run(run)
+
+    assert 400 == len(source.table)
+    assert "attainment" in source.info["summary"]
+
+
+def test_a_folder_of_runs_gives_each(stored, tmp_path):
+    """A sweep would be scored as one of its runs."""
+    for name in ("a/seed-0", "a/seed-1", "b/seed-0"):
+        stored(name, 20)
+
+    assert ["a/seed-0", "a/seed-1", "b/seed-0"] == [str(s.path.relative_to(tmp_path)) for s in sources(tmp_path)]
+
+
+def test_thin_tables_keep_first_last_and_number(mixture):
+    """TTFT, TPOT or E2E would come from other stamps."""
+    table = mixture()
+    thin = thinned(table)
+
+    for whole, kept, events in zip(
+        table["token_s"].to_pylist(), thin["token_s"].to_pylist(), thin["events"].to_pylist(), strict=True
+    ):
+        assert len(whole) == events
+        assert (whole if len(whole) < 2 else [whole[0], whole[-1]]) == kept
+    assert np.array_equal(lists(thin.slice(5, 50), "token_s").values, np.concatenate(thin["token_s"].to_pylist()[5:55]))
+
+
+def test_what_is_no_run_is_told(tmp_path):
+    """A mistyped folder would end in a traceback."""
+    with pytest.raises(UsageError, match="does not exist"):
+        list(sources(tmp_path / "none"))
+    with pytest.raises(UsageError, match="No run in"):
+        list(sources(tmp_path))
+
+
+def test_a_broken_file_is_told(stored):
+    """A damaged run would end in a traceback."""
+    path = stored("broken", 20)
+    (path / "requests.parquet").write_bytes(b"PAR1 and nothing more")
+
+    with pytest.raises(UsageError, match=r"requests\.parquet' cannot be read"):
+        list(sources(path))
