@@ -59,15 +59,8 @@ def made(
     from harness.compare.runner import run_pairs
 
     sides = _commands(options, asked, file) if options.get("run") else _backends(options, asked, file)
-    return run_pairs(
-        sides,
-        _wanted(options.get("pairs")),
-        _out(options.get("out")),
-        judge,
-        say,
-        first_seed=_seed(options.get("seed")),
-        pause_s=_pause_s(options.get("pause")),
-    )
+    wanted, seed, pause_s = (_wanted(options.get("pairs")), _seed(options.get("seed")), _pause_s(options.get("pause")))
+    return run_pairs(sides, wanted, _out(options.get("out")), judge, say, first_seed=seed, pause_s=pause_s)
 
 
 def followed(folder: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _OURS = ("--seed", "--out", "--force", "--json")
 
 _SHELL = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
-_SECRET = re.compile(r"(authorization|api[-_]?key)(\s*[:=]\s*)([^\s'\"]+(?:\s+[^\s'\"=:-][^\s'\"]*)?)", re.IGNORECASE)
+_SECRET = re.compile(r"(authorization|api[-_]?key)(\s*[:=]\s*)(?:(?:bearer|basic|token)\s+)?[^\s'\"]+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

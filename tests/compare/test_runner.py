@@ -1,0 +1,314 @@
+"""Pairs of runs: their order, what happens when one fails, and going on after a kill."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.compare import looks
+from harness.compare.commands import Command
+from harness.compare.runner import run_pairs
+from harness.errors import BackendError, NotValid, UsageError
+
+SCRIPT = """
+import json, pathlib, sys
+side, seed, out, log, info = sys.argv[1], int(sys.argv[2]), pathlib.Path(sys.argv[3]), *sys.argv[4:6]
+with open(log, "a") as file:
+    file.write(f"{side}{seed} ")
+times = open(log).read().split().count(f"{side}{seed}")
+info = eval(info, {"seed": seed, "times": times})
+if "exit" in info:
+    print("bench: it broke.", file=sys.stderr)
+    sys.exit(info["exit"])
+if "run" in info:
+    out.mkdir(parents=True)
+    (out / "run.json").write_text(json.dumps(info["run"]))
+else:
+    print(json.dumps(info))
+"""
+
+GOOD = "{'run': {'clock': 'wall', 'verdict': {'valid': True}, 'schedule': {'sha256': f'{seed:064d}'}}}"
+
+
+@pytest.fixture
+def side(tmp_path):
+    """A factory of sides: a script that notes its call and leaves what an expression in `seed` and `times` says."""
+    script = tmp_path / "side.py"
+    script.write_text(SCRIPT)
+
+    def make(name, leaves=GOOD, *, ours=False):
+        words = (sys.executable, "-I", "-S", str(script), name, "{seed}", "{out}", str(tmp_path / "calls"), leaves)
+        return Command(f"{name} {leaves[:20]}", words, ours=ours)
+
+    return make
+
+
+@pytest.fixture
+def calls(tmp_path):
+    """The calls so far, such as ['A0', 'B0']."""
+
+    def read():
+        return (tmp_path / "calls").read_text().split()
+
+    return read
+
+
+@pytest.fixture
+def pairs(tmp_path, side):
+    """Makes pairs in `out`; the judge says what `says` holds for the number of pairs, else that it is open."""
+    judged = []
+
+    def make(wanted, base=GOOD, head=GOOD, *, out="out", says=(), say=lambda _: None, ours=False, first_seed=0):
+        def judge(folders, alpha):
+            judged.append((len(folders), alpha))
+            return dict(says).get(len(folders), "inconclusive")
+
+        sides = (side("A", base, ours=ours), side("B", head, ours=ours))
+        return run_pairs(sides, wanted, tmp_path / out, judge, say, first_seed=first_seed)
+
+    make.judged = judged
+    return make
+
+
+def test_sides_take_turns_in_going_first(pairs, calls):
+    """A machine that gets slower all the time makes the candidate look slower."""
+    made = pairs(4)
+
+    assert ["A0", "B0", "B1", "A1", "A2", "B2", "B3", "A3"] == calls()
+    assert ["AB", "BA", "AB", "BA"] == [row["order"] for row in made.rows]
+
+
+def test_both_runs_of_a_pair_have_its_seed(pairs, tmp_path):
+    """Base and head are compared on different traffic, or all pairs on the same."""
+    made = pairs(3, first_seed=7)
+
+    assert [7, 8, 9] == [row["seed"] for row in made.rows]
+    assert [f"{seed:064d}" for seed in (7, 8, 9)] == [row["schedule_hash"] for row in made.rows]
+    assert [(tmp_path / f"out/pairs/0{n}-seed{n + 6}/base") for n in (1, 2, 3)] == [base for base, _ in made.folders]
+
+
+def test_an_invalid_run_is_made_again_with_its_pair(pairs, calls):
+    """One disturbed run costs the whole night, or disappears without a word."""
+    invalid = "{'run': {'clock': 'wall', 'verdict': {'valid': seed != 1 or times > 1, 'text': 'not valid: late'}}}"
+    made = pairs(3, head=invalid)
+
+    assert ["A0", "B0", "B1", "B1", "A1", "A2", "B2"] == calls()
+    assert [(1, True, False), (2, False, False), (2, True, True), (3, True, False)] == [
+        (row["pair"], row["valid"], row["repeated"]) for row in made.rows
+    ]
+    assert "head: not valid: late" == made.rows[1]["why"]
+    assert (3, None) == (len(made.folders), made.exit_code)
+
+
+@pytest.mark.parametrize(
+    ("leaves", "code"),
+    [
+        (
+            "{'run': {'clock': 'wall', 'verdict': {'valid': False, 'text': 'not valid: late'}}} if seed > 2 else "
+            + GOOD,
+            4,
+        ),
+        ("{'exit': 3} if seed > 2 else " + GOOD, 3),
+    ],
+)
+def test_a_pair_that_fails_twice_ends_the_comparison(pairs, leaves, code):
+    """A server that has died is asked for pairs for hours, or its pairs are left out and the rest is called good."""
+    made = pairs(5, head=leaves)
+
+    assert code == made.exit_code
+    assert [True, True, True, False, False] == [row["valid"] for row in made.rows]
+    assert "pair 4 could not be made in 2 attempts" in made.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("leaves", "error"),
+    [("{'exit': 3}", BackendError), ("{'run': {'verdict': {'valid': False, 'text': 'late'}}}", NotValid)],
+)
+def test_without_any_pair_there_is_no_answer(pairs, leaves, error):
+    """A comparison without a single pair gets a verdict."""
+    with pytest.raises(error, match="no pair could be made; head: "):
+        pairs(3, head=leaves)
+
+
+def test_a_simulator_that_fails_is_not_asked_again(pairs, calls):
+    """What can only fail the same way is run twice."""
+    with pytest.raises(NotValid):
+        pairs(3, base="{'run': {'clock': 'virtual', 'verdict': {'valid': False, 'text': 'late'}}}")
+
+    assert ["A0"] == calls()
+
+
+def test_sides_that_send_different_requests_are_not_compared(pairs):
+    """A rate in one of two commands makes that side look slow."""
+    with pytest.raises(NotValid, match="did not send the same requests in pair 1"):
+        pairs(3, head=GOOD.replace("{seed:064d}", "{seed + 1:064d}"))
+
+
+def test_auto_looks_after_some_pairs_and_stops_when_it_is_clear(pairs):
+    """Ten pairs are made for what five have shown, or each look is taken for the only one."""
+    made = pairs("auto", says={5: "regressed"})
+
+    assert [(3, 0.003), (5, 0.003)] == pairs.judged
+    assert ([3, 5], 0.003, 5) == (made.looks, made.alpha, len(made.folders))
+
+
+def test_auto_ends_after_its_last_look(pairs):
+    """What stays open is measured for ever."""
+    made = pairs("auto")
+
+    assert [3, 5, 7, 10] == made.looks == [n for n, _ in pairs.judged]
+    assert 10 == len(made.folders)
+
+
+def test_one_pair_of_simulators_is_enough(pairs, calls):
+    """A deterministic result is computed ten times."""
+    virtual = GOOD.replace("wall", "virtual")
+    made = pairs(None, virtual, virtual)
+
+    assert ["A0", "B0"] == calls()
+    assert ([1], 0.01) == (made.looks, made.alpha)
+
+
+def test_real_systems_get_as_many_pairs_as_they_need(pairs):
+    """Without --pairs one run of each side decides."""
+    assert [3, 5] == pairs(None, says={5: "equivalent"}).looks
+
+
+def test_fewer_than_three_pairs_of_real_runs_are_refused(pairs):
+    """Two pairs are run and paid for, from which nothing can follow."""
+    with pytest.raises(NotValid, match="--pairs 2 proves nothing in real time"):
+        pairs(2)
+
+
+def test_pairs_added_after_an_answer_count_as_another_look(pairs, calls):
+    """Whoever adds pairs until the answer pleases has one wrong call in ten, and is told one in a hundred."""
+    first, more = pairs(3), pairs(5)
+
+    assert (0.01, 0.003) == (first.alpha, more.alpha)
+    assert [3, 5] == more.looks
+    assert 10 == len(calls())
+
+
+def test_a_killed_comparison_goes_on_with_whole_pairs(pairs, calls, tmp_path):
+    """Half a pair of yesterday is completed today, and the machine's mood of a day decides."""
+
+    def kill(line):
+        if line.startswith("pair 2 of 3, seed 1: base"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pairs(3, say=kill)
+    made = pairs(3)
+
+    assert ["A0", "B0", "B1", *["B1", "A1"], "A2", "B2"] == calls()
+    assert [1, 2, 3] == [row["pair"] for row in made.rows]
+
+
+def test_a_finished_comparison_makes_no_more_runs(pairs, calls):
+    """The same command again measures everything again."""
+    pairs(3)
+    again = pairs(3)
+
+    assert 6 == len(calls())
+    assert 0.01 == again.alpha
+
+
+def test_pairs_of_something_else_are_not_added_to(pairs, tmp_path):
+    """Pairs of two candidates get one verdict."""
+    pairs(3)
+    with pytest.raises(UsageError, match="compares other runs: its head is"):
+        pairs(3, head="{'other': 1}")
+    with pytest.raises(UsageError, match="begins with seed 0, not 1"):
+        pairs(3, first_seed=1)
+
+
+def test_a_folder_of_something_else_is_left_alone(pairs, tmp_path):
+    """A folder of notes becomes one of runs, or is emptied."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+
+    with pytest.raises(UsageError, match="holds something that is no comparison"):
+        pairs(3)
+    assert ["notes.txt"] == [path.name for path in (tmp_path / "out").iterdir()]
+
+
+def test_a_command_that_leaves_nothing_is_a_mistake_of_its_writer(pairs, calls):
+    """A command without a result is run again and again."""
+    with pytest.raises(UsageError, match="printed no JSON object with numbers"):
+        pairs(3, base="{}")
+
+    assert ["A0"] == calls()
+
+
+def test_wrong_usage_of_a_run_is_told_in_its_own_words(pairs):
+    """A wrong option in a command is called a failed server."""
+    with pytest.raises(UsageError, match="it broke"):
+        pairs(3, base="{'exit': 2}", ours=True)
+
+
+def test_numbers_that_are_printed_are_a_result(pairs):
+    """Only commands that leave our own files can be compared."""
+    made = pairs(3, "{'latency_ms': 1.5 + seed}", "{'latency_ms': 2.5, 'of': {'parts': 3}}")
+
+    from harness.compare import numbers
+
+    assert {"latency_ms": 1.5} == numbers.read(made.folders[0][0])
+    assert {"latency_ms": 2.5, "of.parts": 3.0} == numbers.read(made.folders[0][1])
+
+
+def test_equal_salts_at_one_server_are_told(pairs):
+    """The second run of each pair finds its prompts in the prefix cache, and the candidate wins or loses by that."""
+    salted = GOOD.replace("'clock'", "'backend': {'url': 'http://h:1/v1', 'salt': 'x'}, 'clock'")
+    shared = pairs(3, salted, salted)
+    own = pairs(3, salted, salted.replace("'x'", "'y'"), out="own")
+
+    assert ["base and head share the server at http://h:1/v1"] == [note[:47] for note in shared.notes]
+    assert [] == own.notes
+
+
+def test_requests_that_were_given_up_are_told(pairs):
+    """A run begins while the server still works on what the one before gave up."""
+    cut = GOOD.replace("'clock'", "'outcome': {'ended': 'finished', 'cut': 4 if seed == 1 else 0}, 'clock'")
+    made = pairs(3, cut)
+
+    assert ["pair 2, base: 4 requests were given up"] == [note[:38] for note in made.notes]
+
+
+def test_time_left_is_told(pairs):
+    """Nobody knows whether a comparison takes minutes or hours."""
+    lines = []
+    pairs(3, say=lines.append)
+
+    assert "pair 1 of 3, seed 0: base" == lines[0]
+    assert lines[2].startswith("pair 2 of 3, seed 1: head (about ")
+
+
+def test_alpha_is_shared_between_looks():
+    """Looking often makes a wrong call likely."""
+    assert 0.01 == looks.alpha([5]) == looks.alpha([])
+    assert 0.003 == looks.alpha([3, 5]) == looks.alpha(looks.LOOKS)
+    assert 0.002 == looks.alpha([3, 5, 7, 10, 14])
+
+
+def test_base_is_known_to_be_compared_with_itself(pairs, side, tmp_path):
+    """Noise is taken for a difference between two systems, though there is only one."""
+    same = side("A")
+    made = run_pairs((same, same), 3, tmp_path / "aa", lambda *_: "inconclusive", lambda _: None)
+
+    assert made.same
+    assert not pairs(3).same
+
+
+def test_paths_stay_inside_the_folder(pairs, tmp_path):
+    """A folder that is moved or archived loses its runs."""
+    import json
+
+    pairs(3)
+    kept = json.loads((tmp_path / "out" / "pairs.json").read_text())
+
+    assert ["pairs/01-seed0/base", "pairs/02-seed1/base", "pairs/03-seed2/base"] == [
+        row["base_run"] for row in kept["pairs"]
+    ]
+    assert all(not Path(row["head_run"]).is_absolute() for row in kept["pairs"])

@@ -1,0 +1,114 @@
+"""The commands of a comparison: what is added to them, what cannot be started, what they print."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.compare import numbers
+from harness.compare.commands import of_spec, parse, shown
+from harness.config import Given, run_spec
+from harness.errors import UsageError
+
+OWN = ["--seed=4", "--out=o/base", "--warmup=mser5", "--quiet", "--no-html"]
+
+
+def test_a_bench_run_gets_a_seed_and_a_folder():
+    """Every pair sends the same requests, and every run overwrites the one before."""
+    command = parse("bench run --backend sim --rate 2")
+
+    assert ["run", "--backend", "sim", "--rate", "2", *OWN] == command.at(4, Path("o/base"))[-10:]
+    assert command.ours
+    assert command.seeded
+
+
+def test_what_a_bench_run_was_given_stays():
+    """A warm-up cut that was asked for is replaced by another one."""
+    words = parse("bench run --warmup none --quiet --config x.toml").at(4, Path("o"))
+    file = parse("bench run --config x.toml").at(4, Path("o"))
+
+    assert ["run", "--warmup", "none", "--quiet", "--config", "x.toml", "--seed=4", "--out=o", "--no-html"] == words[
+        -9:
+    ]
+    assert not any(word.startswith("--warmup") for word in file)
+
+
+def test_places_in_any_command_are_filled_in():
+    """Another tool gets its seed nowhere."""
+    command = parse("python3 load.py --seed={seed} -o {out}.json 'two words'")
+
+    assert ["python3", "load.py", "--seed=9", "-o", "a/head.json", "two words"] == command.at(9, Path("a/head"))
+    assert not command.ours
+
+
+def test_variables_before_a_command_are_its_environment():
+    """The choice of a GPU in front of a command is taken for a program."""
+    command = parse("CUDA_VISIBLE_DEVICES=1 X='a b' python3 a.py {seed}")
+
+    assert {"CUDA_VISIBLE_DEVICES": "1", "X": "a b"} == dict(command.variables)
+    assert "python3" == command.words[0]
+
+
+def test_a_bench_that_is_not_on_the_path_is_this_one(monkeypatch):
+    """The commands of the documentation fail where the environment is not activated."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent / "nowhere"))
+
+    assert (sys.executable, "-m", "harness", "run") == parse("bench run --backend sim").words[:4]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "got an empty text"),
+        ("A=1", "sets variables and names no command"),
+        ("python3 'a", "cannot be read: no closing quotation"),
+        ("python3 a.py | tee x", "started without a shell"),
+        ("no-such-program-at-all {seed}", "there is no program 'no-such-program-at-all'"),
+        ("bench run --seed 3", "leave out --seed"),
+        ("bench run --out x", "leave out --out"),
+        ("bench run --json", "leave out --json"),
+    ],
+)
+def test_a_command_that_cannot_work_is_refused(text, sentence):
+    """The mistake is found an hour later, or by a traceback."""
+    with pytest.raises(UsageError, match=sentence):
+        parse(text)
+
+
+def test_a_spec_becomes_the_bench_run_of_its_options():
+    """Runs of a comparison differ from those of bench run with the same options."""
+    given = {"workload": "chatbot", "rate": "2", "backend": "openai:url=http://h/v1", "header": "A: 1\nB: 2"}
+    words = of_spec(run_spec(Given(given)), "x").at(4, Path("o/base"))
+
+    assert [sys.executable, "-m", "harness", "run"] == words[:4]
+    assert {"--workload=chatbot", "--rate=2.0", "--header=A: 1", "--header=B: 2", *OWN} <= set(words)
+    assert len(set(words)) == len(words)
+
+
+def test_keys_are_not_written_down():
+    """The key of a paid server stands in a file that is uploaded with every night."""
+    command = parse("bench run --header 'Authorization: Bearer abc123' --header 'X-Team: a'")
+
+    assert "abc123" not in command.text
+    assert "abc123" in " ".join(command.words)
+    assert "api_key=[hidden] x" == shown("api_key=s3cret x")
+    assert "openai:key_env=NAME" == shown("openai:key_env=NAME")
+
+
+def test_numbers_are_found_in_what_is_printed():
+    """A result line under other output is overlooked, or a truth value is compared."""
+    text = 'starting\n{"old": 1}\n{"tpot_ms": 31.5, "n": 3, "ok": true, "by": {"p99": 4}, "list": [1], "x": NaN}\nbye'
+
+    assert {"tpot_ms": 31.5, "n": 3.0, "by.p99": 4.0} == numbers.found(text)
+    assert {"a": 1.0} == numbers.found('{\n  "a": 1\n}\n')
+    assert {} == numbers.found("[1, 2]\n{broken\n")
+
+
+def test_a_folder_without_numbers_has_none(tmp_path):
+    """A folder of a run is taken for one of numbers."""
+    numbers.write(tmp_path / "side", {"x": 2.0})
+
+    assert {"x": 2.0} == numbers.read(tmp_path / "side")
+    assert numbers.read(tmp_path) is None

@@ -1,0 +1,126 @@
+"""Comparisons that make their runs, as a user starts them: clean answers, Ctrl-C, and a kill in the middle."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+
+SLOW = """
+import json, pathlib, signal, sys, time
+seed = int(sys.argv[1])
+if seed == 1 and pathlib.Path("slow").exists():
+    pathlib.Path("waiting").write_text("")
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+    time.sleep(60)
+print(json.dumps({"latency_ms": 10 + seed + len(sys.argv) / 100}))
+"""
+
+
+@pytest.fixture
+def started(bench, tmp_path):
+    """Starts a comparison whose second pair waits until it is interrupted; returns when it does."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    run = f"{sys.executable} slow.py {{seed}}"
+    arguments = (
+        "compare",
+        "--run",
+        run,
+        "--run",
+        f"{run} x",
+        "--pairs",
+        "3",
+        "--gate",
+        "latency_ms=2%:5%",
+        "--out",
+        "o",
+    )
+
+    def start(*, slow):
+        (tmp_path / "slow").write_text("") if slow else (tmp_path / "slow").unlink(missing_ok=True)
+        process = bench(*arguments)
+        while slow and not (tmp_path / "waiting").exists() and process.poll() is None:
+            time.sleep(0.05)
+        return process
+
+    return start
+
+
+def finished(process):
+    """Exit code, output and complaints."""
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def pairs(folder):
+    return json.loads((folder / "o" / "pairs.json").read_text())["pairs"]
+
+
+def without_times(rows):
+    return [{k: v for k, v in row.items() if k not in ("base_s", "head_s")} for row in rows]
+
+
+def test_ctrl_c_ends_the_run_that_is_going_on(started, tmp_path):
+    """Ctrl-C leaves a load generator behind, or loses the pairs that were complete."""
+    process = started(slow=True)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finished(process)
+
+    assert 130 == code
+    assert "interrupted after 1 pair; the same command with --out o goes on from here" in err
+    assert [1] == [row["pair"] for row in pairs(tmp_path)]
+
+
+def test_a_killed_comparison_ends_as_an_undisturbed_one(started, tmp_path):
+    """A power cut costs the night, or changes the answer."""
+    process = started(slow=True)
+    process.kill()
+    process.communicate()
+    code, resumed, _ = finished(started(slow=False))
+    rows = pairs(tmp_path)
+    (tmp_path / "o").rename(tmp_path / "first")
+    again, undisturbed, _ = finished(started(slow=False))
+
+    assert 0 == code == again
+    assert undisturbed == resumed
+    assert without_times(pairs(tmp_path)) == without_times(rows)
+
+
+def test_a_simulator_beside_itself_is_equal_to_the_last_bit(bench):
+    """A comparison of a system with itself finds a difference."""
+    code, out, err = finished(
+        bench("compare", "--base", "sim", "--head", "sim", "--requests", "50", "--rate", "2", "--out", "aa")
+    )
+
+    assert (0, "pair 1, seed 0: base\npair 1, seed 0: head\n") == (code, err)
+    assert "equal to the last bit" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["--base", "sim"], 2, "--head is missing"),
+        (["--base", "sim", "--head", "null"], 4, "virtual clock"),
+        (["--base", "sim", "--head", "sim:policy=sarathy"], 2, "Did you mean 'sarathi'"),
+        (["--base", "sim", "--head", "sim", "--pairs", "many"], 2, "--pairs must be 'auto' or a whole number"),
+        (["--base", "null", "--head", "null", "--pairs", "2"], 4, "--pairs 2 proves nothing"),
+        (["--base", "sim", "--head", "sim", "--seed", "-1"], 2, "--seed must be a whole number"),
+        (["--base", "sim", "--head", "sim", "--pause", "x"], 2, "--pause must be a duration"),
+        (["--run", "true"], 2, "--run is given twice"),
+        (["--run", "true", "--run", "true", "--rate", "2"], 2, "--rate belongs into the commands"),
+        (["--run", "true", "--run", "true", "--base", "sim"], 2, "--run and --base/--head exclude each other"),
+    ],
+)
+def test_what_cannot_work_is_told_before_anything_runs(bench, tmp_path, arguments, code, sentence):
+    """A mistake in a command is found out after the first hour, or as a traceback."""
+    ended, out, err = finished(bench("compare", *arguments))
+
+    assert (code, "") == (ended, out)
+    assert sentence in err
+    assert 1 == len(err.splitlines())
+    assert not (tmp_path / "bench-runs").exists()
