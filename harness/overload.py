@@ -53,7 +53,7 @@ def overload(table: pa.Table, *, after_s: float = 0.0) -> Overload | None:
     """
     kept = succeeded(table)
     due_s, (first_s, end_s) = number(table, "scheduled_s"), first_last(table)
-    kept &= ~np.isnan(end_s)
+    kept &= np.isfinite(end_s)
     order = np.argsort(due_s[kept], kind="stable")
     due_s, first_s, end_s = due_s[kept][order], first_s[kept][order], end_s[kept][order]
     if len(due_s) < MIN_REQUESTS:

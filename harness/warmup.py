@@ -125,7 +125,7 @@ def kept(table: pa.Table, cut: Cut) -> pa.Table:
 def _mser5(table: pa.Table, due_s: Floats) -> Cut:
     """The cut that makes the mean E2E of what is left most certain; of requests that ended well."""
     end_s = np.where(succeeded(table), first_last(table)[1], np.nan)
-    known = ~np.isnan(end_s)
+    known = np.isfinite(end_s)
     order = np.argsort(due_s[known], kind="stable")
     started_s, e2e_s = due_s[known][order], (end_s - due_s)[known][order]
     batches = len(e2e_s) // BATCH

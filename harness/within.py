@@ -110,7 +110,7 @@ def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool =
     """
     ordered = table.take(np.argsort(number(table, "scheduled_s"), kind="stable"))
     ok = succeeded(ordered)
-    series = {name: np.where(ok, per_request(metrics()[name], ordered), np.nan) for name in MEASURED}
+    series = {name: _finite(per_request(metrics()[name], ordered), ok) for name in MEASURED}
     alike = autocorrelation(series["ttft"])
     why_not = next(_why_not(len(ordered), alike, overloaded=overloaded, valid=valid), None)
     found: dict[str, Any] = {
@@ -145,6 +145,11 @@ def autocorrelation(values: Floats) -> float | None:
     if np.abs(apart).max() <= ROUNDING * np.abs(known).max():
         return 0.0
     return float((apart[1:] * apart[:-1]).sum() / (apart**2).sum())
+
+
+def _finite(values: Floats, ok: npt.NDArray[np.bool_]) -> Floats:
+    """The values of the requests in `ok`, NaN for others and where they are infinite."""
+    return np.where(ok & np.isfinite(values), values, np.nan)
 
 
 def _why_not(n: int, alike: float | None, *, overloaded: bool, valid: bool) -> Iterator[str]:

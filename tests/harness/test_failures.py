@@ -1,0 +1,64 @@
+"""A backend that fails is told from one that is overloaded."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.drive import Outcome
+from harness.failures import exceeded, failures
+from harness.run import exit_code, why
+
+
+def statuses(**counts):
+    return [status for status, n in counts.items() for _ in range(n)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "overloaded", "at_most", "expected"),
+    [
+        ({"ok": 99, "error": 1}, False, None, False),
+        ({"ok": 98, "error": 2}, False, None, True),
+        ({"ok": 98, "truncated": 2}, False, None, True),
+        ({"ok": 98, "timeout": 2}, False, None, True),
+        ({"ok": 98, "timeout": 2}, True, None, False),
+        ({"ok": 98, "error": 2}, True, None, True),
+        ({"ok": 20, "rejected": 80}, False, None, False),
+        ({"ok": 20, "dropped": 40, "cancelled": 40}, False, None, False),
+        ({"ok": 95, "error": 5}, False, 0.05, False),
+        ({"ok": 99, "error": 1}, False, 0.0, True),
+        ({"error": 4}, False, None, True),
+    ],
+)
+def test_failures_count_unless_load_explains_them(table, counts, overloaded, at_most, expected):
+    """A broken server would pass for a slow one, or a server that turns requests away for a broken one."""
+    status = statuses(**counts)
+    found = failures(table(len(status), status=status), overloaded=overloaded, at_most=at_most)
+
+    assert expected is found["exceeded"]
+
+
+def test_the_sentence_says_what_failed_and_what_is_allowed(table):
+    """Exit code 3 would come without a word."""
+    found = failures(table(40, status=statuses(ok=36, error=3, timeout=1)), overloaded=False)
+
+    assert exceeded({"failures": found}) == (
+        "4 of 40 requests (10.0%) failed for another reason than load (3 error, 1 timeout); --max-failed allows 1%. "
+        "See the errors, or allow more."
+    )
+    assert exceeded({}) is None
+
+
+@pytest.mark.parametrize(
+    ("valid", "share", "attainment", "expected"),
+    [(True, 0.02, 0.95, 3), (False, 0.02, 0.95, 3), (True, 0.01, 0.95, 0), (True, 0.01, 0.5, 1), (False, 0.0, 0.5, 4)],
+)
+def test_a_failed_backend_comes_before_every_other_verdict(table, valid, share, attainment, expected):
+    """A night in which the server broke would read as a regression of its speed."""
+    failed = round(100 * share)
+    told = failures(table(100, status=statuses(ok=100 - failed, error=failed)), overloaded=False)
+    summary = {"attainment": attainment, "bounds": []}
+    info = {"failures": told, "verdict": {"valid": valid, "overloaded": False}, "summary": summary}
+    outcome = Outcome("finished", 100, 0, 0)
+
+    assert expected == exit_code(info, outcome, 0.9)
+    assert (expected in (1, 3)) == (why(expected, info, outcome, 0.9) is not None)

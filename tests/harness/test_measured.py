@@ -1,0 +1,113 @@
+"""`bench run --warmup`: what is measured begins at the cut, and the table keeps everything."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from harness import folder
+from harness.config import Given, read, run_spec
+from harness.errors import UsageError
+from harness.run import execute, render
+
+SIM = {"backend": "sim", "latency": "abc:distserve", "policy": "vllm-v0", "slo": "ttft=0.15,tpot=0.1", "rate": 1}
+
+
+@pytest.fixture(scope="module")
+def carried_out(tmp_path_factory):
+    """`carried_out(**options)`: the run read back from its folder."""
+
+    def make(**options):
+        spec = run_spec(Given({**SIM, "requests": 300, **{k.replace("_", "-"): v for k, v in options.items()}}))
+        return execute(spec, out=tmp_path_factory.mktemp("runs") / "run", html=False).run
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def cut(carried_out):
+    return carried_out(warmup="100")
+
+
+def test_the_summary_is_of_what_comes_after_the_cut(cut):
+    """Metrics would mix the system that fills with the one that serves; checked against plain loops."""
+    rows = sorted(cut.requests.to_pylist(), key=lambda row: row["scheduled_s"])[100:]
+    ttft_s = [row["token_s"][0] - row["scheduled_s"] for row in rows]
+    tpot_s = [(r["token_s"][-1] - r["token_s"][0]) / (r["output_tokens"] - 1) if r["output_tokens"] > 1 else None
+              for r in rows]  # fmt: skip
+    met = [a <= 0.15 and (b is None or b <= 0.1) for a, b in zip(ttft_s, tpot_s, strict=True)]
+    span_s = rows[-1]["scheduled_s"] - rows[0]["scheduled_s"]
+    summary = cut.info["summary"]
+
+    assert 300 == cut.requests.num_rows
+    assert 200 == cut.measured.num_rows == summary["requests"]
+    assert np.quantile(ttft_s, 0.99) == pytest.approx(summary["metrics"]["ttft"]["p99"])
+    assert sum(met) / 200 == summary["attainment"]
+    assert sum(met) / 200 * 199 / span_s == pytest.approx(summary["goodput_rps"])
+    assert span_s == pytest.approx(summary["window_s"])
+
+
+def test_the_keys_of_vllm_count_from_the_cut(cut):
+    """Its throughput would be divided by a time that was not measured."""
+    last_s = max(row["token_s"][-1] for row in cut.measured.to_pylist())
+
+    assert 200 == cut.info["completed"]
+    assert last_s - cut.info["warmup"]["at_s"] == pytest.approx(cut.info["duration"])
+
+
+def test_the_cut_stands_in_the_run_and_is_repeated(cut):
+    """A run could not be repeated, nor its numbers found again in its table."""
+    at_s = sorted(cut.requests["scheduled_s"].to_pylist())[100]
+    again = run_spec(Given({}), read(str(cut.path)).given)
+
+    assert {"rule": "100", "at_s": at_s, "requests": 100, "stationary": True} == cut.info["warmup"]
+    assert "100" == cut.info["spec"]["warmup"] == again.warmup
+    assert cut.measured.equals(folder.load(cut.path).measured)
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html"])
+def test_every_report_says_what_was_left_out(form, cut):
+    """A reader would take the numbers for those of the whole run."""
+    said = render(form, cut)
+
+    assert "100 of 300 requests, due before" in said
+    assert "200 requests met the SLO" in said
+    assert "Near the knee one run decides nothing" in said.replace("\n          ", " ")
+    assert "within this run; other seeds may differ by more" in said.replace("\n          ", " ")
+
+
+def test_a_run_without_a_cut_measures_everything(carried_out):
+    """Short runs would lose what they have."""
+    run = carried_out()
+
+    assert run.measured is run.requests
+    assert {"rule": "none", "at_s": 0.0, "requests": 0, "stationary": True} == run.info["warmup"]
+    assert "warm-up" not in render("text", run)
+
+
+def test_a_run_that_never_settles_says_so(carried_out):
+    """Half of a growing queue would be cut, and the rest be called the steady state."""
+    run = carried_out(rate=8, requests=600, warmup="mser5")
+
+    assert run.info["warmup"]["stationary"] is False
+    assert "not-stationary" in [w["code"] for w in run.info["warnings"]]
+    assert run.info["verdict"]["overloaded"]
+    assert "no interval" in run.info["within"]["why_not"]
+    assert "no place to cut was found (mser5)" in render("text", run)
+
+
+def test_a_cut_of_everything_is_refused_before_anything_is_written(tmp_path):
+    """A run of an hour would be measured on its last request."""
+    spec = run_spec(Given({**SIM, "requests": 60, "warmup": "200"}))
+
+    with pytest.raises(UsageError, match="--warmup 200 leaves nothing of the 60 requests"):
+        execute(spec, out=tmp_path / "run", html=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_stored_is_plain_json(cut):
+    """NaN is no JSON: other programs could not read run.json."""
+    for key in ("warmup", "within", "failures", "checks"):
+        json.dumps(cut.info[key], allow_nan=False)
