@@ -129,7 +129,7 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
     """The answer on runs that are there."""
     from harness.cli import _compare_files
     from harness.compare import answer, pairing
-    from harness.errors import UsageError
+    from harness.errors import NotValid, UsageError
 
     if len(runs) != 2:
         raise UsageError(
@@ -142,6 +142,8 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
         raise UsageError(f"--{foreign[0]} is for runs that are made: give --base and --head, not stored runs.")
     settings = _compare_files.settings(options)
     base, head = (pairing.opened(path, settings.goal) for path in runs)
+    if isinstance(base[0], pairing.Numbers) != isinstance(head[0], pairing.Numbers):
+        raise NotValid(f"'{runs[0]}' and '{runs[1]}' are not of a kind: one holds runs, the other numbers or a search.")
     matched = pairing.match(base, head, any_schedule="schedule" in settings.allowed)
     return answer.compare(matched, settings, base=runs[0], head=runs[1])
 

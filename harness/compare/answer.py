@@ -72,7 +72,7 @@ def compare(
         "looks": list(looks),
         "base": _side(base, [pair.base for pair in pairs]),
         "head": _side(head, [pair.head for pair in pairs]),
-        "workload": _told(pairs, "workload"),
+        "workload": _workload(pairs),
         "slo": slo.text(settings.slo) if settings.slo else _same_slo(pairs),
         "goal": settings.goal or (settings.slo or slo.restored(_first(pairs))).goal,
         "pairs": _with_rows(told, rows),
@@ -222,5 +222,6 @@ def _same_slo(pairs: Sequence[Pair]) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _told(pairs: Sequence[Pair], key: str) -> Any:
-    return _first(pairs).get(key)
+def _workload(pairs: Sequence[Pair]) -> Mapping[str, Any] | None:
+    told = _first(pairs).get("workload")
+    return {"name": told} if isinstance(told, str) else told

@@ -34,7 +34,8 @@ def _warning(code: str, message: str, remedy: str = "") -> dict[str, str]:
 
 
 def _alone(matched: Matched, refused: Sequence[str]) -> Iterator[dict[str, str]]:
-    for side, alone in (("base", matched.alone_base), ("head", matched.alone_head)):
+    for side, every in (("base", matched.alone_base), ("head", matched.alone_head)):
+        alone = [run for run in every if not isinstance(run, Numbers)]
         if alone and not (side == "base" and "runs" in refused):
             names = ", ".join(f"'{run.path}'" for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
             yield _warning(
@@ -42,6 +43,9 @@ def _alone(matched: Matched, refused: Sequence[str]) -> Iterator[dict[str, str]]
                 f"{len(alone)} of the runs of the {side} found no partner of the same schedule: {names}",
                 "run the other side with the same traffic and seed",
             )
+        seeds = [str(run.seed) for run in every if isinstance(run, Numbers)]
+        if seeds:
+            yield _warning("unpaired", f"seeds that only the {side} has are left out: {', '.join(seeds)}")
 
 
 def _allowed(differences: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:

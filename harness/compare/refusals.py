@@ -9,8 +9,12 @@ from types import MappingProxyType
 from typing import Any
 
 from harness.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
+from harness.config import SCHEDULE
 from harness.errors import no_such
 from harness.stats.paired import LEAST_PAIRS
+
+_OWN = ("workload", "rate", "seed", "requests")
+"""Options of a schedule that a search varies, or that stand in a field of their own."""
 
 OTHERS = ("pairs", "runs")
 """What can be refused beside the fields: too few pairs, and runs of the base without a partner."""
@@ -65,8 +69,11 @@ def too_few(pairs: Sequence[Pair]) -> Difference | None:
 
 
 def without_partner(matched: Matched) -> Difference | None:
-    """A run of the base that no run of the head answers to: what it guarded is not compared any more."""
-    alone = matched.alone_base
+    """A run of the base that no run of the head answers to: what it guarded is not compared any more.
+
+    Searches take as many seeds as they need, so that one may have more than the other.
+    """
+    alone = [run for run in matched.alone_base if not isinstance(run, Numbers)]
     if not alone or not matched.pairs:
         return None
     names = ", ".join(str(run.path) for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
@@ -130,7 +137,11 @@ def _tool(source: Source) -> str:
 
 def _workload(source: Source) -> str | None:
     told = source.info.get("workload") or {}
-    return " ".join(str(told[key]) for key in ("name", "lengths") if told.get(key)) or None
+    if isinstance(told, Mapping):
+        return " ".join(str(told[key]) for key in ("name", "lengths") if told.get(key)) or None
+    spec = source.info.get("spec") or {}  # a search has many schedules: what it was told of them is all there is
+    options = (f"{name}={spec[name]}" for name in SCHEDULE if name not in _OWN and name in spec)
+    return " ".join([str(told), *options])
 
 
 def _hardware(source: Source) -> str | None:
