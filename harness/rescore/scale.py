@@ -72,6 +72,8 @@ def first_within(values: Floats, limit: Floats | float, factors: Floats) -> Ints
 
     Note: dividing rounds otherwise than multiplying, so the place that division finds may be one off.
     """
+    if not len(factors):
+        return np.zeros(len(values), np.int64)
     if np.ndim(limit) == 0:
         found = np.searchsorted(factors * limit, values)
         return np.where(np.isnan(values), 0, found)

@@ -1,0 +1,229 @@
+"""`bench slo` as a user meets it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from harness.api import RequestRecord
+from harness.cli import main
+
+
+def answer(capsys, *arguments):
+    """The exit code and the JSON of `bench slo`."""
+    code = main(["slo", *map(str, arguments), "--format", "json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def ten_a_second(n=100):
+    """Requests at 10 a second: 4 of 10 keep TTFT 0.2 s, 6 of 10 TPOT 0.05 s, 3 of 10 both."""
+    found = []
+    for i in range(n):
+        due_s, kind = i / 10, i % 10
+        first_s = due_s + (0.1 if kind < 4 else 0.5)
+        gap_s = 0.04 if kind in (0, 1, 2, 4, 5, 6) else 0.2
+        tokens = [first_s + gap_s * k for k in range(5)]
+        found.append(RequestRecord(i, due_s, due_s, tokens, None, 10, 5, 5, "ok"))
+    return found
+
+
+@pytest.fixture
+def mixed(stored):
+    return stored("mixed", ten_a_second(), slo={"text": "ttft=0.2,tpot=0.05", "goal": 0.9})
+
+
+def test_a_throughput_of_ten_may_be_a_goodput_of_three(mixed, capsys):
+    """The difference between answered and answered in time, for which this program exists, would not be shown."""
+    code, info = answer(capsys, mixed)
+    (run,) = info["runs"]
+    (slo,) = run["slos"]
+
+    assert 0 == code
+    assert 10 == pytest.approx(run["throughput_rps"], rel=1e-12)
+    assert 3 == pytest.approx(slo["goodput_rps"], rel=1e-12)
+    assert 0.3 == slo["attainment"]
+    assert {"ttft=0.2": 0.4, "tpot=0.05": 0.6} == {b["text"]: b["attainment"] for b in slo["bounds"]}
+    assert "ttft=0.2" == slo["binding"]
+
+
+def test_it_is_told_in_words_too(mixed, capsys):
+    """A reader of the terminal would not find what the JSON has."""
+    main(["slo", str(mixed)])
+    shown = capsys.readouterr().out
+
+    assert "throughput 10.0 req/s" in shown
+    assert "ttft=0.2,tpot=0.05   30.0%             3.00  missed" in shown
+    assert "- ttft=0.2           40.0%" in shown
+    assert "ttft=0.2 binds" in shown
+    assert all(len(line) <= 100 for line in shown.splitlines())
+
+
+def test_the_capacity_that_a_search_found_stands_beside_it(mixed, capsys):
+    """A run would not tell the capacity that is known for its SLO and system."""
+    found = {"goal": 0.9, "state": "resolved", "capacity_rps": 2.5, "low_rps": 2.4, "high_rps": 2.6, "per_gpu_rps": 2.5}
+    search = {
+        "schema": 1, "kind": "capacity", "spec": {"workload": "chatbot", "backend": "sim"},
+        "slo": {"text": "tpot=0.05,ttft=0.2", "goal": 0.9}, "answers": [found],
+    }  # fmt: skip
+    (mixed.parent / "capacity.json").write_text(json.dumps(search))
+    _, info = answer(capsys, mixed)
+    _, other = answer(capsys, mixed, "--slo", "ttft=0.3")
+    main(["slo", str(mixed)])
+
+    assert [found] == info["runs"][0]["slos"][0]["capacities"]
+    assert [] == other["runs"][0]["slos"][0]["capacities"]
+    assert "capacity at 90%: 2.50 req/s (2.40 to 2.60), by the search in this folder" in capsys.readouterr().out
+
+
+def test_separate_conditions_ask_each_bound_apart(mixed, capsys):
+    """DistServe's search would seem to ask for bounds of the same request."""
+    _, info = answer(capsys, mixed, "--goal", "0.3,40%,0.5", "--conditions", "separate")
+    (slo,) = info["runs"][0]["slos"]
+
+    assert [True, False, False] == slo["joint"]
+    assert [True, True, False] == slo["separate"]
+
+
+def test_everything_at_once_in_every_form(mixed, capsys):
+    """A form would lack what another one tells, or end in a traceback."""
+    options = [
+        "--slo", "ttft=0.2,tpot=0.05", "--slo", "fastgen:rate=10", "--slo", "p90:ttft=0.4", "--goal", "30%,90%",
+        "--scale", "0.5:4", "--plane", "ttft=100ms:0.5:0.1,tpot=0.03,50ms,0.2", "--by", "prompt,time", "--by", "class",
+        "--tokens", "--profile", "all",
+    ]  # fmt: skip
+    shown = {}
+    for form in ("text", "markdown", "json", "csv"):
+        assert 0 == main(["slo", str(mixed), *options, "--format", form])
+        shown[form] = capsys.readouterr().out
+
+    (run,) = json.loads(shown["json"])["runs"]
+    assert 17 == len(run["slos"][0]["scale"]["factors"])
+    assert [0.1, 0.2, 0.3, 0.4, 0.5] == run["plane"]["limits_s"][0]
+    assert 0.3 == run["plane"]["attainment"][1][1]
+    for form in ("text", "markdown"):
+        for words in ("scale", "tokens in time", "goodput in req/s", "by prompt", "inference-perf"):
+            assert words in shown[form].replace("\\", "")
+    rows = list(csv.DictReader(io.StringIO(shown["csv"])))
+    plane = [r for r in rows if r["of"] == "plane: ttft, tpot" and (r["at"], r["at_other"]) == ("0.2", "0.05")]
+    assert ["0.3"] == [r["value"] for r in plane if r["what"] == "attainment"]
+
+
+def test_runs_at_several_rates_make_a_curve(stored, tmp_path, capsys):
+    """A sweep could not be looked at under an SLO that it was not made for."""
+    for seed in range(5):
+        for rate in (5.0, 10.0):
+            records = ten_a_second()
+            if rate == 5.0:
+                records = [r for r in records if r.request_id % 10 < 4]
+            info = {"workload": {"name": "chatbot", "rate_rps": rate}}
+            spec = {"workload": "chatbot", "backend": "sim", "seed": seed, "rate": rate}
+            stored(f"points/rate={rate}/seed-{seed}", records, spec=spec, **info)
+    code, info = answer(capsys, tmp_path, "--slo", "ttft=0.2", "--goal", "0.7")
+    (curve,) = info["curves"]
+
+    assert 0 == code
+    assert [(5.0, 5, 1.0), (10.0, 5, 0.4)] == [
+        (p["rate_rps"], p["runs"], p["attainment"]["mean"]) for p in curve["points"]
+    ]
+    assert 5 < curve["crossings"][0]["at_rps"] < 10
+    main(["slo", str(tmp_path), "--slo", "ttft=0.2", "--goal", "0.7", "--scale", "0.5,1"])
+    shown = capsys.readouterr().out
+    assert "ttft=0.2 over the rate" in shown
+    assert "70% is crossed near" in shown
+
+
+def test_runs_of_two_systems_make_two_curves(stored, tmp_path, capsys):
+    """Points of two systems would be drawn as one curve."""
+    for policy in ("sarathi", "vllm-v0"):
+        for rate in (5.0, 10.0):
+            spec = {"backend": "sim", "policy": policy, "rate": rate, "seed": 0}
+            stored(f"{policy}-{rate}", 30, spec=spec, workload={"name": "chatbot", "rate_rps": rate})
+    _, info = answer(capsys, tmp_path)
+
+    assert ["policy=sarathi", "policy=vllm-v0"] == [curve["label"] for curve in info["curves"]]
+
+
+@pytest.mark.parametrize(("under", "code"), [("0.3", 0), ("31%", 1)])
+def test_exit_codes_judge_only_when_asked(mixed, under, code, capsys):
+    """A script could not tell a good run from a bad one."""
+    assert 0 == main(["slo", str(mixed)])
+    assert code == main(["slo", str(mixed), "--fail-under", under])
+    assert (f"exit code {code}" in capsys.readouterr().err) == bool(code)
+
+
+def test_a_run_that_is_not_valid_stays_so(stored, capsys):
+    """Re-scoring would make a run good that broke its own rules."""
+    path = stored("late", 20, verdict={"valid": False, "overloaded": False, "reasons": ["The client was late."]})
+
+    assert 4 == main(["slo", str(path), "--slo", "ttft=9"])
+    told = capsys.readouterr()
+    assert "The client was late." in told.out
+    assert "is not valid: The client was late." in told.err
+
+
+def test_growing_queues_decide_nothing(stored, capsys):
+    """A run that a longer one would contradict would be called good."""
+    path = stored("growing", 20, verdict={"valid": True, "overloaded": True, "reasons": []})
+
+    assert 5 == main(["slo", str(path), "--slo", "ttft=1e6", "--fail-under", "1%"])
+    assert "grew all through" in capsys.readouterr().out
+
+
+def test_an_answer_that_was_kept_is_reported(mixed, tmp_path, capsys):
+    """What was computed once would have to be computed again to be shown."""
+    from harness import answers
+
+    assert 0 == main(["slo", str(mixed), "--out", str(tmp_path / "slo.json")])
+    first = capsys.readouterr().out
+
+    assert first.rstrip() == answers.render(answers.of(tmp_path / "slo.json"), "text").rstrip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--slo", "tftt=1"], "No latency metric named 'tftt'. Did you mean 'ttft'?"),
+        (["--slo", "fastgen:speed=4"], "fastgen has no argument 'speed'."),
+        (["--slo", "fastgen:rate=0"], "rate and prompt_tps must be above 0"),
+        (["--goal", "90"], "--goal must be a share above 0 and up to 1, such as 0.9 or 90%, got '90'"),
+        (["--goal", "much"], "--goal must be a share"),
+        (["--fail-under", "0"], "--fail-under must be a share"),
+        (["--scale", "4:1"], "--scale: a range rises, got '4:1'"),
+        (["--scale", "0:4"], "--scale must be a number above 0, got '0'"),
+        (["--scale", "1:2:3:4"], "--scale is low:high, low:high:step, low:high:x2 or 1,2,3, got '1:2:3:4'"),
+        (["--scale", "1:1e9:0.001"], "more than 1,000 values"),
+        (["--plane", "ttft=0.1:1"], "--plane is over two metrics such as ttft=0.1:1,tpot=0.02:0.2"),
+        (["--plane", "ttft=0.1,ttft=0.2"], "--plane names ttft twice"),
+        (["--plane", "tttf=0.1,tpot=0.2"], "No latency metric named 'tttf'. Did you mean 'ttft'?"),
+        (["--plane", "0.1:1"], "--plane is name=range,name=range"),
+        (["--plane", "ttft=fast,tpot=1"], "--plane: ttft must be a duration"),
+        (["--by", "clas"], "No grouping named 'clas'. Did you mean 'class'?"),
+        (["--profile", "vlm"], "No definition profile named 'vlm'. Did you mean 'vllm'?"),
+        (["--format", "xml"], "No format named 'xml'."),
+        (["--conditions", "apart"], "Invalid value for '--conditions'"),
+    ],
+)
+def test_what_cannot_be_asked_gets_one_sentence(mixed, arguments, sentence, capsys):
+    """A slip of the pen would end in a traceback, or be ignored."""
+    assert 2 == main(["slo", str(mixed), *arguments])
+    told = capsys.readouterr()
+
+    assert "" == told.out
+    assert sentence in told.err
+    assert 1 == len(told.err.strip().splitlines())
+
+
+def test_foreign_text_does_nothing(stored, capsys):
+    """The name of a class could colour the terminal, or break out of a table."""
+    from dataclasses import replace
+
+    records = [replace(r, tag="\x1b[31mred|\n# head") for r in ten_a_second(10)]
+    path = stored("hostile", [*records[:5], *(replace(r, tag="b") for r in records[5:])])
+    for form in ("text", "markdown", "csv"):
+        main(["slo", str(path), "--by", "class", "--tokens", "--format", form])
+        shown = capsys.readouterr().out
+        assert "\x1b" not in shown
+        assert "\n# head" not in shown
