@@ -111,8 +111,9 @@ class _Series:
         return _Part(there, values, watch(values, self.rule, higher=self.metric.higher))
 
     def _value(self, night: Night) -> float | None:
-        value = night.values.get(self.metric.name)
-        return math.inf if value is not None and night.overloaded and self.metric.latency else value
+        if night.why is None and night.overloaded and self.metric.latency:
+            return math.inf
+        return night.values.get(self.metric.name)
 
     def _state(self, part: _Part) -> str:
         """The state after the last night."""

@@ -1,0 +1,292 @@
+"""The trend of nightly runs: steps with their first night, and everything that is none."""
+
+from __future__ import annotations
+
+import importlib
+import json
+
+import pytest
+
+from harness.compare.trend import trend
+from harness.errors import UsageError
+
+FLAT = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0, 101.0, 99.0, 100.0, 100.5]
+
+
+@pytest.fixture
+def nights(tmp_path):
+    """A factory of nights: `nights(values)` writes one run a day whose mean TPOT in ms is the value.
+
+    `change` gets the number of the night and its run.json, to alter it.
+    """
+
+    def make(values, *, series="chatbot/vllm", clock="wall", change=lambda *_: None):
+        for day, value in enumerate(values):
+            latency = {"mean": value / 1000, "p99": value / 400}
+            info = {
+                "schema": 2,
+                "state": "finished",
+                "clock": clock,
+                "summary": {
+                    "metrics": {"tpot": latency, "ttft": {"mean": 0.2, "p99": 0.5}},
+                    "failed": 0.0,
+                    "goodput_rps": 2.0,
+                    "attainment": 0.95,
+                },
+                "verdict": {"valid": True, "overloaded": False},
+                "schedule": {"sha256": "a" * 64},
+                "slo": {"text": "ttft=0.25"},
+                "backend": {"hardware": "a100", "policy": "sarathi", "salt": str(day)},
+                "host": {"cpu": "one", "cores": 8},
+                "versions": {"bench": "1.0", "numpy": "2.0"},
+            }
+            change(day, info)
+            folder = tmp_path / "results" / series / f"202601{day + 1:02d}T021700Z-c{day:06d}"
+            folder.mkdir(parents=True)
+            (folder / "run.json").write_text(json.dumps(info))
+        return tmp_path / "results"
+
+    return make
+
+
+def metric(answer, name="tpot mean", series=0):
+    return next(one for one in answer["series"][series]["metrics"] if one["name"] == name)
+
+
+def test_a_step_is_named_with_its_first_night_and_what_changed_with_it(nights):
+    """A regression is seen, and nobody knows since when or why."""
+
+    def faster_policy(day, info):
+        info["backend"]["policy"] = "sarathi" if day < 10 else "vllm-v0"
+
+    answer = trend(nights([*FLAT, 110.0, 111.0, 109.0], change=faster_policy))
+    step = metric(answer)["steps"][0]
+
+    assert (1, "regressed", "regressed") == (answer["exit_code"], answer["state"], metric(answer)["state"])
+    assert ("worse", "2026-01-11", "c000010", "2026-01-10", "c000009", "2026-01-12") == tuple(
+        step[key] for key in ("side", "first", "commit", "night_before", "commit_before", "called")
+    )
+    assert pytest.approx((0.1, 0.11, 10.0)) == (step["before"], step["after"], step["loss_pct"])
+    assert [{"what": "policy", "before": "sarathi", "after": "vllm-v0"}] == step["changed"]
+
+
+def test_the_fit_finds_a_first_night_that_was_not_suspect(nights):
+    """The commit that made it slower is held to be the one after it."""
+    answer = trend(nights([*FLAT, *FLAT[:4], 104.9, 106.0, 105.8, 106.1, 105.9]))
+
+    assert ("2026-01-15", "2026-01-17") == tuple(metric(answer)["steps"][0][key] for key in ("first", "called"))
+
+
+def test_one_bad_night_is_no_step(nights):
+    """Every noisy night wakes somebody."""
+    answer = trend(nights([*FLAT, 120.0, 100.0, 100.0]))
+
+    assert (0, "steady", []) == (answer["exit_code"], metric(answer)["state"], metric(answer)["steps"])
+
+
+def test_the_last_night_may_be_the_first_of_a_step(nights):
+    """A first bad night is called good."""
+    answer = trend(nights([*FLAT, 120.0]))
+
+    assert (0, "suspect") == (answer["exit_code"], metric(answer)["state"])
+    assert "suspect: the next night decides" in importlib.import_module("reports.answers.trend").text(answer)
+
+
+def test_a_step_becomes_the_reference_after_a_week(nights):
+    """A regression that was accepted keeps the job red for ever, or a recovery goes unnoticed."""
+    settled = trend(nights([*FLAT, *[110.0] * 7]))
+    back = trend(nights([*FLAT, 110.0, 110.0, 100.0, 100.0], series="code/vllm"))
+
+    assert (0, "steady", 0.11) == (settled["exit_code"], metric(settled)["state"], metric(settled)["last"])
+    assert ("2026-01-13", "steady") == (metric(back, series=1)["steps"][0]["ended"], metric(back, series=1)["state"])
+
+
+def test_a_gain_is_told_and_is_no_failure(nights):
+    """A faster server fails the night."""
+    answer = trend(nights([*FLAT, 90.0, 90.5]))
+
+    assert (0, "improved", "better") == (
+        answer["exit_code"],
+        metric(answer)["state"],
+        metric(answer)["steps"][0]["side"],
+    )
+
+
+def test_nights_that_are_not_valid_are_gaps_with_their_reason(nights):
+    """A night in which the client failed moves the median, or disappears."""
+
+    def spoilt(day, info):
+        if day == 4:
+            info["verdict"] = {"valid": False, "text": "not valid: late"}
+        if day == 5:
+            info["state"] = "running"
+
+    series = trend(nights(FLAT, change=spoilt))["series"][0]
+
+    assert [("2026-01-05", "not valid: late"), ("2026-01-06", "not finished (running)")] == [
+        (gap["night"], gap["why"]) for gap in series["gaps"]
+    ]
+    assert (10, 8) == (series["nights"], series["valid"])
+
+
+def test_series_are_not_connected_across_other_hardware(nights):
+    """A new machine is called a regression of the server."""
+
+    def moved(day, info):
+        info["backend"]["hardware"] = "a100" if day < 8 else "l4"
+
+    answer = trend(nights([*[100.0] * 8, *[140.0] * 3], change=moved))
+
+    assert [{"what": "hardware", "before": "a100", "after": "l4"}] == answer["series"][0]["breaks"][0]["changed"]
+    assert ("few", 4, 0) == (metric(answer)["state"], metric(answer)["needed"], answer["exit_code"])
+
+
+def test_a_break_is_seen_over_a_run_that_tells_nothing(nights):
+    """A killed night in between connects what must not be connected."""
+
+    def moved(day, info):
+        info["host"]["cpu"] = "one" if day < 8 else "two"
+        if day == 8:
+            info.clear()
+
+    answer = trend(nights([100.0] * 12, change=moved))
+
+    assert ["2026-01-10"] == [one["night"] for one in answer["series"][0]["breaks"]]
+
+
+def test_a_night_that_overloads_is_worse_than_any_other(nights):
+    """A server so slow that its queue grows has no mean, and therefore no regression."""
+
+    def slow(day, info):
+        info["verdict"]["overloaded"] = day >= 10
+
+    answer = trend(nights([*FLAT, 90.0, 90.0], change=slow))
+    text = " ".join(importlib.import_module("reports.answers.trend").text(answer).split())
+
+    assert (1, "regressed", None) == (answer["exit_code"], metric(answer)["state"], metric(answer)["last"])
+    assert "tpot mean overloaded (100 ms -> overloaded)" in text
+
+
+def test_failures_are_followed_as_a_difference(nights):
+    """The first failures after weeks of none are an infinite rise, or none at all."""
+
+    def failing(day, info):
+        info["summary"]["failed"] = 0.004 if day == 8 else 0.02 if day >= 9 else 0.0
+
+    answer = trend(nights([100.0] * 12, change=failing))
+
+    assert ("regressed", "2026-01-10") == (
+        metric(answer, "failed")["state"],
+        metric(answer, "failed")["steps"][0]["first"],
+    )
+
+
+def test_what_is_only_shown_never_fails_a_night(nights):
+    """Goodput at one rate, flat below the knee, decides over a night."""
+
+    def less(day, info):
+        info["summary"]["goodput_rps"] = 2.0 if day < 8 else 1.0
+
+    answer = trend(nights([100.0] * 11, change=less))
+
+    assert (0, "regressed", False) == (
+        answer["exit_code"],
+        metric(answer, "goodput_rps")["state"],
+        metric(answer, "goodput_rps")["judged"],
+    )
+
+
+def test_a_simulator_tells_any_difference_at_once(nights):
+    """A change of a simulator by half a percent hides behind noise that it does not have."""
+    answer = trend(nights([100.0] * 5 + [100.5], clock="virtual"))
+
+    assert (0, "changed") == (answer["exit_code"], metric(answer)["state"])
+    assert ("2026-01-06", pytest.approx(0.5)) == tuple(metric(answer)["steps"][0][key] for key in ("first", "loss_pct"))
+
+
+def test_a_noisy_series_advises_pairs(nights):
+    """A series that can find nothing is called steady."""
+    answer = trend(nights([100.0, 108.0, 95.0, 104.0, 93.0, 107.0, 99.0, 106.0, 94.0, 103.0]))
+
+    assert metric(answer)["noisy"]
+    assert "--pairs auto" in importlib.import_module("reports.answers.trend").text(answer)
+
+
+def test_several_runs_of_a_night_count_as_their_mean(tmp_path, nights):
+    """The first of five seeds stands for the night."""
+    root = nights([90.0] * 8, series="seeds")
+    for night in sorted((root / "seeds").iterdir()):
+        info = json.loads((night / "run.json").read_text())
+        (night / "run.json").unlink()
+        for seed, mean_s in enumerate((0.09, 0.11)):
+            info["summary"]["metrics"]["tpot"]["mean"] = mean_s
+            (night / f"seed{seed}").mkdir()
+            (night / f"seed{seed}" / "run.json").write_text(json.dumps(info))
+
+    answer = trend(root)
+
+    assert pytest.approx(0.1) == metric(answer)["last"]
+    assert 8 == answer["series"][0]["nights"]
+
+
+def test_searches_have_a_trend_too(tmp_path):
+    """Capacity, the answer that matters most, is not followed."""
+    for day in range(10):
+        folder = tmp_path / f"r/chatbot/sim/202601{day + 1:02d}"
+        folder.mkdir(parents=True)
+        answer = {"goal": 0.9, "state": "resolved", "capacity_rps": 12.0 if day < 8 else 11.0}
+        info = {"schema": 1, "kind": "capacity", "clock": "wall", "answers": [answer]}
+        (folder / "capacity.json").write_text(json.dumps(info))
+    found = trend(tmp_path / "r")
+
+    assert ("regressed", 11.0) == (metric(found, "capacity_rps")["state"], metric(found, "capacity_rps")["last"])
+
+
+def test_without_any_valid_night_nothing_is_told(nights):
+    """A series of failed nights is green."""
+
+    def failed(day, info):
+        info["verdict"] = {"valid": False, "text": "not valid"}
+
+    answer = trend(nights([100.0] * 3, change=failed))
+
+    assert (4, "invalid", []) == (answer["exit_code"], answer["state"], answer["series"][0]["metrics"])
+    assert "No night has a valid run" in importlib.import_module("reports.answers.trend").text(answer)
+
+
+def test_a_folder_without_nights_is_wrong_usage(tmp_path, nights):
+    """A wrong path is a green night."""
+    (tmp_path / "empty").mkdir()
+    one = next((nights([100.0]) / "chatbot/vllm").iterdir())
+
+    with pytest.raises(UsageError, match="no folder"):
+        trend(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match="No night in"):
+        trend(tmp_path / "empty")
+    with pytest.raises(UsageError, match="is a single run"):
+        trend(one)
+
+
+def test_the_answer_is_json_and_fits_a_terminal(nights):
+    """A job cannot parse it, or a log breaks its lines."""
+
+    def hostile(day, info):
+        info["backend"]["policy"] = "a|b" if day < 10 else "<img src=x>\x1b[31m`c`"
+
+    answer = trend(nights([*FLAT, 110.0, 111.0], change=hostile, series="a-rather-long-workload-name/and-a-backend"))
+    module = importlib.import_module("reports.answers.trend")
+    text, markdown = module.text(answer), module.markdown(answer)
+
+    assert answer == json.loads(json.dumps(answer, allow_nan=False))
+    assert 100 >= max(map(len, text.splitlines()))
+    assert "\x1b" not in text
+    assert "<img" not in markdown
+    assert "REGRESSED" in markdown
+    assert [1, "trend"] == [answer["schema"], answer["kind"]]
+
+
+def test_a_step_of_last_week_is_told_only_once(nights):
+    """The same night is listed for every metric in a sentence of its own."""
+    text = importlib.import_module("reports.answers.trend").text(trend(nights([*FLAT, 110.0, 111.0])))
+
+    assert 1 == text.count("from 2026-01-11 (commit c000010) on, after 2026-01-10 (commit c000009)")
