@@ -11,12 +11,15 @@ from harness.errors import UsageError
 
 KINDS = ("sweep", "capacity", "slo", "compare", "trend")
 SCHEMA = 1
+FORMS = ("text", "markdown", "csv", "json")
+"""What an answer can be told as; csv where its kind is a table."""
 
 
 def of(path: str | Path) -> dict[str, Any] | None:
     """The answer in a folder (`sweep.json`, `capacity.json`, ...), or in such a file; None where there is none.
 
-    Raises UsageError for one that cannot be read, or that a newer bench wrote.
+    Of a sweep that was killed or still goes on it is made now, of the runs that have ended. Raises UsageError for one
+    that cannot be read, or that a newer bench wrote.
     """
     given = Path(path)
     files = [given / f"{kind}.json" for kind in KINDS] if given.is_dir() else [given]
@@ -35,7 +38,15 @@ def of(path: str | Path) -> dict[str, Any] | None:
         raise UsageError(
             f"'{file}' has schema {info.get('schema')}, this bench reads up to {SCHEMA}; use a newer bench."
         )
-    return info
+    return _current(info, file.parent)
+
+
+def _current(info: dict[str, Any], folder: Path) -> dict[str, Any]:
+    if info["kind"] != "sweep" or info.get("state") != "running":
+        return info
+    from harness.sweep.conduct import reported  # heavy, and it writes answers itself
+
+    return reported(folder, info)
 
 
 def render(info: dict[str, Any], form: str) -> str:
@@ -43,9 +54,9 @@ def render(info: dict[str, Any], form: str) -> str:
     if form == "json":
         return json.dumps(info, indent=2, allow_nan=False) + "\n"
     module = importlib.import_module(f"reports.answers.{info['kind']}")  # harness may not import reports statically
-    function = getattr(module, form, None) if form in ("text", "markdown", "csv") else None
+    function = getattr(module, form, None) if form in FORMS else None
     if function is None:
-        known = [name for name in ("text", "markdown", "csv") if hasattr(module, name)]
-        raise UsageError(f"The answer of bench {info['kind']} has no format '{form}'; take json, {', '.join(known)}.")
+        known = [name for name in FORMS if name == "json" or hasattr(module, name)]
+        raise UsageError(f"An answer of bench {info['kind']} cannot be told as '{form}'; take {', '.join(known)}.")
     found: str = function(info)
     return found

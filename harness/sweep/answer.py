@@ -114,7 +114,7 @@ def _crossed(line: Sequence[Mapping[str, Any]], along: str, goal: float) -> dict
 def _exit_code(info: Mapping[str, Any]) -> int:
     """The first that applies of 3 the backend failed, 4 a run is not valid, 1 below `fail_under`, 5 not finished."""
     points, fail_under = info["points"], info["fail_under"]
-    if info["state"] == "failed":
+    if info["state"] == "failed" or any(run["failed_for"] for point in points for run in point["runs"]):
         return FAILED
     if any(point["invalid"] for point in points):
         return NOT_VALID
@@ -136,11 +136,15 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
     if seeds < LEAST_SEEDS:
         one = "one run at each point: no interval" if seeds == 1 else f"{seeds} seeds at each point: no interval"
         yield f"{one}; repeat with --seeds {LEAST_SEEDS} or more, into the same --out."
-    for run in (run for run in runs if not run["valid"]):
-        yield f"{run['folder']} is not valid and does not count: {' '.join(run['reasons'])}"
+    for run in runs:
+        if not run["valid"]:
+            yield f"{run['folder']} is not valid and does not count: {' '.join(run['reasons'])}"
+        if run["failed_for"]:
+            yield f"{run['folder']}: {run['failed_for']}"
+    yield from _cautions(runs)
     moving = sum(run["warmup"].get("stationary") is False for run in runs)
     if moving:
-        yield f"In {moving} of {len(runs)} runs the warm-up rule found no steady part, so nothing was cut from them."
+        yield f"The warm-up rule found no steady part in {moving} of {len(runs)} runs, so nothing was cut from those."
     if not any(point["bounds"] for point in info["points"]):
         yield "There is no SLO, so attainment counts every request that ended well; give --slo ttft=0.25,tpot=0.1."
     if any(point["overloaded"] for point in info["points"]):
@@ -148,6 +152,18 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
             "Where a queue grew all through a run there are no latencies: they would tell how long the run was. "
             "Attainment there falls further in a longer run."
         )
+
+
+def _cautions(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What single runs warn of, each kind once with the first of its sentences."""
+    told: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        for caution in run["warnings"]:
+            told.setdefault(caution["code"], []).append(caution | {"folder": run["folder"]})
+    for code, found in told.items():
+        first = found[0]
+        where = f"{code} in {len(found)} of {len(runs)} runs, first in {first['folder']}"
+        yield f"{where}: {first['message']}; {first['remedy']}."
 
 
 def _once(points: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

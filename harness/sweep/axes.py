@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.config import CHECKS
 from harness.errors import UsageError, no_such
-from harness.spec import Spec, parse, seconds
+from harness.spec import Spec, parse
 from harness.sweep.values import valued, values
 
 RATE, SCALE = "rate", "slo-scale"
@@ -58,8 +58,10 @@ def axis(name: str, text: str) -> Axis:
     """The axis of that name over a list. Raises UsageError for a name that no option has, and for a wrong list."""
     said = f"--{name}" if name == RATE else f"--over {name}"
     found = Axis(name, values(text, said, whole=name in WITH_COMMAS))
-    if name == SCALE and not all(seconds(value, said) > 0 for value in found.values):
-        raise UsageError(f"{said}: a scale multiplies every bound, so it must be above 0, got '{text}'.")
+    for value in found.values if name == SCALE else ():
+        scale = valued(value)
+        if isinstance(scale, str) or scale <= 0:
+            raise UsageError(f"{said}: a scale multiplies every bound, so it is a number above 0, got '{value}'.")
     return found
 
 
@@ -115,4 +117,5 @@ def _with_argument(base: object, option: str, argument: str, text: str) -> Spec:
             f"--over {option}.{argument} changes an argument of --{option}, which is not given; give --{option} NAME."
         )
     spec = parse(str(base))
-    return replace(spec, args={**spec.args, argument: text})
+    others = {key: value for key, value in spec.args.items() if key.replace("_", "-") != argument}
+    return replace(spec, args={**others, argument: text})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,16 +50,16 @@ def conduct(
         course = _Course()
         given = command or shlex.join(["bench", *sys.argv[1:]])
         orders = [Order(task, str(out), given, quiet or sweep.virtual) for task in sweep.tasks]
-        kept = sum(finished(order.path) for order in orders)
-        if kept:
-            say(f"{kept} of {len(orders)} runs are there already.")
-        progress = Progress(len(orders), kept)
+        kept = {order.task.folder for order in orders if finished(order.path)}
+        say(_opening(sweep, out, len(kept)))
         try:
-            _carry_out(sweep, orders, course, progress, workers, quiet, say)
-        except KeyboardInterrupt:
+            _carry_out(sweep, orders, course, kept, workers, quiet, say)
+        except (KeyboardInterrupt, Interrupted):
             course.state = "interrupted"
         except BackendError as error:
             course.state, course.error = "failed", str(error)
+        if course.state != "finished":
+            course.told |= _on_disk(sweep.layout, out, course.told)
         if not any(run.facts for run in course.told.values()):
             raise _nothing(course)
         return _concluded(sweep, out, course)
@@ -69,12 +69,16 @@ def _carry_out(
     sweep: Sweep,
     orders: list[Order],
     course: _Course,
-    progress: Progress,
+    kept: Collection[str],
     workers: int | None,
     quiet: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Every run, until one ends before its time."""
+    """Every run, until one ends before its time. Those that are `kept` are read alone."""
+    left = [order.task for order in orders if order.task.folder not in kept]
+    timed = not sweep.virtual and all(task.sending_s is not None for task in left)
+    work = {task.folder: (task.sending_s or 1.0) if timed else 1.0 for task in left}
+    progress = Progress(len(orders), len(kept), sum(work.values()), timed)
     several = sweep.virtual and workers != 1 and len(orders) > 1
     with pool.of(workers) if several else pool.Here() as made, shown(progress, quiet=quiet or not sweep.virtual):
         announced = orders if sweep.virtual else _announced(orders, progress, say)
@@ -84,15 +88,23 @@ def _carry_out(
                 course.state = "failed" if outcome.ended == "failed" else "interrupted"
                 course.error = outcome.error
                 return
-            progress.add(order.task.name)
+            if order.task.folder in work:
+                progress.add(work[order.task.folder])
 
 
 def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str], None]) -> Iterator[Order]:
     """The orders, each told before it is carried out in real time."""
     for number, order in enumerate(orders, 1):
         if not finished(order.path):
-            say(f"run {number} of {progress.total}: {order.task.name}{progress.left_text()}")
+            say(f"run {number} of {progress.total}: {order.task.name}; {progress.line()}")
         yield order
+
+
+def _opening(sweep: Sweep, out: Path, kept: int) -> str:
+    """One line that says what is about to happen."""
+    points, runs = len(sweep.layout.points), len(sweep.tasks)
+    there = f", {kept} of them there already" if kept else ""
+    return f"{points} point{'s' * (points != 1)}, {runs} run{'s' * (runs != 1)}{there}; into {out}"
 
 
 def _nothing(course: _Course) -> BenchError:
@@ -112,6 +124,10 @@ def _concluded(sweep: Sweep, out: Path, course: _Course) -> dict[str, Any]:
 
 def reported(out: Path, stored: Mapping[str, Any]) -> dict[str, Any]:
     """The answer that the finished runs of a folder give now: of a sweep that was killed, or still goes on."""
-    places = [place for place in Layout.restored(stored).runs if finished(out / place)]
-    looks = Layout.restored(stored).looks
-    return answer(stored, {place: told(out / place, place, looks) for place in places}, "running")
+    return answer(stored, _on_disk(Layout.restored(stored), out, {}), "running")
+
+
+def _on_disk(layout: Layout, out: Path, known: Mapping[str, Told]) -> dict[str, Told]:
+    """The runs that ended without anybody having told of them yet."""
+    untold = [place for place in layout.runs if place not in known and finished(out / place)]
+    return {place: told(out / place, place, layout.looks) for place in untold}

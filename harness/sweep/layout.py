@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.spec import seconds
 from harness.sweep.axes import RESCORED, SCALE, Axis, Values, points
 from harness.sweep.values import plain
 
@@ -63,7 +62,7 @@ class Layout:
 
 def _point(values: Values) -> Point:
     at = dict(values)
-    look = Rescoring(at.get("slo"), seconds(at[SCALE]) if SCALE in at else 1.0)
+    look = Rescoring(at.get("slo"), float(at[SCALE]) if SCALE in at else 1.0)
     return Point(values, point_folder(values), look)
 
 

@@ -29,12 +29,16 @@ SEEDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run: `name` tells people which, `folder` of the sweep is its place, `looks` are what is wanted of it."""
+    """One run: `name` tells people which, `folder` of the sweep is its place, `looks` are what is wanted of it.
+
+    `sending_s` is how long it sends, in its own time, where that can be told beforehand.
+    """
 
     name: str
     folder: str
     spec: RunSpec
     looks: tuple[Rescoring, ...]
+    sending_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,7 @@ def plan_sweep(
         "goals": list(wanted),
         "fail_under": fail_under,
     }
-    return Sweep(stored, layout, tuple(_tasks(specs, layout)), virtual, _home(checked[0]))
+    return Sweep(stored, layout, tuple(_tasks(specs, layout, checked[0])), virtual, _home(checked[0]))
 
 
 def _spec(options: Mapping[str, object], file: Given | None, point: Values, goal: float) -> RunSpec:
@@ -170,13 +174,25 @@ def _home(first: Plan) -> Path:
     return folder.with_name(f"sweep-{folder.name}")
 
 
-def _tasks(specs: Mapping[Values, RunSpec], layout: Layout) -> Iterator[Task]:
+def _tasks(specs: Mapping[Values, RunSpec], layout: Layout, first: Plan) -> Iterator[Task]:
     """Seed by seed, so that a sweep that is cut short has the whole curve of some seeds."""
     for seed in layout.seeds:
         for point, spec in specs.items():
             name = ", ".join([*(f"{option}={text}" for option, text in point), f"seed {seed}"])
             place = run_folder(point_folder(point), seed)
-            yield Task(name, place, replace(spec, seed=seed, fail_under=None), layout.looks)
+            run = replace(spec, seed=seed, fail_under=None)
+            yield Task(name, place, run, layout.looks, _sending_s(run, first))
+
+
+def _sending_s(spec: RunSpec, first: Plan) -> float | None:
+    """How long a run sends: its duration, or its requests at its rate; of a trace what the first run would send."""
+    if spec.duration is not None:
+        return spec.duration
+    rate_rps = first.rate_rps if spec.rate is None else spec.rate
+    requests = spec.requests or first.spec.requests
+    if spec.trace is not None or requests is None or not rate_rps:
+        return first.schedule.span_s or None
+    return requests / rate_rps
 
 
 def _goals(text: str | None, file: Given | None) -> tuple[float, ...]:

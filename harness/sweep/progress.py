@@ -18,38 +18,39 @@ DRAW_HZ = 4
 
 @dataclass(slots=True)
 class Progress:
-    """Counts runs that ended, those that were `kept` from an earlier call among them, which cost no time."""
+    """Counts runs that have ended, and guesses from the time that they took how long the rest will take.
+
+    `work` is what is left to do: seconds of sending where `timed`, else runs. `done` starts with the runs that are kept
+    from an earlier call.
+    """
 
     total: int
-    kept: int = 0
     done: int = 0
-    last: str = ""
+    work: float = 0.0
+    timed: bool = False
+    made: float = 0.0
     clock: Callable[[], float] = time.monotonic
     started_s: float = field(init=False)
 
     def __post_init__(self) -> None:
         self.started_s = self.clock()
 
-    def add(self, name: str) -> None:
-        """One more has ended."""
+    def add(self, work: float) -> None:
+        """One more run has been made."""
         self.done += 1
-        self.last = name
+        self.made += work
 
     def left_s(self) -> float | None:
-        """Seconds until the end, if the rest takes as long as what was made so far; None before anything was."""
-        made = self.done - self.kept
-        if made <= 0:
-            return None
-        return (self.clock() - self.started_s) / made * (self.total - self.done)
-
-    def left_text(self) -> str:
-        """', about 3 min left', or nothing where nobody knows."""
-        left_s = self.left_s()
-        return "" if left_s is None else f", about {duration(left_s)} left"
+        """Seconds until the end; None while nobody can know."""
+        if self.made > 0:
+            return (self.clock() - self.started_s) / self.made * (self.work - self.made)
+        return self.work if self.timed else None
 
     def line(self) -> str:
         """The state in one line."""
-        return f"{self.done} of {self.total} runs{self.left_text()}"
+        left_s = self.left_s()
+        left = "" if left_s is None else f", about {duration(left_s)} left"
+        return f"{self.done} of {self.total} runs{left}"
 
 
 def duration(seconds: float) -> str:

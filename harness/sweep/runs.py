@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from harness import slo
 from harness.errors import BenchError
+from harness.failures import exceeded
 from harness.folder import Run, load
 from harness.rescore.scale import Curve, curve, scaled
 from harness.run import execute
+from harness.validity import OVERLOAD
 
 if TYPE_CHECKING:
     from harness.api import Bound
@@ -88,6 +90,8 @@ def facts(run: Run, look: Rescoring) -> dict[str, Any]:
         "valid": info["verdict"]["valid"],
         "overloaded": info["verdict"]["overloaded"],
         "reasons": info["verdict"]["reasons"],
+        "failed_for": exceeded(info),
+        "warnings": [caution for caution in info["warnings"] if caution["code"] != OVERLOAD],
         "requests": summary["requests"],
         "warmup": warmup,
         "schedule_sha256": info["schedule"]["sha256"],

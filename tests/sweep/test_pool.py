@@ -1,0 +1,69 @@
+"""The pool of trials: every item has its answer, and no worker outlives the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import pool
+from harness.errors import BackendError, UsageError
+
+
+def squared(number: int) -> int:
+    return number * number
+
+
+def refused(number: int) -> int:
+    raise UsageError(f"{number} is refused.")
+
+
+def killed(_: int) -> int:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
+def endless(file: str) -> None:
+    Path(file).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_item_has_its_answer(workers: int) -> None:
+    """A trial would be counted under another rate."""
+    with pool.of(workers) as made:
+        found = dict(made.map(squared, range(10)))
+
+    assert {number: number**2 for number in range(10)} == found
+
+
+def test_error_of_a_trial_comes_through_as_it_is() -> None:
+    """A wrong option would end in a traceback with exit code 1 instead of one sentence with 2."""
+    with pytest.raises(UsageError, match=r"^3 is refused\.$"), pool.Processes(2) as made:
+        list(made.map(refused, [3]))
+
+
+def test_worker_that_is_killed_is_told() -> None:
+    """A worker that ran out of memory would leave the command waiting for ever."""
+    with pytest.raises(BackendError, match="fewer --workers"), pool.Processes(2) as made:
+        list(made.map(killed, [1]))
+
+
+def interrupted(file: Path) -> None:
+    """Ctrl-C while a trial is under way."""
+    with pool.Processes(2) as made:
+        made._executor.submit(endless, str(file))
+        while not file.exists() or not file.read_text():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+
+def test_error_ends_trials_under_way(tmp_path: Path) -> None:
+    """Ctrl-C would wait for the longest trial."""
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(tmp_path / "pid")
+
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()

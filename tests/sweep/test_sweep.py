@@ -1,0 +1,276 @@
+"""`bench sweep` from the command line: what it runs, what it tells, what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.cli import main
+from harness.config import Given, run_spec
+from harness.folder import load
+from harness.run import execute
+
+Sweep = Callable[..., dict[str, Any]]
+Refused = Callable[..., str]
+
+TWO = ("--rate", "1,3", "--requests", "200")
+
+
+def times(path: Path) -> list[tuple[float, float | None]]:
+    """TTFT and TPOT of the measured requests of a stored run, in plain Python."""
+    info = json.loads((path / "run.json").read_text())
+    rows = load(path).requests.to_pylist()
+    kept = [row for row in rows if row["scheduled_s"] >= info["warmup"]["at_s"]]
+    return [
+        (
+            row["token_s"][0] - row["scheduled_s"],
+            (row["token_s"][-1] - row["token_s"][0]) / (row["output_tokens"] - 1) if row["output_tokens"] > 1 else None,
+        )
+        for row in kept
+    ]
+
+
+def share(pairs: list[tuple[float, float | None]], ttft_s: float, tpot_s: float) -> float:
+    met = [ttft <= ttft_s and (tpot is None or tpot <= tpot_s) for ttft, tpot in pairs]
+    return sum(met) / len(met)
+
+
+def test_curve_equals_a_computation_from_scratch(sweep: Sweep, tmp_path: Path) -> None:
+    """The curve would tell of other requests than those in the stored tables."""
+    info = sweep(*TWO, "--seeds", "2")
+
+    for point in info["points"]:
+        found = [times(tmp_path / "sweep" / run["folder"]) for run in point["runs"]]
+        attainment = [share(pairs, 0.25, 0.1) for pairs in found]
+
+        assert sum(map(len, found)) == point["requests"]
+        assert attainment == [run["attainment"] for run in point["runs"]]
+        assert pytest.approx(np.mean(attainment), rel=1e-12) == point["attainment"]["mean"]
+        assert (
+            pytest.approx(np.quantile([ttft for ttft, _ in found[0]], 0.9), rel=1e-12)
+            == (point["runs"][0]["metrics"]["ttft"]["p90"])
+        )
+
+
+def test_slo_scale_equals_a_computation_from_scratch(sweep: Sweep, tmp_path: Path) -> None:
+    """Attainment against the SLO scale would not be that of the stored requests."""
+    info = sweep("--rate", "2", "--requests", "200", "--seeds", "1", "--over", "slo-scale=0.5:2:0.25")
+    pairs = times(tmp_path / "sweep" / "points" / "rate=2" / "seed-0")
+
+    assert 7 == len(info["points"])
+    for point in info["points"]:
+        scale = point["values"]["slo-scale"]
+        run = point["runs"][0]
+
+        assert share(pairs, 0.25 * scale, 0.1 * scale) == run["attainment"]
+        assert share(pairs, 0.25 * scale, float("inf")) == run["bounds"][0]["attainment"]
+        assert pytest.approx(run["throughput_rps"] * run["attainment"]) == run["goodput_rps"]
+    assert 1 == len(list((tmp_path / "sweep" / "points").iterdir()))
+
+
+def test_several_slos_share_their_runs(sweep: Sweep, tmp_path: Path) -> None:
+    """Each SLO would cost runs of its own, although the traffic and the system are the same."""
+    two = "slo=ttft=0.25,tpot=0.1|ttft=0.4,tpot=0.2"
+    info = sweep("--rate", "2", "--requests", "200", "--seeds", "1", "--over", two)
+    pairs = times(tmp_path / "sweep" / "points" / "rate=2" / "seed-0")
+
+    assert [share(pairs, 0.25, 0.1), share(pairs, 0.4, 0.2)] == [p["attainment"]["mean"] for p in info["points"]]
+    assert ["ttft=0.25,tpot=0.1", "ttft=0.4,tpot=0.2"] == [p["slo"] for p in info["points"]]
+
+
+def test_point_is_what_bench_run_measures(sweep: Sweep, tmp_path: Path) -> None:
+    """A point of the curve could not be repeated alone."""
+    point = sweep(*TWO, "--seeds", "3,4")["points"][1]
+    spec = {"backend": "sim", "latency": "abc:distserve", "policy": "vllm-v0", "rate": 3, "requests": 200}
+
+    alone = execute(run_spec(Given({**spec, "seed": 4, "warmup": "mser5"})), out=tmp_path / "alone", html=False)
+
+    assert alone.run.info["summary"]["attainment"] == point["runs"][1]["attainment"]
+    assert alone.run.info["schedule"]["sha256"] == point["runs"][1]["schedule_sha256"]
+
+
+def test_product_of_axes_in_the_order_given(sweep: Sweep) -> None:
+    """Who reads the table row by row would read another system than is named."""
+    info = sweep(*TWO, "--seeds", "1", "--over", "replicas=1,2", "--over", "kv.block_tokens=16,32", "--kv", "paged")
+    first = info["points"][0]
+
+    assert 8 == len(info["points"])
+    assert {"rate": 1, "replicas": 1, "kv.block-tokens": 16} == first["values"]
+    assert {"rate": 1, "replicas": 1, "kv.block-tokens": 32} == info["points"][1]["values"]
+    assert "points/rate=1,replicas=1,kv.block-tokens=16" == first["folder"]
+
+
+def test_argument_of_a_spec_is_swept(sweep: Sweep, tmp_path: Path) -> None:
+    """All points would run with the same burstiness, whatever their names say."""
+    info = sweep("--rate", "2", "--requests", "100", "--seeds", "1", "--arrivals", "gamma", "--over", "arrivals.cv=1,4")
+    folders = [tmp_path / "sweep" / point["runs"][0]["folder"] for point in info["points"]]
+    arrivals = [json.loads((folder / "run.json").read_text())["workload"]["arrivals"] for folder in folders]
+
+    assert ["gamma:rate_rps=2.0,cv=1.0", "gamma:rate_rps=2.0,cv=4.0"] == [
+        f"gamma:rate_rps=2.0,cv={text.partition('cv=')[2].partition(',')[0] or '1.0'}" for text in arrivals
+    ]
+
+
+def test_rate_of_a_trace_compresses_it(sweep: Sweep, tmp_path: Path) -> None:
+    """A recorded load could not be tried at other rates, or would be tried at the wrong ones."""
+    trace = tmp_path / "trace.csv"
+    rows = [f"{i * 0.5},{100 + i},{10}" for i in range(120)]
+    trace.write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows]) + "\n")
+
+    info = sweep("--rate", "1,4", "--trace", str(trace), "--seeds", "1", "--slo", "ttft=1", "--warmup", "none")
+
+    for point in info["points"]:
+        schedule = load(tmp_path / "sweep" / point["runs"][0]["folder"]).schedule
+        assert schedule is not None
+        gap_s = np.diff(schedule["scheduled_s"].to_numpy())
+        assert pytest.approx(1 / point["values"]["rate"], rel=1e-6) == gap_s.mean()
+
+
+def test_goals_come_from_the_same_runs(sweep: Sweep) -> None:
+    """Another goal would cost another sweep."""
+    info = sweep("--rate", "1:4:1", "--requests", "300", "--seeds", "1", "--goal", "80%,0.9")
+    crossed = {crossing["goal"]: crossing["at"] for crossing in info["crossings"]}
+
+    assert [0.8, 0.9] == list(crossed)
+    assert 1 < crossed[0.9] < crossed[0.8] < 4
+
+
+def test_overloaded_point_keeps_attainment_and_loses_latencies(sweep: Sweep) -> None:
+    """A latency that tells how long the run was would be taken for the system's."""
+    info = sweep("--rate", "1,40", "--requests", "300", "--seeds", "1", "--warmup", "none")
+    low, high = info["points"]
+
+    assert (0, 1) == (low["overloaded"], high["overloaded"])
+    assert low["metrics"]
+    assert {} == high["metrics"]
+    assert high["attainment"] is not None
+    assert "1 of 1" in info["printed"]
+
+
+def test_few_seeds_are_told_to_give_no_interval(sweep: Sweep) -> None:
+    """A mean of two seeds would pass for the truth."""
+    info = sweep(*TWO, "--seeds", "2")
+
+    assert info["points"][0]["attainment"]["low"] is None
+    assert any("no interval" in warning and "--seeds 5" in warning for warning in info["warnings"])
+
+
+def test_fail_under_judges_every_point(sweep: Sweep) -> None:
+    """A job that guards a curve would stay green."""
+    assert 1 == sweep("--rate", "1,40", "--requests", "200", "--seeds", "1", "--fail-under", "0.5", code=1)["exit_code"]
+
+
+def test_run_that_is_not_valid_does_not_count(sweep: Sweep, tmp_path: Path) -> None:
+    """A run that proves nothing would be averaged into the curve."""
+    sweep(*TWO, "--seeds", "2")
+    file = tmp_path / "sweep" / "points" / "rate=3" / "seed-1" / "run.json"
+    info = json.loads(file.read_text())
+    info["verdict"] |= {"valid": False, "reasons": ["The client was late."]}
+    file.write_text(json.dumps(info))
+
+    point = sweep(*TWO, "--seeds", "2", code=4)["points"][1]
+
+    assert (1, 1) == (point["valid"], point["invalid"])
+    assert point["runs"][0]["attainment"] == point["attainment"]["mean"]
+
+
+def test_backend_that_fails_most_requests_ends_with_3(sweep: Sweep, tmp_path: Path) -> None:
+    """A server that answers nothing would give a curve of zeros and exit code 0."""
+    sweep(*TWO, "--seeds", "1")
+    file = tmp_path / "sweep" / "points" / "rate=3" / "seed-0" / "run.json"
+    info = json.loads(file.read_text())
+    info["failures"] |= {"exceeded": True, "said": "199 of 200 requests failed."}
+    file.write_text(json.dumps(info))
+
+    assert "199 of 200 requests failed." in sweep(*TWO, "--seeds", "1", code=3)["printed"]
+
+
+def test_csv_and_markdown_tell_the_same_points(sweep: Sweep, tmp_path: Path) -> None:
+    """A plot that is drawn from the CSV would differ from the summary of the job."""
+    info = sweep(*TWO, "--seeds", "1", "--over", "policy=vllm-v0,sarathi:budget=512")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "sweep" / "sweep.csv").read_text())))
+    markdown = (tmp_path / "sweep" / "sweep.md").read_text()
+
+    assert [point["attainment"]["mean"] for point in info["points"]] == [float(row["attainment"]) for row in rows]
+    assert ["vllm-v0", "sarathi:budget=512"] * 2 == [row["policy"] for row in rows]
+    assert all(f"| {point['values']['policy']} |" in markdown for point in info["points"])
+
+
+def test_text_is_at_most_100_columns_wide(sweep: Sweep) -> None:
+    """A table would break in the middle of its rows on a usual terminal."""
+    printed = sweep(*TWO, "--seeds", "1", "--over", "policy=vllm-v0|sarathi:budget=512")["printed"]
+
+    assert max(map(len, printed.splitlines())) <= 100
+
+
+def test_bench_report_tells_a_sweep_again(sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What was measured yesterday could not be looked at today."""
+    printed = sweep(*TWO, "--seeds", "1")["printed"]
+
+    assert 0 == main(["report", str(tmp_path / "sweep")])
+    assert printed == capsys.readouterr().out
+
+
+def test_report_of_a_killed_sweep_tells_what_is_there(
+    sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hours of runs would be lost to a machine that went down in the last one."""
+    sweep(*TWO, "--seeds", "1")
+    file = tmp_path / "sweep" / "sweep.json"
+    info = json.loads(file.read_text())
+    file.write_text(json.dumps({**info, "state": "running", "points": []}))
+    (tmp_path / "sweep" / "points" / "rate=3" / "seed-0" / "run.json").unlink()
+
+    assert 0 == main(["report", str(tmp_path / "sweep"), "--format", "json"])
+    told = json.loads(capsys.readouterr().out)
+    assert [{"rate": 1}] == [point["values"] for point in told["points"]]
+    assert {"planned": 2, "done": 1} == told["runs"]
+
+
+def test_options_from_a_file_are_swept(sweep: Sweep, tmp_path: Path) -> None:
+    """Who keeps a set-up in a file would have to write it all again."""
+    file = tmp_path / "bench.toml"
+    file.write_text('workload = "chatbot"\narrivals = "gamma:cv=2"\nrequests = 60\ngoal = 0.8\nseed = 7\n')
+
+    info = sweep("--config", str(file), "--rate", "1,2", "--over", "arrivals.cv=1,3", "--seeds", "2")
+
+    assert ([7, 8], [0.8], 60) == (info["seeds"], info["goals"], info["spec"]["requests"])
+    assert 4 == len(info["points"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "nothing to sweep over; give --rate 1:4:0.5"),
+        (("--over", "policy"), "has no values; write --over NAME=VALUES"),
+        (("--over", "polcy=a,b"), "Did you mean 'policy'?"),
+        (("--over", "policy=vllm-v0,vlm-v0"), "Did you mean 'vllm-v0'?"),
+        (("--over", "replicas=1,x"), "--replicas must be a whole number"),
+        (("--over", "arrivals.cv=1,2"), "--arrivals, which is not given"),
+        (("--over", "arivals.cv=1,2"), "Did you mean 'arrivals'?"),
+        (("--over", "seed=1,2"), "--seeds 5"),
+        (("--over", "header=a|b"), "No option to sweep over named 'header'"),
+        (("--over", "slo-scale=0,1"), "a number above 0, got '0'"),
+        (("--over", "slo-scale=1x"), "a number above 0, got '1x'"),
+        (("--over", "slo=ttft=0.1|xtft=1"), "Did you mean 'ttft'?"),
+        (("--rate", "1,2", "--over", "rate=3,4"), "rate is swept over twice"),
+        (("--rate", "1,0"), "--rate must be a number of requests per second above 0"),
+        (("--rate", "1,2", "--seeds", "0"), "--seeds must be a whole number from 1 on"),
+        (("--rate", "1,2", "--seeds", "1,2", "--seed", "4"), "does not go with a list"),
+        (("--rate", "1,2", "--goal", "2"), "--goal must be a share"),
+        (("--rate", "1,2", "--format", "html"), "No format named 'html'"),
+        (("--rate", "1,2", "--arrivals", "closed:users=4"), "sweep over arrivals.users"),
+        (("--rate", "1:900:1", "--over", "replicas=1,2,3"), "2,700 points together"),
+        (("--over", "backend=sim,engine"), "make one of each"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(refused: Refused, arguments: tuple[str, ...], said: str) -> None:
+    """The user would meet a traceback, or hours of the wrong runs."""
+    assert said in refused(*arguments)

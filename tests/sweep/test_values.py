@@ -1,0 +1,65 @@
+"""How lists of values are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import UsageError
+from harness.sweep.values import valued, values
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("1,2,4", ("1", "2", "4")),
+        ("1:4:0.5", ("1", "1.5", "2", "2.5", "3", "3.5", "4")),
+        ("0.1:0.5:0.1", ("0.1", "0.2", "0.3", "0.4", "0.5")),
+        ("1:16:x2", ("1", "2", "4", "8", "16")),
+        ("1:3:0.7", ("1", "1.7", "2.4")),
+        ("1:2:1, 5", ("1", "2", "5")),
+        ("2.50", ("2.5",)),
+        ("1e6", ("1000000",)),
+        ("sarathi,vllm-v0", ("sarathi", "vllm-v0")),
+        ("sarathi:budget=256,sarathi:budget=512", ("sarathi:budget=256", "sarathi:budget=512")),
+        ("fixed:prompt=9,output=8|sharegpt", ("fixed:prompt=9,output=8", "sharegpt")),
+        ("fixed:prompt=9,output=8|", ("fixed:prompt=9,output=8",)),
+    ],
+)
+def test_list_means_what_it_says(text: str, wanted: tuple[str, ...]) -> None:
+    """A curve would have other points than those that were asked for, or miss its last one."""
+    assert wanted == values(text, "--rate")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1:4", "has no step; write '1:4:0.5'"),
+        ("1,,2", "a value is missing"),
+        ("", "a value is missing"),
+        ("4:1:1", "must count up"),
+        ("0:8:x2", "must count up, from above 0"),
+        ("1:4:0", "must be above 0"),
+        ("1:4:x1", "must be above x1"),
+        ("1:1e9:1", "more than 1,000 values"),
+        ("1,1.0", "'1' stands twice"),
+        ("fixed:prompt=9,output=8", "write | between values that hold commas"),
+    ],
+)
+def test_doubtful_list_is_refused(text: str, said: str) -> None:
+    """A typing error would become hours of runs that nobody wanted."""
+    with pytest.raises(UsageError, match=r"^--over x: ") as error:
+        values(text, "--over x")
+
+    assert said in str(error.value)
+
+
+def test_slo_with_commas_is_one_value() -> None:
+    """The bound on TPOT would be taken for a second SLO."""
+    assert ("ttft=0.25,tpot=0.1", "ttft=1,tpot=1") == values("ttft=0.25,tpot=0.1|ttft=1,tpot=1", "slo", whole=True)
+    assert ("ttft=0.25,tpot=0.1",) == values("ttft=0.25,tpot=0.1", "slo", whole=True)
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("2", 2), ("2.5", 2.5), ("-1", -1), ("vllm-v0", "vllm-v0"), ("2x", "2x")])
+def test_numbers_are_stored_as_numbers(text: str, wanted: object) -> None:
+    """Who draws the curve from sweep.json would sort 10 before 2."""
+    assert (wanted, type(wanted)) == (valued(text), type(valued(text)))
