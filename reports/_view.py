@@ -125,9 +125,10 @@ def view(run: Run) -> View:
 
 
 def _title(info: Mapping[str, Any]) -> str:
-    workload = first(part(info, "workload"), "name") or "workload"
+    source = part(info, "source")
+    workload = first(source, "name") or first(part(info, "workload"), "name") or "workload"
     day = clean(info.get("started") or "")[:10]
-    by = "by" if part(info, "source") else "on"
+    by = "by" if source else "on"
     return f"{workload} {by} {_backend_name(info)}" + (f", {day}" if day else "")
 
 

@@ -58,6 +58,7 @@ class Told:
     tool: str
     answers: Sequence[Answer]
     version: str | None = None
+    workload: str | None = None
     model: str | None = None
     url: str | None = None
     started: str | None = None
@@ -81,9 +82,12 @@ def as_run(told: Told, path: Path, name: str) -> Run:
         "clock": "wall",
         "started": told.started,
         "spec": {"backend": told.tool, "seed": told.seed, "rate": told.rate_rps},
-        "workload": {"name": name, "rate_rps": told.rate_rps, "arrivals": "closed" if told.closed else None},
-        "backend": {key: value for key, value in
-                    (("name", told.tool), ("model", told.model), ("url", told.url)) if value},
+        "workload": {
+            "name": told.workload or f"requests of {told.tool}",
+            "rate_rps": told.rate_rps,
+            "arrivals": "closed" if told.closed else None,
+        },
+        "backend": {k: v for k, v in {"name": told.tool, "model": told.model, "url": told.url}.items() if v},
         "slo": slos.stored(told.slo),
         "schedule": {"sha256": _identity(table, missing), "requests": len(table)},
         "source": {
@@ -96,7 +100,7 @@ def as_run(told: Told, path: Path, name: str) -> Run:
             "notes": list(told.notes),
         },
         "aggregates": dict(told.aggregates),
-    }  # fmt: skip
+    }
     run = Run(path=path, info=info, requests=table, steps=None, schedule=None, complete=True)
     return Run(path, {**info, **judged(run, told.slo)}, table, None, None, complete=True)
 

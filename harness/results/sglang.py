@@ -37,6 +37,7 @@ class Sglang:
             yield Told(
                 tool="sglang",
                 answers=answers,
+                workload=text(value.get("dataset_name")),
                 model=text(part(value, "server_info").get("model_path")),
                 rate_rps=rate,
                 closed=rate is None and number(value.get("max_concurrency")) is not None,
