@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from harness import answers, results
 from harness.compare import numbers, searched
 from harness.conclude import completed
+from harness.errors import UsageError
 from harness.folder import Run
 
 
@@ -62,6 +63,8 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
     A capacity search gives its seeds, for the goal that is asked for, else the first it answered. Raises UsageError.
     """
     path = Path(text)
+    if not str(text).strip(" ,"):
+        raise UsageError(f"'{text}' names no run; name what 'bench run --out' wrote.")
     if not path.exists() and "," in str(text):
         return [run for part in str(text).split(",") if part.strip() for run in opened(part.strip(), goal)]
     found = answers.of(path) if path.exists() else None

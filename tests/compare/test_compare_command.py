@@ -1,0 +1,131 @@
+"""`bench compare` from its command line: stored runs, what it writes, what it refuses, its exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from harness.cli import main
+
+SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--requests", "40", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of simulated runs: `base` and `same` are equal, `slow` has another policy, `seed` another seed."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, options in {"base": [], "slow": ["--policy", "orca"], "seed": ["--seed", "1"]}.items():
+        assert main(["run", *SYSTEM, "--no-html", *options, "--out", str(folder / name)]) == 0
+    shutil.copytree(folder / "base", folder / "same")
+    return folder
+
+
+@pytest.fixture
+def told(capsys):
+    """What a command printed, and complained."""
+
+    def call(*words):
+        capsys.readouterr()
+        code = main(["compare", *map(str, words)])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_the_same_run_is_equivalent_to_the_last_bit(runs, told):
+    """Who compares a run with itself must get exit code 0."""
+    code, out, _ = told(runs / "base", runs / "same")
+
+    assert code == 0
+    assert "all 40 requests and" in out and "equal to the last bit" in out
+
+
+def test_another_policy_is_a_difference_with_its_cause(runs, told):
+    """A gate on the simulator tells what was changed, not only that something was."""
+    code, out, _ = told(runs / "base", runs / "slow")
+
+    assert code == 1
+    assert "differs  policy: sarathi -> orca" in out
+    assert "first step that differs" in out
+
+
+def test_other_traffic_is_refused(runs, told):
+    """Another seed is another question."""
+    code, out, _ = told(runs / "base", runs / "seed")
+
+    assert code == 4
+    assert "the schedule differs" in out and "--allow-different schedule" in " ".join(out.split())
+
+
+def test_every_form_is_written(runs, told, tmp_path):
+    """A CI job reads files."""
+    files = {form: tmp_path / f"answer.{form}" for form in ("markdown", "junit", "json")}
+    exported = {form: tmp_path / form for form in ("github-smaller", "github-bigger", "bencher", "pytorch")}
+    options = [word for form, file in files.items() for word in (f"--{form}", file)]
+    options += [word for form, file in exported.items() for word in ("--export", f"{form}={file}")]
+    code, out, _ = told(runs / "base", runs / "slow", *options)
+
+    assert code == 1 and out.startswith("bench compare: regressed")
+    assert files["markdown"].read_text().startswith("**bench compare: regressed**")
+    assert "<testsuite" in files["junit"].read_text()
+    assert json.loads(files["json"].read_text())["exit_code"] == 1
+    assert all(json.loads(file.read_text()) for file in exported.values())
+
+
+def test_a_dash_is_standard_output(runs, told):
+    """`--markdown - >> $GITHUB_STEP_SUMMARY` must not mix two forms."""
+    _, out, _ = told(runs / "base", runs / "same", "--markdown", "-")
+    _, as_json, _ = told(runs / "base", runs / "same", "--format", "json")
+
+    assert out.startswith("**bench compare: equivalent**") and out.count("bench compare:") == 1
+    assert json.loads(as_json)["exact"]["identical"]
+
+
+def test_several_runs_of_a_side_are_a_folder_or_a_list(runs, told):
+    """Five seeds are five pairs."""
+    listed = f"{runs / 'base'},{runs / 'seed'}"
+    code, out, _ = told(listed, listed)
+
+    assert code == 0
+    assert "(2 pairs, exact)" in out
+
+
+def test_a_stored_answer_is_a_report(runs, told, tmp_path, capsys):
+    """An answer that was kept can be read again without its runs."""
+    told(runs / "base", runs / "slow", "--json", tmp_path / "compare.json")
+
+    assert main(["report", str(tmp_path / "compare.json"), "--format", "text"]) == 0
+    assert capsys.readouterr().out.startswith("bench compare: regressed")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "told_why"),
+    [
+        ([], 2, "two paths, BASE and HEAD, got 0"),
+        (["{base}"], 2, "got 1"),
+        (["{base}", "{base}", "{base}"], 2, "got 3"),
+        (["{base}", "nowhere"], 2, "does not exist"),
+        (["{base}", ""], 2, "names no run"),
+        (["{base}", "{base}", "--gate", "tpo=1%:2%"], 2, "Did you mean 'tpot'"),
+        (["{base}", "{base}", "--alpha", "3"], 2, "below 50%"),
+        (["{base}", "{base}", "--allow-different", "modle"], 2, "Did you mean 'model'"),
+        (["{base}", "{base}", "--export", "bencher"], 2, "FORM=FILE"),
+        (["{base}", "{base}", "--export", "bench=x"], 2, "Did you mean 'bencher'"),
+        (["{base}", "{base}", "--json", "/no/such/folder/x"], 2, "no folder"),
+        (["{base}", "{base}", "--format", "pdf"], 2, "No form named 'pdf'"),
+        (["{base}", "{base}", "--rate", "3"], 2, "for runs that are made"),
+        (["{base}", "{base}", "--slo", "ttfd=1"], 2, "Did you mean 'ttft'"),
+        (["{base}", "{base}", "--warmup", "x"], 2, "--warmup must be"),
+        (["{base}", "--base", "sim", "--head", "sim"], 2, "one or the other"),
+        (["--trend", "x", "--junit", "y"], 2, "no junit"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(runs, told, words, code, told_why):
+    """A newcomer reads what to do next, not a traceback."""
+    found, _, err = told(*(word.replace("{base}", str(runs / "base")) for word in words))
+
+    assert code == found
+    assert told_why in err and err.count("\n") == 1

@@ -1,0 +1,138 @@
+"""The forms of the answer: text, markdown, JUnit, and what other services take."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from harness.compare import answer, gates
+from harness.compare.answer import Settings
+from harness.compare.pairing import Matched, Pair
+from reports.answers import compare, compare_junit, exports
+from reports.junit import Junit
+
+
+def parsed(xml):
+    return ET.fromstring(xml)  # noqa: S314  # our own text
+
+
+@pytest.fixture
+def told(stored):
+    """The answer on five pairs whose heads are slower by a factor, under a wall clock or a simulator's."""
+
+    def made(slower=1.06, clock="wall", settings=None, label="after", **head):
+        factors = [slower * noise for noise in (1.0, 1.004, 0.997, 1.002, 0.999)] if clock == "wall" else [slower]
+        pairs = [
+            Pair(
+                stored(seed, clock=clock), stored(seed, slower=f, clock=clock, **head), order="AB" if seed % 2 else "BA"
+            )
+            for seed, f in enumerate(factors)
+        ]
+        return answer.compare(Matched(tuple(pairs)), settings or Settings(), base="before", head=label)
+
+    return made
+
+
+def test_the_answer_is_json_without_nan(told):
+    """The JSON is read by other programs, which know no NaN and no Infinity."""
+    for info in (told(), told(clock="virtual"), told(backend={"model": "other"})):
+        assert json.loads(json.dumps(info, allow_nan=False))["schema"] == 1
+
+
+def test_the_text_holds_the_verdict_and_a_row_for_each_gate(told):
+    """A newcomer reads the first line, and then the table."""
+    text = compare.text(told())
+
+    assert text.startswith("bench compare: regressed (5 pairs, B A A B ..., alpha 1%)\n")
+    assert all(len(line) <= 100 for line in text.splitlines())
+    rows = {line.split()[0]: line for line in text.splitlines() if "regressed" in line or "equivalent" in line}
+    assert rows["tpot"].endswith("regressed") and rows["failed"].endswith("equivalent")
+
+
+def test_no_significant_difference_is_no_small_percentage(told):
+    """'+0.3 %' that is noise becomes a headline."""
+    text = compare.text(told(1.0))
+
+    assert "~" in next(line for line in text.splitlines() if line.startswith("tpot mean"))
+
+
+def test_a_simulator_has_no_bounds(told):
+    """Bounds around an exact number would be a lie about where it came from."""
+    text = compare.text(told(1.01, clock="virtual"))
+
+    assert "exact" in text.splitlines()[0]
+    assert "bounds" not in text and "MDE" not in text
+    assert "first request that differs: 0" in text
+
+
+def test_markdown_cannot_be_broken_by_foreign_names(told):
+    """A model or folder name from outside must not forge a heading, a link or a table row."""
+    info = told(label="x|y\n# owned <img src=x> [a](http://evil)")
+    found = compare.markdown(info)
+
+    assert "<img" not in found and "\n# owned" not in found and "[a](" not in found
+    assert found.startswith("**bench compare: regressed** (5 pairs")
+    assert found.endswith("\n")
+
+
+def test_markdown_stays_below_what_a_comment_holds(told):
+    """GitHub refuses a longer comment, and then nobody sees the verdict."""
+    info = told()
+    many = [{**info["gates"][0], "point": {"rate": str(i)}} for i in range(2000)]
+    found = compare.markdown({**info, "gates": many})
+
+    assert len(found.encode()) < 60_200
+    assert "**bench compare: regressed**" in found and found.endswith("The rest is in the JSON.\n")
+
+
+def test_junit_has_a_case_for_each_gate(told):
+    """CI systems count failures, errors and skipped tests, and show their messages."""
+    suite = parsed(compare_junit.junit(told()))
+    cases = {case.get("name"): case for case in suite.iter("testcase")}
+    properties = {each.get("name"): each.get("value") for each in suite.iter("property")}
+
+    assert (suite.get("name"), suite.get("tests"), suite.get("failures")) == ("bench.compare", "3", "2")
+    assert cases["tpot"].find("failure").get("message").startswith("tpot mean rose by 6")
+    assert cases["tpot"].get("classname") == "chatbot.engine"
+    assert list(cases["failed"]) == []
+    assert properties["seeds"] == "0,1,2,3,4"
+
+
+def test_junit_skips_what_is_open_and_errs_on_what_is_not_comparable(told):
+    """'Inconclusive' is neither green nor red; 'not comparable' is not a regression."""
+    open_ = parsed(compare_junit.junit(told(1.0, settings=Settings(gates=gates.parse("tpot=0%:0.01%")))))
+    refused = parsed(compare_junit.junit(told(backend={"model": "other"})))
+
+    assert "pairs needed" in open_.find("testcase/skipped").get("message")
+    assert "the model differs" in refused.find("testcase/error").get("message")
+
+
+def test_junit_holds_no_character_that_xml_forbids(told):
+    """One control character in a model name makes the whole report unreadable."""
+    info = told(backend={"model": "a\x00b\x1b[31m<&\"'"})
+
+    assert parsed(compare_junit.junit(info)).get("errors") == "1"
+
+
+def test_a_run_is_junit_too(stored):
+    """A single run can be a test of its SLO."""
+    suite = parsed(Junit().render(stored(0)))
+
+    assert [case.get("name") for case in suite.iter("testcase")] == ["valid", "attainment", "ttft=0.25", "tpot=0.1"]
+
+
+def test_services_get_the_candidates_numbers(told):
+    """A series in which base and candidate are mixed up shows steps that are none."""
+    info = told()
+    tpot = next(row for row in info["gates"] if row["metric"] == "tpot")
+    smaller, bigger = (json.loads(form(info)) for form in (exports.github_smaller, exports.github_bigger))
+    bencher = json.loads(exports.bencher(info))["chatbot on engine"]["tpot mean"]
+    pytorch = next(r for r in json.loads(exports.pytorch(info)) if r["metric"]["name"] == "tpot mean")
+
+    assert {"chatbot on engine: tpot mean", "chatbot on engine: failed"} <= {each["name"] for each in smaller}
+    assert {"chatbot on engine: goodput_rps", "chatbot on engine: attainment"} <= {each["name"] for each in bigger}
+    assert next(each["value"] for each in smaller if each["name"].endswith(": tpot mean")) == tpot["head"]
+    assert bencher["lower_value"] < bencher["value"] == tpot["head"] < bencher["upper_value"]
+    assert pytorch["metric"]["benchmark_values"] == [tpot["head"]] and pytorch["model"]["name"] == "tiny"
