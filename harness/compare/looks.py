@@ -11,7 +11,7 @@ ALPHA = 0.01
 """One-sided chance of a wrong call, over all looks together."""
 
 ALPHA_LOOK = 0.003
-"""The same at each of up to four looks: together 0.99 % (200,000 draws of normal losses, tests/perf/looks.py)."""
+"""The same at each of up to four looks: together 0.99 % (200,000 draws of normal losses, tests/perf/pair_looks.py)."""
 
 
 def alpha(looks: Sequence[int]) -> float:

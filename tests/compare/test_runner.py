@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.compare import looks
 from harness.compare.commands import Command
 from harness.compare.runner import run_pairs
 from harness.errors import BackendError, NotValid, UsageError
@@ -283,13 +282,6 @@ def test_time_left_is_told(pairs):
 
     assert "pair 1 of 3, seed 0: base" == lines[0]
     assert lines[2].startswith("pair 2 of 3, seed 1: head (about ")
-
-
-def test_alpha_is_shared_between_looks():
-    """Looking often makes a wrong call likely."""
-    assert 0.01 == looks.alpha([5]) == looks.alpha([])
-    assert 0.003 == looks.alpha([3, 5]) == looks.alpha(looks.LOOKS)
-    assert 0.002 == looks.alpha([3, 5, 7, 10, 14])
 
 
 def test_base_is_known_to_be_compared_with_itself(pairs, side, tmp_path):

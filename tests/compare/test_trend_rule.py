@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import special
 
-from harness.compare.looks import ALPHA, ALPHA_LOOK, LOOKS
 from harness.stats.steps import pieces
 from harness.stats.watch import EXACT, Rule, watch
 
@@ -43,18 +41,6 @@ def test_steps_of_ten_percent_are_found_as_often_as_the_table_says(sd, two, mad)
     """A step is overlooked for weeks, although it was promised to be found in one."""
     assert two == pytest.approx(found(sd, 500, Rule(sds=0)), abs=0.06)
     assert mad == pytest.approx(found(sd, 500, Rule()), abs=0.08)
-
-
-def test_four_looks_keep_one_percent_together():
-    """Looking after 3, 5, 7 and 10 pairs calls a difference more often than is said."""
-    losses = np.random.default_rng(1).standard_normal((200_000, LOOKS[-1]))
-    called = np.zeros(len(losses), bool)
-    for pairs in LOOKS:
-        seen = losses[:, :pairs]
-        t = seen.mean(axis=1) / (seen.std(axis=1, ddof=1) / np.sqrt(pairs))
-        called |= t > -special.stdtrit(pairs - 1, ALPHA_LOOK)
-
-    assert ALPHA == pytest.approx(called.mean(), rel=0.08)
 
 
 def test_the_reference_is_frozen_while_a_step_is_suspected():
