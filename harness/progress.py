@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
@@ -24,6 +24,7 @@ class Live:
     """Counters of a run under way. The driver moves them; whoever draws only reads.
 
     `at_most`: the total is the most that could be sent, because answers decide how many are due before the end.
+    `watch` is shown what finishes, and says when the rest would change nothing; `end` stops the sending then.
     """
 
     total: int = 0
@@ -36,6 +37,8 @@ class Live:
     scored: int = 0
     met: int = 0
     epoch_s: float | None = None
+    watch: Callable[[Sequence[RequestRecord]], bool] | None = None
+    end: Callable[[], object] | None = None
     _late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATE_SAMPLES))
     _recent: deque[tuple[float, float, float]] = field(default_factory=deque)
     _said: deque[str] = field(default_factory=deque)
@@ -66,6 +69,9 @@ class Live:
         self.failed += sum(r.status != "ok" for r in records)
         now_s = time.monotonic()
         self._recent.extend((now_s, *_latencies(r)) for r in records if len(r.token_s))
+        if self.watch is not None and self.end is not None and self.watch(records):
+            end, self.end = self.end, None
+            end()
 
     def elapsed_s(self) -> float:
         """Seconds since the clock of the run started; 0 before."""

@@ -13,12 +13,15 @@ from harness.capacity.adjust import Adjusted
 from harness.capacity.answer import answer
 from harness.capacity.conditions import under
 from harness.capacity.estimate import Shares, as_found
+from harness.capacity.runs import Runs
 from harness.capacity.search import Aim, Found, Trials, Wanted, search
 from harness.capacity.settings import Settings, requests_of
 from harness.capacity.traffic import Traffic, adjustable
 from harness.capacity.trials import Ledger, Task, Tried, simulated
 from harness.errors import UsageError
+from harness.folder import new_folder
 from harness.plan import Plan, plan
+from harness.run import RUNS, default_folder
 
 if TYPE_CHECKING:
     from harness.api import Slo
@@ -126,7 +129,7 @@ def conduct(
     budget = Budget(setup.settings.budget_s)
     store.begin(setup)
     with pool.of(workers if setup.planned.virtual else 1) as processes:
-        make = make or Simulates(processes)
+        make = make or (Simulates(processes) if setup.planned.virtual else Runs(_folder(store), tell))
         found = [(goal, _searched(setup, goal, store.ledger, make, budget, tell)) for goal in setup.settings.goals]
     info = answer(setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted)
     store.finish(info)
@@ -209,6 +212,16 @@ def told(tried: Tried) -> str:
     )
 
 
-def folder_of(out: str | None) -> Path | None:
-    """The folder of a search, where one is asked for."""
-    return None if out is None else Path(out)
+def _folder(store: Store) -> Path:
+    assert store.path is not None  # folder_of gives one to every search under the wall clock
+    return store.path
+
+
+def folder_of(out: str | None, setup: Setup) -> Path | None:
+    """The folder of a search: the one asked for, a new one under the wall clock, none for a simulator."""
+    if out is not None:
+        return Path(out)
+    if setup.planned.virtual:
+        return None
+    name = default_folder(setup.planned).name
+    return new_folder(Path(RUNS) / f"capacity-{name}")

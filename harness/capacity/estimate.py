@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from harness.capacity.trials import Tried
 
 CONFIDENCE = 0.95
+FITTED = 2
+"""What is fitted to the seeds: a level and a slope. So many degrees of freedom are lost."""
+
 FEWEST_SEEDS = 5
 """Fewer give no interval: Student's t with so few is wider than anything it could tell."""
 
@@ -110,7 +113,7 @@ def mean_interval(values: Shares) -> tuple[float, float]:
 
     count = len(values.values)
     error = math.hypot(float(np.std(values.values, ddof=1)) / math.sqrt(count), values.error)
-    half = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2)) * error
+    half = float(stdtrit(count - FITTED, 0.5 + CONFIDENCE / 2)) * error
     mean = float(np.mean(values.values))
     return mean - half, mean + half
 

@@ -21,6 +21,9 @@ WIDE = 1.1
 PROBE_SHARE = 0.25
 """Length of a probe, as a share of a trial."""
 
+APART, NEAREST, FARTHEST = 0.4, 1.05, 1.2
+"""Two rates around a guess differ by this in logit(attainment), but by these factors at least and at most."""
+
 SAME = 0.01
 """Rates closer than this, in log rate, are as good as one another for a trial."""
 
@@ -242,13 +245,20 @@ def _bracketed(aim: Aim, unloaded_s: float | None) -> Generator[list[Wanted], li
         rate_rps = _plain(bracket.next_rps(from_rps))
         made = yield [Wanted(Key(aim.first_seed, rate_rps, planned, aim.goal), aim.wanted)]
         if not made:
-            return Found(None, resolved=False, why="the budget was spent before a rate was found that is too high.")
+            return Found(None, resolved=False, why=_spent(aim, planned, rate_rps))
         bracket = bracket.with_side(rate_rps, bool(made[0].passed))
         if bracket.low_rps is None and made[0].e2e_s and rate_rps * made[0].e2e_s < IDLE:
             return Found(None, resolved=True, unreachable=True, why=_unreachable(made, aim))
     if bracket.ratio == math.inf:
         return Found(None, resolved=False, why=_no_side(bracket))
     return bracket
+
+
+def _spent(aim: Aim, planned: int, rate_rps: float) -> str:
+    if aim.virtual:
+        return "the budget was spent."
+    span_s = planned / rate_rps
+    return f"the budget does not hold the next trial: {planned:,} requests at {rate_rps:.4g} req/s take {span_s:.0f} s."
 
 
 def _no_side(bracket: Bracket) -> str:
@@ -295,7 +305,7 @@ def _estimated(aim: Aim, bracket: Bracket, measure: Measures, known: Sequence[Tr
         batch = _next_batch(aim, bracket, trials, found)
         made = yield [Wanted(key) for key in batch]
         if not made:
-            why = "the budget was spent."
+            why = _spent(aim, aim.planned, batch[0].rate_rps)
             break
         trials += made
         every = _together(trials, known)
@@ -327,33 +337,51 @@ def _is_enough(found: Estimate, aim: Aim) -> bool:
 
 
 def _next_batch(aim: Aim, bracket: Bracket, trials: Sequence[Tried], found: Estimate | None) -> list[Key]:
-    """Two seeds at both ends of the bracket and two in its middle; then new seeds at the best guess."""
+    """Two seeds at both ends of the bracket and one at each; then new seeds, by turns below and above the best guess.
+
+    By turns, because an error of the slope then cancels; one trial a seed, because another of the same seed tells
+    little that is new.
+    """
     assert bracket.low_rps is not None
     assert bracket.high_rps is not None
     seeds = len({t.key.seed for t in trials})
     first = aim.first_seed + seeds
     if not trials:
         low, high = _plain(bracket.low_rps), _plain(bracket.high_rps)
-        middle = _plain(math.sqrt(low * high))
-        spread = [(first, low), (first, high), (first + 1, low), (first + 1, high)]
-        return [Key(s, r, aim.planned) for s, r in [*spread, (first + 2, middle), (first + 3, middle)]]
-    rates = [t.key.rate_rps for t in trials]
-    guess = _guess(found, rates)
-    more = FIRST_SEEDS - seeds if seeds < FIRST_SEEDS else 2
-    more = max(1, min(more, aim.max_seeds - seeds))
-    if guess is None:  # nothing crosses yet: look on both sides
-        outer = [_plain(min(rates) / 1.1), _plain(max(rates) * 1.1)]
-        return [Key(first + i, rate, aim.planned) for i in range(min(2, more)) for rate in outer]
-    return [Key(first + i, guess, aim.planned) for i in range(more)]
+        pairs = [(first, low), (first, high), (first + 1, low), (first + 1, high), (first + 2, low), (first + 3, high)]
+        return [Key(seed, rate, aim.planned) for seed, rate in pairs]
+    low, high = _around(found, [t.key.rate_rps for t in trials])
+    more = _more_seeds(aim, found, seeds)
+    return [Key(first + i, high if i % 2 else low, aim.planned) for i in range(more)]
 
 
-def _guess(found: Estimate | None, rates: Sequence[float]) -> float | None:
-    """The best guess at the capacity: a rate that was tried where that is as good, not far beyond all of them."""
-    if found is None:
-        return None
-    guess = min(max(found.rate_rps, min(rates) / 1.25), max(rates) * 1.25)
-    nearest = min(rates, key=lambda rate: abs(math.log(rate / guess)))
-    return nearest if abs(math.log(nearest / guess)) < SAME else _plain(guess)
+def _more_seeds(aim: Aim, found: Estimate | None, seeds: int) -> int:
+    """How many seeds to add: to the first look, then as many as the width so far says are missing.
+
+    Note: a look after every two seeds would stop at a width that is small by luck, and cost coverage.
+    """
+    wanted = FIRST_SEEDS
+    if seeds >= FIRST_SEEDS:
+        half = found.half_width if found is not None else math.inf
+        wanted = math.ceil(seeds * (half / aim.tolerance) ** 2) if math.isfinite(half) else seeds + 2
+        wanted = max(wanted, seeds + 2)
+    return min(wanted, aim.max_seeds) - seeds
+
+
+def _around(found: Estimate | None, rates: Sequence[float]) -> tuple[float, float]:
+    """Two rates around the best guess, so far apart that attainment differs, not far beyond all that were tried."""
+    if found is None:  # nothing crosses yet: look on both sides
+        return _plain(min(rates) / FARTHEST), _plain(max(rates) * FARTHEST)
+    guess = min(max(found.rate_rps, min(rates) / FARTHEST), max(rates) * FARTHEST)
+    slope = found.curves[found.binding].slope
+    half = min(max(APART / slope, math.log(NEAREST)), math.log(FARTHEST)) / 2
+    return _tried_or_new(guess * math.exp(-half), rates), _tried_or_new(guess * math.exp(half), rates)
+
+
+def _tried_or_new(rate_rps: float, rates: Sequence[float]) -> float:
+    """A rate that was tried where that is as good."""
+    nearest = min(rates, key=lambda rate: abs(math.log(rate / rate_rps)))
+    return nearest if abs(math.log(nearest / rate_rps)) < SAME else _plain(rate_rps)
 
 
 def _found(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -145,9 +145,13 @@ class Watch:
 
     def __call__(self, record: RequestRecord) -> bool:
         """Take a record; True when the rest would change nothing."""
-        self._new.append(record)
-        if len(self._new) < LOOK:
-            return False
+        return self.take([record])
+
+    def take(self, records: Sequence[RequestRecord]) -> bool:
+        """Take records; True when the rest would change nothing."""
+        self._new.extend(records)
+        if len(self._new) < LOOK or self.passed is not None:
+            return self.passed is not None
         for share in shares(to_table(self._new), self._task.slo):
             before = self._seen.get(share.text, Share(share.text, 0, 0))
             self._seen[share.text] = replace(share, met=before.met + share.met, of=before.of + share.of)

@@ -106,7 +106,9 @@ def command(
     spec = configuration.run_spec(given(options, header), file.given if file else None)
     count = None if workers is None else int(configuration.CHECKS["replicas"](workers, "--workers"))  # type: ignore[call-overload]  # a whole number
     setup = set_up(spec, told)
-    store = Store(folder_of(out))
+    store = Store(folder_of(out, setup))
+    if store.path is not None and not quiet:
+        _terminal.note(f"every trial is kept in '{store.path}'; the same command with --out '{store.path}' goes on")
     info = conduct(setup, store, workers=count, tell=_terminal.nothing if quiet else _terminal.note)
     _terminal.say(_shown(form, info))
     return int(info["exit_code"])

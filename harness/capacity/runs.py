@@ -1,0 +1,72 @@
+"""Trials under the wall clock: one run after another, each with its folder."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.capacity.trials import Task, Tried, Watch, concluded
+from harness.errors import BackendError, NotValid
+
+if TYPE_CHECKING:
+    from harness.capacity.trials import Key
+    from harness.run import Result
+
+TRIALS = "trials"
+AGAIN = 2
+"""Times that a trial is made before it counts as not valid: a machine may be disturbed once."""
+
+
+class Runs:
+    """Makes trials as runs below `path`; notes of a run go to `say`."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self._path = path
+        self._say = say
+
+    def __repr__(self) -> str:
+        return f"<Runs in {self._path}>"
+
+    def __call__(self, tasks: Sequence[Task]) -> Iterator[Tried]:
+        """Each when it is over. Raises BackendError, and NotValid for a trial that proves nothing."""
+        for task in tasks:
+            yield self._made(task)
+
+    def _made(self, task: Task) -> Tried:
+        for number in range(AGAIN):
+            begun_s = time.monotonic()
+            watch = None if task.key.goal is None else Watch(task)
+            result = self._run(task, watch)
+            early = None if watch is None else watch.passed
+            if result.outcome.error is not None:
+                raise BackendError(result.outcome.error)
+            if result.outcome.ended != "finished" and early is None:
+                raise KeyboardInterrupt
+            if early is not None or result.run.info["verdict"]["valid"]:
+                return concluded(task, result.run.requests, early, begun_s)
+            if number == 0:
+                self._say(f"not valid, made again: {' '.join(result.run.info['verdict']['reasons'])}")
+        raise NotValid(
+            f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}) is not valid, twice: "
+            f"{' '.join(result.run.info['verdict']['reasons'])} See '{result.run.path}'."
+        )
+
+    def _run(self, task: Task, watch: Watch | None) -> Result:
+        from harness.run import execute
+
+        return execute(
+            task.run,
+            out=self._path / TRIALS / _name(task.key),
+            html=False,
+            force=True,
+            say=self._say,
+            watch=None if watch is None else watch.take,
+        )
+
+
+def _name(key: Key) -> str:
+    """A name that a person can read: `4.2rps-seed3`, `4.2rps-seed3-probe90`."""
+    probe = "" if key.goal is None else f"-probe{100 * key.goal:g}"
+    return f"{key.rate_rps:g}rps-seed{key.seed}-{key.planned}{probe}"
