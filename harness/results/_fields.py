@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.api import Bound, Slo
+
+MISCOUNTED = 0.01
+"""From this share on the tokens of a client's own tokenizer are called wrong: a special token a request is not."""
 
 
 def number(value: object) -> float | None:
@@ -49,6 +52,19 @@ def stamps(first_s: float, gaps_s: object) -> npt.NDArray[np.float64]:
     return first_s + np.concatenate([[0.0], np.cumsum(np.asarray(gaps_s, np.float64))])
 
 
+def columns_of(value: Mapping[str, Any], needed: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Rows of lists that stand side by side, the needed before the optional ones; None stands for a missing list.
+
+    Raises ValueError for lists of unequal lengths.
+    """
+    rows = len(items(value.get(needed[0])))
+    lists = [items(value.get(name)) for name in needed] + [items(value.get(n)) or [None] * rows for n in optional]
+    for name, found in zip((*needed, *optional), lists, strict=True):
+        if len(found) != rows:
+            raise ValueError(f"{name} has {len(found)} values where {needed[0]} has {rows}")
+    return zip(*lists, strict=True)
+
+
 def scaled(values: Mapping[str, Any], names: Mapping[str, str], scale: float = 1.0) -> dict[str, float]:
     """The numbers under our names, in seconds; `names` holds theirs by ours."""
     found = {ours: number(values.get(theirs)) for ours, theirs in names.items()}
@@ -65,6 +81,17 @@ def spread(output_tokens: int, events: int) -> list[int]:
     """Tokens of each event where only their sum is told: as even as can be, the earlier ones more."""
     each, more = divmod(output_tokens, events) if events else (0, 0)
     return [each + (i < more) for i in range(events)]
+
+
+def miscounted(tool: str, counts: Iterable[tuple[int, object]]) -> Iterator[str]:
+    """The note that a tool and the server count differently; `counts` are pairs of output tokens, the tool's first."""
+    both = [(ours, count(server)) for ours, server in counts if number(server) is not None]
+    ours, server = sum(a for a, _ in both), sum(b for _, b in both)
+    if server and abs(ours - server) > MISCOUNTED * server:
+        yield (
+            f"the tokenizer of {tool} counted {ours:,} output tokens where the server counted {server:,}, so TPOT and "
+            f"token rates are off by a factor of {ours / server:.3g}"
+        )
 
 
 def objective(bounds: Mapping[str, Any], names: Mapping[str, str], scale: float = 1.0) -> Slo:

@@ -89,7 +89,7 @@ def as_run(told: Told, path: Path, name: str) -> Run:
         },
         "backend": {k: v for k, v in {"name": told.tool, "model": told.model, "url": told.url}.items() if v},
         "slo": slos.stored(told.slo),
-        "schedule": {"sha256": _identity(table, missing), "requests": len(table)},
+        "schedule": {"sha256": _identity(table, told.rate_rps), "requests": len(table)},
         "source": {
             "tool": told.tool,
             "version": told.version,
@@ -142,9 +142,10 @@ def _record(i: int, answer: Answer, origin_s: float, sessions: Mapping[str, int]
     )
 
 
-def _identity(table: pa.Table, missing: frozenset[str]) -> str:
-    """SHA-256 of what was asked: prompt lengths in order, and the times at which requests were due where told."""
-    told = hashlib.sha256(table["prompt_tokens"].to_numpy().astype("<i8").tobytes())
-    if not missing & {"scheduled_s", "sent_s"}:
-        told.update(np.round(table["scheduled_s"].to_numpy(), 3).astype("<f8").tobytes())
-    return told.hexdigest()
+def _identity(table: pa.Table, rate_rps: float | None) -> str:
+    """SHA-256 of what was asked, as far as every file tells it: rate and prompt lengths, in no order.
+
+    The order of sending differs from run to run by chance, and the planned one is not in the files.
+    """
+    lengths = np.sort(table["prompt_tokens"].to_numpy()).astype("<i8")
+    return hashlib.sha256(f"{rate_rps}".encode() + lengths.tobytes()).hexdigest()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from harness.results._fields import count, last_line, number, objective, part, scaled, spread, text
+from harness.results._fields import count, last_line, miscounted, number, objective, part, scaled, spread, text
 from harness.results._told import Answer, Json, Stamps, Told
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Aiperf:
         notes = [_DROPS] if due else []
         if left_out:
             notes.append(f"{left_out} requests of aiperf's warm-up are left out")
+        usage = [_value(line["metrics"], "usage_completion_tokens") for line in kept]
+        notes += miscounted("aiperf", zip((a.output_tokens for a in answers), usage, strict=True))
         config = part(whole, "input_config")
         uneven = any(a.token_n is not None for a in answers)
         yield Told(

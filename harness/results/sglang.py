@@ -9,7 +9,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.results._fields import count, items, last_line, number, objective, part, scaled, spread, stamps, text
+from harness.results._fields import (
+    columns_of,
+    count,
+    items,
+    last_line,
+    number,
+    objective,
+    part,
+    scaled,
+    spread,
+    stamps,
+    text,
+)
 from harness.results._told import Answer, Json, Stamps, Told
 
 _STATISTICS = {"mean": "mean", "std": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
@@ -50,9 +62,9 @@ class Sglang:
 
 
 def _answers(value: Json) -> Iterator[Answer]:
-    rows = [items(value.get(name)) for name in ("ttfts", "itls", "input_lens", "output_lens")]
-    errors = [*items(value.get("errors")), *[""] * len(rows[0])]
-    for ttft_s, gaps_s, prompt, output, error in zip(*rows, errors, strict=False):
+    for ttft_s, gaps_s, output, prompt, error in columns_of(
+        value, ("ttfts", "itls", "output_lens"), ("input_lens", "errors")
+    ):
         failed = bool(error) or count(output) == 0 or not ttft_s
         token_s: Stamps = [] if failed else stamps(ttft_s, gaps_s)
         yield Answer(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from harness.results._fields import count, items, last_line, number, scaled, spread, stamps, text
+from harness.results._fields import columns_of, count, items, last_line, number, scaled, spread, stamps, text
 from harness.results._told import Answer, Json, Stamps, Told
 
 _STATISTICS = {"mean": "mean", "std": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
@@ -25,13 +25,15 @@ class Vllm:
         """Whether every value is such a result."""
         return all(
             isinstance(v, Mapping) and {"request_throughput", "mean_ttft_ms", "backend"} <= v.keys()
+            and isinstance(v["backend"], str)  # our run.json carries vLLM's keys too
             and "total_output_tokens_retokenized" not in v for v in values
         )  # fmt: skip
 
     def told(self, values: Sequence[Any]) -> Iterator[Told]:
         """A run per value."""
         for value in values:
-            detailed = all(items(value.get(name)) for name in ("ttfts", "itls", "start_times"))
+            detailed = all(items(value.get(name)) for name in ("ttfts", "itls"))
+            timed = bool(items(value.get("start_times"))) or not detailed
             answers = [*_answers(value)] if detailed else []
             rate = number(value.get("request_rate"))
             yield Told(
@@ -42,9 +44,17 @@ class Vllm:
                 rate_rps=rate,
                 closed=rate is None and number(value.get("max_concurrency")) is not None,
                 per_request=detailed,
-                missing=frozenset({"scheduled_s", *(["token_n"] if any(_uneven(a) for a in answers) else [])}),
+                missing=frozenset(_missing(answers, timed=timed)),
                 aggregates=_aggregates(value),
             )
+
+
+def _missing(answers: Sequence[Answer], *, timed: bool) -> Iterator[str]:
+    yield "scheduled_s"
+    if not timed:
+        yield "sent_s"
+    if any(_uneven(answer) for answer in answers):
+        yield "token_n"
 
 
 def _iso(date: str | None) -> str | None:
@@ -55,17 +65,13 @@ def _iso(date: str | None) -> str | None:
 
 
 def _answers(value: Json) -> Iterator[Answer]:
-    rows = [items(value.get(name)) for name in
-            ("start_times", "ttfts", "itls", "input_lens", "output_lens", "errors")]  # fmt: skip
-    lengths = {len(row) for row in rows[:5]}
-    if len(lengths) > 1:
-        rows = [row[: min(lengths)] for row in rows]
-    errors = [*rows[5], *[""] * (len(rows[0]) - len(rows[5]))]
-    for start_s, ttft_s, gaps_s, prompt, output, error in zip(*rows[:5], errors, strict=False):
+    columns = columns_of(value, ("ttfts", "itls", "output_lens"), ("start_times", "input_lens", "errors"))
+    for ttft_s, gaps_s, output, start_s, prompt, error in columns:
         failed = bool(error) or count(output) == 0
-        token_s: Stamps = [] if failed else stamps(start_s + ttft_s, gaps_s)
+        sent_s = 0.0 if start_s is None else start_s  # older versions write no start_times
+        token_s: Stamps = [] if failed else stamps(sent_s + ttft_s, gaps_s)
         yield Answer(
-            sent_s=number(start_s),
+            sent_s=sent_s,
             token_s=token_s,
             token_n=None if len(token_s) == count(output) else _counts(count(output), len(token_s)),
             prompt_tokens=count(prompt),

@@ -152,6 +152,33 @@ def test_a_tokenizer_of_the_client_that_counts_differently_is_told(told):
     assert "counted 176 output tokens where the server counted 88" in notes[0]
 
 
+def test_the_tokenizer_of_aiperf_is_held_against_the_server_too(tmp_path):
+    """Its default counts with a tokenizer of the client, whatever the server says."""
+    text = (FILES / "aiperf" / "profile_export.jsonl").read_text()
+    twice = text.replace('"output_sequence_length": {"value": 8', '"output_sequence_length": {"value": 16')
+    (tmp_path / "twice.jsonl").write_text(twice)
+    (run,) = results.open(tmp_path / "twice.jsonl")
+
+    assert any("aiperf counted 160 output tokens where the server counted 80" in n for n in run.info["source"]["notes"])
+
+
+def test_equal_traffic_is_known_again_whatever_the_order_of_sending(changed, told):
+    """Two runs of the same prompts would not be compared, because two requests left in another order."""
+
+    def turned(value):
+        value["start_times"] = value["start_times"][::-1]
+
+    def longer(value):
+        value["input_lens"][0] += 1
+
+    (other,) = results.open(changed("vllm-detailed.json", turned))
+    (another,) = results.open(changed("vllm-detailed.json", longer))
+    own = told("vllm-detailed.json").info["schedule"]["sha256"]
+
+    assert own == other.info["schedule"]["sha256"]
+    assert own != another.info["schedule"]["sha256"]
+
+
 def test_files_that_belong_together_are_one_run(tmp_path):
     """The aggregates of aiperf would count as a second run without requests."""
     shutil.copytree(FILES / "aiperf", tmp_path / "a")
@@ -213,7 +240,9 @@ def test_a_file_of_something_else_is_refused_in_words(tmp_path, text, said):
     [
         lambda v: v.update(ttfts=["fast"] * 12),
         lambda v: v.update(itls=[3] * 12),
-        lambda v: v.update(start_times=[None] * 12),
+        lambda v: v.update(start_times=["soon"] * 12),
+        lambda v: v.update(start_times=[1.0]),
+        lambda v: v.update(output_lens=[]),
     ],
 )
 def test_a_damaged_file_ends_in_a_sentence(changed, change):
@@ -222,7 +251,11 @@ def test_a_damaged_file_ends_in_a_sentence(changed, change):
         results.open(changed("vllm-detailed.json", change))
 
 
-@pytest.mark.parametrize("change", [lambda v: v.update(input_lens=[]), lambda v: v.update(errors=None)])
-def test_a_file_with_less_in_it_is_read_as_far_as_it_goes(changed, change):
+@pytest.mark.parametrize("field", ["input_lens", "errors", "start_times"])
+def test_a_file_with_less_in_it_is_read_as_far_as_it_goes(changed, field):
     """A version of a tool that writes a field less could not be read at all."""
-    assert 1 == len(results.open(changed("vllm-detailed.json", change)))
+    (run,) = results.open(changed("vllm-detailed.json", lambda v: v.pop(field)))
+
+    assert 12 == run.requests.num_rows
+    assert (field == "start_times") == ("sent_s" in missing(run.requests))
+    assert (field == "start_times") == (run.info["summary"]["throughput_rps"] is None)
