@@ -7,6 +7,9 @@ from typing import Any
 
 Row = Mapping[str, Any]
 
+MOST_PCT = 1000
+"""A change beyond this is told as such."""
+
 
 def sentence(info: Mapping[str, Any]) -> str:
     """What was found, with the numbers that decide it, and what to do where nothing is decided."""
@@ -17,8 +20,15 @@ def change(row: Row) -> str:
     """'rose by 3.1%', 'fell by 0.4 points', or that it is not there any more."""
     if row["change_pct"] is None:
         return "cannot be compared any more"
-    size = abs(row["change_pct"])
-    return f"{'rose' if row['change_pct'] > 0 else 'fell'} by {size:.3g}{unit(row)}"
+    return f"{'rose' if row['change_pct'] > 0 else 'fell'} by {percent(abs(row['change_pct']))}{unit(row)}"
+
+
+def percent(value: float, *, signed: bool = False) -> str:
+    """A number of percent with three digits, '5.63', '-12.4' or '+140'; nobody needs to know how far beyond 1,000."""
+    if abs(value) > MOST_PCT:
+        return f"{'more than ' if not signed else '>' if value > 0 else '<'}{'-' if value < 0 else ''}{MOST_PCT:,}"
+    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value + 0.0:{'+' if signed else ''}.{decimals}f}"
 
 
 def unit(row: Row) -> str:
@@ -37,10 +47,19 @@ def where(row: Row) -> str:
 
 
 def bounds(row: Row, alpha: float) -> str:
-    """'99% bounds 2.1 to 4%'; empty where there are none."""
+    """'99% bounds +2.1 to +4%'; empty where there are none."""
     if row["low_pct"] is None:
         return ""
-    return f"{100 * (1 - alpha):.4g}% bounds {row['low_pct']:+.3g} to {row['high_pct']:+.3g}{unit(row)}"
+    low, high = (percent(row[end], signed=True) for end in ("low_pct", "high_pct"))
+    return f"{100 * (1 - alpha):.4g}% bounds {low} to {high}{unit(row)}"
+
+
+def spread(row: Row) -> str:
+    """'+1.2 .. +3.4%': the least and the most of the changes of single pairs; empty for a single pair."""
+    known = [change for change in row["changes_pct"] if change is not None]
+    if len(known) < 2:
+        return ""
+    return f"{percent(min(known), signed=True)} .. {percent(max(known), signed=True)}{unit(row)}"
 
 
 def _changed(info: Mapping[str, Any]) -> str:
@@ -51,9 +70,10 @@ def _changed(info: Mapping[str, Any]) -> str:
 
 
 def _why(row: Row, info: Mapping[str, Any]) -> str:
-    if info["mode"] == "exact" and row["low_pct"] is None:
-        return " (exact: a simulator has no noise)"
-    told = bounds(row, info["alpha"])
+    if info["mode"] == "paired":
+        told = bounds(row, info["alpha"])
+    else:
+        told = spread(row).replace(" .. ", " to ") or "exact: a simulator has no noise"
     return f" ({told})" if told else ""
 
 
@@ -83,10 +103,10 @@ def _inconclusive(info: Mapping[str, Any]) -> str:
 def _open(row: Row) -> str:
     if row["mde_pct"] is None:
         return f"{at(row)}{row['label']} has no interval from {row['pairs']} pair{'s' if row['pairs'] != 1 else ''}"
-    needed = "more than 1,000" if row["pairs_needed"] is None else f"{row['pairs_needed']:,}"
+    needed = "more than 1,000 pairs" if row["pairs_needed"] is None else f"{row['pairs_needed']:,} pairs"
     return (
-        f"{at(row)}{row['label']}: these {row['pairs']} pairs find a loss of {row['mde_pct']:.3g}{unit(row)}; "
-        f"{row['must_detect_pct']:g}{unit(row)} needs {needed}"
+        f"{at(row)}{row['label']}: a loss of {percent(row['mde_pct'])}{unit(row)} would have been found by these "
+        f"{row['pairs']} pairs, one of {row['must_detect_pct']:g}{unit(row)} by {needed}"
     )
 
 

@@ -70,10 +70,10 @@ def change(row: Row, *, exact: bool) -> str:
     """The change in percent or points; '~' where it is not significant, which a simulator does not know."""
     if row["change_pct"] is None:
         return "-"
-    if exact and row["low_pct"] is None:
-        return _signed(row, row["change_pct"]) if row["change_pct"] else "same"
+    if exact:
+        return _signed(row, row["change_pct"]) if any(row["losses"]) else "same"
     if row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"]:
-        return "same" if exact and not any(row["losses"]) else "~"
+        return "~"
     return _signed(row, row["change_pct"])
 
 
@@ -81,7 +81,7 @@ def interval(row: Row) -> str:
     """The bounds of the change; none where nothing changed at all."""
     if row["low_pct"] is None or not any(row["losses"]):
         return "-"
-    return f"{row['low_pct']:+.2f} .. {_signed(row, row['high_pct'])}"
+    return f"{said.percent(row['low_pct'], signed=True)} .. {_signed(row, row['high_pct'])}"
 
 
 def _wrapped(line: str) -> str:
@@ -90,7 +90,18 @@ def _wrapped(line: str) -> str:
 
 
 def _signed(row: Row, pct: float) -> str:
-    return f"{pct:+.2f}{' pts' if row['scale'] == 'difference' else '%'}"
+    return f"{said.percent(pct, signed=True)}{_unit(row)}"
+
+
+def _unit(row: Row) -> str:
+    return " pts" if row["scale"] == "difference" else "%"
+
+
+def _mde(row: Row) -> str:
+    if row["mde_pct"] is None or not any(row["losses"]):
+        return "-"
+    large = row["mde_pct"] > said.MOST_PCT
+    return f"{f'>{said.MOST_PCT:,}' if large else number(row['mde_pct'], 2)}{_unit(row)}"
 
 
 def _heading(info: Mapping[str, Any]) -> str:
@@ -109,13 +120,15 @@ def _heading(info: Mapping[str, Any]) -> str:
 
 def _heads(info: Mapping[str, Any], rows: Sequence[Row], *, gated: bool) -> tuple[str, ...]:
     point = ("at",) if any(row["point"] for row in rows) else ()
-    spread = (f"{100 * (1 - info['alpha']):.4g}% bounds",) if any(row["low_pct"] is not None for row in rows) else ()
-    mde = ("MDE",) if _has_mde(info) else ()
-    return (*point, "metric", "base", "head", "change", *spread, *mde, *(("verdict",) if gated else ()))
+    return (*point, "metric", "base", "head", "change", *_spread_heads(info, rows), *(("verdict",) if gated else ()))
 
 
-def _has_mde(info: Mapping[str, Any]) -> bool:
-    return bool(info["mode"] == "paired")
+def _spread_heads(info: Mapping[str, Any], rows: Sequence[Row]) -> tuple[str, ...]:
+    """Of simulators the range over the pairs, of all others bounds and what would have been found."""
+    if info["mode"] == "exact":
+        return ("over the pairs",) if any(len(row["losses"]) > 1 and any(row["losses"]) for row in rows) else ()
+    bounds = (f"{100 * (1 - info['alpha']):.4g}% bounds",) if any(row["low_pct"] is not None for row in rows) else ()
+    return (*bounds, "MDE")
 
 
 def _cells(heads: Sequence[str], row: Row, info: Mapping[str, Any]) -> list[str]:
@@ -125,7 +138,8 @@ def _cells(heads: Sequence[str], row: Row, info: Mapping[str, Any]) -> list[str]
         "base": lambda: value(row, "base"),
         "head": lambda: value(row, "head"),
         "change": lambda: change(row, exact=info["mode"] == "exact"),
-        "MDE": lambda: "-" if row["mde_pct"] is None else f"{row['mde_pct']:.2g}{_signed(row, 0.0)[5:]}",
+        "over the pairs": lambda: (said.spread(row) or "-").replace(" points", " pts") if any(row["losses"]) else "-",
+        "MDE": lambda: _mde(row),
         "verdict": lambda: str(row["verdict"]),
     }
     return [read[head]() if head in read else interval(row) for head in heads]

@@ -35,7 +35,7 @@ def _cases(info: Mapping[str, Any]) -> Iterator[Case]:
 def _case(row: Mapping[str, Any], info: Mapping[str, Any]) -> Case:
     name = clean(f"{row['metric']}, {said.where(row)}" if row["point"] else row["metric"])
     if row["verdict"] == "regressed":
-        bounds = said.bounds(row, info["alpha"])
+        bounds = said.bounds(row, info["alpha"]) if info["mode"] == "paired" else said.spread(row)
         changed = f"{row['label']} {said.change(row)}{f' ({bounds})' if bounds else ''}"
         return Case(name, "failure", clean(changed, None), compare.text(info))
     if row["verdict"] == "inconclusive":
@@ -48,4 +48,4 @@ def _open(row: Mapping[str, Any]) -> str:
         return "inconclusive: too few pairs for an interval"
     needed = "more than 1,000" if row["pairs_needed"] is None else f"{row['pairs_needed']:,}"
     unit = " points" if row["scale"] == "difference" else "%"
-    return f"inconclusive: MDE {row['mde_pct']:.2g}{unit}, {needed} pairs needed"
+    return f"inconclusive: MDE {said.percent(row['mde_pct'])}{unit}, {needed} pairs needed"
