@@ -142,9 +142,6 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
         if run["failed_for"]:
             yield f"{run['folder']}: {run['failed_for']}"
     yield from _cautions(runs)
-    moving = sum(run["warmup"].get("stationary") is False for run in runs)
-    if moving:
-        yield f"The warm-up rule found no steady part in {moving} of {len(runs)} runs, so nothing was cut from those."
     if not any(point["bounds"] for point in info["points"]):
         yield "There is no SLO, so attainment counts every request that ended well; give --slo ttft=0.25,tpot=0.1."
     if any(point["overloaded"] for point in info["points"]):

@@ -245,6 +245,14 @@ def test_options_from_a_file_are_swept(sweep: Sweep, tmp_path: Path) -> None:
     assert 4 == len(info["points"])
 
 
+def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key would lie in a folder that is handed on."""
+    asked = ("--backend", "openai:url=http://127.0.0.1:9/v1", "--header", "Authorization=Bearer sk-secret")
+
+    assert 3 == main(["sweep", *asked, "--rate", "1", "--requests", "5", "--out", str(tmp_path / "s")])
+    assert "sk-secret" not in (tmp_path / "s" / "sweep.json").read_text() + capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
