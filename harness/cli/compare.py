@@ -160,15 +160,23 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     commands = bool(options["run"])
     settings = _compare_files.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
     file = configuration.read(config).given if config is not None else None
-    sides = options["run"] if commands else (options["base"], options["head"])
     say = _terminal.nothing if options["quiet"] else _terminal.note
     made = _compare_runs.made(options, asked, file, _judge(settings), say)
+    sides = options["run"] if commands else _redacted(made.folders[0])
     compared = _answered(made.folders, replace(settings, alpha=min(made.alpha, settings.alpha)))
     info = compared(base=str(sides[0]), head=str(sides[-1]), rows=made.rows, looks=made.looks, notes=made.notes)
     info["notes"] += _compare_runs.same_sides(made, info["gates"])
     info["exit_code"] = _first({made.exit_code or 0, info["exit_code"]})
     write_json(made.out / "compare.json", info)
     return info
+
+
+def _redacted(folders: tuple[Path, Path]) -> tuple[str, str]:
+    """The backends of a pair of runs as they are stored, which is without secrets."""
+    from harness.compare.pairing import made
+
+    base, head = (str((made(folder)[0].info.get("spec") or {}).get("backend")) for folder in folders)
+    return base, head
 
 
 def _judge(settings: Settings) -> Callable[[Sequence[tuple[Path, Path]], float], str]:

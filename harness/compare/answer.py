@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,8 @@ from harness import host, slo
 from harness.compare import cautions, exact, gates, refusals, said, values, verdict
 from harness.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.compare.verdict import Series
+from harness.errors import no_such
+from harness.measure import succeeded
 from harness.stats.paired import ALPHA, whole
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ def _judged(
     series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
     names = {each.quantity.name for each in series}
     asked = settings.gates or (gates.exact() if virtual else gates.defaults(names))
+    _check_there(settings.gates, names)
     gated = [
         (gate, each)
         for point in dict.fromkeys(tuple(each.point.items()) for each in series)
@@ -116,6 +119,13 @@ def _judged(
         "shown": verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha),
         "exact": _parted(pairs) if virtual else None,
     }
+
+
+def _check_there(asked: Sequence[Gate], names: Collection[str]) -> None:
+    """A gate on what no run has would never fire."""
+    for gate in asked:
+        if gate.quantity.name not in names:
+            raise no_such("quantity to gate in these runs", gate.quantity.name, names)
 
 
 def _series(
@@ -179,14 +189,12 @@ def _reasons(source: Source, side: str) -> list[str]:
     """Why a run proves nothing; empty for one that is valid."""
     if isinstance(source, Numbers):
         return []
-    verdict_of = source.info.get("verdict") or {}
     if not source.complete and source.info.get("source") is None:
         return [f"{side}: the run did not finish"]
-    return (
-        []
-        if verdict_of.get("valid", True)
-        else [f"{side}: {reason}" for reason in verdict_of.get("reasons") or ["not valid"]]
-    )
+    if len(source.requests) and not succeeded(source.requests).any():
+        return [f"{side}: no request ended well"]
+    told = source.info.get("verdict") or {}
+    return [] if told.get("valid", True) else [f"{side}: {each}" for each in told.get("reasons") or ["not valid"]]
 
 
 def _with_rows(told: list[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from harness import slo
 from harness.compare import answer, gates, pairing
 from harness.compare.answer import Settings
 from harness.compare.pairing import Matched, Numbers, Pair
+from harness.errors import UsageError
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999)
 
@@ -301,6 +303,27 @@ def test_everything_recorded_that_differs_is_listed(stored):
         ("policy", "vllm-v0", "orca"),
         ("version of bench", "0.1.0", "0.2.0"),
     }
+
+
+def test_a_gate_on_what_no_run_has_is_refused(pairs):
+    """A gate that is dropped in silence is always green."""
+    with pytest.raises(UsageError, match="No quantity to gate in these runs named 'capacity_rps'"):
+        compared(pairs(), gates=gates.parse("capacity_rps,tpot"))
+
+
+def test_runs_in_which_everything_failed_are_not_equivalent(pairs):
+    """Two servers that answer nothing fail equally well."""
+    made = pairs()
+    dead = [
+        replace(run, requests=run.requests.set_column(
+            run.requests.schema.get_field_index("status"), "status", pa.array(["error"] * len(run.requests))
+        ))
+        for run in (made[0].base, made[0].head)
+    ]  # fmt: skip
+    info = compared([Pair(*dead), *made[1:]])
+
+    assert (info["verdict"], info["exit_code"]) == ("invalid", 4)
+    assert "base: no request ended well" in info["pairs"][0]["reasons"]
 
 
 def test_no_pairs_at_all_are_refused():
