@@ -28,7 +28,11 @@ _OURS = ("--seed", "--out", "--force", "--json")
 
 _SHELL = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
-_SECRET = re.compile(r"(authorization|api[-_]?key)(\s*[:=]\s*)(?:(?:bearer|basic|token)\s+)?[^\s'\"]+", re.IGNORECASE)
+_SECRET = re.compile(
+    r"(authorization|api[-_]?key|token|secret|passw(?:or)?d)(\s*[:=]\s*)(?:(?:bearer|basic|token)\s+)?[^\s'\"]+",
+    re.IGNORECASE,
+)
+_HEADER = re.compile(r"(--header[=\s]+['\"]?[\w-]+\s*)(:\s*)[^'\"]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +81,8 @@ def of_spec(spec: RunSpec, text: str) -> Command:
 
 
 def shown(text: str) -> str:
-    """A text without the keys that may stand in it."""
-    return _SECRET.sub(r"\1\2[hidden]", text)
+    """A text without the keys that may stand in it, and without the values of headers."""
+    return _SECRET.sub(r"\1\2[hidden]", _HEADER.sub(r"\1\2[hidden]", text))
 
 
 def _words(text: str) -> list[str]:

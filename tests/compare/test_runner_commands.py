@@ -89,10 +89,13 @@ def test_a_spec_becomes_the_bench_run_of_its_options():
 
 def test_keys_are_not_written_down():
     """The key of a paid server stands in a file that is uploaded with every night."""
-    command = parse("bench run --header 'Authorization: Bearer abc123' --header 'X-Team: a'")
+    command = parse("HF_TOKEN=abc123 bench run --header 'X-Mine: abc123 abc123' --lengths fixed:output_tokens=4")
 
     assert "abc123" not in command.text
     assert "abc123" in " ".join(command.words)
+    assert "output_tokens=4" in command.text
+    assert "Authorization: [hidden] x" == shown("Authorization: Bearer s3cret x")
+    assert "--header=X: [hidden]" == shown("--header=X: s3cret")
     assert "api_key=[hidden] x" == shown("api_key=s3cret x")
     assert "openai:key_env=NAME" == shown("openai:key_env=NAME")
 
