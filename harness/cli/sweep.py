@@ -9,12 +9,13 @@ import click
 from harness.cli._run_options import SECTIONS, given, run_options
 from harness.cli._sections import Sectioned
 
-_OWN = ("rate", "goal")
-"""Options of a run that take a list here."""
+_OWN = ("rate", "goal", "requests", "warmup", "seed", "fail-under")
+"""Options of a run that take a list here, or have another default, or mean every point."""
 
+_FIRST = ("rate", "over", "seeds", "seed", "goal")
 _SECTIONS = {
-    "What to sweep over": ("rate", "over", "seeds", "goal"),
-    **SECTIONS,
+    "What to sweep over": _FIRST,
+    **{heading: [name for name in names if name not in _FIRST] for heading, names in SECTIONS.items()},
     "The sweep and its folder": ("config", "out", "workers", "drain", "form", "quiet"),
 }
 _EPILOG = """
@@ -61,7 +62,19 @@ The same command with the same --out goes on where it was left; values and seeds
     metavar="N",
     help="Runs at each point, seeds from --seed on, or a list of seeds; default 5 in simulated time, else 1.",
 )
+@click.option("--seed", metavar="N", help="The first of --seeds N (default 0).")
 @click.option("--goal", metavar="LIST", help="Shares of requests that must keep the SLO (default 0.9).")
+@click.option(
+    "--requests",
+    metavar="N",
+    help="Requests of a run; default 2,200 in simulated time, else the preset's, or a whole trace.",
+)
+@click.option(
+    "--warmup",
+    metavar="CUT",
+    help="What is sent first and not measured: mser5 (found, default), 30s, 200 (requests), none.",
+)
+@click.option("--fail-under", metavar="SHARE", help="Exit code 1 when fewer requests keep the SLO at any point.")
 @run_options(without=_OWN)
 @click.option("--config", metavar="FILE", help="TOML file (see bench init), or a run.json to vary; options win.")
 @click.option(

@@ -19,7 +19,9 @@ SHARES = ("attainment", "failed")
 def answer(stored: Mapping[str, Any], told: Mapping[str, Told], state: str, error: str | None = None) -> dict[str, Any]:
     """The whole of sweep.json: the plan that is `stored`, and what was `told` of the runs that ended, by folder."""
     layout = Layout.restored(stored)
-    points = [found for point in layout.points if (found := _point(layout, point, told)) is not None]
+    place = {look: number for number, look in enumerate(layout.looks)}
+    found = [_point(point, _runs(layout, point, told, place[point.look])) for point in layout.points]
+    points = [point for point in found if point["runs"]]
     done = sum(t.ended == "finished" for t in told.values())
     info: dict[str, Any] = {
         **stored,
@@ -33,20 +35,21 @@ def answer(stored: Mapping[str, Any], told: Mapping[str, Told], state: str, erro
     return info | {"exit_code": _exit_code(info), "warnings": list(_warnings(info))}
 
 
-def _point(layout: Layout, point: Point, told: Mapping[str, Told]) -> dict[str, Any] | None:
-    """One point over its seeds; None where no run of it has ended. Only valid runs count."""
-    look = layout.looks.index(point.look)
+def _runs(layout: Layout, point: Point, told: Mapping[str, Told], look: int) -> list[dict[str, Any]]:
+    """What is known of the runs of a point, seed by seed, under its look."""
     ended = [told[place] for seed in layout.seeds if (place := run_folder(point.folder, seed)) in told]
-    runs = [run.facts[look] for run in ended if run.facts]
-    if not runs:
-        return None
+    return [run.facts[look] for run in ended if run.facts]
+
+
+def _point(point: Point, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """One point over its seeds. Only valid runs count."""
     valid = [run for run in runs if run["valid"]]
     overloaded = sum(run["overloaded"] for run in valid)
     metrics = {name: _latency(valid, name) for name in LATENCIES if all(name in run["metrics"] for run in valid)}
     return {
         "values": {name: valued(text) for name, text in point.values},
         "folder": point.folder,
-        "slo": runs[0]["slo"],
+        "slo": runs[0]["slo"] if runs else None,
         "requests": sum(run["requests"] for run in valid),
         "valid": len(valid),
         "invalid": len(runs) - len(valid),
