@@ -101,6 +101,7 @@ def _identity(source: Source) -> dict[str, Any]:
         "reasons": list(verdict.get("reasons") or []),
         "warmup": info.get("warmup"),
         "missing": sorted(missing(source.table)),
+        "aggregates": info.get("aggregates"),
     }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -79,7 +81,8 @@ def _times(source: Source) -> Grouping:
         return np.empty(0, np.int64), []
     edges = np.linspace(due_s.min(), due_s.max(), TENTHS + 1)
     place = np.clip(np.searchsorted(edges, due_s, side="right") - 1, 0, TENTHS - 1)
-    return _used(place, [f"{a:.6g} to {b:.6g} s" for a, b in zip(edges[:-1], edges[1:], strict=True)])
+    decimals = max(0, 1 - math.floor(math.log10(edges[1] - edges[0]))) if edges[1] > edges[0] else 0
+    return _used(place, [f"{a:,.{decimals}f} to {b:,.{decimals}f} s" for a, b in pairwise(edges.tolist())])
 
 
 def _prefixes(source: Source) -> Grouping:

@@ -25,7 +25,6 @@ from harness.folder import _read_info
 from harness.measure import pieces
 from harness.metrics._lists import lists
 from harness.records import REQUESTS
-from harness.results._folders import runs_below
 from harness.slo import Seen
 
 if TYPE_CHECKING:
@@ -73,14 +72,11 @@ def sources(path: str | os.PathLike[str]) -> Iterator[Source]:
     """
     path = Path(path)
     folder = path.parent if path.name == "run.json" else path
-    if not folder.is_dir():
-        yield from map(of_run, results.open(folder))
-        return
-    found = [folder] if (folder / "run.json").exists() else list(runs_below(folder))
-    if not found:
-        results.open(folder)  # it says what is missing
-    for each in found:
-        yield _of_folder(each)
+    ours = [folder] if (folder / "run.json").exists() else results.run_folders(folder)
+    if ours:
+        yield from map(_of_folder, ours)
+    else:
+        yield from map(of_run, results.open(path))
 
 
 def of_run(run: Run) -> Source:

@@ -55,14 +55,13 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float]) -> Curve:
     rising = np.asarray(factors, np.float64)
     scores = score(seen.table, slo, seen).bounds
     each = [b for b in scores if b.bound.percentile is None]
-    places = {b.text: _places(seen, b, rising) for b in each}
+    places = {b.text: _places(seen, b, rising) for b in each} if len(rising) else {}
     joint = np.maximum.reduce([_failed(seen, len(rising)), *places.values()])
-    ratios = [_ratios(seen, b) for b in each]
     return Curve(
         rising,
         _shares(joint, len(rising)),
-        {b.text: _shares(places[b.text][b.applies], len(rising)) for b in each},
-        np.maximum.reduce([np.where(seen.ok, 0.0, np.inf), *ratios]),
+        {b.text: _shares(places[b.text][b.applies], len(rising)) if places else np.empty(0) for b in each},
+        _joint_ratio(seen, each),
         {b.text: _factor(b) for b in scores if b.bound.percentile is not None},
     )
 
@@ -103,10 +102,16 @@ def _limit(seen: Seen, scored: BoundScore) -> Floats | float:
     return scored.bound.limit if own is None else np.where(np.isnan(own), scored.bound.limit, own)
 
 
-def _ratios(seen: Seen, scored: BoundScore) -> Floats:
-    with np.errstate(invalid="ignore"):  # a task that failed, of a request that it does not bind: inf / inf
-        ratio = seen.values(scored.bound.metric) / _limit(seen, scored)
-    return np.where(np.isnan(ratio) | ~scored.applies, 0.0, ratio)
+def _joint_ratio(seen: Seen, each: Sequence[BoundScore]) -> Floats:
+    """(requests,) the factor from which on each request meets all of the bounds."""
+    found = np.where(seen.ok, 0.0, np.inf)
+    for scored in each:
+        with np.errstate(invalid="ignore"):  # a task that failed, of a request that it does not bind: inf / inf
+            ratio = seen.values(scored.bound.metric) / _limit(seen, scored)
+        if not scored.applies.all():
+            ratio[~scored.applies] = 0.0
+        np.fmax(found, ratio, out=found)  # not np.maximum: a request without a value meets the bound
+    return found
 
 
 def _shares(places: Ints, factors: int) -> Floats:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from harness import registry
 from harness.measure import first_last
 from harness.metrics._lists import Lists, lists, number
+from harness.missing import missing
 from harness.profiles._base import Events, Gaps, Judged, Times
 from harness.rescore.walk import events_of, token_gaps
 
@@ -52,6 +53,8 @@ def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> dict[
     events, gaps = _events(source, walked), _gaps(source.seen)
     limits = {b.metric: b.limit for b in slo.bounds if b.metric in ("ttft", "tpot", "e2e") and _for_all(b)}
     columns = [_column(profile, events, gaps, limits) for profile in profiles]
+    if "sent_s" in missing(source.table):  # every request begins at 0: there is no duration
+        columns = [{**column, "values": {**column["values"], "goodput_rps": None}} for column in columns]
     return {
         "limits": limits,
         "left_out": [b.metric for b in slo.bounds if b.metric not in limits or not _for_all(b)],

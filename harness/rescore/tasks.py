@@ -21,10 +21,10 @@ def tasks(seen: Seen, met: Mask, per_second: Callable[[int], float]) -> dict[str
 
     `goodput_tasks_rps` counts those, `goodput_users_rps` also the requests that stand alone: a task counts once.
     """
+    if seen.table["session"].null_count == len(seen.table):
+        return None
     session = number(seen.table, "session")
     inside = ~np.isnan(session)
-    if not inside.any():
-        return None
     known, group = np.unique(session[inside], return_inverse=True)
     missed = np.bincount(group, ~met[inside], len(known))
     good, alone = int(np.count_nonzero(missed == 0)), int(np.count_nonzero(met & ~inside))

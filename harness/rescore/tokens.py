@@ -90,7 +90,7 @@ def _on_line(seen: Seen, gate: Mask, in_time: Mask, ttft_s: Floats, tpot_s: Floa
         found = _piece(piece, from_s[rows], base_s[rows], np.where(lined[rows], tpot_s[rows], 0.0))
         good[rows] = np.where(lined[rows], found, good[rows])
         at += len(piece)
-    return good.astype(np.int64)
+    return np.minimum(good, made).astype(np.int64)  # a file of another tool may have an event more than tokens
 
 
 def _piece(piece: pa.Table, from_s: Floats, base_s: Floats, step_s: Floats) -> Ints:

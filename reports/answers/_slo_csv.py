@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv as tables
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reports._clean import clean
@@ -28,7 +28,7 @@ def csv(info: Info) -> str:
 def _rows(run: Info) -> Iterator[list[Any]]:
     first = [run["path"], run["rate_rps"] or run["scheduled_rps"], run["seed"]]
     for slo in run["slos"]:
-        for row in _slo(slo):
+        for row in _slo(slo, run["goals"]):
             yield [*first, slo["text"], *row]
     for row in _plane(run["plane"]):
         yield [*first, "", *row]
@@ -49,8 +49,11 @@ def _rows(run: Info) -> Iterator[list[Any]]:
             yield [*first, "", name, column["name"], None, None, value]
 
 
-def _slo(slo: Info) -> Iterator[list[Any]]:
+def _slo(slo: Info, goals: Sequence[float]) -> Iterator[list[Any]]:
     yield ["attainment", "all", None, None, slo["attainment"]]
+    for goal, joint, separate in zip(goals, slo["joint"], slo["separate"], strict=True):
+        yield ["reached", "joint", goal, None, int(joint)]
+        yield ["reached", "separate", goal, None, int(separate)]
     yield ["goodput_rps", "all", None, None, slo["goodput_rps"]]
     for bound in slo["bounds"]:
         yield ["attainment", bound["text"], None, None, bound["attainment"]]

@@ -13,6 +13,14 @@ Info = Mapping[str, Any]
 
 COLUMNS = 8
 """Limits of a plane that fit side by side."""
+ALONE = {
+    "class": "the traffic has one class",
+    "turn": "no request has a second turn",
+    "prefix": "no two requests share a prefix, as far as the run tells",
+    "replica": "there is one replica, as far as the run tells",
+    "cached": "the run does not tell apart how much of a prompt was cached",
+}
+"""What a single group means."""
 LINES = 60
 """Runs of an overview that are shown."""
 
@@ -122,11 +130,11 @@ def tokens(slo: Info) -> Iterator[Rows]:
          rate(part["service"]["1:8"]), rate(part["service"]["0:1"])]
         for name, part in lines
     ]  # fmt: skip
-    whole = rate(found["whole_answers_tps"])
+    whole = found["whole_answers_tps"]
     notes = (
         "token k is due at the bound on TTFT + k times that on TPOT; other bounds hold for all tokens of a request",
         "service a:b is a x good prompt tokens + b x good output tokens per second",
-        f"answers that kept everything have {whole} tokens/s",
+        *(() if whole is None else (f"answers that kept everything have {rate(whole)} tokens/s",)),
     )
     yield Rows(heads, rows, title=f"{clean(slo['text'])}, token by token", notes=notes)
 
@@ -168,7 +176,8 @@ def groups(found: Info) -> Rows:
          _numbers.seconds(group["latencies"]["tpot"]["p99"])]
         for group in found["groups"]
     ]  # fmt: skip
-    return Rows(heads, rows, title=f"by {found['by']}")
+    alone = len(rows) == 1 and found["by"] in ALONE
+    return Rows(heads, rows, title=f"by {found['by']}", notes=(ALONE[found["by"]],) if alone else ())
 
 
 def curve_tables(curve: Info) -> Iterator[Rows | str]:

@@ -17,6 +17,12 @@ __all__ = ["csv", "markdown", "text"]
 
 Info = Mapping[str, Any]
 
+LACKS = {
+    "sent_s": "the file tells no time of sending, so there are no rates",
+    "scheduled_s": "the file tells no time at which a request was due: TTFT and E2E count from sending",
+    "token_n": "the file does not tell how many tokens came in each event, so there is no goodput in tokens",
+}
+"""What an answer cannot have of a file of another tool."""
 APART = 3
 """Runs that are told one by one; of more there is one table, and curves where they have several rates."""
 
@@ -56,7 +62,11 @@ def _parts(info: Info) -> Iterator[str | Rows]:
 
 def _run(run: Info, info: Info) -> Iterator[str | Rows]:
     yield _opening(run)
+    if not run["measured"]:
+        yield "no request is left to score"
+        return
     yield _flow(run)
+    yield from (LACKS[name] for name in LACKS if name in run["missing"])
     yield scores(run, info)
     yield from _remarks(run)
     for slo in run["slos"]:
@@ -70,9 +80,10 @@ def _run(run: Info, info: Info) -> Iterator[str | Rows]:
 def _opening(run: Info) -> str:
     what = [clean(run["workload"] or run["name"], 60)]
     backend = str((run["spec"] or {}).get("backend") or "").partition(":")[0]
-    if run["source"]:
-        what.append(f"of {clean(run['source'].get('tool'), 30)}")
-    elif backend:
+    tool = clean((run["source"] or {}).get("tool") or "", 30)
+    if tool and tool not in what[0]:
+        what.append(f"of {tool}")
+    elif backend and not tool:
         what.append(f"on {clean(backend, 30)}")
     rate = run["rate_rps"] or run["scheduled_rps"]
     parts = [" ".join(what), f"{_numbers.number(rate)} req/s", _numbers.count(run["measured"], "measured request")]
@@ -156,7 +167,7 @@ def _warnings(runs: Sequence[Info]) -> Iterator[str]:
     open_ones = sum(run["state"] not in (None, "finished") for run in runs if not run["source"])
     if open_ones:
         yield f"warning: {_numbers.count(open_ones, 'run')} did not finish; what was kept is scored"
-    if len(runs) == 1:
+    if len(runs) == 1 and runs[0]["measured"]:
         yield (
             "one run does not tell how its traffic happened to be drawn: near a goal, repeat it with other seeds "
             "(bench sweep --seeds 5)"

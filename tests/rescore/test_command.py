@@ -160,7 +160,7 @@ def test_a_run_that_is_not_valid_stays_so(stored, capsys):
 
     assert 4 == main(["slo", str(path), "--slo", "ttft=9"])
     told = capsys.readouterr()
-    assert "The client was late." in told.out
+    assert "is not valid: The client was late." in " ".join(told.out.split())
     assert "is not valid: The client was late." in told.err
 
 

@@ -1,0 +1,87 @@
+"""How long it takes to score a stored run of a million requests again, under 100 SLO pairs and in other ways.
+
+The run is simulated first (about two minutes and 0.5 GB) unless --run names one. Each line is a process of its own,
+imports included, as `bench slo` is; the last lines check that plane and single scores agree.
+
+    python tests/perf/rescoring.py [--requests 1000000] [--run FOLDER]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+TTFT_S = [round(0.05 * k, 3) for k in range(1, 11)]
+TPOT_S = [round(0.02 * k, 3) for k in range(1, 11)]
+PLANE = f"ttft={','.join(map(str, TTFT_S))},tpot={','.join(map(str, TPOT_S))}"
+SLOS = [part for t in TTFT_S for p in TPOT_S for part in ("--slo", f"ttft={t},tpot={p}")]
+WAYS = {
+    "plane of 100 pairs": ["--plane", PLANE],
+    "100 SLOs one by one": SLOS,
+    "scale, 100 points": ["--scale", "0.25:4:0.0378"],
+    "by prompt and class": ["--by", "prompt,class,time"],
+    "token by token": ["--tokens"],
+    "FastGen's rule": ["--slo", "fastgen:rate=4"],
+    "gaps (itl, itl_p99)": ["--slo", "itl=0.5,itl_p99=0.2"],
+    "all profiles": ["--profile", "all"],
+}
+SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0"]
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`bench` in a process of its own."""
+    return subprocess.run([sys.executable, "-m", "harness", *arguments], check=True, capture_output=True, text=True)
+
+
+def measure(*arguments: str) -> tuple[float, float, str]:
+    """Wall seconds, CPU seconds and the output of one command."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start_s = time.perf_counter()
+    out = bench(*arguments).stdout
+    wall_s = time.perf_counter() - start_s
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, out
+
+
+def agree(run: str) -> bool:
+    """Whether each cell of the plane is the attainment of its SLO, to the last bit."""
+    plane = json.loads(bench("slo", run, "--plane", PLANE, "--format", "json").stdout)["runs"][0]["plane"]
+    slos = json.loads(bench("slo", run, *SLOS, "--format", "json").stdout)["runs"][0]["slos"]
+    single = np.array([slo["attainment"] for slo in slos]).reshape(len(TTFT_S), len(TPOT_S))
+    return bool(np.array_equal(single, np.array(plane["attainment"])))
+
+
+def main() -> None:
+    """Print a line for every way."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=1_000_000)
+    parser.add_argument("--run", help="a stored run instead of a simulated one")
+    parser.add_argument("ways", nargs="*", help=f"some of {', '.join(WAYS)}; without any, all")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run = given.run or str(Path(folder) / "run")
+        if given.run is None:
+            bench(
+                "run", *SYSTEM, "--rate", "2.1", "--requests", str(given.requests), "--out", run, "--no-html", "--quiet"
+            )
+        size_mb = (Path(run) / "requests.parquet").stat().st_size / 1e6
+        print(f"{run}: requests.parquet of {size_mb:.0f} MB")
+        print(f"{'way':<22}{'wall s':>8}{'CPU s':>8}")
+        for way in given.ways or WAYS:
+            wall_s, cpu_s, _ = measure("slo", run, *WAYS[way], "--format", "json")
+            print(f"{way:<22}{wall_s:>8.2f}{cpu_s:>8.2f}", flush=True)
+        peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+        print(f"largest process: {peak_mb:,.0f} MB")
+        print(f"plane and single scores agree: {'yes' if agree(run) else 'NO'}")
+
+
+if __name__ == "__main__":
+    main()
