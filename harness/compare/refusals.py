@@ -13,6 +13,9 @@ from harness.config import SCHEDULE
 from harness.errors import no_such
 from harness.stats.paired import LEAST_PAIRS
 
+_PASSING = ("salt", "notes", "capabilities", "timeouts", "address", "addresses")
+"""What a backend tells of itself that changes with every run, or says again what its URL says."""
+
 _OWN = ("workload", "rate", "seed", "requests")
 """Options of a schedule that a search varies, or that stand in a field of their own."""
 
@@ -99,13 +102,19 @@ def _facts(source: Source) -> dict[str, Any]:
     """What a run was told and what it ran with, flat; of a simulator the machine plays no part."""
     info = source.info
     virtual = info.get("clock") == "virtual"
+    backend = info.get("backend") or {}
     parts = {
-        "": info.get("backend") or {},
-        "option ": {k: v for k, v in (info.get("spec") or {}).items() if k not in (info.get("backend") or {})},
+        "": {name: value for name, value in backend.items() if name not in _PASSING and _is_plain(value)},
+        "option ": {k: v for k, v in (info.get("spec") or {}).items() if k not in backend},
         "version of ": info.get("versions") or {},
+        "server ": {k: v for k, v in (info.get("server") or {}).items() if k in ("kind", "version")},
         "host ": {} if virtual else {k: v for k, v in (info.get("host") or {}).items() if k != "load"},
     }
     return {f"{prefix}{name}": value for prefix, part in parts.items() for name, value in part.items()}
+
+
+def _is_plain(value: object) -> bool:
+    return value is None or isinstance(value, str | int | float)
 
 
 def _text(of: Callable[[Source], object]) -> Callable[[Source], str | None]:

@@ -121,7 +121,9 @@ def _refused(info: Mapping[str, Any]) -> str:
 
 def _invalid(info: Mapping[str, Any]) -> str:
     bad = [pair for pair in info["pairs"] if not pair["valid"]]
-    reason = next((reason for pair in bad for reason in pair.get("reasons") or []), "a run is not valid")
+    reason = next(
+        (reason for pair in bad for reason in pair.get("reasons") or [pair.get("why")] if reason), "a run is not valid"
+    )
     return (
         f"not valid: {len(bad)} of {len(info['pairs'])} pairs prove nothing ({reason.rstrip('.')}); "
         "repeat them with the same seed."

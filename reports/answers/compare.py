@@ -209,12 +209,12 @@ def _both(first: Mapping[str, Any]) -> str:
 def _facts(info: Mapping[str, Any]) -> Iterator[str]:
     for stop in info["refused"] if len(info["refused"]) > 1 else ():
         yield f"refused: {clean(stop['message'], None)}"
+    again = {pair["pair"] for pair in info["pairs"] if pair["valid"]}
     for pair in info["pairs"]:
         if not pair["valid"]:
-            reasons = "; ".join(
-                clean(reason, None) for reason in pair.get("reasons") or [pair.get("why") or "not valid"]
-            )
-            yield f"not valid: pair {pair.get('pair')}: {reasons}"
+            reasons = "; ".join(pair.get("reasons") or [pair.get("why") or "a run is not valid"])
+            what = "made again" if pair["pair"] in again else "not valid"
+            yield f"{what}: pair {pair['pair']}: {clean(reasons, None)}"
     for sentence in info["notes"]:
         yield f"note: {clean(sentence, None)}"
     for warning in info["warnings"]:

@@ -51,6 +51,15 @@ def test_the_text_holds_the_verdict_and_a_row_for_each_gate(told):
     assert rows["tpot"].endswith("regressed") and rows["failed"].endswith("equivalent")
 
 
+def test_a_pair_that_was_made_again_is_told_as_such(told):
+    """'Not valid' beside a verdict that counts would make people doubt the verdict."""
+    info = told()
+    failed = {**info["pairs"][1], "valid": False, "reasons": ["head: late"]}
+    text = compare.text({**info, "pairs": [info["pairs"][0], failed, *info["pairs"][1:]]})
+
+    assert "made again: pair 2: head: late" in text and "not valid" not in text
+
+
 def test_no_significant_difference_is_no_small_percentage(told):
     """'+0.3 %' that is noise becomes a headline."""
     text = compare.text(told(1.0))
