@@ -106,7 +106,8 @@ def _mde(row: Row) -> str:
 
 def _heading(info: Mapping[str, Any]) -> str:
     valid = [pair for pair in info["pairs"] if pair["valid"]]
-    count = f"{len(valid)} pair{'s' if len(valid) != 1 else ''}"
+    every = {pair["pair"] for pair in info["pairs"]}
+    count = f"{len(every)} pair{'s' if len(every) != 1 else ''}" + (f", {len(valid)} valid" * (len(valid) < len(every)))
     if info["mode"] == "exact":
         return f"bench compare: {info['verdict']} ({count}, exact)"
     order = " ".join(" ".join(pair["order"]) for pair in valid[:2] if pair.get("order"))
