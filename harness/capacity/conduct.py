@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -17,7 +17,7 @@ from harness.capacity.runs import Runs
 from harness.capacity.search import Aim, Found, Trials, Wanted, search
 from harness.capacity.settings import Settings, requests_of
 from harness.capacity.traffic import Traffic, adjustable
-from harness.capacity.trials import Ledger, Task, Tried, simulated
+from harness.capacity.trials import Key, Ledger, Task, Tried, simulated
 from harness.errors import UsageError
 from harness.folder import new_folder
 from harness.plan import Plan, plan
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Makes(Protocol):
     """Makes trials."""
 
-    def __call__(self, tasks: Sequence[Task]) -> Iterator[Tried]:
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Tried]:
         """Each as soon as it is over."""
         ...
 
@@ -130,7 +130,8 @@ def conduct(
     store.begin(setup)
     with pool.of(workers if setup.planned.virtual else 1) as processes:
         make = make or (Simulates(processes) if setup.planned.virtual else Runs(_folder(store), tell))
-        found = [(goal, _searched(setup, goal, store.ledger, make, budget, tell)) for goal in setup.settings.goals]
+        desk = _Desk(setup, store.ledger, make, budget, tell)
+        found = [(goal, _searched(setup, goal, desk)) for goal in setup.settings.goals]
     info = answer(setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted)
     store.finish(info)
     return info
@@ -142,19 +143,16 @@ class Simulates:
 
     processes: pool.Pool
 
-    def __call__(self, tasks: Sequence[Task]) -> Iterator[Tried]:
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Tried]:
         """As they come."""
         return (tried for _, tried in self.processes.map(simulated, tasks))
 
 
-def _searched(
-    setup: Setup, goal: float, ledger: Ledger, make: Makes, budget: Budget, tell: Callable[[str], None]
-) -> Found:
-    aim = setup.aim(goal)
+def _searched(setup: Setup, goal: float, desk: _Desk) -> Found:
     traffic = Traffic(setup.spec, setup.own_rps, setup.requests)
     measure = Adjusted(traffic) if setup.adjusted else AsFound()
-    wanted_next = search(aim, measure, ledger.whole)
-    return _driven(wanted_next, _Desk(setup, ledger, make, budget, tell))
+    known = [tried for tried in desk.given.values() if tried.key.goal is None]
+    return _driven(search(setup.aim(goal), measure, known), desk)
 
 
 def _driven(wanted_next: Trials, desk: _Desk) -> Found:
@@ -170,25 +168,30 @@ def _driven(wanted_next: Trials, desk: _Desk) -> Found:
 
 @dataclass(slots=True)
 class _Desk:
-    """Where trials are asked for: those that are known are not made again."""
+    """Where trials are asked for: those that are known are not made again. `given` were asked for so far.
+
+    Note: what else is in the ledger does not count, or a search that goes on would end otherwise than one at a stretch.
+    """
 
     setup: Setup
     ledger: Ledger
     make: Makes
     budget: Budget
     tell: Callable[[str], None]
+    given: dict[Key, Tried] = field(default_factory=dict)
 
     def give(self, wanted: Sequence[Wanted]) -> list[Tried]:
         """The trials, in the order of what is wanted; fewer where the budget ends, none when it is spent."""
         missing = [self._task(want) for want in wanted if self.ledger.get(want.key) is None]
         try:
-            for tried in self.make([task for task in missing if self._affordable(task)]):
+            for tried in self.make(task for task in missing if self._affordable(task)):
                 self.ledger.add(tried)
                 self.tell(told(tried))
         except KeyboardInterrupt:
             self.budget.interrupted = True
-        found = [self.ledger.get(want.key) for want in wanted]
-        return [tried for tried in found if tried is not None]
+        found = [known for want in wanted if (known := self.ledger.get(want.key)) is not None]
+        self.given.update((known.key, known) for known in found)
+        return found
 
     def _task(self, want: Wanted) -> Task:
         return Task(self.setup.spec, self.setup.own_rps, self.setup.slo, want.key, want.conditions)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ class Runs:
     def __repr__(self) -> str:
         return f"<Runs in {self._path}>"
 
-    def __call__(self, tasks: Sequence[Task]) -> Iterator[Tried]:
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Tried]:
         """Each when it is over. Raises BackendError, and NotValid for a trial that proves nothing."""
         for task in tasks:
             yield self._made(task)

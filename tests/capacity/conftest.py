@@ -1,0 +1,70 @@
+"""Systems that cost nothing: trials drawn from a known curve, and searches that are carried out on them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from harness.capacity.conditions import JOINT, Share, kept_all
+from harness.capacity.conduct import AsFound
+from harness.capacity.search import Aim, search
+from harness.capacity.trials import Key, Tried
+from harness.slo import parse
+
+
+@dataclass
+class System:
+    """Attainment is a logistic curve of the rate that crosses 90% at `knee_rps`; a seed shifts it by `scatter`."""
+
+    knee_rps: float = 10.0
+    slope: float = 25.0
+    scatter: float = 0.03
+    ceiling: float = 1.0
+    made: int = 0
+
+    def attainment(self, seed: int, rate_rps: float) -> float:
+        away = math.log(rate_rps / self.knee_rps) + self.scatter * np.random.default_rng(seed).standard_normal()
+        return self.ceiling / (1 + math.exp(-(math.log(9) - self.slope * away)))
+
+    def trial(self, key: Key, wanted=()) -> Tried:
+        self.made += 1
+        rng = np.random.default_rng([key.seed, round(1e6 * key.rate_rps), key.planned])
+        mask = rng.random(key.planned) < self.attainment(key.seed, key.rate_rps)
+        shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "ttft=0.25"))
+        passed = None if key.goal is None else kept_all(shares, wanted)
+        return Tried(key, key.planned, key.planned, 0.0, passed, False, 1.0, key.planned / key.rate_rps, 0.0, shares)
+
+    def searched(self, budget: int = 10_000, known=(), **aim):
+        """What a search finds that may make `budget` trials."""
+        asked = {"goal": 0.9, "definition": "joint", "planned": 2000, "own_rps": 2.0, "tolerance": 0.03, **aim}
+        going = search(Aim(slo=parse("ttft=0.25"), **asked), AsFound(), known)
+        wanted = next(going)
+        while True:
+            left = max(0, budget - self.made)
+            try:
+                wanted = going.send([self.trial(w.key, w.conditions) for w in wanted[:left]])
+            except StopIteration as end:
+                return end.value
+
+
+@pytest.fixture
+def system():
+    """A factory of systems with a known capacity."""
+    return System
+
+
+@pytest.fixture
+def traffic():
+    """A factory of draws: exponential gaps at a rate, lognormal prompts and outputs."""
+    from harness.capacity.traffic import Drawn
+
+    def drawn(seed=0, rate_rps=5.0, requests=2000):
+        rng = np.random.default_rng(seed)
+        due_s = np.cumsum(rng.exponential(1, requests)) / rate_rps
+        prompts, outputs = (rng.lognormal(mean, 1.0, requests).round() + 1 for mean in (5.5, 4.5))
+        return Drawn(due_s, prompts, outputs)
+
+    return drawn

@@ -1,0 +1,136 @@
+"""`bench capacity` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.capacity.knees import knees
+from harness.cli import main
+
+SIM = ["--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet"]
+QUICK = [*SIM, "--requests", "300", "--tolerance", "20%", "--no-adjust"]
+
+
+@pytest.fixture
+def bench(capsys):
+    """Runs `bench capacity` in this process: exit code, standard output, standard error."""
+
+    def run(*arguments):
+        code = main(["capacity", *map(str, arguments)])
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return run
+
+
+def test_a_capacity_is_told_with_its_interval_and_what_binds(bench):
+    """The product: how much can it carry, and how sure is that?"""
+    code, out, _ = bench(*QUICK, "--goal", "80%")
+
+    assert code == 0
+    assert "capacity at 80%:" in out
+    assert "95% interval" in out
+    assert "ttft=0.25 binds" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_json_is_the_stored_answer_and_the_same_command_goes_on(bench, tmp_path):
+    """A search that was killed would begin anew, or end with another answer."""
+    arguments = [*QUICK, "--goal", "80%", "--out", tmp_path / "cap", "--format", "json"]
+    code, out, _ = bench(*arguments)
+    first = json.loads(out)
+    again_code, again, _ = bench(*arguments)
+    second = json.loads(again)
+
+    assert code == again_code == first["exit_code"]
+    assert first == json.loads(out)
+    assert first["answers"] == second["answers"] == json.loads((tmp_path / "cap/capacity.json").read_text())["answers"]
+    assert first["cost"]["requests"] == second["cost"]["requests"]
+    assert len(knees(first, 0.8)) == first["answers"][0]["seeds"]
+
+
+def test_a_killed_search_ends_as_an_undisturbed_one(bench, tmp_path):
+    """What was tried before a kill would be lost, or count twice."""
+    arguments = [*QUICK, "--goal", "80%", "--format", "json"]
+    _, out, _ = bench(*arguments, "--out", tmp_path / "whole")
+    _, _, _ = bench(*arguments, "--out", tmp_path / "cut")
+    from harness.capacity.store import TABLE
+    from harness.capacity.trials import Ledger
+
+    kept = list(Ledger(tmp_path / "cut" / TABLE))[:7]
+    (tmp_path / "cut" / TABLE).unlink()
+    (tmp_path / "cut/capacity.json").write_text(
+        json.dumps({**json.loads(out), "state": "running", "answers": []}), encoding="utf-8"
+    )
+    ledger = Ledger(tmp_path / "cut" / TABLE)
+    for tried in kept:
+        ledger.add(tried)
+    _, again, _ = bench(*arguments, "--out", tmp_path / "cut")
+
+    assert json.loads(out)["answers"] == json.loads(again)["answers"]
+
+
+def test_another_search_in_the_same_folder_is_refused(bench, tmp_path):
+    """Trials of two systems would be mixed into one capacity."""
+    bench(*QUICK, "--goal", "80%", "--out", tmp_path / "cap")
+    code, _, err = bench(*QUICK, "--goal", "80%", "--slo", "ttft=1", "--out", tmp_path / "cap")
+
+    assert code == 2
+    assert "holds a search with slo" in err
+
+
+def test_one_rate_is_answered_by_the_exit_code(bench):
+    """A pull request asks whether 1 req/s is still carried, and wants yes or no."""
+    assert 0 == bench(*QUICK, "--goal", "80%", "--at", "0.5")[0]
+    assert 1 == bench(*QUICK, "--goal", "80%", "--at", "30")[0]
+
+
+def test_a_goal_that_no_rate_reaches_is_said_to_be_unreachable(bench):
+    """A capacity of 0 without a reason helps nobody."""
+    code, out, _ = bench(*QUICK, "--slo", "ttft=0.001")
+
+    assert code == 1
+    assert "0 req/s, the goal is not reachable at any rate" in out
+    assert "ttft=0.001" in out
+
+
+def test_several_goals_come_from_one_search(bench):
+    """Each goal would cost a search of its own."""
+    _, out, _ = bench(*QUICK, "--goal", "80%,70%", "--format", "json")
+    answers = json.loads(out)["answers"]
+
+    assert [0.7, 0.8] == [answer["goal"] for answer in answers]
+    assert answers[0]["capacity_rps"] > answers[1]["capacity_rps"]
+
+
+def test_markdown_holds_the_same_rate(bench):
+    """A job summary would show another number than the terminal."""
+    _, out, _ = bench(*QUICK, "--goal", "80%", "--format", "markdown")
+
+    assert out.startswith("**capacity at 80%:")
+    assert "| rate (req/s) |" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--goal", "1"], "must be a share below 1"),
+        (["--goal", "nine"], "--goal must be a share"),
+        (["--definition", "join"], "Did you mean 'joint'?"),
+        (["--max-seeds", "3"], "fewer seeds give no interval"),
+        (["--budget", "0s"], "--budget must be longer than 0 s"),
+        (["--at", "-1"], "--at must be a number of requests per second above 0"),
+        (["--format", "html"], "Known: json, markdown, text"),
+        (["--definition", "sarathi"], "needs a bound on a percentile of itl"),
+        (["--arrivals", "closed:users=4"], "has no rate to change"),
+    ],
+)
+def test_wrong_input_is_one_sentence(bench, arguments, said):
+    """A traceback, or a search of something else than was meant."""
+    code, _, err = bench(*SIM, *arguments)
+
+    assert code == 2
+    assert said in err
+    assert 1 == len(err.strip().splitlines())

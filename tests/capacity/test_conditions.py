@@ -1,0 +1,85 @@
+"""What a capacity is asked to keep, and when a probe is decided."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.api import RequestRecord
+from harness.capacity.conditions import JOINT, Condition, Share, certain, conditions, kept_all, shares, under
+from harness.errors import UsageError
+from harness.records import to_table
+from harness.slo import parse, score
+
+
+@pytest.fixture
+def table():
+    """Fifty requests of five tokens, some of them slow or failed."""
+    rng = np.random.default_rng(1)
+    records = []
+    for i in range(50):
+        stamps = (0.1 * i + np.cumsum(rng.exponential(0.05, 5))).tolist()
+        status = "error" if i % 17 == 3 else "ok"
+        records.append(RequestRecord(i, 0.1 * i, 0.1 * i, stamps, None, 10, 5, 5, status))
+    return to_table(records)
+
+
+def test_shares_are_those_of_the_score(table):
+    """A search would follow another definition than bench run prints."""
+    slo = parse("ttft=0.06,tpot=0.05")
+    scored = score(table, slo)
+
+    assert [scored.attainment, *(bound.attainment for bound in scored.bounds)] == [
+        share.met / share.of for share in shares(table, slo)
+    ]
+
+
+def test_a_percentile_holds_just_when_that_share_of_the_values_is_within_the_bound(table):
+    """Capacity under p99:itl=... would be another one than the p99 that is printed."""
+    for limit in np.linspace(0.02, 0.4, 39):
+        slo = parse(f"p50:itl={limit}")
+        share = shares(table, slo)[1]
+
+        assert share.mask is None
+        assert score(table, slo).bounds[0].passed == (share.met / share.of >= 0.5)
+
+
+def test_joint_asks_for_all_bounds_at_once_and_separate_for_each():
+    """DistServe's capacity would be compared with one that asks for more."""
+    slo = parse("ttft=0.25,tpot=0.1,p99:itl=0.2")
+
+    assert (Condition(JOINT, 0.95), Condition("p99:itl=0.2", 0.99)) == conditions(slo, 0.95, "joint")
+    assert (
+        Condition("ttft=0.25", 0.95),
+        Condition("tpot=0.1", 0.95),
+        Condition("p99:itl=0.2", 0.99),
+    ) == conditions(slo, 0.95, "separate")
+
+
+def test_the_definition_of_sarathi_adds_its_median_delay():
+    """A queue that grows would count as capacity, as long as tokens come evenly."""
+    slo = under("sarathi", parse("p99:itl=0.2"))
+
+    assert (Condition(JOINT, 0.9), Condition("p99:itl=0.2", 0.99), Condition("p50:scheduling_delay=2", 0.5)) == (
+        conditions(slo, 0.9, "sarathi")
+    )
+    with pytest.raises(UsageError, match="needs a bound on a percentile of itl"):
+        under("sarathi", parse("ttft=1"))
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60), st.sampled_from([0.5, 0.9, 0.99]))
+def test_a_probe_that_is_decided_early_is_decided_as_the_whole_run_is(met, goal):
+    """A curtailed probe would send the search to the wrong side."""
+    wanted = (Condition(JOINT, goal),)
+    whole = kept_all([Share(JOINT, sum(met), len(met), np.array(met))], wanted)
+    early = None
+    for count in range(1, len(met) + 1):
+        so_far = np.array(met[:count])
+        side = certain([Share(JOINT, int(so_far.sum()), count, so_far)], wanted, len(met))
+        if early is None:
+            early = side
+
+        assert side is None or side == whole
+    assert early == whole or abs(goal * len(met) - sum(met)) < 1e-6

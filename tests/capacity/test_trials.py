@@ -1,0 +1,92 @@
+"""Trials, their file, and probes that are ended early, on the simulator."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from harness.capacity.conditions import conditions
+from harness.capacity.traffic import Traffic, adjustable
+from harness.capacity.trials import Key, Ledger, Task, simulated
+from harness.config import RunSpec
+from harness.errors import UsageError
+from harness.load import at_rate, own_rate
+from harness.metrics._lists import number
+from harness.slo import parse
+from harness.trial import simulate
+
+SLO = parse("ttft=0.25,tpot=0.1")
+SPEC = RunSpec(workload="chatbot", backend="sim:latency=abc:distserve,policy=vllm-v0", warmup="mser5")
+
+
+def _task(rate_rps, planned=300, goal=None):
+    return Task(SPEC, own_rate(SPEC), SLO, Key(3, rate_rps, planned, goal), conditions(SLO, goal or 0.9, "joint"))
+
+
+def test_a_trial_is_the_run_of_its_rate_and_seed():
+    """A capacity would be that of other runs than `bench run` makes."""
+    tried = simulated(_task(2.0))
+    run = simulate(dataclasses.replace(SPEC, rate=2.0, seed=3, requests=300))
+
+    assert len(run.table) == tried.requests
+    assert tried.kept <= tried.requests
+    assert ["joint", "ttft=0.25", "tpot=0.1"] == [share.text for share in tried.shares]
+    assert tried.kept == tried.shares[0].of == len(tried.shares[0].mask)
+
+
+@pytest.mark.parametrize("rate_rps", [0.5, 2.0, 3.0, 8.0])
+def test_a_probe_finds_the_side_of_the_whole_run_for_fewer_requests(rate_rps):
+    """Bracketing would go astray, or cost as much as whole runs."""
+    probe, whole = (
+        simulated(_task(rate_rps, goal=0.9)),
+        simulated(_task(rate_rps, goal=0.9).__class__(SPEC, own_rate(SPEC), SLO, Key(3, rate_rps, 300))),
+    )
+    run = simulate(dataclasses.replace(SPEC, rate=rate_rps, seed=3, requests=300, slo="ttft=0.25,tpot=0.1"))
+
+    from harness.slo import score
+
+    assert (score(run.table, SLO).met.mean() >= 0.9) == probe.passed
+    assert probe.requests <= whole.requests
+
+
+def test_trials_are_read_back_as_they_were(tmp_path):
+    """A search that goes on would go on from other trials than it made."""
+    ledger = Ledger(tmp_path / "trials.parquet")
+    made = [simulated(_task(2.0)), simulated(_task(3.0, goal=0.9))]
+    for tried in made:
+        ledger.add(tried)
+    again = Ledger(tmp_path / "trials.parquet")
+
+    assert 2 == len(again)
+    for tried in made:
+        found = again.get(tried.key)
+        assert tried.shares[0].mask.tolist() == found.shares[0].mask.tolist()
+        assert dataclasses.replace(tried, shares=()).__repr__() == dataclasses.replace(found, shares=()).__repr__()
+
+
+def test_a_file_that_is_no_table_of_trials_is_refused(tmp_path):
+    """A traceback would end a command that was given the wrong folder."""
+    (tmp_path / "trials.parquet").write_text("nothing", encoding="utf-8")
+
+    with pytest.raises(UsageError, match="cannot be read"):
+        Ledger(tmp_path / "trials.parquet")
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "gamma:cv=2", "onoff"])
+def test_the_traffic_of_a_trial_is_known_without_serving_it(arrivals):
+    """Attainment would be adjusted for traffic that was never sent."""
+    spec = dataclasses.replace(SPEC, arrivals=arrivals)
+    own_rps = own_rate(spec)
+    drawn = Traffic(spec, own_rps, 200).trial(3, 4.0)
+    table = simulate(at_rate(dataclasses.replace(spec, seed=3, requests=200), 4.0, own_rps)).table.sort_by("request_id")
+
+    assert pytest.approx(number(table, "scheduled_s"), rel=1e-9) == drawn.due_s
+    assert number(table, "prompt_tokens").tolist() == drawn.prompt_tokens.tolist()
+    assert number(table, "output_tokens_asked").tolist() == drawn.output_tokens.tolist()
+
+
+def test_turns_that_wait_for_answers_are_not_known_beforehand():
+    """When they come depends on the system, so no draw can tell."""
+    assert adjustable(SPEC)
+    assert not adjustable(dataclasses.replace(SPEC, sessions="fixed:turns=3,think=1s"))
