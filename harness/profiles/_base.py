@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
@@ -25,8 +25,8 @@ class Events:
 
     `due_s` is `scheduled_s`; `opened_s` the first event of any kind, such as a chunk with nothing but a role; `end_s`
     when it ended. `tokens` are those that the server counted, `first_tokens` those of the first event.
-    `cut_off` was given up by the client. The measured part of the run begins at `start_s`. `gaps` has the gaps between
-    tokens of each request that ended well, those of one event 0; None where nobody asked for them.
+    `cut_off` was given up by the client. The measured part of the run begins at `start_s`. `gaps` gives the gaps
+    between tokens of the requests that ended well, piece by piece, those of one event 0.
     """
 
     ok: Mask
@@ -40,7 +40,7 @@ class Events:
     tokens: Floats
     first_tokens: Floats
     start_s: float = 0.0
-    gaps: Lists | None = None
+    gaps: Callable[[], Iterator[Lists]] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +49,10 @@ class Gaps:
 
     values_s: Floats
     inside: int
+
+    def with_zeros(self) -> Floats:
+        """The gaps, and a zero for every token after the first of an event."""
+        return np.concatenate([self.values_s, np.zeros(self.inside)]) if self.inside else self.values_s
 
 
 @dataclass(frozen=True, slots=True, eq=False)

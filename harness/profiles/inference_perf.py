@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from harness.profiles._base import (
     Events,
     Floats,
@@ -49,7 +47,7 @@ class InferencePerf:
 
     def itl(self, gaps: Gaps) -> Floats | None:
         """The gaps, and a zero for every token after the first of an event."""
-        return np.concatenate([gaps.values_s, np.zeros(gaps.inside)])
+        return gaps.with_zeros()
 
     def percentile(self, values: Floats, q: float) -> float:
         """numpy.percentile, linear."""

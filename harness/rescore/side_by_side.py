@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from harness.measure import first_last
 from harness.metrics._lists import Lists, lists, number
 from harness.missing import missing
 from harness.profiles._base import Events, Gaps, Judged, Times
+from harness.quantiles import quantiles
 from harness.rescore.walk import events_of, token_gaps
 
 if TYPE_CHECKING:
@@ -30,9 +32,10 @@ STATISTICS = {
     "ttft": ("mean", "p50", "p99"),
     "tpot": ("mean", "p50", "p99"),
     "e2e": ("mean", "p99"),
-    "itl": ("p50", "p99"),
 }
-"""What is compared, in the order in which it is shown."""
+"""What is compared of each request."""
+ITL = {"p50": 0.5, "p99": 0.99}
+"""Percentiles of the gaps, by linear interpolation: no tool that keeps gaps does otherwise."""
 
 
 def names() -> list[str]:
@@ -49,10 +52,10 @@ def made(asked: Sequence[str]) -> list[Profile]:
 
 def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> dict[str, Any]:
     """A column per profile, fit for JSON, and of each row how far the columns lie apart."""
-    walked = any(profile.name == "etalon" for profile in profiles)
-    events, gaps = _events(source, walked), _gaps(source.seen)
+    events, gaps = _events(source), _gaps(source.seen)
     limits = {b.metric: b.limit for b in slo.bounds if b.metric in ("ttft", "tpot", "e2e") and _for_all(b)}
-    columns = [_column(profile, events, gaps, limits) for profile in profiles]
+    pooled: dict[int, list[float]] = {}
+    columns = [_column(profile, events, gaps, limits, pooled) for profile in profiles]
     if "sent_s" in missing(source.table):  # every request begins at 0: there is no duration
         columns = [{**column, "values": {**column["values"], "goodput_rps": None}} for column in columns]
     return {
@@ -67,7 +70,7 @@ def _for_all(bound: Any) -> bool:
     return bound.tag is None and bound.percentile is None
 
 
-def _events(source: Source, walked: bool) -> Events:
+def _events(source: Source) -> Events:
     table = source.table
     first_s, last_s = first_last(table)
     ended_s = number(table, "ended_s")
@@ -84,7 +87,7 @@ def _events(source: Source, walked: bool) -> Events:
         tokens=number(table, "output_tokens"),
         first_tokens=_first_tokens(source.seen),
         start_s=float(cut.get("at_s") or 0.0) if source.left_out else 0.0,
-        gaps=_each_gap(source.seen) if walked else None,
+        gaps=partial(_each_gap, source.seen),
     )
 
 
@@ -110,16 +113,12 @@ def _first_tokens(seen: Seen) -> Floats:
     return np.concatenate(found)
 
 
-def _each_gap(seen: Seen) -> Lists:
-    """The gaps between tokens of each request that ended well."""
-    lengths, values, at = [np.zeros(1, np.int64)], [np.empty(0)], 0
+def _each_gap(seen: Seen) -> Iterator[Lists]:
+    """The gaps between tokens of each request that ended well, piece by piece."""
+    at = 0
     for piece in seen.pieces():
-        wanted = piece.filter(pa.array(seen.ok[at : at + len(piece)]))
-        gaps = token_gaps(*events_of(wanted))
-        lengths.append(np.diff(gaps.offsets))
-        values.append(gaps.values)
+        yield token_gaps(*events_of(piece.filter(pa.array(seen.ok[at : at + len(piece)]))))
         at += len(piece)
-    return Lists(np.cumsum(np.concatenate(lengths)), np.concatenate(values))
 
 
 def _gaps(seen: Seen) -> Gaps:
@@ -128,28 +127,44 @@ def _gaps(seen: Seen) -> Gaps:
     return Gaps(seen.sample("itl", seen.ok), max(0, int(tokens - events)))
 
 
-def _column(profile: Profile, events: Events, gaps: Gaps, limits: Mapping[str, float]) -> dict[str, Any]:
+def _column(
+    profile: Profile, events: Events, gaps: Gaps, limits: Mapping[str, float], pooled: dict[int, list[float]]
+) -> dict[str, Any]:
     times = profile.times(events)
     judged = profile.judge(events, times, limits)
     return {
         "name": profile.name,
         "tool": profile.tool,
         "notes": list(profile.notes),
-        "values": {**_latencies(profile, times, gaps), **(_judged(judged) if limits else {})},
+        "values": {
+            **_latencies(profile, times),
+            **_itl(profile, gaps, pooled),
+            **(_judged(judged) if limits else {}),
+        },
         "said": dict(judged.said) if limits else {},
     }
 
 
-def _latencies(profile: Profile, times: Times, gaps: Gaps) -> dict[str, float | None]:
+def _latencies(profile: Profile, times: Times) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for metric, statistics in STATISTICS.items():
-        values = profile.itl(gaps) if metric == "itl" else times.of(metric)
-        known = np.empty(0) if values is None else values[~np.isnan(values)]
+        values = times.of(metric)
+        known = values[~np.isnan(values)]
         for statistic in statistics:
             found[f"{metric}_{statistic}_s"] = _statistic(profile, known, statistic) if len(known) else None
-        if metric != "itl":
-            found[f"{metric}_n"] = len(known)
+        found[f"{metric}_n"] = len(known)
     return found
+
+
+def _itl(profile: Profile, gaps: Gaps, pooled: dict[int, list[float]]) -> dict[str, float | None]:
+    """The percentiles of the gaps; `pooled` keeps them for tools that take the same values, which may be many."""
+    values = profile.itl(gaps)
+    if values is None or not len(values):
+        return {f"itl_{name}_s": None for name in ITL}
+    key = 0 if values is gaps.values_s else 1
+    if key not in pooled:
+        pooled[key] = quantiles(values.copy() if key == 0 else values, list(ITL.values()))
+    return {f"itl_{name}_s": value for name, value in zip(ITL, pooled[key], strict=True)}
 
 
 def _statistic(profile: Profile, known: Floats, statistic: str) -> float:
