@@ -43,7 +43,7 @@ baselines: $(STAMP) ## make the baselines anew, where a difference is meant; com
 	  $(BIN)/bench run --config $$config --out $${config%.toml} --no-html --quiet --force >/dev/null; \
 	done
 
-perf: $(STAMP) ## measure client, server, simulator, schedules, traces and engine on this machine
+perf: $(STAMP) ## measure client, server, simulator, engine and statistics on this machine; takes an hour
 	$(BIN)/python tests/perf/client_accuracy.py
 	$(BIN)/python tests/perf/server_lateness.py
 	$(BIN)/python tests/perf/simulator_speed.py --long 1000000
@@ -53,6 +53,14 @@ perf: $(STAMP) ## measure client, server, simulator, schedules, traces and engin
 	$(BIN)/python tests/perf/engine_throughput.py
 	$(BIN)/python tests/perf/served_beside_direct.py
 	$(BIN)/python tests/perf/latency_beside_measurements.py
+	$(BIN)/python tests/perf/one_run_interval.py
+	$(BIN)/python tests/perf/within_run.py
+	$(BIN)/python tests/perf/false_alarms.py
+	$(BIN)/python tests/perf/pair_looks.py
+	$(BIN)/python tests/perf/trend_rule.py
+	$(BIN)/python tests/perf/compare_speed.py
+	$(BIN)/python tests/perf/rescoring.py
+	$(BIN)/python tests/perf/capacity_coverage.py
 
 nightly: $(STAMP) ## install other people's servers and clients under .nightly/ (5 GB), and try them
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
