@@ -78,15 +78,14 @@ def _run(run: Info, info: Info) -> Iterator[str | Rows]:
 
 
 def _opening(run: Info) -> str:
-    what = [clean(run["workload"] or run["name"], 60)]
-    backend = str((run["spec"] or {}).get("backend") or "").partition(":")[0]
+    backend = clean(str((run["spec"] or {}).get("backend") or "").partition(":")[0], 30)
     tool = clean((run["source"] or {}).get("tool") or "", 30)
-    if tool and tool not in what[0]:
-        what.append(f"of {tool}")
-    elif backend and not tool:
-        what.append(f"on {clean(backend, 30)}")
+    if tool:
+        what = f"{clean(run['name'], 60)} of {tool}"
+    else:
+        what = " on ".join(part for part in (clean(run["workload"] or run["name"], 60), backend) if part)
     rate = run["rate_rps"] or run["scheduled_rps"]
-    parts = [" ".join(what), f"{_numbers.number(rate)} req/s", _numbers.count(run["measured"], "measured request")]
+    parts = [what, f"{_numbers.number(rate)} req/s", _numbers.count(run["measured"], "measured request")]
     if run["left_out"]:
         parts.append(f"{run['left_out']:,} before the cut")
     if run["seed"] is not None:
