@@ -26,6 +26,9 @@ WARMUP = "mser5"
 _OURS = ("--seed", "--out", "--force", "--json")
 """Options of `bench run` that the comparison gives itself."""
 
+_SEARCHES = ("capacity", "sweep")
+"""Commands of ours that have seeds of their own."""
+
 _SHELL = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _SECRET = re.compile(
@@ -39,7 +42,7 @@ _HEADER = re.compile(r"(--header[=\s]+['\"]?[\w-]+\s*)(:\s*)[^'\"]+")
 class Command:
     """One side: the words of a command, in which `{seed}` and `{out}` are filled in for each run.
 
-    `text` is what people read; `variables` go over those of the environment. `ours` tells a `bench run`.
+    `text` is what people read; `variables` go over those of the environment. `ours` tells that `bench` makes the run.
     """
 
     text: str
@@ -65,10 +68,13 @@ def parse(text: str) -> Command:
         given += 1
     variables = dict(word.split("=", 1) for word in words[:given])
     words = _found(words[given:], text)
-    start = _bench_run(words)
-    if start is None:
-        return Command(shown(text), tuple(words), variables)
-    return Command(shown(text), (*words[: start + 1], *_own(words[start + 1 :], text)), variables, ours=True)
+    at = _command_at(words)
+    name, options = ("", []) if at is None else (words[at], words[at + 1 :])
+    if name == "run":
+        words = [*words[: -len(options) or None], *_own(options, text)]
+    elif name in _SEARCHES and not any(OUT in word for word in options):
+        words = [*words, f"--out={OUT}"]
+    return Command(shown(text), tuple(words), variables, ours=name == "run" or name in _SEARCHES)
 
 
 def of_spec(spec: RunSpec, text: str) -> Command:
@@ -108,12 +114,12 @@ def _found(words: list[str], text: str) -> list[str]:
     raise UsageError(f"--run {text!r}: there is no program '{words[0]}'; give its path.")
 
 
-def _bench_run(words: list[str]) -> int | None:
-    """Where `run` of a `bench run` stands; None for another command."""
+def _command_at(words: list[str]) -> int | None:
+    """Where the command of `bench` stands; None for another program."""
     program = Path(words[0]).name
-    if program == "bench" and words[1:2] == ["run"]:
+    if program == "bench" and len(words) > 1:
         return 1
-    if program.startswith("python") and words[1:4] == ["-m", "harness", "run"]:
+    if program.startswith("python") and words[1:3] == ["-m", "harness"] and len(words) > 3:
         return 3
     return None
 

@@ -25,7 +25,7 @@ class Left:
     """One run of a side: what it left at `path`, whether that can be used, and else why not.
 
     `wrong` is a command that was never fit to run. `exact` results are those of a virtual clock. `address` and `salt`
-    tell of a remote server which one it was, and what opened its prompts.
+    tell of a remote server which one it was, and what opened its prompts. A search has `many_seeds`.
     """
 
     path: Path
@@ -36,6 +36,7 @@ class Left:
     address: str | None = None
     salt: str | None = None
     given_up: int = 0
+    many_seeds: bool = False
 
 
 def left(path: Path, code: int, out: Path, err: Path, *, ours: bool) -> Left:
@@ -82,7 +83,7 @@ def _of_answer(path: Path, info: Mapping[str, Any], code: int, err: Path) -> Lef
         return Left(path, "invalid", _last(err))
     if code not in _JUDGED:
         return Left(path, "failed", f"it ended with exit code {code}: {_last(err)}")
-    return Left(path, "good")
+    return Left(path, "good", exact=info.get("clock") == "virtual", many_seeds=True)
 
 
 def _of_file(path: Path) -> Left | None:

@@ -102,9 +102,6 @@ class _Pairs:
 
     def make(self) -> int | None:
         """Make pairs until there are enough; the exit code of what ended it early, else None."""
-        for side in self.sides:
-            if not side.seeded:
-                self._note(f"'{side.text}' has no {{seed}}: all pairs may be of one schedule, and tell of no other.")
         in_vain = 0
         while not self._enough():
             row, found = self._attempt(len(self.book.complete) + 1)
@@ -208,6 +205,8 @@ class _Pairs:
         elif not row.exact and (shared := _shared(found)) is not None:
             self._note(shared)
         for side, one in found.items():
+            if not (self.sides[side].seeded or one.exact or one.many_seeds):
+                self._note(f"{SIDES[side]} has no {{seed}}, so all pairs may be of one schedule, and tell of no other.")
             if one.given_up:
                 self._note(
                     f"pair {row.pair}, {SIDES[side]}: {one.given_up:,} requests were given up, and the server may have "

@@ -304,3 +304,21 @@ def test_paths_stay_inside_the_folder(pairs, tmp_path):
         row["base_run"] for row in kept["pairs"]
     ]
     assert all(not Path(row["head_run"]).is_absolute() for row in kept["pairs"])
+
+
+def test_a_search_of_a_simulator_is_made_once(pairs, side, tmp_path, calls):
+    """A search with seeds of its own is repeated as if it were noisy."""
+    script = "import json, pathlib, sys; p = pathlib.Path(sys.argv[1]); p.mkdir(); "
+    script += "(p / 'capacity.json').write_text(json.dumps({'kind': 'capacity', 'clock': 'virtual'}))"
+    search = Command("search", (sys.executable, "-c", script, "{out}"))
+    made = run_pairs((search, search), None, tmp_path / "out", lambda *_: "inconclusive", lambda _: None)
+
+    assert (1, []) == (len(made.folders), made.notes)
+
+
+def test_one_schedule_for_all_pairs_is_told(pairs, tmp_path):
+    """Five pairs of one schedule are taken for five schedules."""
+    plain = Command("x", (sys.executable, "-c", "print('{\"a\": 1}')"))
+    made = run_pairs((plain, plain), 3, tmp_path / "out", lambda *_: "inconclusive", lambda _: None)
+
+    assert ["base has no {seed}", "head has no {seed}"] == sorted(note[:18] for note in made.notes)

@@ -35,6 +35,13 @@ def test_what_a_bench_run_was_given_stays():
     assert not any(word.startswith("--warmup") for word in file)
 
 
+def test_a_search_gets_a_folder_and_keeps_its_seeds():
+    """A search is given one seed, which it does not know, or leaves nothing to compare."""
+    words = parse("bench capacity --backend sim --seeds 8").at(4, Path("o"))
+
+    assert ["capacity", "--backend", "sim", "--seeds", "8", "--out=o"] == words[-6:]
+
+
 def test_places_in_any_command_are_filled_in():
     """Another tool gets its seed nowhere."""
     command = parse("python3 load.py --seed={seed} -o {out}.json 'two words'")
