@@ -24,7 +24,8 @@ class Events:
     """What is known of each request, all (requests,): times in seconds of the run, NaN where there is none.
 
     `due_s` is `scheduled_s`; `opened_s` the first event of any kind, such as a chunk with nothing but a role; `end_s`
-    when it ended. `tokens` are those that the server counted, `first_tokens` those of the first event.
+    when it ended. `tokens` are those that the server counted, `first_tokens` those of the first of
+    the `events`.
     `cut_off` was given up by the client. The measured part of the run begins at `start_s`. `gaps` gives the gaps
     between tokens of the requests that ended well, piece by piece, those of one event 0.
     """
@@ -39,6 +40,7 @@ class Events:
     end_s: Floats
     tokens: Floats
     first_tokens: Floats
+    events: Floats
     start_s: float = 0.0
     gaps: Callable[[], Iterator[Lists]] | None = None
 

@@ -23,7 +23,7 @@ class Bench:
     def times(self, events: Events) -> Times:
         """Of the requests that ended well."""
         tpot = per_later_token(events.last_s - events.first_s, events.tokens - 1)
-        tpot[events.last_s == events.first_s] = float("nan")  # one event: nobody knows the time between its tokens
+        tpot[events.events < 2] = float("nan")  # one event: nobody knows the time between its tokens
         return Times(
             listed(events.first_s - events.due_s, events.ok),
             listed(tpot, events.ok),

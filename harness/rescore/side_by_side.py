@@ -86,6 +86,7 @@ def _events(source: Source) -> Events:
         end_s=np.where(np.isnan(ended_s), last_s, ended_s),
         tokens=number(table, "output_tokens"),
         first_tokens=_first_tokens(source.seen),
+        events=number(table, "events"),
         start_s=float(cut.get("at_s") or 0.0) if source.left_out else 0.0,
         gaps=partial(_each_gap, source.seen),
     )

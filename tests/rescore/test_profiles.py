@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from harness import registry
+from harness.api import RequestRecord
 from harness.measure import succeeded
 from harness.metrics._lists import Lists
 from harness.profiles._base import Gaps
+from harness.records import to_table
 from harness.rescore import side_by_side
 from harness.rescore.reading import of_run
 from harness.rescore.walk import deadlines
 from harness.slo import parse
+from harness.summary import summarize
 from harness.vllm import vllm_keys
 
 LIMITS = "ttft=0.25,tpot=0.045"
@@ -67,6 +70,28 @@ def test_latencies_are_those_that_the_tool_lists(name, source, rows):
         known = [times[i] for times in listed if times[i] is not None]
         assert len(known) == values[f"{metric}_n"]
         assert math.isclose(np.mean(known), values[f"{metric}_mean_s"], rel_tol=1e-12)
+
+
+def test_our_column_is_what_every_report_says(mixture, source):
+    """The column that the others are compared with would be of other definitions than the summary."""
+    summary = summarize(mixture(), parse(LIMITS))
+    values = column(source, "bench")["values"]
+
+    for metric in ("ttft", "tpot", "e2e"):
+        assert summary["metrics"][metric]["n"] == values[f"{metric}_n"]
+        assert summary["metrics"][metric]["mean"] == pytest.approx(values[f"{metric}_mean_s"], rel=1e-12)
+        assert summary["metrics"][metric]["p99"] == pytest.approx(values[f"{metric}_p99_s"], rel=1e-12)
+    assert summary["metrics"]["itl"]["p99"] == pytest.approx(values["itl_p99_s"], rel=1e-12)
+
+
+def test_tokens_of_one_instant_in_two_events_have_a_tpot_of_zero(run):
+    """Two chunks read at once would count as one event, and the request would be left out of TPOT."""
+    record = RequestRecord(0, 0.0, 0.0, [1.0, 1.0], None, 5, 2, 2, "ok")
+    one = RequestRecord(1, 0.0, 0.0, [1.0], [2], 5, 2, 2, "ok")
+
+    values = column(of_run(run(to_table([record, one]))), "bench")["values"]
+    assert 1 == values["tpot_n"]
+    assert 0.0 == values["tpot_mean_s"]
 
 
 def test_vllms_column_is_vllms_keys(mixture, source):
