@@ -92,6 +92,7 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
     With `any_schedule` what is left is paired in the same way. Where nothing fits, all are paired in order, so that it
     can be told in what they differ.
     """
+    base, head = _for_seeds(base, head), _for_seeds(head, base)
     pairs: list[Pair] = []
     left_base: list[Source] = []
     left_head: list[Source] = []
@@ -109,6 +110,15 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
     order = {id(run): place for place, run in enumerate(base)}
     pairs.sort(key=lambda pair: order[id(pair.base)])
     return Matched(tuple(_named(pairs, _varied(base))), tuple(left_base), tuple(left_head))
+
+
+def _for_seeds(side: Sequence[Source], other: Sequence[Source]) -> Sequence[Source]:
+    """A search that found no capacity at all has none for each seed that the other side searched."""
+    only = side[0] if len(side) == 1 else None
+    if isinstance(only, Numbers) and only.seed is None and only.info.get("kind") == "capacity":
+        seeds = [each.seed for each in other if isinstance(each, Numbers) and each.seed is not None]
+        return [replace(only, seed=seed) for seed in seeds] or side
+    return side
 
 
 def joined(matches: Iterable[Matched]) -> Matched:

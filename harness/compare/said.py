@@ -19,7 +19,7 @@ def sentence(info: Mapping[str, Any]) -> str:
 def change(row: Row) -> str:
     """'rose by 3.1%', 'fell by 0.4 points', or that it is not there any more."""
     if row["change_pct"] is None:
-        return "cannot be compared any more"
+        return "fell to 0" if row["head"] == 0 else "rose from 0" if row["base"] == 0 else "is there on one side only"
     return f"{'rose' if row['change_pct'] > 0 else 'fell'} by {percent(abs(row['change_pct']))}{unit(row)}"
 
 

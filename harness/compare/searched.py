@@ -11,10 +11,10 @@ from harness.errors import UsageError
 NAME = "capacity_rps"
 
 
-def by_seed(info: Mapping[str, Any], goal: float | None) -> dict[int, dict[str, float]]:
+def by_seed(info: Mapping[str, Any], goal: float | None) -> dict[int | None, dict[str, float]]:
     """Seed -> capacity in req/s at a goal (the first that was answered unless given), and beside it at the others.
 
-    Raises UsageError where the goal was not searched, or no seed has a capacity.
+    A capacity of 0 is one of all seeds, and stands under None. Raises UsageError where the goal was not searched, or no seed has a capacity.
     """
     answers = {float(answer["goal"]): answer for answer in info["answers"]}
     chosen = next(iter(answers)) if goal is None else goal
@@ -22,6 +22,8 @@ def by_seed(info: Mapping[str, Any], goal: float | None) -> dict[int, dict[str, 
         known = ", ".join(f"{each:.4g}" for each in answers)
         raise UsageError(f"--goal {chosen:g}: the search was for other goals ({known}); name one of them.")
     knees = {each: answer.get("knees") or {} for each, answer in answers.items()}
+    if not knees[chosen] and answers[chosen].get("capacity_rps") == 0:
+        return {None: {NAME: 0.0}}
     if not knees[chosen]:
         why = answers[chosen].get("why") or "the search found none"
         raise UsageError(f"There is no capacity to compare at a goal of {chosen:.4g}: {str(why).rstrip('.')}.")

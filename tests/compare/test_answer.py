@@ -326,6 +326,65 @@ def test_runs_in_which_everything_failed_are_not_equivalent(pairs):
     assert "base: no request ended well" in info["pairs"][0]["reasons"]
 
 
+def test_runs_of_different_traffic_are_paired_in_order_where_that_is_allowed(stored):
+    """Traces that cannot be repeated can still be compared, with all the noise of the traffic."""
+    base, head = ([stored(seed, clock="wall", name=f"{side}{seed}") for seed in seeds] for side, seeds in (
+        ("base", (0, 1, 2)), ("head", (2, 3, 4)),
+    ))  # fmt: skip
+    matched = pairing.match(base, head, any_schedule=True)
+    info = answer.compare(matched, Settings(allowed=frozenset({"schedule"})))
+
+    assert [(str(p.base.path), str(p.head.path)) for p in matched.pairs][2] == ("base2", "head2")
+    assert len(info["pairs"]) == 3 and info["verdict"] != "refused"
+
+
+def test_what_cannot_be_measured_any_more_is_worse(stored):
+    """A candidate that answers in one piece has no TPOT; that is no equivalence."""
+    whole = [
+        replace(run, requests=_in_one_piece(run.requests)) for run in (stored(seed, clock="wall") for seed in range(3))
+    ]
+    info = compared([Pair(stored(seed, clock="wall"), run) for seed, run in enumerate(whole)])
+    exact = compared([Pair(stored(0), replace(stored(0), requests=_in_one_piece(stored(0).requests)))])
+
+    for each in (info, exact):
+        assert (row(each, "tpot")["verdict"], row(each, "tpot")["change_pct"]) == ("regressed", None)
+        assert "tpot mean is there on one side only" in each["text"]
+    assert "not-measured" in {warning["code"] for warning in info["warnings"]}
+
+
+def _in_one_piece(table):
+    """All tokens of an answer in one event."""
+    stamps = [times[-1:] for times in table["token_s"].to_pylist()]
+    counts = [[sum(n)] for n in table["token_n"].to_pylist()]
+    for name, values in (("token_s", stamps), ("token_n", counts)):
+        field = table.schema.field(name)
+        table = table.set_column(table.schema.get_field_index(name), field, pa.array(values, field.type))
+    return table
+
+
+def test_aggregates_of_other_tools_are_compared(stored):
+    """A file without requests has means and percentiles all the same."""
+    told = {"ttft": {"mean": 0.1, "p50": 0.08, "p99": 0.3}, "throughput_rps": 3.0}
+    empty = replace(stored(0, clock="wall", source={"tool": "vllm", "missing": ["scheduled_s"]}))
+    runs = [
+        replace(empty, requests=empty.requests[:0], info={**empty.info, "aggregates": {**told, "output_tps": 9.0 + i}})
+        for i in range(3)
+    ]
+    info = compared([Pair(run, run) for run in runs])
+
+    assert row(info, "ttft")["verdict"] == "equivalent"
+    assert row(info, "p99:ttft")["base"] == pytest.approx(0.3)
+    assert "ttft-from-sending" in {warning["code"] for warning in info["warnings"]}
+
+
+def test_tests_that_disagree_are_told(stored):
+    """Eight losses of which one is huge: t is unsure, the signs are not."""
+    factors = (1.03, 1.03, 1.031, 1.029, 1.03, 1.03, 1.03, 1.9)
+    pairs = [Pair(stored(i, clock="wall"), stored(i, clock="wall", slower=f)) for i, f in enumerate(factors)]
+
+    assert "tests-disagree" in {warning["code"] for warning in compared(pairs)["warnings"]}
+
+
 def test_no_pairs_at_all_are_refused():
     """Nothing compared is not equivalent."""
     assert compared([])["exit_code"] == 4
