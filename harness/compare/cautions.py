@@ -22,6 +22,7 @@ def cautions(info: Mapping[str, Any], matched: Matched) -> Iterator[dict[str, st
     yield from _overloaded(matched.pairs)
     yield from _caches(info["pairs"])
     yield from _from_sending(matched.pairs)
+    yield from _unresolved(matched.pairs)
     yield from _unknown(info["gates"])
     yield from _hidden(info)
     if info["mode"] == "paired":
@@ -94,6 +95,17 @@ def _from_sending(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
             "the files do not tell when requests were due, so TTFT counts from sending and hides a late client",
             "compare runs of bench, or files that hold scheduled times",
         )
+
+
+def _unresolved(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
+    searches = {str(run.path): run.info for pair in pairs for run in (pair.base, pair.head) if "answers" in run.info}
+    for path, info in searches.items():
+        if any(found.get("state") == "unresolved" for found in info["answers"]):
+            yield _warning(
+                "unresolved",
+                f"the search in '{path}' did not reach its tolerance",
+                "the capacities of its seeds count all the same; give it more seeds",
+            )
 
 
 def _unknown(gates: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:

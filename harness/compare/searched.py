@@ -14,7 +14,8 @@ NAME = "capacity_rps"
 def by_seed(info: Mapping[str, Any], goal: float | None) -> dict[int | None, dict[str, float]]:
     """Seed -> capacity in req/s at a goal (the first that was answered unless given), and beside it at the others.
 
-    A capacity of 0 is one of all seeds, and stands under None. Raises UsageError where the goal was not searched, or no seed has a capacity.
+    A capacity of 0 is one of all seeds, and stands under None. Raises UsageError where the goal was not searched, or no
+    seed has a capacity.
     """
     answers = {float(answer["goal"]): answer for answer in info["answers"]}
     chosen = next(iter(answers)) if goal is None else goal
