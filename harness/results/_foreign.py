@@ -87,14 +87,11 @@ def _beside(reader: Reader) -> Sequence[str]:
 def _runs(reader: Reader, values: Sequence[Any], path: Path) -> list[Run]:
     try:
         told = list(reader.told(values))
-    except (TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError) as error:
-        name = type(reader).__name__.lower()
+        names = [path.name if len(told) == 1 else f"{path.name} ({i} of {len(told)})" for i in range(1, len(told) + 1)]
+        return [as_run(one, path, name) for one, name in zip(told, names, strict=True)]
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        name = type(reader).__module__.rpartition(".")[2].replace("_", "-")
         raise UsageError(
             f"'{path}' looks like results of {name}, but cannot be read ({type(error).__name__}: {error}); "
             "let the tool write it again, or report this with the version of the tool."
         ) from error
-    several = len(told) > 1
-    return [
-        as_run(one, path, f"{path.name} ({i} of {len(told)})" if several else path.name)
-        for i, one in enumerate(told, 1)
-    ]

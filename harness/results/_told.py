@@ -14,6 +14,7 @@ import numpy.typing as npt
 from harness import slo as slos
 from harness.api import RequestRecord, Slo, Status
 from harness.folder import Run
+from harness.metrics._lists import lists, number
 from harness.missing import marked
 from harness.records import VERSION, to_table
 from harness.results._judged import judged
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 Json: TypeAlias = Mapping[str, Any]
 Stamps: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
+
+
+LONGEST_S = 1e8
+"""Three years: no run is longer, and a stamp further away is a broken one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,18 @@ def _table(answers: Sequence[Answer]) -> pa.Table:
     sessions = {name: i for i, name in enumerate(dict.fromkeys(talks))}
     last_s = max((_due(a) or origin_s for a in answers), default=0.0)
     ordered = sorted(answers, key=lambda a: last_s if (at := _due(a)) is None else at)
-    return to_table([_record(i, a, origin_s, sessions) for i, a in enumerate(ordered)])
+    table = to_table([_record(i, a, origin_s, sessions) for i, a in enumerate(ordered)])
+    _check_times(table)
+    return table
+
+
+def _check_times(table: pa.Table) -> None:
+    """Raises ValueError for times that no clock gives, which arithmetic would make nonsense of."""
+    event_s = lists(table, "token_s").values
+    for name, at_s in (("token", event_s), ("sending", number(table, "sent_s")), ("due", number(table, "scheduled_s"))):
+        known = at_s if name == "token" else at_s[~np.isnan(at_s)]
+        if not (np.abs(known) < LONGEST_S).all():
+            raise ValueError(f"a {name} time is not within {LONGEST_S:g} s of the first one")
 
 
 def _due(answer: Answer) -> float | None:

@@ -242,6 +242,9 @@ def test_a_file_of_something_else_is_refused_in_words(tmp_path, text, said):
         lambda v: v.update(itls=[3] * 12),
         lambda v: v.update(start_times=["soon"] * 12),
         lambda v: v.update(start_times=[1.0]),
+        lambda v: v["ttfts"].__setitem__(0, 1e300),
+        lambda v: v["itls"][0].__setitem__(0, float("nan")),
+        lambda v: v["input_lens"].__setitem__(0, 1e300),
         lambda v: v.update(output_lens=[]),
     ],
 )
