@@ -179,16 +179,11 @@ def _out(out: str | None) -> Path:
 
 
 def same_sides(made: Made, gates: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What comparing a set-up with itself tells: its noise from run to run, per gate."""
-    if not made.same:
-        return []
-    return [_noise(gate) for gate in gates if gate.get("losses") and len(gate["losses"]) > 1]
-
-
-def _noise(gate: Mapping[str, Any]) -> str:
+    """What comparing a set-up with itself tells: its noise from run to run, by metric."""
     import statistics
 
-    noise = statistics.stdev(gate["losses"]) / 2**0.5
-    needed = gate.get("pairs_needed")
-    more = "" if needed is None else f"; a loss of {gate['must_detect_pct']:g} % is found with {needed} pairs"
-    return f"{gate['metric']}: base is compared with itself, the noise of a run is {100 * noise:.2g} %{more}."
+    ratios = [gate for gate in gates if gate.get("scale") == "ratio" and len(gate.get("losses") or ()) > 1]
+    if not made.same or not ratios:
+        return []
+    noises = [f"{100 * statistics.stdev(gate['losses']) / 2**0.5:.2g}% ({gate['label']})" for gate in ratios]
+    return [f"base is compared with itself: the noise of a run is {', '.join(noises)}, from {len(made.folders)} pairs."]

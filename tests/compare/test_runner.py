@@ -293,6 +293,22 @@ def test_base_is_known_to_be_compared_with_itself(pairs, side, tmp_path):
     assert not pairs(3).same
 
 
+def test_noise_of_a_set_up_is_that_of_a_run(side, tmp_path):
+    """The scatter of a difference, sqrt(2) larger, is called the noise of a run."""
+    from harness.cli._compare_runs import same_sides
+
+    one = side("A")
+    made = run_pairs((one, one), 3, tmp_path / "aa", lambda *_: "inconclusive", lambda _: None)
+    gates = [
+        {"label": "tpot mean", "scale": "ratio", "losses": [0.02, -0.02, 0.02, -0.02]},
+        {"label": "failed", "scale": "difference", "losses": [0.0, 0.0]},
+    ]
+
+    assert ["base is compared with itself: the noise of a run is 1.6% (tpot mean), from 3 pairs."] == same_sides(
+        made, gates
+    )
+
+
 def test_paths_stay_inside_the_folder(pairs, tmp_path):
     """A folder that is moved or archived loses its runs."""
     import json
