@@ -152,6 +152,7 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     """The answer on pairs that are made now; it stands in their folder too."""
     from harness import config as configuration
     from harness.cli import _compare_files, _compare_runs, _terminal
+    from harness.compare.commands import shown
     from harness.errors import UsageError
     from harness.storage import write_json
 
@@ -162,9 +163,9 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     file = configuration.read(config).given if config is not None else None
     say = _terminal.nothing if options["quiet"] else _terminal.note
     made = _compare_runs.made(options, asked, file, _judge(settings), say)
-    sides = options["run"] if commands else _redacted(made.folders[0])
+    base, head = map(shown, options["run"]) if commands else _redacted(made.folders[0])
     compared = _answered(made.folders, replace(settings, alpha=min(made.alpha, settings.alpha)))
-    info = compared(base=str(sides[0]), head=str(sides[-1]), rows=made.rows, looks=made.looks, notes=made.notes)
+    info = compared(base=base, head=head, rows=made.rows, looks=made.looks, notes=made.notes)
     info["notes"] += _compare_runs.same_sides(made, info["gates"])
     info["exit_code"] = _first({made.exit_code or 0, info["exit_code"]})
     write_json(made.out / "compare.json", info)
