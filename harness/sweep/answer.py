@@ -14,6 +14,8 @@ from harness.sweep.values import valued
 
 FAILED, NOT_VALID, BELOW, UNFINISHED = 3, 4, 1, 5
 SHARES = ("attainment", "failed")
+SKEWED = 0.95
+"""Attainment above which Student's t of few seeds was found to hold too seldom (tests/perf/sweep_intervals.py)."""
 
 
 def answer(stored: Mapping[str, Any], told: Mapping[str, Told], state: str, error: str | None = None) -> dict[str, Any]:
@@ -147,11 +149,23 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
     yield from _cautions(runs)
     if not any(point["bounds"] for point in info["points"]):
         yield "There is no SLO, so attainment counts every request that ended well; give --slo ttft=0.25,tpot=0.1."
+    if any(_skewed(point["attainment"]) for point in info["points"]):
+        yield (
+            f"Intervals of attainment above {SKEWED:.0%} hold less often than they say where seeds differ, because a "
+            "seed that is far worse is rare (docs/guide/sweep.md has figures); more --seeds help."
+        )
     if any(point["overloaded"] for point in info["points"]):
         yield (
             "Where a queue grew all through a run there are no latencies: they would tell how long the run was. "
             "Attainment there falls further in a longer run."
         )
+
+
+def _skewed(spread: Mapping[str, Any] | None) -> bool:
+    """Whether an interval is that of shares near 1 which differ by more than a percentage point."""
+    if spread is None or spread["low"] is None:
+        return False
+    return bool(spread["mean"] > SKEWED and spread["most"] - spread["least"] > 0.01)
 
 
 def _cautions(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:

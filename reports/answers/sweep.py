@@ -130,8 +130,18 @@ def _attainment(info: Info) -> _Rows:
     }
     told = {head: [cell(point) for point in info["points"]] for head, cell in columns.items()}
     shown = {head: cells for head, cells in told.items() if head in KEPT or set(cells) - {"-"}}
-    rows = [[*_values(names, p), *(cells[i] for cells in shown.values())] for i, p in enumerate(info["points"])]
-    return _Rows([*map(_axis, names), *shown], rows, len(names))
+    slo = _own_slo(info)
+    rows = [
+        [*_values(names, point), *(clean(point[name]) for name in slo), *(cells[i] for cells in shown.values())]
+        for i, point in enumerate(info["points"])
+    ]
+    return _Rows([*map(_axis, names), *(name.upper() for name in slo), *shown], rows, len(names) + len(slo))
+
+
+def _own_slo(info: Info) -> list[str]:
+    """The column of the SLO, where points have different ones and no axis tells which."""
+    told = any(axis.get("rescored") for axis in info["axes"])
+    return [] if told or len({point["slo"] for point in info["points"]}) < 2 else ["slo"]
 
 
 def _latencies(info: Info, timed: Sequence[str]) -> _Rows:

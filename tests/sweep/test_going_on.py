@@ -62,7 +62,7 @@ def test_killed_sweep_goes_on_to_the_same_bytes(bench: Bench, tmp_path: Path, wa
 
 def test_workers_end_with_a_killed_sweep(bench: Bench, tmp_path: Path, wait_for: WaitFor) -> None:
     """Orphans would go on writing into the folder in which the same command goes on."""
-    endless = ("--rate", "1,2", "--requests", "2000000", "--seeds", "1", "--workers", "2", "--out", "s")
+    endless = ("--rate", "1,2", "--requests", "300000", "--seeds", "1", "--workers", "2", "--out", "s")
     victim = bench("sweep", "--backend", "sim", *endless)
     wait_for(lambda: len(list((tmp_path / "s").glob("points/*/*/requests.arrows"))) == 2)
     workers = children(victim.pid)
@@ -166,6 +166,23 @@ def test_other_versions_are_refused(sweep: Sweep, refused: Refused, tmp_path: Pa
     told = refused("--latency", "abc:distserve", "--policy", "vllm-v0", *TWO, "--seeds", "1")
 
     assert "the version of numpy was '1.0' there" in told
+
+
+@pytest.mark.parametrize(("text", "said"), [("{", "cannot be read"), ("{}", "was not written by 'bench sweep'")])
+def test_broken_plan_is_told(refused: Refused, tmp_path: Path, text: str, said: str) -> None:
+    """Runs would be added to a sweep that nobody knows."""
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.json").write_text(text)
+
+    assert said in refused(*TWO)
+
+
+def test_file_is_no_folder(refused: Refused, tmp_path: Path) -> None:
+    """A sweep would end in a traceback after it was planned."""
+    (tmp_path / "sweep").touch()
+
+    assert "is a file; --out names a folder" in refused(*TWO)
+    assert "cannot be made" in refused(*TWO, out="sweep/below")
 
 
 def test_foreign_folder_is_left_alone(refused: Refused, tmp_path: Path) -> None:

@@ -133,6 +133,17 @@ def test_rate_of_a_trace_compresses_it(sweep: Sweep, tmp_path: Path) -> None:
         assert pytest.approx(1 / point["values"]["rate"], rel=1e-6) == gap_s.mean()
 
 
+def test_slo_of_each_workload_is_told(sweep: Sweep) -> None:
+    """100% of a lax objective would look better than 90% of a strict one."""
+    printed = sweep("--rate", "1", "--requests", "60", "--seeds", "1", "--over", "workload=chatbot,summarization")[
+        "printed"
+    ]
+
+    assert "SLO" in printed
+    assert "ttft=0.25,tpot=0.1" in printed
+    assert "ttft=15,tpot=0.15" in printed
+
+
 def test_goals_come_from_the_same_runs(sweep: Sweep) -> None:
     """Another goal would cost another sweep."""
     info = sweep("--rate", "1:4:1", "--requests", "300", "--seeds", "1", "--goal", "80%,0.9")
