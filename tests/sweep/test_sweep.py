@@ -14,8 +14,10 @@ import pytest
 
 from harness.cli import main
 from harness.config import Given, run_spec
+from harness.errors import BackendError
 from harness.folder import load
 from harness.run import execute
+from harness.sweep.runs import Order, Told, carry_out
 
 Sweep = Callable[..., dict[str, Any]]
 Refused = Callable[..., str]
@@ -254,6 +256,43 @@ def test_options_from_a_file_are_swept(sweep: Sweep, tmp_path: Path) -> None:
 
     assert ([7, 8], [0.8], 60) == (info["seeds"], info["goals"], info["spec"]["requests"])
     assert 4 == len(info["points"])
+
+
+def test_backend_that_fails_in_the_middle_leaves_an_answer(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that dies at a high rate would take the curve below it along."""
+
+    def failing(order: Order) -> Told:
+        if order.task.spec.rate == 3:
+            raise BackendError("The server is gone.")
+        return carry_out(order)
+
+    monkeypatch.setattr("harness.sweep.conduct.carry_out", failing)
+    info = sweep(*TWO, "--seeds", "1", code=3)
+
+    assert ("failed", [{"rate": 1}]) == (info["state"], [point["values"] for point in info["points"]])
+    assert "The server is gone." in info["printed"]
+    assert "The server is gone." in info["said"]
+
+
+def test_skewed_intervals_are_told(sweep: Sweep) -> None:
+    """An interval of five seeds near 100% would be taken for one that holds in 95 of 100 sweeps."""
+    lax = ("--rate", "1", "--requests", "60", "--slo", "ttft=0.3,tpot=0.1", "--warmup", "none")
+    info = sweep(*lax, "--seeds", "5")
+    spread = info["points"][0]["attainment"]
+
+    assert spread["mean"] > 0.95
+    assert spread["most"] - spread["least"] > 0.01
+    assert any("hold less often than they say" in warning for warning in info["warnings"])
+
+
+def test_what_runs_warn_of_is_told_once(sweep: Sweep) -> None:
+    """A caution of a run would be seen by nobody who looks at the curve alone."""
+    info = sweep("--rate", "1,2", "--requests", "40", "--seeds", "1")
+    told = [
+        warning for warning in info["warnings"] if warning.startswith("few-requests in 2 of 2 runs, first in points/")
+    ]
+
+    assert 1 == len(told)
 
 
 def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
