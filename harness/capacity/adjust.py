@@ -1,22 +1,22 @@
-"""Attainment freed of the luck of the draw: what a trial found, less what its traffic would have made us expect.
+"""Attainment corrected for what each seed happened to draw: the expected part of it is exchanged, the rest is kept.
 
 A trial draws a few thousand requests, and whether those hold many long prompts close together decides more about its
-attainment than the rate does. Therefore a *proxy* is made of the drawn traffic alone: the time that a queue with one
-server, which serves a request in `per_prompt_token_s` and `per_output_token_s` for each of its tokens, would take
-for its first token. The share of requests that met at each level of the proxy is read off the trials; its mean over a
-trial's own requests is what its traffic made us expect, and its mean over a long draw that is never sent is what
-traffic is like in the long run. The difference is added to what the trial found.
+attainment than the rate does. Therefore a *proxy* is made of the drawn traffic alone, one number per request that
+tells who is likely to miss: how long a queue with one server would take for its first token (`Queue`), or how much
+work arrives while it is answered (`Meanwhile`). The share of requests that met at each level of the proxy is read off
+the trials; its mean over a trial's own requests is what its traffic made us expect, and its mean over a long draw that
+is never sent is what this kind of traffic is like in the long run. The difference is added to what the trial found.
 
-This is a control variate (regression estimator) whose mean is known: wrong constants of the proxy cost precision and
-no truth, because what the trials found is kept and only the expected part is exchanged. Source: Särndal, Swensson,
-Wretman, "Model Assisted Survey Sampling", 1992, chapter 6; Lindley's recursion for the queue (1952).
+This is a control variate (regression estimator) whose mean is known: a proxy that fits badly costs precision and no
+truth, because what the trials found is kept. Source: Särndal, Swensson, Wretman, "Model Assisted Survey Sampling",
+1992, chapter 6; Lindley's recursion for the queue (1952).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -40,13 +40,24 @@ FEWEST_MISSES = 20
 BUSY = (0.0, 0.02, 0.05, 0.1, 0.17, 0.25, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 """Shares of its time, near the capacity, that the proxy's server works: for prompts, and for outputs."""
 
+ARRIVALS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+"""Requests that arrive, on average, while one is answered."""
+
 LOOKED_AT = 4
 """Trials by which the proxy is chosen; its levels are then filled from all of them."""
 
 
+class Proxy(Protocol):
+    """A number for each request of a draw that goes with its chance to miss."""
+
+    def of(self, drawn: Drawn) -> Floats:
+        """(requests,) the number."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Proxy:
-    """The queue of one server: seconds of work per token of a prompt and of an output."""
+class Queue:
+    """The queue of one server: seconds of work per token of a prompt and of an output. It tells who waits."""
 
     per_prompt_token_s: float
     per_output_token_s: float
@@ -57,6 +68,20 @@ class Proxy:
         work_s = own_s + self.per_output_token_s * drawn.output_tokens
         behind_s = np.cumsum(work_s) - work_s - drawn.due_s  # work that came before, less the time that has passed
         return behind_s - np.minimum.accumulate(behind_s) + own_s
+
+
+@dataclass(frozen=True, slots=True)
+class Meanwhile:
+    """Prompts that arrive while a request is answered, at so many seconds a token. It tells whose tokens are late."""
+
+    per_output_token_s: float
+
+    def of(self, drawn: Drawn) -> Floats:
+        """(requests,) prompt tokens that arrive in the time of its answer, per token of the answer."""
+        end_s = drawn.due_s + self.per_output_token_s * drawn.output_tokens
+        before = np.concatenate([[0.0], np.cumsum(drawn.prompt_tokens)])
+        after = before[np.searchsorted(drawn.due_s, end_s, side="right")] - before[1:]
+        return np.asarray(after / np.maximum(1.0, drawn.output_tokens))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,14 +164,15 @@ class Adjusted:
 
 
 def candidates(drawn: Sequence[Drawn]) -> Iterable[Proxy]:
-    """Servers that are busy for a share of their time with prompts, and for a share with outputs."""
+    """Servers that are busy for shares of their time with prompts and outputs, and answers of many lengths."""
     span_s = sum(float(d.due_s[-1] - d.due_s[0]) for d in drawn)
     prompts = sum(float(d.prompt_tokens.sum()) for d in drawn) / span_s
     outputs = sum(float(d.output_tokens.sum()) for d in drawn) / span_s
     for prompt in BUSY:
         for output in BUSY:
             if 0 < prompt + output < 1:
-                yield Proxy(prompt / prompts, output / outputs)
+                yield Queue(prompt / prompts, output / outputs)
+    yield from (Meanwhile(arrivals / outputs) for arrivals in ARRIVALS)
 
 
 def _mask(tried: Tried, condition: Condition) -> npt.NDArray[np.bool_]:

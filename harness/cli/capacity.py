@@ -64,7 +64,7 @@ runs of other seeds; the interval tells how far another set of seeds would be of
 @click.option("--budget", metavar="TIME", help="At most this long, with whatever interval that buys.")
 @click.option("--at", metavar="RPS", help="Is this rate carried? Stops as soon as that is decided.")
 @click.option("--rate-from", metavar="RPS", help="Where to begin; default: from the time of a request by itself.")
-@click.option("--no-adjust", is_flag=True, help="Take attainment as found, not freed of the luck of the draw.")
+@click.option("--no-adjust", is_flag=True, help="Take attainment as found, not corrected for what each seed drew.")
 @click.option("--workers", metavar="N", help="sim: trials at a time; default: one per core.")
 @click.option("--config", metavar="FILE", help="TOML file with options of a run, or a run.json; options win.")
 @click.option("--out", metavar="DIR", help="Keep trials and answer here; the same command again goes on.")

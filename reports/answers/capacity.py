@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
@@ -61,7 +62,8 @@ def _headline(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     rate = f"{start}: {one['capacity_rps']:.4g} req/s"
     if one["low_rps"] is None:
         return rate + ("" if info["one_traffic"] else " (no interval)") + _unresolved(one)
-    interval = f"{one['low_rps']:.4g} .. {one['high_rps']:.4g}, +-{100 * one['half_width']:.1f}%"
+    digits = max(0, 3 - math.floor(math.log10(one["low_rps"])))
+    interval = f"{one['low_rps']:.{digits}f} .. {one['high_rps']:.{digits}f}, +-{100 * one['half_width']:.1f}%"
     return f"{rate} ({_share(info['confidence'])} interval {interval})" + _unresolved(one)
 
 
@@ -95,7 +97,7 @@ def _verdict(one: Mapping[str, Any]) -> str:
 def _stands_on(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     if info["one_traffic"]:
         return "It is that of one recorded traffic, at other speeds; nothing is drawn, so there is no interval."
-    means = "freed of the luck of the draw" if info["adjusted"] else "as found"
+    means = "corrected for what each seed happened to draw" if info["adjusted"] else "as found"
     return (
         f"Of {one['seeds']} seeds with {info['run']['requests']:,} requests a trial (warm-up cut: "
         f"{clean(info['run']['warmup'])}); attainment {means}."
@@ -135,8 +137,8 @@ def _curve_rows(info: Mapping[str, Any]) -> Sequence[Sequence[str]]:
 def _cost(info: Mapping[str, Any]) -> str:
     cost = info["cost"]
     told = f"cost: {cost['requests']:,} requests in {cost['trials']} trials and {cost['probes']} probes"
-    clock = "simulated" if info["clock"] == "virtual" else "measured"
-    return f"{told}, {_time(cost['system_s'])} {clock}, {_time(cost['wall_s'])} of waiting."
+    sending = "" if info["clock"] == "virtual" else f", {_time(cost['system_s'])} of traffic"
+    return f"{told}{sending}; {_time(cost['wall_s'])} of waiting."
 
 
 def _time(seconds: float) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.capacity.adjust import LEVELS, Adjusted, Proxy
+from harness.capacity.adjust import LEVELS, Adjusted, Meanwhile, Queue
 from harness.capacity.conditions import JOINT, Condition, Share
 from harness.capacity.trials import Key, Tried
 
 WANTED = Condition(JOINT, 0.9)
-TRUE = Proxy(4e-4, 5e-4)
+TRUE = Queue(4e-4, 5e-4)
 """The queue that really serves."""
 
 
@@ -49,6 +49,22 @@ def test_the_waiting_of_the_proxy_is_that_of_a_queue(traffic):
     assert pytest.approx(expected) == TRUE.of(part)
 
 
+def test_what_arrives_meanwhile_is_counted_request_by_request(traffic):
+    """Lengths of answers would be taken for those of others."""
+    part, per_s = traffic(requests=300), 0.01
+    expected = [
+        sum(
+            float(prompt)
+            for at_s, prompt in zip(part.due_s[i + 1 :], part.prompt_tokens[i + 1 :], strict=True)
+            if at_s <= part.due_s[i] + per_s * part.output_tokens[i]
+        )
+        / part.output_tokens[i]
+        for i in range(len(part))
+    ]
+
+    assert pytest.approx(expected) == Meanwhile(per_s).of(part)
+
+
 def test_seeds_scatter_much_less_and_their_mean_stays(traffic):
     """More seeds would be paid for, or the capacity would be another one."""
     trials = [_tried(traffic, seed) for seed in range(60)]
@@ -69,7 +85,7 @@ def test_a_proxy_of_nothing_leaves_the_mean_alone(traffic):
     """Wrong constants would move the capacity instead of costing precision."""
     trials = [_tried(traffic, seed) for seed in range(60)]
     adjusted = Adjusted(Known(traffic))
-    wrong = Proxy(0.0, 1e-5)
+    wrong = Queue(0.0, 1e-5)
     values = wrong.of(traffic(0))
     adjusted._proxies[JOINT] = wrong, np.quantile(values, np.arange(1, LEVELS) / LEVELS)  # a wrong choice
 
