@@ -142,7 +142,9 @@ def score(table: pa.Table, slo: Slo, seen: Seen | None = None) -> Score:
     run = _Run(Seen(table) if seen is None else seen, slo)
     each = [run.score_each(b) for b in slo.bounds if b.percentile is None] + run.score_own()
     whole = [run.score_percentile(b) for b in slo.bounds if b.percentile is not None]
-    met: Mask = np.logical_and.reduce([run.seen.ok, *(s.met for s in each)])
+    met = run.seen.ok.copy()
+    for one in each:
+        met &= one.met
     attainment = share(met)
     passed = attainment >= slo.goal and all(s.passed for s in whole)
     binding = min((s for s in [*each, *whole] if s.applies.any()), key=lambda s: s.room, default=None)
@@ -213,7 +215,10 @@ class _Run:
         return BoundScore(bound, _text(bound), applies, met, attainment, None, room >= 0, room)
 
     def _met(self, bound: Bound, applies: Mask, limit_s: Floats | float) -> Mask:
-        return self.seen.ok & ~(applies & (self.seen.values(bound.metric) > limit_s))  # NaN compares False: it meets
+        late: Mask = self.seen.values(bound.metric) > limit_s  # NaN compares False: it meets
+        late &= applies
+        late |= ~self.seen.ok
+        return np.logical_not(late, out=late)
 
     def score_percentile(self, bound: Bound) -> BoundScore:
         """A bound on a percentile of the run."""

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.slo import BoundScore, Seen, score
+from harness.slo import BoundScore, Score, Seen, score
 
 if TYPE_CHECKING:
     from harness.api import Slo
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
+
+SAMPLE = 4096
+"""Values that are put in order to find out where the n-th smallest of many is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +44,21 @@ class Curve:
         if not len(self.ratio):
             return None
         needed = max(1, int(np.ceil(goal * len(self.ratio) - 1e-9)))
-        at = float(np.partition(self.ratio, needed - 1)[needed - 1])
+        at = _smallest(self.ratio, needed)
         return at if np.isfinite(at) else None
+
+
+def _smallest(values: Floats, n: int) -> float:
+    """The n-th smallest of some values: a sample tells about where it is, so that few of them need an order."""
+    sample = np.sort(values[:: max(1, len(values) // SAMPLE)])
+    place = n * len(sample) // len(values)
+    spare = len(sample) // 16 + 1
+    low, high = sample[max(0, place - spare)], sample[min(len(sample) - 1, place + spare)]
+    below = int(np.count_nonzero(values < low))
+    near = values[(values >= low) & (values <= high)]
+    if not below < n <= below + len(near):  # the sample was no guide
+        below, near = 0, values
+    return float(np.partition(near, n - below - 1)[n - below - 1])
 
 
 def scaled(slo: Slo, factor: float) -> Slo:
@@ -50,13 +66,16 @@ def scaled(slo: Slo, factor: float) -> Slo:
     return dataclasses.replace(slo, bounds=tuple(dataclasses.replace(b, limit=b.limit * factor) for b in slo.bounds))
 
 
-def curve(seen: Seen, slo: Slo, factors: Sequence[float]) -> Curve:
-    """The curve over rising `factors`: at each what scoring under the scaled SLO gives, equal to the last bit."""
+def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None = None) -> Curve:
+    """The curve over rising `factors`: at each what scoring under the scaled SLO gives, equal to the last bit.
+
+    `scored` is the score under the SLO itself, where it is known.
+    """
     rising = np.asarray(factors, np.float64)
-    scores = score(seen.table, slo, seen).bounds
+    scores = (score(seen.table, slo, seen) if scored is None else scored).bounds
     each = [b for b in scores if b.bound.percentile is None]
     places = {b.text: _places(seen, b, rising) for b in each} if len(rising) else {}
-    joint = np.maximum.reduce([_failed(seen, len(rising)), *places.values()])
+    joint = np.maximum.reduce([_failed(seen, len(rising)), *places.values()]) if len(rising) else np.empty(0, np.int64)
     return Curve(
         rising,
         _shares(joint, len(rising)),

@@ -54,7 +54,7 @@ def slo_part(
         "resolution": _resolution(source, objective, goals[0]),
         "capacities": capacities(source, objective, goals),
         "tasks": tasks(source.seen, found.met, per_second),
-        "scale": _scale(source, objective, goals, asked, per_second),
+        "scale": _scale(source, objective, found, asked, goals, per_second),
         "tokens": _tokens(source, objective, found, per_second) if asked.tokens else None,
     }
 
@@ -86,11 +86,16 @@ def _resolution(source: Source, objective: Objective, goal: float) -> dict[str, 
 
 
 def _scale(
-    source: Source, objective: Objective, goals: Sequence[float], asked: Asked, per_second: Callable[[int], float]
+    source: Source,
+    objective: Objective,
+    scored: Outcome,
+    asked: Asked,
+    goals: Sequence[float],
+    per_second: Callable[[int], float],
 ) -> dict[str, Any] | None:
     if not isinstance(objective, Slo) or not len(source.table):
         return None
-    found = curve(source.seen, objective, asked.factors)
+    found = curve(source.seen, objective, asked.factors, scored.score)
     if not found.bounds:
         return None
     crossings = [found.crossing(goal) for goal in goals]
