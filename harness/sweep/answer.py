@@ -138,7 +138,12 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
             f"{info['runs']['done']} of {info['runs']['planned']} runs are done; "
             "the same command with the same --out goes on from there."
         )
-    if seeds < LEAST_SEEDS:
+    if info["fixed"]:
+        yield (
+            "The traffic is a recording that no seed moves, so one simulated run tells all and there is no interval; "
+            "other parts of the trace (--start, --stop) show how much it varies."
+        )
+    elif seeds < LEAST_SEEDS:
         one = "one run at each point: no interval" if seeds == 1 else f"{seeds} seeds at each point: no interval"
         yield f"{one}; repeat with --seeds {LEAST_SEEDS} or more, into the same --out."
     for run in runs:

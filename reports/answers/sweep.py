@@ -88,7 +88,8 @@ def _columns(name: str, spread: Info | None) -> dict[str, Any]:
 
 def _title(info: Info) -> str:
     spec = info["spec"]
-    traffic = spec.get("trace") or spec.get("workload") or "several workloads"
+    trace = str(spec.get("trace") or "").replace("\\", "/").rpartition("/")[2]
+    traffic = trace or spec.get("workload") or "several workloads"
     backend = spec.get("backend") or "several backends"
     over = ", ".join(clean(axis["name"]) for axis in info["axes"]) or "seeds"
     return f"Sweep over {over}: {clean(traffic)} on {clean(backend)}"

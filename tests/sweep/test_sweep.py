@@ -126,8 +126,10 @@ def test_rate_of_a_trace_compresses_it(sweep: Sweep, tmp_path: Path) -> None:
     rows = [f"{i * 0.5},{100 + i},{10}" for i in range(120)]
     trace.write_text("\n".join(["arrived_at,num_prefill_tokens,num_decode_tokens", *rows]) + "\n")
 
-    info = sweep("--rate", "1,4", "--trace", str(trace), "--seeds", "1", "--slo", "ttft=1", "--warmup", "none")
+    info = sweep("--rate", "1,4", "--trace", str(trace), "--slo", "ttft=1", "--warmup", "none")
 
+    assert [0] == info["seeds"]
+    assert any("no seed moves" in warning for warning in info["warnings"])
     for point in info["points"]:
         schedule = load(tmp_path / "sweep" / point["runs"][0]["folder"]).schedule
         assert schedule is not None
