@@ -9,6 +9,7 @@ import click
 from harness.cli._sections import Sectioned
 
 if TYPE_CHECKING:
+    from harness.api import Caution
     from harness.rescore.asked import Asked
 
 _SECTIONS = {
@@ -86,6 +87,8 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
 
     _check_form(form)
     asked = _asked(options)
+    for caution in _loose(asked):
+        _terminal.note(f"warning: {caution.message}; {caution.remedy}")
     info = answer((source for run in runs for source in sources(run)), asked)
     if out is not None:
         write_json(Path(out), info)
@@ -93,6 +96,14 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     for sentence in _said(info):
         _terminal.complain(sentence)
     return int(info["exit_code"])
+
+
+def _loose(asked: Asked) -> list[Caution]:
+    """What looks like milliseconds where seconds are meant."""
+    from harness.api import Slo
+    from harness.cautions import loose
+
+    return [caution for objective in asked.objectives if isinstance(objective, Slo) for caution in loose(objective)]
 
 
 def _check_form(form: str) -> None:

@@ -59,18 +59,19 @@ def scores(run: Info, info: Info) -> Rows:
             [clean(slo["text"]), _numbers.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]), *per_gpu, *kept]
         )
         several_bounds = [b for b in slo["bounds"] if len(slo["bounds"]) > 1 or b["percentile"] is not None]
-        rows += [["- " + clean(b["text"]), *_bound(b, goals), *([""] if several else [])] for b in several_bounds]
+        rows += [_bound(b, goals) for b in several_bounds]
         rows += [[f"- class {clean(name, 40)}", _numbers.share(share, goals[0]), *[""] * (len(heads) - 2)]
                  for name, share in slo["classes"].items() if len(slo["classes"]) > 1]  # fmt: skip
     return Rows(heads, [row + [""] * (len(heads) - len(row)) for row in rows])
 
 
 def _bound(bound: Info, goals: Sequence[float]) -> list[str]:
-    share = _numbers.share(bound["attainment"], goals[0])
+    """Name and share of one bound; of a percentile bound also its value, and whether it is kept."""
+    name, share = f"- {clean(bound['text'])}", _numbers.share(bound["attainment"], goals[0])
     if bound["percentile"] is None:
-        return [share, ""]
+        return [name, share]
     value = "never" if bound["value_s"] is None else _numbers.seconds(bound["value_s"])
-    return [share, f"{value} ({'kept' if bound['passed'] else 'broken'})"]
+    return [f"{name}: {value}, {'kept' if bound['passed'] else 'broken'}", share]
 
 
 def overview(runs: Sequence[Info], info: Info) -> Rows:

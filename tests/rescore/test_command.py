@@ -216,6 +216,20 @@ def test_what_cannot_be_asked_gets_one_sentence(mixed, arguments, sentence, caps
     assert 1 == len(told.err.strip().splitlines())
 
 
+def test_milliseconds_given_as_seconds_are_noticed(mixed, capsys):
+    """'ttft=250' would be met by every request of every system."""
+    main(["slo", str(mixed), "--slo", "ttft=250"])
+
+    assert "250ms" in capsys.readouterr().err
+
+
+def test_a_broken_percentile_is_told_with_its_value(mixed, capsys):
+    """A run-level bound would be missed, and nobody would know by how much."""
+    main(["slo", str(mixed), "--slo", "p90:ttft=0.4"])
+
+    assert "- p90:ttft=0.4: 500 ms, broken" in capsys.readouterr().out
+
+
 def test_foreign_text_does_nothing(stored, capsys):
     """The name of a class could colour the terminal, or break out of a table."""
     from dataclasses import replace
