@@ -31,6 +31,7 @@ def answer(
     from harness.capacity.store import asked_of
 
     gpus = setup.planned.backend.describe().get("gpus")
+    shown = _shown(found)
     answers = [_answer(setup, goal, one, gpus) for goal, one in found]
     verdicts = [a["at"]["verdict"] for a in answers if a["at"]]
     return {
@@ -44,7 +45,8 @@ def answer(
         "adjusted": setup.adjusted,
         "one_traffic": setup.recorded,
         "answers": answers,
-        "curve": curve(ledger.whole, setup.requests),
+        "curve_of": shown,
+        "curve": curve(ledger.whole, setup.requests, shown),
         "cost": _cost(ledger, wall_s),
     }
 
@@ -128,19 +130,24 @@ def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     )
 
 
-def curve(trials: Sequence[Tried], planned: int) -> list[dict[str, Any]]:
-    """Attainment by rate over whole trials: mean, range of the seeds, and the means made to fall."""
+def _shown(found: Sequence[tuple[float, Found]]) -> str:
+    """The condition whose curve is told: the one that decides the first goal that has an answer."""
+    return next((one.estimate.binding for _, one in found if one.estimate is not None), JOINT)
+
+
+def curve(trials: Sequence[Tried], planned: int, text: str = JOINT) -> list[dict[str, Any]]:
+    """Attainment in a condition by rate over whole trials: mean, range of the seeds, and the means made to fall."""
     points = []
     for rate_rps, group in groupby((t for t in trials if t.key.planned == planned), key=lambda t: t.key.rate_rps):
         made = list(group)
-        joint = [t.share(JOINT) for t in made]
-        each = [s.met / s.of if s.of else 1.0 for s in joint]
+        shares = [t.share(text) for t in made]
+        each = [s.met / s.of if s.of else 1.0 for s in shares]
         points.append(
             {
                 "rate_rps": rate_rps,
                 "seeds": len(made),
-                "requests": sum(s.of for s in joint),
-                "attainment": sum(s.met for s in joint) / max(1, sum(s.of for s in joint)),
+                "requests": sum(s.of for s in shares),
+                "attainment": sum(s.met for s in shares) / max(1, sum(s.of for s in shares)),
                 "least": min(each),
                 "most": max(each),
                 "overloaded": sum(t.overloaded for t in made),

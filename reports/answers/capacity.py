@@ -23,7 +23,7 @@ def text(info: Mapping[str, Any]) -> str:
         if len(one["bounds"]) > 1
     ]
     if info["curve"]:
-        parts.append("attainment as found, by rate\n" + _table.text(_HEADS, _curve_rows(info)))
+        parts.append(_curve_title(info) + "\n" + _table.text(_HEADS, _curve_rows(info)))
     parts.append(_wrapped(_cost(info)))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -37,7 +37,7 @@ def markdown(info: Mapping[str, Any]) -> str:
         if len(one["bounds"]) > 1
     ]
     if info["curve"]:
-        parts.append("Attainment as found, by rate\n\n" + _table.markdown(_HEADS, _curve_rows(info)))
+        parts.append(_curve_title(info) + "\n\n" + _table.markdown(_HEADS, _curve_rows(info)))
     parts.append(_cost(info))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -118,6 +118,11 @@ def _bound_rows(one: Mapping[str, Any]) -> Sequence[Sequence[str]]:
         )
         for bound in one["bounds"]
     ]
+
+
+def _curve_title(info: Mapping[str, Any]) -> str:
+    whom = "" if info["curve_of"] == "joint" else f" of {clean(info['curve_of'])}"
+    return f"attainment{whom} as found, by rate"
 
 
 def _curve_rows(info: Mapping[str, Any]) -> Sequence[Sequence[str]]:
