@@ -119,6 +119,26 @@ def test_what_a_file_cannot_tell_is_said_and_has_no_value(told, name, expected):
     assert ("scheduled_s" in expected) == ("from-sending" in warned)
 
 
+def test_where_a_few_streams_wait_for_one_another_nothing_was_due(changed, tmp_path):
+    """A closed loop has such times in its file too; TTFT would count from a time that nobody set."""
+
+    def streams(value):
+        value["benchmarks"][0]["config"]["strategy"] = {"type_": "concurrent", "streams": 4}
+
+    (guidellm,) = results.open(changed("guidellm.json", streams))
+    shutil.copytree(FILES / "aiperf", tmp_path / "a")
+    whole = tmp_path / "a" / "profile_export_aiperf.json"
+    value = json.loads(whole.read_text())
+    value["input_config"]["phases"] = [{"name": "profiling", "type": "concurrency", "concurrency": 4}]
+    whole.write_text(json.dumps(value))
+    (aiperf,) = results.open(tmp_path / "a")
+
+    for run in (guidellm, aiperf):
+        assert {"scheduled_s", "lateness"} <= missing(run.requests)
+        assert run.requests["scheduled_s"].to_pylist() == run.requests["sent_s"].to_pylist()
+        assert run.info["workload"]["rate_rps"] is None
+
+
 def test_a_bound_on_what_is_not_there_is_refused(told):
     """Every request of guidellm would keep any bound on ITL."""
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
