@@ -39,7 +39,7 @@ Exit codes
   0 good
   1 --fail-under: too few requests kept the SLO, or a percentile bound is broken
   2 wrong usage
-  3 the backend failed
+  3 the backend failed, or more requests than --max-failed did for another reason than load
   4 the run is not valid, or was ended at once (Ctrl-C twice, SIGTERM) without --fail-under
   5 --fail-under: good so far, but the queue was growing, or the run was ended early; or the
     client's own error decides

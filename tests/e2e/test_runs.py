@@ -152,7 +152,17 @@ def test_folder_of_a_trace_has_no_extension(bench: Bench, tmp_path: Path) -> Non
 def test_fail_under_decides_the_exit_code(limit: str, code: int, bench: Bench) -> None:
     """A nightly job would stay green while half of all requests fail."""
     backend = ("--backend", "null:fail_share=0.5")
-    finished(bench(*QUICK, *backend, "--fail-under", limit, "--out", "out"), code)
+    finished(bench(*QUICK, *backend, "--max-failed", "100%", "--fail-under", limit, "--out", "out"), code)
+
+
+def test_a_server_that_fails_has_an_exit_code_of_its_own(bench: Bench, tmp_path: Path) -> None:
+    """A night in which the server broke would be green, or read as a regression of its speed."""
+    _, err = finished(bench(*QUICK, "--backend", "null:fail_share=0.5", "--fail-under", "90%", "--out", "out"), code=3)
+
+    assert "exit code 3: " in err
+    assert "failed for another reason than load" in err
+    assert "--max-failed allows 1%" in err
+    assert load(tmp_path / "out").info["failures"]["exceeded"]
 
 
 def test_crash_of_the_backend_keeps_what_was_measured(bench: Bench, tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""The mark of overload has the rates that it is said to have, on a simulated system."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import overload, pool, trial, warmup
+from harness.config import RunSpec
+
+CAPACITY_RPS = 2.1
+"""Rate at which 90 % of the chats on OPT-13B and one A100 keep ttft=0.25,tpot=0.1."""
+
+SATURATION_RPS = 3.9
+"""Rate from which on its queue has no end: answers per second at twice the load."""
+
+SEEDS = 20
+
+
+def marked(given):
+    rate_rps, seed, rule = given
+    spec = RunSpec(
+        workload="chatbot", backend="sim", latency="abc:distserve", policy="vllm-v0", rate=rate_rps, requests=2200,
+        seed=seed,
+    )  # fmt: skip
+    table = trial.simulate(spec).table
+    return overload.overload(table, after_s=warmup.find(table, rule).at_s) is not None
+
+
+@pytest.mark.parametrize("rule", ["none", "mser5"])
+@pytest.mark.parametrize(
+    ("rate_rps", "least", "most"), [(0.9 * CAPACITY_RPS, 0, 0), (1.15 * SATURATION_RPS, 19, SEEDS)]
+)
+def test_a_growing_queue_is_marked_and_a_busy_one_is_not(rule, rate_rps, least, most):
+    """A mean that tells how long the run was would be printed as a result, or a good result be taken away."""
+    found = [mark for _, mark in pool.of(2).map(marked, [(rate_rps, seed, rule) for seed in range(SEEDS)])]
+
+    assert least <= sum(found) <= most
