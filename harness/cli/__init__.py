@@ -47,6 +47,9 @@ First steps
   bench doctor                 is this machine fit to measure?
   bench run                    a minute of chat on the built-in engine
   bench run --backend sim      the same traffic on a simulated GPU, in a second
+  bench capacity --backend sim --hardware h100
+                               how much of it that GPU carries, with an interval
+  bench compare BASE HEAD      is HEAD worse? two stored runs, folders or files
   bench serve                  the built-in engine behind an OpenAI-compatible server
   bench trace info FILE        what is in recorded traffic; run it with --trace FILE
   bench list                   every workload, model, GPU and policy there is
@@ -54,8 +57,8 @@ First steps
 
 \b
 Exit codes
-  0 good                     1 --fail-under: a bound failed      2 wrong usage
-  3 the backend failed       4 not valid, or ended at once       5 --fail-under: inconclusive
+  0 good                1 a bound failed (--fail-under), or a comparison      2 wrong usage
+  3 the backend failed  4 not valid, not comparable, or ended at once        5 inconclusive
   130 interrupted before there was a report
 """
 
