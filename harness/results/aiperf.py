@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _METRICS = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "itl": "inter_chunk_latency",
             "e2e": "request_latency"}  # fmt: skip
 _BOUNDS = {"time_to_first_token": "ttft", "inter_token_latency": "tpot", "request_latency": "e2e"}
+_WAITING = {"concurrency", "user_centric"}
+"""Types of a phase in which a request waits for the answer to another."""
+
 _DROPS = (
     "aiperf moves its schedule when it is late and skips arrivals above a limit on concurrency, so requests that were "
     "due may be missing from its file without a trace"
@@ -84,8 +87,8 @@ def _rate(whole: Json) -> tuple[bool, float | None]:
     phases = part(whole, "input_config").get("phases")
     measured = [p for p in phases if p.get("name") == "profiling"] if isinstance(phases, list) else []
     rate = next((number(p.get("rate") or p.get("request_rate")) for p in measured), None)
-    kinds = {str(p.get("type") or p.get("timing_mode")) for p in measured}
-    return (not kinds or rate is not None or not kinds & {"concurrency", "burst"}), rate
+    waiting = {str(p.get("type")) for p in measured} & _WAITING
+    return not waiting, None if waiting else rate
 
 
 def _answer(line: Json, origin_ns: int) -> Answer:

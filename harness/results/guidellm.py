@@ -15,7 +15,7 @@ from harness.results._told import Answer, Json, Told
 if TYPE_CHECKING:
     from harness.api import Status
 
-_DUE = ("constant", "poisson", "async", "replay", "trace", "mooncake")
+_DUE = ("constant", "poisson", "trace")
 """Strategies in which a request is due at a time of its own, whatever the others do."""
 
 _STATUS: Mapping[str, Status] = {"successful": "ok", "errored": "error", "incomplete": "cancelled"}
