@@ -212,7 +212,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     """
     path = Path(path)
     path = path.parent if path.name == "run.json" else path
-    info = _read_info(path)
+    info = read_info(path)
     running = info.get("state") == "running"
     requests = _read_table(path, "requests", REQUESTS, stream_first=running)
     if requests is None and not running:
@@ -230,7 +230,8 @@ def load(path: str | os.PathLike[str]) -> Run:
     )
 
 
-def _read_info(path: Path) -> dict[str, Any]:
+def read_info(path: Path) -> dict[str, Any]:
+    """The run.json of a run folder. Raises UsageError where there is none that can be read."""
     file = path / "run.json"
     try:
         info = json.loads(file.read_text(encoding="utf-8"))
@@ -277,7 +278,7 @@ def _check_usable(path: Path) -> None:
     if foreign:
         raise UsageError(f"'{path}' holds '{foreign[0]}', which is no part of a run; name an empty folder.")
     try:
-        _read_info(path)
+        read_info(path)
     except UsageError:
         raise UsageError(f"'{path}' holds something that is no run; name an empty folder.") from None
 

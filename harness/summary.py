@@ -21,7 +21,7 @@ from harness.vllm import vllm_keys
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["describe", "quantile", "summarize", "window_of"]
+__all__ = ["describe", "per_second_of", "quantile", "summarize", "window_of"]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -40,7 +40,7 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None, start
     scored = score(table, slo)
     ok = succeeded(table)
     window = window_of(table) if window_s is None else window_s
-    per_second = _per_second(table, window_s)
+    per_second = per_second_of(table, window_s)
     asked = {bound.metric for bound in slo.bounds}
     wanted = {name: m for name, m in metrics().items() if name in asked or not getattr(m, "on_request", False)}
     measured = {name: describe(sample(m, table, ok)) | {"unit": m.unit} for name, m in wanted.items()}
@@ -76,7 +76,7 @@ def window_of(table: pa.Table) -> float:
     return float(np.nanmax(last_s)) - first_s if np.isfinite(last_s).any() else math.nan
 
 
-def _per_second(table: pa.Table, window_s: float | None) -> Callable[[int], float]:
+def per_second_of(table: pa.Table, window_s: float | None = None) -> Callable[[int], float]:
     """What makes a rate of a count; NaN for a time of no length.
 
     Over a window: count / window. Without: count / n x (n - 1) / (last - first scheduled time), because n requests

@@ -16,7 +16,7 @@ from harness.rescore.curves import curves
 from harness.rescore.scored import groups_part, plane_part, slo_part
 from harness.rescore.side_by_side import side_by_side
 from harness.slo import restored
-from harness.summary import _per_second, window_of
+from harness.summary import per_second_of, window_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -60,7 +60,7 @@ def _run(source: Source, asked: Asked) -> dict[str, Any]:
     own = restored(source.info)
     goals = asked.goals or (own.goal,)
     table, ok = source.table, source.seen.ok
-    per_second = _per_second(table, None)
+    per_second = per_second_of(table)
     latencies = {name: _latency(source, name, asked) for name in ("ttft", "tpot", "e2e")}
     return {
         **_identity(source),

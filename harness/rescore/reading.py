@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from harness import results
 from harness.conclude import completed
 from harness.errors import UsageError
-from harness.folder import _read_info
+from harness.folder import read_info
 from harness.measure import pieces
 from harness.metrics._lists import lists
 from harness.records import REQUESTS
@@ -90,7 +90,7 @@ def of_run(run: Run) -> Source:
 
 def _of_folder(path: Path) -> Source:
     """A run folder: a finished one is read piece by piece, any other as it stands."""
-    info = _read_info(path)
+    info = read_info(path)
     file = path / "requests.parquet"
     if info.get("state") == "running" or "summary" not in info or not file.exists():
         return of_run(results.open(path)[0])
