@@ -20,6 +20,7 @@ FOLDER = TOP / "docs" / "ci"
 FILES = sorted(FOLDER.glob("*.yml"))
 PINNED = re.compile(r"^\s*- uses: [\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*$")
 SMALL = {"WORKLOAD": "chatbot", "SLO": "ttft=0.25,tpot=0.1", "RATE": "2", "REQUESTS": "40", "SERIES": "sim"}
+NEUTRAL = {"GIT_CONFIG_GLOBAL": os.devnull}  # a signing key or a hook of whoever runs the tests is not meant
 SYSTEM = "sim:latency=abc:distserve,policy=vllm-v0"
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -49,7 +50,7 @@ def job(repository: Path, tmp_path: Path) -> Run:
 
     def run(file: str, name: str, **values: str) -> subprocess.CompletedProcess[str]:
         environment = {
-            **os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "GITHUB_STEP_SUMMARY": str(summary),
+            **os.environ, **NEUTRAL, "PATH": f"{programs}:{os.environ['PATH']}", "GITHUB_STEP_SUMMARY": str(summary),
             **SMALL, **values,
         }  # fmt: skip
         for script in scripts(FOLDER / file, name):
@@ -65,7 +66,15 @@ def job(repository: Path, tmp_path: Path) -> Run:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=folder, check=True, capture_output=True, text=True)  # noqa: S607
+    environment = {**os.environ, **NEUTRAL}
+    done = subprocess.run(
+        ["git", *arguments],  # noqa: S607
+        cwd=folder,
+        env=environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return done.stdout
 
 
