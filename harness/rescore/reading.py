@@ -7,9 +7,10 @@ in threads, without ever holding all of its token times.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,28 +42,21 @@ class Source:
     """A stored run. `seen` has its measured requests, `left_out` more stand before the cut of the warm-up.
 
     The table of `seen` has the first and the last token in `token_s` and their number of events in `events`;
-    `seen.pieces()` gives the same requests with all tokens.
+    `seen.pieces()` gives the same requests with all tokens. `wire()` is what was seen of a remote run on the wire,
+    `schedule()` what was to be sent, with the prefixes that requests share; None where it was not stored.
     """
 
     path: Path
     info: dict[str, Any]
     seen: Seen
     left_out: int
+    wire: Callable[[], pa.Table | None]
+    schedule: Callable[[], pa.Table | None]
 
     @property
     def table(self) -> pa.Table:
         """The measured requests, thin."""
         return self.seen.table
-
-    def wire(self) -> pa.Table | None:
-        """What the wire saw of the requests of a remote run; None where nobody looked."""
-        file = self.path / "http.parquet"
-        return _table(file) if file.exists() else None
-
-    def schedule(self) -> pa.Table | None:
-        """What was to be sent, with the prefixes that requests share; None where it was not stored."""
-        file = self.path / "schedule.parquet"
-        return _table(file) if file.exists() else None
 
 
 def sources(path: str | os.PathLike[str]) -> Iterator[Source]:
@@ -85,7 +79,7 @@ def of_run(run: Run) -> Source:
     table = run.measured
     whole = table.drop_columns([c for c in ("error",) if c in table.column_names])
     seen = Seen(thinned(whole), lambda: pieces(whole))
-    return Source(run.path, run.info, seen, len(run.requests) - len(table))
+    return Source(run.path, run.info, seen, len(run.requests) - len(table), lambda: run.http, lambda: run.schedule)
 
 
 def _of_folder(path: Path) -> Source:
@@ -98,7 +92,8 @@ def _of_folder(path: Path) -> Source:
     groups = _thin_groups(file, since_s)
     table = pa.concat_tables([_EMPTY, *(part for part, _ in groups)])
     seen = Seen(table.combine_chunks(), lambda: _whole(file, since_s))
-    return Source(path, info, seen, sum(rows for _, rows in groups) - len(table))
+    wire, schedule = (partial(_table, path / f"{name}.parquet") for name in ("http", "schedule"))
+    return Source(path, info, seen, sum(rows for _, rows in groups) - len(table), wire, schedule)
 
 
 def thinned(table: pa.Table) -> pa.Table:
@@ -155,7 +150,9 @@ def _parts(file: Path, group: int, columns: list[str]) -> Iterator[pa.Table]:
         raise _unreadable(file, error) from None
 
 
-def _table(file: Path) -> pa.Table:
+def _table(file: Path) -> pa.Table | None:
+    if not file.exists():
+        return None
     try:
         with _opened(file) as source:
             return source.read()

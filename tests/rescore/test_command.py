@@ -241,3 +241,27 @@ def test_foreign_text_does_nothing(stored, capsys):
         shown = capsys.readouterr().out
         assert "\x1b" not in shown
         assert "\n# head" not in shown
+
+
+def test_failed_requests_may_count_as_infinitely_slow(stored, capsys):
+    """A system that turns requests away would have the better percentiles, and no way to see it."""
+    from dataclasses import replace
+
+    records = [replace(r, status="rejected", token_s=[], output_tokens=0) if r.request_id % 5 == 0 else r
+               for r in ten_a_second()]  # fmt: skip
+    path = stored("turned away", records)
+    _, left_out = answer(capsys, path)
+    _, infinite = answer(capsys, path, "--failed-as-infinite")
+
+    assert left_out["runs"][0]["latencies"]["ttft"]["p99"] is not None
+    assert infinite["runs"][0]["latencies"]["ttft"]["p90"] is None
+
+
+def test_one_system_of_two_machines_is_told_per_gpu(stored, capsys):
+    """Systems of unlike size would be compared by their whole goodput."""
+    path = stored("pair", ten_a_second(), slo={"text": "ttft=0.2,tpot=0.05", "goal": 0.9}, backend={"gpus": 2})
+    _, info = answer(capsys, path)
+    main(["slo", str(path)])
+
+    assert 1.5 == pytest.approx(info["runs"][0]["slos"][0]["goodput_rps_per_gpu"], rel=1e-12)
+    assert "per GPU" in capsys.readouterr().out
