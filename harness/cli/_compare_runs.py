@@ -1,4 +1,4 @@
-"""The part of `bench compare` that makes runs of its own, and the one that follows a series of nights."""
+"""The part of `bench compare` that makes runs of its own: its options, and the two sides they name."""
 
 from __future__ import annotations
 
@@ -61,26 +61,6 @@ def made(
     sides = _commands(options, asked, file) if options.get("run") else _backends(options, asked, file)
     wanted, seed, pause_s = (_wanted(options.get("pairs")), _seed(options.get("seed")), _pause_s(options.get("pause")))
     return run_pairs(sides, wanted, _out(options.get("out")), judge, say, first_seed=seed, pause_s=pause_s)
-
-
-def followed(folder: str) -> dict[str, Any]:
-    """The trend of a folder of nights, as JSON: `reports.answers.trend` prints it."""
-    from harness.compare.trend import trend
-
-    return trend(Path(folder))
-
-
-def trend(folder: str, form: str) -> int:
-    """Print the trend of a folder of nights as text, markdown or json; the exit code."""
-    from harness.cli import _compare_files
-    from harness.errors import UsageError
-
-    if form not in _compare_files.PRINTED:
-        raise UsageError(f"--format of a trend is {', '.join(_compare_files.PRINTED)}, not '{form}'.")
-    info = followed(folder)
-    _compare_files.write(info, _compare_files.Files(form, ()))
-    code: int = info["exit_code"]
-    return code
 
 
 def _commands(options: Mapping[str, Any], asked: Given, file: Given | None) -> tuple[Command, Command]:
