@@ -58,9 +58,8 @@ def compare(
     that are not among the pairs stays as it is. `looks` are the numbers of pairs after which a verdict was asked for.
     """
     pairs = matched.pairs
-    differing = refusals.differing(pairs, rescored=settings.slo is not None)
-    short = [stop for stop in (refusals.too_few(pairs), refusals.without_partner(matched)) if stop is not None]
-    stops = list(refusals.refused([*differing, *short], settings.allowed))
+    differing = refusals.found(matched, rescored=settings.slo is not None)
+    stops = [each for each in differing if each.field not in settings.allowed]
     cuts_s = [values.cut_s(pair, settings.warmup) for pair in pairs]
     told = [_pair(number, pair, cut_s) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)]
     found = {} if stops or not pairs else _judged(pairs, cuts_s, settings, told)
@@ -82,8 +81,8 @@ def compare(
         "shown": [],
         "exact": None,
         "differences": [asdict(difference) for difference in refusals.others(pairs)],
-        "refused": [asdict(stop) | {"message": stop.sentence} for stop in stops],
-        "allowed_differences": [asdict(d) for d in differing if d.field in settings.allowed],
+        "refused": [refusals.as_json(stop) for stop in stops],
+        "allowed_differences": [refusals.as_json(each) for each in differing if each.field in settings.allowed],
         "notes": list(notes),
         **found,
     }
@@ -112,9 +111,9 @@ def _judged(
     judge = verdict.exact if virtual else verdict.paired
     rows = judge(gated, settings.alpha)
     taken = {gate.quantity.name for gate in asked}
-    valid = all(pair["valid"] for pair in told)
+    decided = whole([row["verdict"] for row in rows]) if rows else "inconclusive"
     return {
-        "verdict": whole([row["verdict"] for row in rows]) if valid and rows else "invalid" if rows else "inconclusive",
+        "verdict": decided if all(pair["valid"] for pair in told) else "invalid",
         "gates": rows,
         "shown": verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha),
         "exact": _parted(pairs) if virtual else None,

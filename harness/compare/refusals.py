@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -49,38 +49,41 @@ def checked(text: str) -> frozenset[str]:
     return frozenset(names)
 
 
-def differing(pairs: Sequence[Pair], *, rescored: bool) -> list[Difference]:
-    """The fields of `FIELDS` in which a pair differs, each once; the SLO does not count where it is given anew."""
-    found = (
+def found(matched: Matched, *, rescored: bool) -> list[Difference]:
+    """All that stands against a comparison, each once; the SLO does not where it is given anew (`rescored`)."""
+    differing = (
         Difference(name, _said(base), _said(head))
-        for pair in pairs
+        for pair in matched.pairs
         for name, of in FIELDS.items()
         if not (rescored and name == "slo")
         if (base := of(pair.base)) != (head := of(pair.head))
     )
-    return list(dict.fromkeys(found))
+    return [*dict.fromkeys(differing), *_too_few(matched.pairs), *_without_partner(matched)]
 
 
-def too_few(pairs: Sequence[Pair]) -> Difference | None:
+def as_json(difference: Difference) -> dict[str, str]:
+    """A difference as it is stored."""
+    return asdict(difference) | {"message": difference.sentence}
+
+
+def _too_few(pairs: Sequence[Pair]) -> Iterator[Difference]:
     """Fewer than three pairs of runs under a wall clock, at any point, have no power to decide anything."""
     counts = Counter(tuple(pair.point.items()) for pair in pairs)
     least = min(counts.values(), default=0)
-    if least >= LEAST_PAIRS or all(is_virtual(pair) for pair in pairs):
-        return None
-    where = " at a point" if len(counts) > 1 else ""
-    return Difference("pairs", f"{least} pair{'s' if least != 1 else ''} there{where}", f"{LEAST_PAIRS} needed")
+    if least < LEAST_PAIRS and not all(map(is_virtual, pairs)):
+        where = " at a point" if len(counts) > 1 else ""
+        yield Difference("pairs", f"{least} pair{'s' if least != 1 else ''} there{where}", f"{LEAST_PAIRS} needed")
 
 
-def without_partner(matched: Matched) -> Difference | None:
-    """A run of the base that no run of the head answers to: what it guarded is not compared any more.
+def _without_partner(matched: Matched) -> Iterator[Difference]:
+    """Runs of the base that no run of the head answers to: what they guarded is not compared any more.
 
     Searches take as many seeds as they need, so that one may have more than the other.
     """
     alone = [run for run in matched.alone_base if not isinstance(run, Numbers)]
-    if not alone or not matched.pairs:
-        return None
-    names = ", ".join(str(run.path) for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
-    return Difference("runs", f"{len(alone)} without a partner ({names})", "nothing of the same schedule")
+    if alone and matched.pairs:
+        names = ", ".join(str(run.path) for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
+        yield Difference("runs", f"{len(alone)} without a partner ({names})", "nothing of the same schedule")
 
 
 def is_virtual(pair: Pair) -> bool:
@@ -90,12 +93,12 @@ def is_virtual(pair: Pair) -> bool:
 
 def others(pairs: Sequence[Pair]) -> list[Difference]:
     """Everything recorded in which base and head differ, of what they were told, what they ran on and with."""
-    found: list[Difference] = []
+    every: list[Difference] = []
     for pair in pairs:
         base, head = _facts(pair.base), _facts(pair.head)
         names = (name for name in dict.fromkeys([*base, *head]) if base.get(name) != head.get(name))
-        found += [Difference(name, _said(base.get(name)), _said(head.get(name))) for name in names]
-    return list(dict.fromkeys(found))
+        every += [Difference(name, _said(base.get(name)), _said(head.get(name))) for name in names]
+    return list(dict.fromkeys(every))
 
 
 def _facts(source: Source) -> dict[str, Any]:
@@ -184,11 +187,6 @@ FIELDS: Mapping[str, Callable[[Source], str | None]] = MappingProxyType(
     }
 )
 """What must be equal, and how it is read from a run."""
-
-
-def refused(found: Iterable[Difference], allowed: frozenset[str]) -> Iterator[Difference]:
-    """Those that the user has not allowed."""
-    return (difference for difference in found if difference.field not in allowed)
 
 
 def _said(value: object) -> str:

@@ -137,6 +137,8 @@ def bootstrap(block: int, runs: Runs) -> Rule:
 
     def resampled(rng: Rng, times: synthetic.Times) -> np.ndarray:
         met = (times.ttft_s <= synthetic.TTFT_S) & (times.tpot_s <= synthetic.TPOT_S)
+        if block == 1:  # the same law, a thousand times faster
+            return rng.binomial(len(met), met.mean(), 1000) / len(met)
         sums = np.convolve(met, np.ones(block), "valid")
         return rng.choice(sums, (1000, len(met) // block)).mean(1) / block
 
