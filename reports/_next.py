@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.failures import exceeded
 from reports import _facts, _numbers, _system
 from reports._clean import clean
 from reports._facts import part
@@ -38,7 +39,7 @@ def advice(run: Run, result: Result) -> Advice:
     again = _facts.commands(run)[-1]
     if not run.complete:
         return Advice("run it again", again)
-    if not part(run.info, "verdict").get("valid", True):
+    if not part(run.info, "verdict").get("valid", True) or exceeded(run.info):
         return Advice("remove the cause, then run it again", again)
     if result.attainment is None:
         return Advice("say what must be kept", f"{again} --slo ttft=0.25,tpot=0.1")

@@ -233,7 +233,8 @@ def _span(info: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     if summary["requests"] == 1:
         return ""
     at_once = _sending.at_once(info)  # then the window is the time to the last token
-    return f"sent over {_numbers.seconds(window)}" if window and not at_once else "sent at one instant"
+    how = "measured" if part(info, "warmup").get("requests") else "sent"
+    return f"{how} over {_numbers.seconds(window)}" if window and not at_once else "sent at one instant"
 
 
 def _flow(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.failures import exceeded
 from reports import _data, _facts, _next, _numbers, _remote, _rows, _sending, _system, _trust
 from reports._clean import clean
 from reports._definitions import DEFINITIONS, OF_REMOTE
@@ -85,14 +86,14 @@ def view(run: Run) -> View:
     info = run.info
     word, verdict = _verdict(run)
     qualified = _qualified(info) if word == VALID else ""
-    warnings = _warnings(info, leave_out="overload" if word == OVERLOADED else None)
+    warnings = _warnings(info, leave_out={OVERLOADED: "overload", FAILED: "max-failed"}.get(word))
     return View(
         title=_title(info),
         traffic=_traffic(run, result),
         mark=_mark(word, result, unresolved=_unresolved(info)),
         word=word,
         qualified=qualified,
-        answer=_answer(run, result, valid=bool(part(info, "verdict").get("valid", True))),
+        answer=_answer(run, result, valid=bool(part(info, "verdict").get("valid", True)) and word != FAILED),
         verdict="" if qualified else verdict,
         heads=_heads(run, result),
         ran=_ran(info),
@@ -134,9 +135,18 @@ def _title(info: Mapping[str, Any]) -> str:
 
 def _traffic(run: Run, result: _rows.Result) -> str:
     seed = part(run.info, "spec").get("seed")
-    texts = [*_system.source(run.info), _numbers.count(run.requests.num_rows, "request"),
+    texts = [*_system.source(run.info), _count(run),
              None if seed is None else f"seed {clean(seed)}", result.span]  # fmt: skip
     return ", ".join(text for text in texts if text)
+
+
+def _count(run: Run) -> str:
+    """How many requests were recorded; of another tool's aggregates how many it says they are of."""
+    source = part(run.info, "source")
+    if source and not source.get("per_request"):
+        told = part(run.info, "summary").get("requests")
+        return f"aggregates of {_numbers.count(told if isinstance(told, int) else 0, 'request')}"
+    return _numbers.count(run.requests.num_rows, "request")
 
 
 def _rows_note(result: _rows.Result) -> str:
@@ -151,7 +161,7 @@ def _backend_name(info: Mapping[str, Any]) -> str:
     return first(part(info, "backend"), "backend", "name") or spec.partition(":")[0] or "backend"
 
 
-VALID, OVERLOADED = "VALID", "OVERLOADED"
+VALID, OVERLOADED, FAILED = "VALID", "OVERLOADED", "BACKEND FAILED"
 _ENDS = {"running": "It was killed, or is still going on", "interrupted": "It was interrupted"}
 
 
@@ -171,6 +181,8 @@ def _verdict(run: Run) -> tuple[str, str]:
         return ("INTERRUPTED" if state == "interrupted" else "NOT FINISHED"), told_all
     if not told:
         return "NOT JUDGED", "The run holds no verdict."
+    if told.get("valid") and (failed := exceeded(run.info)) is not None:
+        return FAILED, _sentence(failed, 600)
     if told.get("valid"):
         grown = caution(run.info, "overload")
         if grown is not None:

@@ -332,3 +332,16 @@ def test_one_request_was_recorded(make_run: MakeRun) -> None:
     run = make_run(1, failed=0, complete=False, state="interrupted")
 
     assert "1 of 1 planned request was recorded" in _view.view(run).verdict
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html"])
+def test_a_backend_that_failed_proves_nothing(form: str, make_run: MakeRun) -> None:
+    """'GOAL REACHED' would stand over a run that ends with exit code 3."""
+    said = "20 of 240 requests (8.3%) failed for another reason than load (20 error); --max-failed allows 1%."
+    text = registry.make("reports", form).render(make_run(failures={"exceeded": True, "said": said}))
+    flat = " ".join(text.split())
+
+    assert "BACKEND FAILED" in flat
+    assert "this proves nothing about the goal of 90%" in flat
+    assert said[:60] in flat
+    assert "GOAL REACHED" not in flat
