@@ -65,3 +65,10 @@ def test_words_of_a_file_cannot_steer_the_terminal(file):
 
     assert "\x1b" not in render("text", run)
     assert "<script>alert(1)" not in render("html", run)
+
+
+def test_aggregates_are_those_of_the_requests_that_the_tool_counted(file):
+    """A report of 12 requests would begin with the words '0 requests'."""
+    (run,) = results.open(file("vllm-aggregate.json"))
+
+    assert "aggregates of 12 requests" in render("text", run)
