@@ -73,6 +73,8 @@ def plan_sweep(
     options = dict(asked.values) | ({} if first_slo is None else {"slo": first_slo})
     specs = {point: _spec(options, file, point, goal=wanted[0]) for point in points(run_axes)}
     checked = _checked(specs, run_axes)
+    for slo in (value for a in axes if a.name == "slo" for value in a.values[1:]):
+        plan(_short(replace(next(iter(specs.values())), slo=slo)))
     virtual = checked[0].virtual
     specs = {point: _limited(spec, virtual) for point, spec in _rated(specs).items()}
     fail_under = next(iter(specs.values())).fail_under

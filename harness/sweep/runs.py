@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from harness.failures import exceeded
 from harness.folder import Run, load
 from harness.rescore.scale import Curve, curve, scaled
 from harness.run import execute
+from harness.summary import per_second_of
 from harness.validity import OVERLOAD
 
 if TYPE_CHECKING:
@@ -110,14 +111,15 @@ def _rescored(run: Run, look: Rescoring) -> dict[str, Any]:
     base = own if look.slo is None else replace(slo.parse(look.slo), goal=own.goal)
     if look.scale == 1.0 and base == own:
         return {}
-    found = curve(slo.Seen(run.measured), base, [look.scale])
+    table = run.measured
+    found = curve(slo.Seen(table), base, [look.scale])
     attainment = float(found.attainment[0])
     bounds = [_bound(bound, found, look.scale) for bound in base.bounds]
     return {
         "slo": slo.text(scaled(base, look.scale)),
-        "attainment": attainment,
+        "attainment": _known(attainment),
         "bounds": bounds,
-        "goodput_rps": attainment * _sent_rps(run.info["summary"]),
+        "goodput_rps": _known(per_second_of(table)(round(attainment * len(table)))) if len(table) else None,
     }
 
 
@@ -127,12 +129,10 @@ def _bound(bound: Bound, found: Curve, scale: float) -> dict[str, Any]:
     told = {"metric": bound.metric, "limit_s": limit_s, "tag": bound.tag, "percentile": bound.percentile}
     told["text"] = slo.bound_text(replace(bound, limit=limit_s))
     if bound.percentile is None:
-        return told | {"attainment": float(found.bounds[text][0]), "value_s": None}
-    value_s = found.holds_from[text] * bound.limit
-    return told | {"attainment": None, "value_s": value_s if math.isfinite(value_s) else None}
+        return told | {"attainment": _known(float(found.bounds[text][0])), "value_s": None}
+    return told | {"attainment": None, "value_s": _known(found.holds_from[text] * bound.limit)}
 
 
-def _sent_rps(summary: Mapping[str, Any]) -> float:
-    """The rate of all measured requests; 0 where none ended well, because then none is within any SLO."""
-    ended_well = 1.0 - summary["failed"]
-    return float(summary["throughput_rps"] / ended_well) if ended_well > 0 else 0.0
+def _known(value: float) -> float | None:
+    """None for NaN and infinity, which JSON does not know."""
+    return value if math.isfinite(value) else None

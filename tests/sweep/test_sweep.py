@@ -320,6 +320,7 @@ def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--over", "slo-scale=0,1"), "a number above 0, got '0'"),
         (("--over", "slo-scale=1x"), "a number above 0, got '1x'"),
         (("--over", "slo=ttft=0.1|xtft=1"), "Did you mean 'ttft'?"),
+        (("--over", "slo=ttft=0.1|ttft@nobody=1"), "no request to send is of class 'nobody'"),
         (("--rate", "1,2", "--over", "rate=3,4"), "rate is swept over twice"),
         (("--rate", "1,0"), "--rate must be a number of requests per second above 0"),
         (("--rate", "1,2", "--seeds", "0"), "--seeds must be a whole number from 1 on"),
@@ -331,6 +332,7 @@ def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--over", "backend=sim,engine"), "make one of each"),
     ],
 )
-def test_wrong_usage_is_one_sentence(refused: Refused, arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_usage_is_one_sentence(refused: Refused, arguments: tuple[str, ...], said: str, tmp_path: Path) -> None:
     """The user would meet a traceback, or hours of the wrong runs."""
     assert said in refused(*arguments)
+    assert not (tmp_path / "sweep").exists()  # told before the first run
