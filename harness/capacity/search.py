@@ -247,11 +247,20 @@ def _bracketed(aim: Aim, unloaded_s: float | None) -> Generator[list[Wanted], li
         if not made:
             return Found(None, resolved=False, why=_spent(aim, planned, rate_rps))
         bracket = bracket.with_side(rate_rps, bool(made[0].passed))
+        if made[0].passed and planned / rate_rps < (made[0].e2e_s or 0.0):
+            return Found(None, resolved=False, why=_too_short(planned, rate_rps))
         if bracket.low_rps is None and made[0].e2e_s and rate_rps * made[0].e2e_s < IDLE:
             return Found(None, resolved=True, unreachable=True, why=_unreachable(made, aim))
     if bracket.ratio == math.inf:
         return Found(None, resolved=False, why=_no_side(bracket))
     return bracket
+
+
+def _too_short(planned: int, rate_rps: float) -> str:
+    return (
+        f"{planned:,} requests within {planned / rate_rps:.2g} s, less than one of them takes, are carried too, "
+        "so such short trials find no limit; give a larger --requests."
+    )
 
 
 def _spent(aim: Aim, planned: int, rate_rps: float) -> str:

@@ -1,0 +1,53 @@
+"""A search under the wall clock: every trial is a run with a folder of its own."""
+
+from __future__ import annotations
+
+import json
+
+from harness.capacity.conditions import conditions
+from harness.capacity.runs import Runs
+from harness.capacity.trials import Key, Task
+from harness.cli import main
+from harness.config import RunSpec
+from harness.folder import load
+from harness.load import own_rate
+from harness.slo import parse
+
+NULL = "null:ttft=0.02,itl=0.001"
+SPEC = RunSpec(workload="chatbot", lengths="fixed:prompt=8,output=3", backend=NULL, warmup="none")
+
+
+def _task(limit_s, goal, planned):
+    slo = parse(f"ttft={limit_s}")
+    return Task(SPEC, own_rate(SPEC), slo, Key(0, 400.0, planned, goal), conditions(slo, goal or 0.9, "joint"))
+
+
+def test_a_probe_that_is_decided_stops_sending(tmp_path):
+    """A server would be kept busy for minutes with a rate that is known to be too high."""
+    (tried,) = Runs(tmp_path, lambda _: None)([_task(0.001, 0.9, 2000)])
+
+    assert tried.passed is False
+    assert tried.requests < 2000
+    assert len(load(next((tmp_path / "trials").iterdir())).requests) < 2000
+
+
+def test_a_whole_trial_is_a_run_that_can_be_read(tmp_path):
+    """What a capacity stands on could not be looked at."""
+    (tried,) = Runs(tmp_path, lambda _: None)([_task(5.0, None, 60)])
+    run = load(next((tmp_path / "trials").iterdir()))
+
+    assert run.complete
+    assert len(run.requests) == tried.requests == tried.shares[0].of == 60
+
+
+def test_a_server_that_never_gives_way_is_unresolved(tmp_path, capsys):
+    """The rate would be doubled until the time is over."""
+    code = main(
+        ["capacity", "--backend", NULL, "--lengths", "fixed:prompt=8,output=3", "--slo", "ttft=5", "--requests", "20",
+         "--rate-from", "200", "--out", str(tmp_path / "cap"), "--quiet", "--format", "json"]
+    )  # fmt: skip
+    info = json.loads(capsys.readouterr().out)
+
+    assert code == 5
+    assert "give a larger --requests" in info["answers"][0]["why"]
+    assert info["cost"]["probes"] < 8
