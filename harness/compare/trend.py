@@ -32,8 +32,7 @@ def trend(root: Path) -> dict[str, Any]:
     found = read(root)
     series = [_series(name, nights) for name, nights in found.items()]
     states = [metric["state"] for one in series for metric in one["metrics"] if metric["judged"]]
-    usable = any(one["valid"] for one in series)
-    state = "regressed" if "regressed" in states else "invalid" if not usable else "steady"
+    state = _whole(states, usable=any(one["valid"] for one in series))
     return {
         "schema": 1,
         "kind": "trend",
@@ -44,6 +43,15 @@ def trend(root: Path) -> dict[str, Any]:
         "rule": asdict(Rule()),
         "series": series,
     }
+
+
+def _whole(states: Sequence[str], *, usable: bool) -> str:
+    """The state of all series together, from those of the judged metrics."""
+    if "regressed" in states:
+        return "regressed"
+    if not usable:
+        return "invalid"
+    return "few" if states and set(states) == {"few"} else "steady"
 
 
 def _series(name: str, nights: Sequence[Night]) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def markdown(info: Mapping[str, Any]) -> str:
 def _head(info: Mapping[str, Any]) -> str:
     series = info["series"]
     worse = [f"{one['name']} {m['name']}" for one in series for m in one["metrics"] if _is_open(m)]
-    state = {"regressed": "regressed", "invalid": "no valid night"}.get(info["state"], "steady")
+    state = {"invalid": "no valid night", "few": "too few nights"}.get(info["state"], info["state"])
     which = f" ({', '.join(clean(name, 80) for name in worse[:3])}{', ...' if len(worse) > 3 else ''})" if worse else ""
     return f"bench compare --trend: {state}{which}"
 
@@ -201,6 +201,10 @@ def _end(info: Mapping[str, Any]) -> str:
         )
     if info["state"] == "invalid":
         return "No night has a valid run, so nothing can be told; see its report: bench report NIGHT"
+    if info["state"] == "few":
+        return (
+            f"Nothing can be told yet: a value is held to the median of {info['rule']['reference']} nights before it."
+        )
     return "No step that lasts: worse by more than 5% and 3 robust standard deviations on two nights in a row."
 
 

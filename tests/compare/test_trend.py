@@ -101,6 +101,14 @@ def test_a_step_becomes_the_reference_after_a_week(nights):
     assert ("2026-01-13", "steady") == (metric(back, series=1)["steps"][0]["ended"], metric(back, series=1)["state"])
 
 
+def test_the_first_week_is_not_called_steady(nights):
+    """Nights that nothing was judged by are called good."""
+    answer = trend(nights(FLAT[:6]))
+
+    assert (0, "few", 1) == (answer["exit_code"], answer["state"], metric(answer)["needed"])
+    assert "Nothing can be told yet" in importlib.import_module("reports.answers.trend").text(answer)
+
+
 def test_a_gain_is_told_and_is_no_failure(nights):
     """A faster server fails the night."""
     answer = trend(nights([*FLAT, 90.0, 90.5]))
