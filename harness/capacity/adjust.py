@@ -107,6 +107,7 @@ class Adjusted:
         self._proxies: dict[str, tuple[Proxy, Floats]] = {}
         self._counted: dict[tuple[str, int, float], tuple[Floats, Floats]] = {}
         self._long: dict[tuple[str, float], Floats] = {}
+        self._kept = 0
 
     def fit(self, trials: Sequence[Tried], condition: Condition) -> None:
         """Choose the proxy that tells best who met a condition, from all trials so far."""
@@ -116,6 +117,7 @@ class Adjusted:
         self._proxies.pop(condition.text, None)
         if sum(t.share(condition.text).of - t.share(condition.text).met for t in known) < FEWEST_MISSES:
             return
+        self._kept = round(float(np.mean([t.kept for t in known])))
         drawn = [self._drawn(t) for t in known]
         met = np.concatenate([_mask(t, condition) for t in known])
         best: tuple[float, Proxy, Floats] | None = None
@@ -139,7 +141,7 @@ class Adjusted:
         long_run = np.array([(self._long_run(t.key.rate_rps, condition) * expected).sum() for t in trials])
         found = np.array(as_found(trials, condition).values)
         error = float(np.std(own - long_run, ddof=1)) if len(trials) > 2 else 0.0
-        runs = len(self._traffic.long(trials[0].key.rate_rps)) / float(np.mean([n.sum() for n, _ in counts]))
+        runs = len(self._traffic.long(trials[0].key.rate_rps))
         return Shares(tuple((found + long_run - own).tolist()), error / np.sqrt(runs))
 
     def _counts(self, tried: Tried, condition: Condition) -> tuple[Floats, Floats]:
@@ -155,7 +157,8 @@ class Adjusted:
         key = condition.text, rate_rps
         if key not in self._long:
             proxy, edges = self._proxies[condition.text]
-            level = np.searchsorted(edges, proxy.of(self._traffic.long(rate_rps)))
+            parts = [proxy.of(part)[-self._kept :] for part in self._traffic.long(rate_rps)]
+            level = np.searchsorted(edges, np.concatenate(parts))
             self._long[key] = np.bincount(level, minlength=LEVELS) / len(level)
         return self._long[key]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -38,6 +37,11 @@ class Drawn:
     def __len__(self) -> int:
         return len(self.due_s)
 
+    def part(self, start: int, stop: int) -> Drawn:
+        """Some of the requests, with the time of the one before them as time 0."""
+        begun_s = self.due_s[start - 1] if start else 0.0
+        return Drawn(self.due_s[start:stop] - begun_s, self.prompt_tokens[start:stop], self.output_tokens[start:stop])
+
 
 class Traffic:
     """Draws of one spec at any rate. Each seed is drawn once where a rate does no more than divide its times."""
@@ -53,9 +57,14 @@ class Traffic:
         """What a trial of that seed sends at that rate."""
         return self._at(seed, self._requests, rate_rps)
 
-    def long(self, rate_rps: float) -> Drawn:
-        """A long draw at that rate; the same one at every rate."""
-        return self._at(self._spec.seed + APART, LONG, rate_rps)
+    def long(self, rate_rps: float) -> list[Drawn]:
+        """A long draw at that rate, in parts as long as a trial; the same one at every rate.
+
+        Each part begins at time 0, because a trial begins with an empty system: the mean is that of trials.
+        """
+        whole = self._at(self._spec.seed + APART, LONG, rate_rps)
+        starts = range(0, len(whole) - self._requests + 1, self._requests)
+        return [whole.part(start, start + self._requests) for start in starts]
 
     def _at(self, seed: int, requests: int, rate_rps: float) -> Drawn:
         if self._scales is None:
@@ -86,6 +95,3 @@ def adjustable(spec: RunSpec) -> bool:
     if parse(loaded.arrivals_text).name in RECORDED:
         return False
     return not Schedule.draw(loaded.workload, seed=spec.seed, requests=200).has_follow_ups
-
-
-Features: TypeAlias = "Callable[[Drawn], Floats]"
