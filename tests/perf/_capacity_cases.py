@@ -40,7 +40,8 @@ CASES: Mapping[str, RunSpec] = {
     "synthetic-bursty": replace(_synthetic.spec(requests=2200, cv=2.0), requests=None, warmup=None, rate=None),
 }
 TRUTHS: Mapping[str, float] = {"chatbot": 2.251, "synthetic": 14.43}
-"""Requests per second at 90%, from runs of a million requests: chatbot of three seeds (2.259, 2.240, 2.255), synthetic of one."""
+"""Requests per second at 90%, from runs of a million requests: chatbot of three seeds (2.259, 2.240, 2.255), synthetic
+of one."""
 
 
 def attainment(spec: RunSpec, rate_rps: float, requests: int = LONG) -> float:
