@@ -11,11 +11,14 @@ from reports._clean import clean
 from reports.answers import _table
 
 _HEADS = ("rate (req/s)", "seeds", "attainment", "least", "most", "queue grew")
+_RUNNING = "This search was killed, or still goes on; the command that began it, with the same --out, ends it."
 _BOUND_HEADS = ("bound", "goal", "own capacity (req/s)", "attainment at capacity")
 
 
 def text(info: Mapping[str, Any]) -> str:
     """The answer for a terminal, at most 100 columns."""
+    if "answers" not in info:
+        return _RUNNING + "\n"
     parts = ["\n".join(line for one in info["answers"] for line in _lines(info, one))]
     parts += [
         _bounds_title(info, one) + "\n" + _table.text(_BOUND_HEADS, _bound_rows(one))
@@ -30,6 +33,8 @@ def text(info: Mapping[str, Any]) -> str:
 
 def markdown(info: Mapping[str, Any]) -> str:
     """The same in markdown."""
+    if "answers" not in info:
+        return _RUNNING + "\n"
     parts = [f"**{_headline(info, one)}**\n\n{' '.join(_sentences(info, one))}" for one in info["answers"]]
     parts += [
         _bounds_title(info, one) + "\n\n" + _table.markdown(_BOUND_HEADS, _bound_rows(one))
@@ -121,7 +126,8 @@ def _bound_rows(one: Mapping[str, Any]) -> Sequence[Sequence[str]]:
 
 
 def _curve_title(info: Mapping[str, Any]) -> str:
-    whom = "" if info["curve_of"] == "joint" else f" of {clean(info['curve_of'])}"
+    text = info.get("curve_of") or "joint"
+    whom = "" if text == "joint" else f" of {clean(text)}"
     return f"attainment{whom} as found, by rate"
 
 

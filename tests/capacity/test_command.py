@@ -72,6 +72,14 @@ def test_a_killed_search_ends_as_an_undisturbed_one(bench, tmp_path):
     assert json.loads(out)["answers"] == json.loads(again)["answers"]
 
 
+def test_a_search_that_was_killed_is_told_as_such(tmp_path, capsys):
+    """`bench report` of what a kill left would end in a traceback."""
+    (tmp_path / "capacity.json").write_text('{"schema": 1, "kind": "capacity", "state": "running"}', encoding="utf-8")
+    main(["report", str(tmp_path)])
+
+    assert "was killed, or still goes on" in capsys.readouterr().out
+
+
 def test_another_search_in_the_same_folder_is_refused(bench, tmp_path):
     """Trials of two systems would be mixed into one capacity."""
     bench(*QUICK, "--goal", "80%", "--out", tmp_path / "cap")
