@@ -32,12 +32,12 @@ def trend(root: Path) -> dict[str, Any]:
     found = read(root)
     series = [_series(name, nights) for name, nights in found.items()]
     states = [metric["state"] for one in series for metric in one["metrics"] if metric["judged"]]
-    state = _whole(states, usable=any(one["valid"] for one in series))
+    state = _whole(states, series)
     return {
         "schema": 1,
         "kind": "trend",
         "versions": host.versions(),
-        "exit_code": {"regressed": 1, "invalid": 4}.get(state, 0),
+        "exit_code": {"regressed": 1, "invalid": 4, "incomparable": 5}.get(state, 0),
         "folder": str(root),
         "state": state,
         "rule": asdict(Rule()),
@@ -45,13 +45,21 @@ def trend(root: Path) -> dict[str, Any]:
     }
 
 
-def _whole(states: Sequence[str], *, usable: bool) -> str:
+def _whole(states: Sequence[str], series: Sequence[Mapping[str, Any]]) -> str:
     """The state of all series together, from those of the judged metrics."""
     if "regressed" in states:
         return "regressed"
-    if not usable:
+    if not any(one["valid"] for one in series):
         return "invalid"
-    return "few" if states and set(states) == {"few"} else "steady"
+    if not states or set(states) != {"few"}:
+        return "steady"
+    return "incomparable" if all(map(_never_judged, series)) else "few"
+
+
+def _never_judged(series: Mapping[str, Any]) -> bool:
+    """Whether there would have been nights enough, had they been comparable."""
+    states = {night["state"] for metric in series["metrics"] for night in metric["nights"]}
+    return bool(series["breaks"]) and series["valid"] > Rule().reference and states <= {"few", "gap"}
 
 
 def _series(name: str, nights: Sequence[Night]) -> dict[str, Any]:
@@ -96,7 +104,7 @@ class _Series:
         last = self.parts[-1]
         state = self._state(last)
         scatter = None if self.exact else _scatter(last.values)
-        judged = last.watch.judged[-1] if last.watch.judged else None
+        reference = self._reference(last, state)
         return {
             "name": self.metric.name,
             "unit": self.metric.unit,
@@ -105,8 +113,8 @@ class _Series:
             "state": state,
             "needed": max(0, self.rule.reference - len(last.values)) if state == "few" else 0,
             "last": _plain(last.values[-1]) if len(last.values) else None,
-            "reference": None if judged is None else _plain(judged.reference),
-            "change_pct": self._change(last, judged),
+            "reference": _plain(reference),
+            "change_pct": self._change(last, reference),
             "sd_pct": None if scatter is None else 100 * scatter,
             "noisy": scatter is not None and scatter > NOISY and self.metric.relative,
             "steps": steps,
@@ -166,16 +174,19 @@ class _Series:
             "changed": _changed(before.marks, night.marks),
         }
 
-    def _change(self, part: _Part, judged: Judged | None) -> float | None:
-        """The last value beside its reference in %, plus being more; None where there is no reference."""
-        if judged is None or judged.reference is None:
-            return None
-        last, reference = part.values[-1], judged.reference
-        if not (math.isfinite(last) and math.isfinite(reference)):
+    def _reference(self, part: _Part, state: str) -> float | None:
+        """What the last value is shown beside: what it was held to, or the level before a step that is still news."""
+        if state in ("regressed", "improved", "changed"):
+            return part.watch.steps[-1].reference
+        return part.watch.judged[-1].reference if part.watch.judged else None
+
+    def _change(self, part: _Part, reference: float | None) -> float | None:
+        """The last value beside a reference in %, plus being more; None where there is no reference."""
+        if reference is None or not (math.isfinite(part.values[-1]) and math.isfinite(reference)):
             return None
         if not self.metric.relative:
-            return 100 * (last - reference)
-        return 100 * (last / reference - 1) if reference else None
+            return 100 * (part.values[-1] - reference)
+        return 100 * (part.values[-1] / reference - 1) if reference else None
 
     def _each(self) -> list[dict[str, Any]]:
         judged = {

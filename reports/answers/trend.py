@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -9,11 +10,13 @@ from reports._clean import clean, in_markdown
 from reports._numbers import count, in_unit, number, seconds, share, unit_of
 from reports.answers import _table
 
-HEADS = ("metric", "last night", "reference", "change", "sd of a night", "state")
+HEADS = ("metric", "last night", "reference", "change", "scatter", "state")
 SHOWN = "*"
+MOST_BREAKS = 3
 MOST = 10
 """Steps, gaps and breaks of a series that are written out: the latest."""
 
+_WHOLE = {"invalid": "no valid night", "few": "too few nights", "incomparable": "nothing to compare"}
 _STATES = {
     "regressed": "REGRESSED",
     "improved": "improved",
@@ -51,7 +54,7 @@ def markdown(info: Mapping[str, Any]) -> str:
 def _head(info: Mapping[str, Any]) -> str:
     series = info["series"]
     worse = [f"{one['name']} {m['name']}" for one in series for m in one["metrics"] if _is_open(m)]
-    state = {"invalid": "no valid night", "few": "too few nights"}.get(info["state"], info["state"])
+    state = _WHOLE.get(info["state"], info["state"])
     which = f" ({', '.join(clean(name, 80) for name in worse[:3])}{', ...' if len(worse) > 3 else ''})" if worse else ""
     return f"bench compare --trend: {state}{which}"
 
@@ -95,6 +98,8 @@ def _state(metric: Mapping[str, Any]) -> str:
     if metric["state"] == "regressed" and not metric["judged"]:
         return "worse"
     if metric["state"] == "few":
+        if not metric["needed"]:
+            return "first: the next night is judged"
         return f"too few nights: {count(metric['needed'], 'more', 'more')} for a reference"
     return _STATES[metric["state"]]
 
@@ -114,7 +119,7 @@ def _change(metric: Mapping[str, Any]) -> str:
     change = metric["change_pct"]
     if change is None:
         return "-"
-    if _last(metric)["state"] in ("steady", "few"):
+    if metric["state"] in ("steady", "few"):
         return "~"
     return f"{change:+.1f}{'%' if metric['name'] not in ('failed', 'attainment') else ' points'}"
 
@@ -122,7 +127,7 @@ def _change(metric: Mapping[str, Any]) -> str:
 def _told(series: Mapping[str, Any]) -> Iterator[str]:
     """Steps, breaks, gaps and advice as sentences, the latest last."""
     yield from _latest(_steps(series), "steps")
-    yield from _latest([_break(one) for one in series["breaks"]], "breaks")
+    yield from _breaks(series)
     yield from _latest([f"no value on {gap['night']}: {gap['why']}" for gap in series["gaps"]], "gaps")
     noisy = [metric for metric in series["metrics"] if metric["noisy"] and metric["judged"]]
     if noisy:
@@ -183,6 +188,19 @@ def _levels(metric: Mapping[str, Any], step: Mapping[str, Any]) -> str:
     return " -> ".join("overloaded" if value is None else _value(metric, value) for value in values)
 
 
+def _breaks(series: Mapping[str, Any]) -> Iterator[str]:
+    """Where the series is not connected; in one sentence where that is nearly everywhere."""
+    if len(series["breaks"]) <= MOST_BREAKS:
+        yield from (_break(one) for one in series["breaks"])
+        return
+    times = Counter(change["what"] for one in series["breaks"] for change in one["changed"])
+    which = ", ".join(f"{what} {count(n, 'time')}" for what, n in times.most_common(4))
+    yield (
+        f"{len(series['breaks'])} of {series['nights']} nights cannot be compared with the one before ({which}): "
+        "give every night the same options and --seed, and the same machine"
+    )
+
+
 def _break(one: Mapping[str, Any]) -> str:
     changes = ", ".join(f"{c['what']} {c['before']} -> {c['after']}" for c in one["changed"][:4])
     return f"not compared across {one['night']}: {changes}"
@@ -195,12 +213,18 @@ def _footnotes(series: Mapping[str, Any]) -> Iterator[str]:
 
 def _end(info: Mapping[str, Any]) -> str:
     if info["state"] == "regressed":
+        if all(series["exact"] for series in info["series"] if any(map(_is_open, series["metrics"]))):
+            return (
+                "A virtual clock has no noise, so the step is one of the system; its cause: bench compare NIGHT NIGHT"
+            )
         return (
             "A step was called after two nights in a row. Runs of different nights differ by more than the systems; "
             "to be sure, compare both commits side by side: bench compare --base SPEC --head SPEC --pairs auto"
         )
     if info["state"] == "invalid":
         return "No night has a valid run, so nothing can be told; see its report: bench report NIGHT"
+    if info["state"] == "incomparable":
+        return "No night could be held to the nights before it, because something changed that must not (see above)."
     if info["state"] == "few":
         return (
             f"Nothing can be told yet: a value is held to the median of {info['rule']['reference']} nights before it."

@@ -109,6 +109,31 @@ def test_the_first_week_is_not_called_steady(nights):
     assert "Nothing can be told yet" in importlib.import_module("reports.answers.trend").text(answer)
 
 
+def test_nights_that_never_compare_are_not_steady(nights):
+    """Ten nights of ten schedules are green for ever, and nothing was ever compared."""
+
+    def other(day, info):
+        info["schedule"]["sha256"] = f"{day:064d}"[::-1]
+
+    answer = trend(nights(FLAT, change=other))
+    text = importlib.import_module("reports.answers.trend").text(answer)
+
+    assert (5, "incomparable") == (answer["exit_code"], answer["state"])
+    assert "9 of 10 nights cannot be compared with the one before (schedule 9 times)" in " ".join(text.split())
+
+
+def test_a_step_of_a_simulator_stands_beside_the_level_before_it(nights):
+    """A step of 24 % is shown as no change, and blamed on the noise of nights."""
+    answer = trend(nights([100.0] * 5 + [124.0] * 3, clock="virtual"))
+    text = importlib.import_module("reports.answers.trend").text(answer)
+
+    assert ("regressed", 0.1, pytest.approx(24.0)) == tuple(
+        metric(answer)[key] for key in ("state", "reference", "change_pct")
+    )
+    assert "+24.0%" in text
+    assert "A virtual clock has no noise" in text
+
+
 def test_a_gain_is_told_and_is_no_failure(nights):
     """A faster server fails the night."""
     answer = trend(nights([*FLAT, 90.0, 90.5]))
