@@ -12,8 +12,8 @@ from harness.errors import UsageError, no_such
 from harness.spec import Spec, parse
 from harness.sweep.values import valued, values
 
-RATE, SCALE = "rate", "slo-scale"
-RESCORED = ("slo", SCALE)
+RATE, SLO, SCALE = "rate", "slo", "slo-scale"
+RESCORED = (SLO, SCALE)
 """Axes that need no run of their own: the same runs are scored again."""
 
 SPECS = ("workload", "arrivals", "lengths", "sessions", "prefixes", "content", "scale",

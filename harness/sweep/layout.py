@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.sweep.axes import RESCORED, SCALE, Axis, Values, points
+from harness.sweep.axes import RESCORED, SCALE, SLO, Axis, Values, points
 from harness.sweep.values import plain
 
 LONGEST = 100
@@ -62,7 +62,7 @@ class Layout:
 
 def _point(values: Values) -> Point:
     at = dict(values)
-    look = Rescoring(at.get("slo"), float(at[SCALE]) if SCALE in at else 1.0)
+    look = Rescoring(at.get(SLO), float(at[SCALE]) if SCALE in at else 1.0)
     return Point(values, point_folder(values), look)
 
 

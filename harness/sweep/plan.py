@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.api import Simulator
 from harness.config import CHECKS, Given, RunSpec, run_spec
 from harness.errors import UsageError
 from harness.host import versions
 from harness.load import at_rate, own_rate
-from harness.plan import Plan, plan
+from harness.plan import Plan, make_backend, plan
 from harness.run import default_folder
-from harness.sweep.axes import RATE, Axis, Values, applied, points
+from harness.sweep.axes import RATE, SLO, Axis, Values, applied, points
 from harness.sweep.layout import Layout, Rescoring, point_folder, run_folder
 from harness.sweep.values import values
 
@@ -68,18 +69,13 @@ def plan_sweep(
             "There is nothing to sweep over; give --rate 1:4:0.5, --over policy=sarathi,static or --seeds 5."
         )
     wanted = _goals(goals, file)
+    options = dict(asked.values) | {a.name: a.values[0] for a in axes if a.name == SLO}
     run_axes = [a for a in axes if not a.rescored]
-    first_slo = next((a.values[0] for a in axes if a.name == "slo"), None)
-    options = dict(asked.values) | ({} if first_slo is None else {"slo": first_slo})
     specs = {point: _spec(options, file, point, goal=wanted[0]) for point in points(run_axes)}
-    checked = _checked(specs, run_axes)
-    for slo in (value for a in axes if a.name == "slo" for value in a.values[1:]):
-        plan(_short(replace(next(iter(specs.values())), slo=slo)))
-    virtual = checked[0].virtual
-    specs = {point: _limited(spec, virtual) for point, spec in _rated(specs).items()}
-    fail_under = next(iter(specs.values())).fail_under
-    if fail_under is not None and not checked[0].slo.bounds:
-        raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
+    virtual = isinstance(make_backend(next(iter(specs.values()))), Simulator)
+    specs = {point: _limited(spec, virtual) for point, spec in specs.items()}
+    checked = _checked(specs, axes)
+    specs = _rated(specs)
     fixed = virtual and _is_fixed(checked[0])
     numbers = _seeds(seeds, asked, file, SEEDS if virtual and not fixed else 1)
     layout = Layout.of(axes, numbers)
@@ -93,7 +89,7 @@ def plan_sweep(
         "axes": [a.stored for a in axes],
         "seeds": list(numbers),
         "goals": list(wanted),
-        "fail_under": fail_under,
+        "fail_under": _judged(next(iter(specs.values())), checked[0]),
     }
     return Sweep(stored, layout, tuple(_tasks(specs, layout, checked[0])), virtual, _home(checked[0]))
 
@@ -102,6 +98,13 @@ def _spec(options: Mapping[str, object], file: Given | None, point: Values, goal
     """The spec of the runs at these values, with any rate still to be put in."""
     spec = run_spec(Given(applied(options, point, _texts(file))), file)
     return replace(spec, warmup=spec.warmup or WARMUP, goal=goal)
+
+
+def _judged(spec: RunSpec, checked: Plan) -> float | None:
+    """The share below which a point fails, where there is an SLO to judge by."""
+    if spec.fail_under is not None and not checked.slo.bounds:
+        raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
+    return spec.fail_under
 
 
 def _texts(file: Given | None) -> Mapping[str, object]:
@@ -135,11 +138,12 @@ def _limited(spec: RunSpec, virtual: bool) -> RunSpec:
 def _checked(specs: Mapping[Values, RunSpec], axes: Sequence[Axis]) -> list[Plan]:
     """Plans of the first point and of each other value of each axis: a wrong one is told before the first run."""
     first = next(iter(specs))
-    wanted = [first]
-    for place, a in enumerate(axes):
+    wanted, slos = [first], [value for a in axes if a.name == SLO for value in a.values[1:]]
+    for place, a in enumerate(a for a in axes if not a.rescored):
         others = a.values[1:] if a.name != RATE else ()
         wanted += [(*first[:place], (a.name, value), *first[place + 1 :]) for value in others]
     plans = [plan(_short(specs[point])) for point in wanted]
+    plans += [plan(_short(replace(specs[first], slo=value))) for value in slos]
     if len({p.virtual for p in plans}) > 1:
         raise UsageError("Simulated and real time do not go into one sweep; make one of each.")
     return plans

@@ -148,6 +148,13 @@ def test_slo_of_each_workload_is_told(sweep: Sweep) -> None:
     assert "ttft=15,tpot=0.15" in printed
 
 
+def test_lengths_alone_are_a_workload(sweep: Sweep) -> None:
+    """Traffic without an end would be refused, although a simulated sweep knows how much of it to take."""
+    info = sweep("--workload", "fixed:prompt=8,output=2", "--rate", "50", "--seeds", "1", "--slo", "ttft=1")
+
+    assert 2200 == info["spec"]["requests"]
+
+
 def test_goals_come_from_the_same_runs(sweep: Sweep) -> None:
     """Another goal would cost another sweep."""
     info = sweep("--rate", "1:4:1", "--requests", "300", "--seeds", "1", "--goal", "80%,0.9")
@@ -321,6 +328,7 @@ def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixtu
         (("--over", "slo-scale=1x"), "a number above 0, got '1x'"),
         (("--over", "slo=ttft=0.1|xtft=1"), "Did you mean 'ttft'?"),
         (("--over", "slo=ttft=0.1|ttft@nobody=1"), "no request to send is of class 'nobody'"),
+        (("--rate", "1,2", "--workload", "long-tail", "--fail-under", "0.9"), "--fail-under needs an SLO"),
         (("--rate", "1,2", "--over", "rate=3,4"), "rate is swept over twice"),
         (("--rate", "1,0"), "--rate must be a number of requests per second above 0"),
         (("--rate", "1,2", "--seeds", "0"), "--seeds must be a whole number from 1 on"),
