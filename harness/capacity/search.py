@@ -322,7 +322,7 @@ def _estimated(aim: Aim, bracket: Bracket, measure: Measures, known: Sequence[Tr
             measure.fit(every, condition)
         found = estimate(every, aim.wanted, measure)
         seeds = len({t.key.seed for t in trials})
-        if found is not None and seeds >= FIRST_SEEDS and _is_enough(found, aim):
+        if found is not None and _is_enough(found, aim):
             return _found(every, aim, measure, found, resolved=True)
         if seeds >= aim.max_seeds:
             why = f"{aim.max_seeds} seeds were not enough."
@@ -337,8 +337,8 @@ def _together(trials: Sequence[Tried], known: Sequence[Tried]) -> list[Tried]:
 
 
 def _is_enough(found: Estimate, aim: Aim) -> bool:
-    """Whether the interval is narrow enough, or leaves out the one rate that is asked about."""
-    if found.low_rps is None or found.high_rps is None:
+    """Whether the interval is narrow enough, or leaves out the one rate that is asked about, by seeds enough nearby."""
+    if found.low_rps is None or found.high_rps is None or len(found.knees) < min(FIRST_SEEDS, aim.max_seeds):
         return False
     if aim.at_rps is not None and not found.low_rps < aim.at_rps < found.high_rps:
         return True
@@ -369,12 +369,13 @@ def _more_seeds(aim: Aim, found: Estimate | None, seeds: int) -> int:
 
     Note: a look after every two seeds would stop at a width that is small by luck, and cost coverage.
     """
-    wanted = FIRST_SEEDS
-    if seeds >= FIRST_SEEDS:
-        half = found.half_width if found is not None else math.inf
-        wanted = math.ceil(seeds * (half / aim.tolerance) ** 2) if math.isfinite(half) else seeds + 2
-        wanted = max(wanted, seeds + 2)
-    return min(wanted, aim.max_seeds) - seeds
+    if seeds < FIRST_SEEDS or found is None:
+        more = max(2, FIRST_SEEDS - seeds)
+    else:
+        near = len(found.knees)
+        wanted = math.ceil(near * (found.half_width / aim.tolerance) ** 2) if math.isfinite(found.half_width) else near
+        more = max(2, FIRST_SEEDS - near, wanted - near)
+    return min(more, aim.max_seeds - seeds)
 
 
 def _around(found: Estimate | None, rates: Sequence[float]) -> tuple[float, float]:
