@@ -60,7 +60,8 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/trend_rule.py
 	$(BIN)/python tests/perf/compare_speed.py
 	$(BIN)/python tests/perf/rescoring.py
-	$(BIN)/python tests/perf/capacity_coverage.py
+	$(BIN)/python tests/perf/capacity_coverage.py --searches 100
+	$(BIN)/python tests/perf/capacity_coverage.py --bisections 30 --width 0.022
 
 nightly: $(STAMP) ## install other people's servers and clients under .nightly/ (5 GB), and try them
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
