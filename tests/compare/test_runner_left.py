@@ -119,6 +119,15 @@ def test_a_broken_book_is_not_gone_on_with(tmp_path):
         Book.opened(tmp_path / "pairs.json", (side, side), 0)
 
 
+def test_the_book_holds_no_keys(tmp_path):
+    """The key of a paid server is uploaded with the pairs of every night."""
+    words = ("bench", "run", "--header", "X-Mine: s3cret", "--header=X-Other: s3cret", "-H", "a: s3cret", "{seed}")
+    side = Command("x", words, {"HF_TOKEN": "s3cret"}, ours=True)
+    Book.opened(tmp_path, (side, side), 0)
+
+    assert "s3cret" not in (tmp_path / "pairs.json").read_text()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with the one that started it")
 def test_no_run_outlives_the_comparison(tmp_path):
     """A killed comparison keeps loading the server, under the runs that come next."""
