@@ -189,7 +189,7 @@ def curve_tables(curve: Info) -> Iterator[Rows | str]:
     heads = ["rate (req/s)", "runs", "within", "95% of the mean", "range", "goodput (req/s)",
              *(clean(name, 24) for name in names)]  # fmt: skip
     rows = [
-        [_numbers.number(point["rate_rps"]), str(point["runs"]), *_spread(point["attainment"]),
+        [_numbers.number(point["rate_rps"]), _runs_at(point), *_spread(point["attainment"]),
          rate((point["goodput_rps"] or {}).get("mean")),
          *(_numbers.share((point["bounds"][name] or {}).get("mean")) for name in names)]
         for point in curve["points"]
@@ -201,6 +201,11 @@ def curve_tables(curve: Info) -> Iterator[Rows | str]:
         shares = [[_numbers.share(point["scale"][i]) for point in scales] for i in range(len(scales[0]["factors"]))]
         rows = [[_numbers.number(f), *row] for f, row in zip(scales[0]["factors"], shares, strict=True)]
         yield Rows(heads, rows, title=f"{clean(curve['slo'])}, every bound times the scale{label}")
+
+
+def _runs_at(point: Info) -> str:
+    marks = [f"{point[name]} {name}" for name in ("overloaded", "invalid") if point[name]]
+    return f"{point['runs']} ({', '.join(marks)})" if marks else str(point["runs"])
 
 
 def _spread(found: Info | None) -> list[str]:

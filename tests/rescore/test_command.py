@@ -265,3 +265,16 @@ def test_one_system_of_two_machines_is_told_per_gpu(stored, capsys):
 
     assert 1.5 == pytest.approx(info["runs"][0]["slos"][0]["goodput_rps_per_gpu"], rel=1e-12)
     assert "per GPU" in capsys.readouterr().out
+
+
+def test_rates_at_which_queues_grew_are_marked(stored, tmp_path, capsys):
+    """A point beyond saturation would look like any other."""
+    for rate, growing in ((5.0, False), (10.0, True)):
+        verdict = {"valid": True, "overloaded": growing, "reasons": []}
+        spec = {"backend": "sim", "rate": rate, "seed": 0}
+        stored(f"rate={rate}", 30, spec=spec, workload={"name": "chatbot", "rate_rps": rate}, verdict=verdict)
+    main(["slo", str(tmp_path)])
+    shown = capsys.readouterr().out
+
+    assert "1 (1 overloaded)" in shown
+    assert "warning: the queue of 1 run grew all through" in shown
