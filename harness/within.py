@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
-BLOCK, BLOCKS = 200, 10
-"""Requests in a block; of short runs, so many that there are ten blocks."""
+BLOCK, BLOCKS, MOST_BLOCKS = 200, 10, 1000
+"""Requests in a block; of short runs so many that there are ten blocks, of very long ones that there are a thousand:
+longer blocks remember more and take less time."""
 
 RESAMPLES = 2000
 MOST_ALIKE = 0.5
@@ -60,8 +61,8 @@ class Blocks:
 
     @classmethod
     def draw(cls, n: int) -> Blocks:
-        """Blocks for a series of `n` values, at least ten."""
-        size = min(BLOCK, n // BLOCKS)
+        """Blocks for a series of `n` values: ten at least, about a thousand at most."""
+        size = min(max(BLOCK, n // MOST_BLOCKS), n // BLOCKS)
         starts = np.random.default_rng(0).integers(0, n - size + 1, (RESAMPLES, -(-n // size)))
         return cls(n, size, starts)
 
