@@ -33,10 +33,13 @@ check: lint test ## what CI runs: lint and tests
 
 gate: $(STAMP) ## compare the simulator with its baselines: any difference is told with its cause
 	@rm -rf bench-runs/gate
-	@set -e; for config in baselines/*.toml; do \
-	  $(BIN)/bench run --config $$config --out bench-runs/gate/$$(basename $$config .toml) --no-html --quiet >/dev/null; \
+	@set -e; for base in baselines/*/; do \
+	  new=bench-runs/gate/$$(basename $$base); code=0; \
+	  $(BIN)/bench run --config $$base/run.json --out $$new --no-html --quiet >/dev/null || code=$$?; \
+	  if [ $$code = 4 ]; then echo "gate: $$base is not compared: another schedule is drawn here (make baselines renews it)" >&2; \
+	  elif [ $$code != 0 ]; then exit $$code; \
+	  else $(BIN)/bench compare $$base $$new; fi; \
 	done
-	$(BIN)/bench compare baselines bench-runs/gate
 
 baselines: $(STAMP) ## make the baselines anew, where a difference is meant; commit them with what made it
 	@set -e; for config in baselines/*.toml; do \
