@@ -49,18 +49,24 @@ def pair_options(function: Function) -> Function:
 
 
 def made(
-    options: Mapping[str, Any], asked: Given, file: Given | None, judge: Judge, say: Callable[[str], None]
+    options: Mapping[str, Any],
+    asked: Given,
+    file: Given | None,
+    judge: Judge,
+    say: Callable[[str], None],
+    alpha: float,
 ) -> Made:
     """The pairs that --base and --head, or --run twice, ask for; made now, or gone on with in --out.
 
-    `asked` and `file` are the options of a run that both sides share. Raises UsageError for what does not go
-    together, and whatever `harness.compare.runner.run_pairs` raises.
+    `asked` and `file` are the options of a run that both sides share; all looks together keep `alpha`. Raises UsageError
+    for what does not go together, and whatever `harness.compare.runner.run_pairs` raises.
     """
     from harness.compare.runner import run_pairs
 
     sides = _commands(options, asked, file) if options.get("run") else _backends(options, asked, file)
     wanted, seed, pause_s = (_wanted(options.get("pairs")), _seed(options.get("seed")), _pause_s(options.get("pause")))
-    return run_pairs(sides, wanted, _out(options.get("out")), judge, say, first_seed=seed, pause_s=pause_s)
+    out = _out(options.get("out"))
+    return run_pairs(sides, wanted, out, judge, say, first_seed=seed, pause_s=pause_s, alpha=alpha)
 
 
 def _commands(options: Mapping[str, Any], asked: Given, file: Given | None) -> tuple[Command, Command]:
@@ -121,8 +127,8 @@ def _virtual(base: RunSpec, head: RunSpec) -> bool:
 
 
 def _wanted(pairs: str | None) -> Any:
-    from harness.compare.runner import MOST_PAIRS
     from harness.errors import UsageError
+    from harness.stats.paired import MOST_PAIRS
 
     if pairs is None or pairs == "auto":
         return pairs

@@ -162,9 +162,9 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     settings = _compare_files.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
     file = configuration.read(config).given if config is not None else None
     say = _terminal.nothing if options["quiet"] else _terminal.note
-    made = _compare_runs.made(options, asked, file, _judge(settings), say)
+    made = _compare_runs.made(options, asked, file, _judge(settings), say, settings.alpha)
     base, head = map(shown, options["run"]) if commands else _redacted(made.folders[0])
-    compared = _answered(made.folders, replace(settings, alpha=min(made.alpha, settings.alpha)))
+    compared = _answered(made.folders, replace(settings, alpha=made.alpha))
     info = compared(base=base, head=head, rows=made.rows, looks=made.looks, notes=made.notes)
     info["notes"] += _compare_runs.same_sides(made, info["gates"])
     info["exit_code"] = _first({made.exit_code or 0, info["exit_code"]})

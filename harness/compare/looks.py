@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from harness.stats.paired import ALPHA
+
 LOOKS = (3, 5, 7, 10)
 """Numbers of pairs after which `--pairs auto` looks, and stops where the answer is clear."""
 
-ALPHA = 0.01
-"""One-sided chance of a wrong call, over all looks together."""
-
 ALPHA_LOOK = 0.003
-"""The same at each of up to four looks: together 0.99 % (200,000 draws of normal losses, tests/perf/pair_looks.py)."""
+"""Alpha at each of up to four looks that keep 1 % together: 0.99 % in 200,000 draws (tests/perf/pair_looks.py)."""
 
 
-def alpha(looks: Sequence[int]) -> float:
-    """One-sided alpha at each of these looks (numbers of pairs): `ALPHA` for one, so that all keep it together.
+def alpha(looks: Sequence[int], total: float = ALPHA) -> float:
+    """One-sided alpha at each of these looks (numbers of pairs), so that all of them together keep `total`.
 
-    More looks than those of `--pairs auto` share it evenly (Bonferroni).
+    Up to four looks that keep 1 % have the alpha of `--pairs auto`; all others share theirs evenly (Bonferroni).
     """
     count = len(set(looks))
-    if count <= 1:
-        return ALPHA
-    return ALPHA_LOOK if count <= len(LOOKS) else ALPHA / count
+    if 1 < count <= len(LOOKS):
+        return ALPHA_LOOK if total == ALPHA else total / len(LOOKS)
+    return total / max(count, 1)

@@ -18,6 +18,7 @@ from harness.compare.book import SIDES, Book, Row
 from harness.compare.left import Left
 from harness.compare.process import Watched
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
+from harness.stats.paired import ALPHA, LEAST_PAIRS
 
 if TYPE_CHECKING:
     from harness.compare.commands import Command
@@ -30,7 +31,6 @@ Wanted = int | Literal["auto"] | None
 """How many pairs; `auto` looks after some of them; None is one for a virtual clock, and `auto` for the wall's."""
 
 OPEN = "inconclusive"
-LEAST_PAIRS, MOST_PAIRS = 3, 1000
 
 ATTEMPTS = 2
 """How often a pair is tried before the comparison ends without it; once where nothing is left to chance."""
@@ -65,15 +65,16 @@ def run_pairs(
     *,
     first_seed: int = 0,
     pause_s: float = 0.0,
+    alpha: float = ALPHA,
 ) -> Made:
-    """Make the pairs that are still missing in `out`; `say` gets a line for each run.
+    """Make the pairs that are still missing in `out`; `say` gets a line for each run. All looks together keep `alpha`.
 
     Raises UsageError for a command that cannot run, and for a folder of something else; NotValid where the two sides
     send different requests; BackendError or NotValid where no pair could be made; Interrupted before the first one.
     """
     book = Book.opened(out, sides, first_seed)
     with Watched() as watched:
-        pairs = _Pairs(sides, wanted, book, judge, say, watched, first_seed, pause_s)
+        pairs = _Pairs(sides, wanted, book, judge, say, watched, first_seed, pause_s, alpha)
         code = pairs.make()
     return _made(book, pairs, code, same=sides[0].words == sides[1].words)
 
@@ -99,6 +100,7 @@ class _Pairs:
     watched: Watched
     first_seed: int
     pause_s: float
+    alpha: float
 
     def make(self) -> int | None:
         """Make pairs until there are enough; the exit code of what ended it early, else None."""
@@ -133,7 +135,7 @@ class _Pairs:
         if done not in looks.LOOKS:
             return done > looks.LOOKS[-1]
         self.book.looked(done)
-        verdict = self.judge(_folders(self.book), looks.ALPHA_LOOK)
+        verdict = self.judge(_folders(self.book), looks.alpha(looks.LOOKS, self.alpha))
         self.say(f"look after {count(done)}: {verdict}")
         return verdict != OPEN or done == looks.LOOKS[-1]
 
@@ -248,7 +250,7 @@ def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
         folders=_folders(book),
         rows=[_as_json(row, book.out) for row in book.rows],
         looks=sorted({*book.looks, complete}),
-        alpha=min(looks.alpha(book.looks), looks.ALPHA_LOOK if pairs.looking else looks.ALPHA),
+        alpha=min(looks.alpha(each, pairs.alpha) for each in (book.looks, looks.LOOKS if pairs.looking else ())),
         notes=notes,
         exit_code=code,
         same=same,

@@ -59,13 +59,13 @@ def pairs(tmp_path, side):
     """Makes pairs in `out`; the judge says what `says` holds for the number of pairs, else that it is open."""
     judged = []
 
-    def make(wanted, base=GOOD, head=GOOD, *, out="out", says=(), say=lambda _: None, ours=False, first_seed=0):
+    def make(wanted, base=GOOD, head=GOOD, *, out="out", says=(), say=lambda _: None, ours=False, **more):
         def judge(folders, alpha):
             judged.append((len(folders), alpha))
             return dict(says).get(len(folders), "inconclusive")
 
         sides = (side("A", base, ours=ours), side("B", head, ours=ours))
-        return run_pairs(sides, wanted, tmp_path / out, judge, say, first_seed=first_seed)
+        return run_pairs(sides, wanted, tmp_path / out, judge, say, **more)
 
     make.judged = judged
     return make
@@ -151,6 +151,14 @@ def test_auto_looks_after_some_pairs_and_stops_when_it_is_clear(pairs):
 
     assert [(3, 0.003), (5, 0.003)] == pairs.judged
     assert ([3, 5], 0.003, 5) == (made.looks, made.alpha, len(made.folders))
+
+
+def test_looks_keep_the_alpha_that_is_asked_for(pairs):
+    """Whoever allows more or fewer false alarms gets those of the default."""
+    made = pairs("auto", says={5: "regressed"}, alpha=0.04)
+
+    assert [(3, 0.01), (5, 0.01)] == pairs.judged
+    assert (0.01, 0.04) == (made.alpha, pairs(3, out="fixed", alpha=0.04).alpha)
 
 
 def test_auto_ends_after_its_last_look(pairs):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from harness.compare.looks import ALPHA, ALPHA_LOOK, LOOKS, alpha
-from harness.stats.paired import Limits, decide
+from harness.compare.looks import ALPHA_LOOK, LOOKS, alpha
+from harness.stats.paired import ALPHA, Limits, decide
 
 CAPACITY = Limits(-math.log(0.98), -math.log(0.95))
 
@@ -54,6 +54,7 @@ def test_alpha_is_shared_between_looks():
     assert 0.01 == alpha([5]) == alpha([])
     assert 0.003 == alpha([3, 5]) == alpha(LOOKS)
     assert 0.002 == alpha([3, 5, 7, 10, 14])
+    assert (0.05, 0.0125, 0.01) == (alpha([5], 0.05), alpha([3, 5], 0.05), alpha([3, 5, 7, 10, 14], 0.05))
 
 
 @pytest.mark.parametrize(("noise", "pairs"), [(0.002, 3.0), (0.01, 4.7), (0.02, 7.0)])
