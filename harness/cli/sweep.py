@@ -39,9 +39,13 @@ Values
 
 \b
 Exit codes
-  0 good                    1 --fail-under: too few requests kept the SLO at some point
-  2 wrong usage             3 the backend failed       4 a run is not valid
-  5 ended early (Ctrl-C)    130 interrupted before there was anything to report
+  0 good
+  1 --fail-under: at some point too few requests kept the SLO, or a bound on a percentile is broken
+  2 wrong usage
+  3 the backend failed
+  4 a run is not valid
+  5 ended early (Ctrl-C); or --fail-under is kept, but at some point a queue grew
+  130 interrupted before there was anything to report
 
 All points share their seeds: a seed draws the same lengths at every rate, and the same arrivals, closer together.
 The same command with the same --out goes on where it was left; values and seeds may be added.
@@ -74,7 +78,7 @@ The same command with the same --out goes on where it was left; values and seeds
     metavar="CUT",
     help="What is sent first and not measured: mser5 (found, default), 30s, 200 (requests), none.",
 )
-@click.option("--fail-under", metavar="SHARE", help="Exit code 1 when fewer requests keep the SLO at any point.")
+@click.option("--fail-under", metavar="SHARE", help="Exit code 1 when the SLO is kept by fewer at any point.")
 @run_options(without=_OWN)
 @click.option("--config", metavar="FILE", help="TOML file (see bench init), or a run.json to vary; options win.")
 @click.option(
@@ -112,8 +116,8 @@ def command(
     from harness.sweep.conduct import conduct
     from harness.sweep.plan import plan_sweep
 
-    if form not in ("text", "markdown", "csv", "json"):
-        raise no_such("format", form, ("text", "markdown", "csv", "json"))
+    if form not in answers.FORMS:
+        raise no_such("format", form, answers.FORMS)
     count = None if workers is None else int(str(CHECKS["replicas"](workers, "--workers")))
     file = configuration.read(config).given if config is not None else None
     swept = [*([axes.axis(axes.RATE, rate)] if rate is not None else []), *map(axes.over, over)]

@@ -11,8 +11,8 @@ from harness.sweep.layout import Layout, Point, run_folder
 from harness.sweep.runs import LATENCIES, PARTS, RATES, Told
 from harness.sweep.spread import LEAST_SEEDS, spread
 from harness.sweep.values import valued
+from harness.sweep.verdict import below, exit_code, left_open
 
-FAILED, NOT_VALID, BELOW, UNFINISHED = 3, 4, 1, 5
 SHARES = ("attainment", "failed")
 SKEWED = 0.95
 """Attainment above which Student's t of few seeds was found to hold too seldom (tests/perf/sweep_intervals.py)."""
@@ -34,7 +34,7 @@ def answer(stored: Mapping[str, Any], told: Mapping[str, Told], state: str, erro
         "crossings": [found for axis in (RATE, SCALE) for found in _crossings(stored["goals"], points, axis)],
         "error": error,
     }
-    return info | {"exit_code": _exit_code(info), "warnings": list(_warnings(info))}
+    return info | {"exit_code": exit_code(info), "warnings": list(_warnings(info))}
 
 
 def _runs(layout: Layout, point: Point, told: Mapping[str, Told], look: int) -> list[dict[str, Any]]:
@@ -79,9 +79,21 @@ def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _bound(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One bound over the seeds. A percentile that no number tells, because too many failed, is no part of a mean."""
     kept = {name: found[0][name] for name in ("text", "metric", "limit_s", "tag", "percentile")}
-    values = None if kept["percentile"] is None else spread([bound["value_s"] for bound in found])
-    return kept | {"attainment": spread([b["attainment"] for b in found], most=1.0), "value_s": values}
+    values = [bound["value_s"] for bound in found]
+    over = None if kept["percentile"] is None or None in values else spread(values)
+    attainment = spread([b["attainment"] for b in found], most=1.0)
+    return kept | {"attainment": attainment, "value_s": over, "passed": _passed(found, over)}
+
+
+def _passed(found: Sequence[Mapping[str, Any]], over: Mapping[str, Any] | None) -> bool | None:
+    """Whether a percentile keeps its bound, in the mean over the seeds; None for a bound on single requests."""
+    if found[0]["percentile"] is None:
+        return None
+    if over is None:
+        return not any(bound["passed"] is False for bound in found)
+    return bool(over["mean"] <= found[0]["limit_s"])
 
 
 def _crossings(goals: Sequence[float], points: Sequence[Mapping[str, Any]], along: str) -> Iterator[dict[str, Any]]:
@@ -116,19 +128,6 @@ def _crossed(line: Sequence[Mapping[str, Any]], along: str, goal: float) -> dict
     return {"at": None, "between": None, "side": found.side, "why": why}
 
 
-def _exit_code(info: Mapping[str, Any]) -> int:
-    """The first that applies of 3 the backend failed, 4 a run is not valid, 1 below `fail_under`, 5 not finished."""
-    points, fail_under = info["points"], info["fail_under"]
-    if info["state"] == "failed" or any(run["failed_for"] for point in points for run in point["runs"]):
-        return FAILED
-    if any(point["invalid"] for point in points):
-        return NOT_VALID
-    means = [point["attainment"]["mean"] for point in points if point["attainment"] is not None]
-    if fail_under is not None and any(mean < fail_under for mean in means):
-        return BELOW
-    return 0 if info["state"] == "finished" else UNFINISHED
-
-
 def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on what the curve does not tell, each with what to do."""
     runs = [run for point in _once(info["points"]) for run in point["runs"]]
@@ -152,6 +151,7 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
         if run["failed_for"]:
             yield f"{run['folder']}: {run['failed_for']}"
     yield from _cautions(runs)
+    yield from _judged(info)
     if not any(point["bounds"] for point in info["points"]):
         yield "There is no SLO, so attainment counts every request that ended well; give --slo ttft=0.25,tpot=0.1."
     if any(_skewed(point["attainment"]) for point in info["points"]):
@@ -164,6 +164,22 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
             "Where a queue grew all through a run there are no latencies: they would tell how long the run was. "
             "Attainment there falls further in a longer run."
         )
+
+
+def _judged(info: Mapping[str, Any]) -> Iterator[str]:
+    """Which points keep an exit code of 0 away."""
+    points, fail_under = info["points"], info["fail_under"]
+    if failing := [_named(point) for point in below(points, fail_under)]:
+        yield f"--fail-under {100 * fail_under:g}% is not kept at {'; '.join(failing)}."
+    if unsure := [_named(point) for point in left_open(points, fail_under)]:
+        yield (
+            f"Whether --fail-under {100 * fail_under:g}% is kept is open at {'; '.join(unsure)}, because a queue grew "
+            "or a bound is nearer than the client's own error."
+        )
+
+
+def _named(point: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in point["values"].items()) or "the one point"
 
 
 def _skewed(spread: Mapping[str, Any] | None) -> bool:

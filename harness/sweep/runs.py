@@ -84,7 +84,6 @@ def finished(path: Path) -> bool:
 def facts(run: Run, look: Rescoring) -> dict[str, Any]:
     """A run in numbers, under its own SLO or another look."""
     info, summary = run.info, run.info["summary"]
-    warmup = info.get("warmup") or {}
     metrics = {name: summary["metrics"][name] for name in LATENCIES if name in summary["metrics"]}
     return {
         "seed": info["spec"]["seed"],
@@ -94,11 +93,12 @@ def facts(run: Run, look: Rescoring) -> dict[str, Any]:
         "failed_for": exceeded(info),
         "warnings": [caution for caution in info["warnings"] if caution["code"] != OVERLOAD],
         "requests": summary["requests"],
-        "warmup": warmup,
+        "warmup": info.get("warmup") or {},
         "schedule_sha256": info["schedule"]["sha256"],
         "slo": summary["slo"],
         "attainment": summary["attainment"],
         "bounds": summary["bounds"],
+        "resolution": info.get("resolution"),
         **{name: summary[name] for name in RATES},
         "metrics": {name: {part: told[part] for part in PARTS} for name, told in metrics.items()},
         **_rescored(run, look),
@@ -119,6 +119,7 @@ def _rescored(run: Run, look: Rescoring) -> dict[str, Any]:
         "slo": slo.text(scaled(base, look.scale)),
         "attainment": _known(attainment),
         "bounds": bounds,
+        "resolution": None,
         "goodput_rps": _known(per_second_of(table)(round(attainment * len(table)))) if len(table) else None,
     }
 
@@ -129,8 +130,9 @@ def _bound(bound: Bound, found: Curve, scale: float) -> dict[str, Any]:
     told = {"metric": bound.metric, "limit_s": limit_s, "tag": bound.tag, "percentile": bound.percentile}
     told["text"] = slo.bound_text(replace(bound, limit=limit_s))
     if bound.percentile is None:
-        return told | {"attainment": _known(float(found.bounds[text][0])), "value_s": None}
-    return told | {"attainment": None, "value_s": _known(found.holds_from[text] * bound.limit)}
+        return told | {"attainment": _known(float(found.bounds[text][0])), "value_s": None, "passed": None}
+    value_s = found.holds_from[text] * bound.limit
+    return told | {"attainment": None, "value_s": _known(value_s), "passed": not value_s > limit_s}
 
 
 def _known(value: float) -> float | None:

@@ -11,6 +11,9 @@ from harness.errors import UsageError
 MOST = 1000
 """Values that one list may hold; a range with more has most likely a wrong step."""
 
+MOST_DIGITS = 15
+"""Digits of a number beyond which an exponent is easier to read."""
+
 _NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER}):({_NUMBER}):(x?)({_NUMBER})")
 _STEPLESS = re.compile(rf"({_NUMBER}):({_NUMBER})")
@@ -80,5 +83,7 @@ def _each(part: str, name: str) -> Iterator[str]:
 
 
 def _short(value: Decimal) -> str:
+    if abs(value.adjusted()) > MOST_DIGITS:
+        return str(value)
     text = format(Decimal(f"{value:.12g}"), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text

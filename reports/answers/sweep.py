@@ -66,7 +66,8 @@ def csv(info: Info) -> str:
 
 
 def _flat(point: Info) -> dict[str, Any]:
-    found: dict[str, Any] = {name: point[name] for name in ("slo", "requests", "valid", "invalid", "overloaded")}
+    found: dict[str, Any] = {name: point[name] for name in ("slo", "valid", "invalid", "overloaded")}
+    found["measured_requests"] = point["requests"]  # `requests` may be an axis
     found |= _columns("attainment", point["attainment"])
     for bound in point["bounds"]:
         name = f"p{bound['percentile']:g}_{bound['metric']}_s" if bound["percentile"] is not None else bound["metric"]
@@ -119,12 +120,12 @@ def _tables(info: Info) -> Iterator[_Rows]:
 
 def _attainment(info: Info) -> _Rows:
     names, goal = _axes(info), info["goals"][0]
-    bounds = list(dict.fromkeys(bound["metric"] + _tag(bound) for p in info["points"] for bound in p["bounds"]))
+    bounds = {bound["metric"] + _tag(bound): _bound_head(bound) for p in info["points"] for bound in p["bounds"]}
     columns: dict[str, Callable[[Info], str]] = {
         "attainment": lambda point: _mean(point["attainment"], partial(_numbers.share, goal=goal)),
         "95% interval": lambda point: _interval(point["attainment"]),
         "range of seeds": lambda point: _range(point["attainment"]),
-        **{f"{bound} met": partial(_met, name=bound) for bound in bounds},
+        **{head: partial(_met, name=name) for name, head in bounds.items()},
         "goodput (req/s)": lambda point: _mean(point["goodput_rps"], _numbers.number),
         "overload": lambda point: _of(point, "overloaded"),
         "not valid": lambda point: _of(point, "invalid"),
@@ -185,14 +186,19 @@ def _tag(bound: Info) -> str:
     return percentile + ("" if bound["tag"] is None else f"@{clean(bound['tag'])}")
 
 
+def _bound_head(bound: Info) -> str:
+    return f"{bound['metric']}{_tag(bound)}{' met' if bound['percentile'] is None else ''}"
+
+
 def _met(point: Info, name: str) -> str:
-    """The share that met a bound; of a bound on a percentile its value."""
+    """The share that met a bound; of a bound on a percentile its value, beside the limit where it is broken."""
     bound = next((bound for bound in point["bounds"] if bound["metric"] + _tag(bound) == name), None)
     if bound is None:
         return "-"
     if bound["percentile"] is None:
         return _mean(bound["attainment"], _numbers.share)
-    return _mean(bound["value_s"], _numbers.seconds)
+    value = "too many failed" if bound["value_s"] is None else _numbers.seconds(bound["value_s"]["mean"])
+    return value if bound["passed"] else f"{value} > {_numbers.seconds(bound['limit_s'])}"
 
 
 def _values(names: Sequence[str], point: Info) -> list[str]:

@@ -189,6 +189,56 @@ def test_fail_under_judges_every_point(sweep: Sweep) -> None:
     assert 1 == sweep("--rate", "1,40", "--requests", "200", "--seeds", "1", "--fail-under", "0.5", code=1)["exit_code"]
 
 
+def test_broken_percentile_fails_the_curve(sweep: Sweep) -> None:
+    """`bench run` would end with 1 where the curve of the same runs ends with 0, and shows 100%."""
+    info = sweep(*TWO, "--seeds", "2", "--slo", "p99:ttft=0.01", "--fail-under", "0.9", code=1)
+
+    assert [False, False] == [point["bounds"][0]["passed"] for point in info["points"]]
+    assert "--fail-under 90% is not kept at rate 1; rate 3." in info["printed"]
+    assert " > 10.0 ms" in info["printed"]
+
+
+def test_rescored_percentile_fails_the_curve(sweep: Sweep) -> None:
+    """The same bound would be judged when it is given, and not when it is reached by scaling."""
+    scaled = ("--slo", "p99:ttft=1", "--over", "slo-scale=0.01,1", "--fail-under", "0.9")
+    info = sweep("--rate", "1", "--requests", "200", "--seeds", "1", *scaled, code=1)
+
+    assert [False, True] == [point["bounds"][0]["passed"] for point in info["points"]]
+
+
+def test_percentile_without_a_value_is_no_part_of_a_mean(sweep: Sweep, tmp_path: Path) -> None:
+    """One seed of which too many requests failed would leave the mean of the others, which looks good."""
+    asked = ("--rate", "1", "--requests", "100", "--seeds", "2", "--slo", "p99:ttft=9", "--fail-under", "0.9")
+    sweep(*asked)
+    file = tmp_path / "sweep" / "points" / "rate=1" / "seed-1" / "run.json"
+    info = json.loads(file.read_text())
+    info["summary"]["bounds"][0] |= {"value_s": None, "passed": False}
+    file.write_text(json.dumps(info))
+
+    again = sweep(*asked, code=1)
+
+    assert again["points"][0]["bounds"][0]["value_s"] is None
+    assert "too many failed > 9.00 s" in again["printed"]
+
+
+def test_grown_queue_leaves_the_curve_open(sweep: Sweep) -> None:
+    """A rate that is too high would pass, because the run ended before enough requests were late."""
+    lax = ("--rate", "40", "--requests", "300", "--seeds", "1", "--warmup", "none", "--slo", "ttft=900")
+    info = sweep(*lax, "--fail-under", "0.5", code=5)
+
+    assert any("is open at rate 40" in warning for warning in info["warnings"])
+
+
+def test_error_of_the_client_leaves_the_curve_open(sweep: Sweep, tmp_path: Path) -> None:
+    """A bound within the client's own error would be called kept."""
+    sweep(*TWO, "--seeds", "1", "--fail-under", "0.5")
+    file = tmp_path / "sweep" / "points" / "rate=3" / "seed-0" / "run.json"
+    info = json.loads(file.read_text())
+    file.write_text(json.dumps(info | {"resolution": {"attainment": [0.4, 0.9], "kept": [True, True]}}))
+
+    assert 5 == sweep(*TWO, "--seeds", "1", "--fail-under", "0.5", code=5)["exit_code"]
+
+
 def test_run_that_is_not_valid_does_not_count(sweep: Sweep, tmp_path: Path) -> None:
     """A run that proves nothing would be averaged into the curve."""
     sweep(*TWO, "--seeds", "2")
@@ -223,6 +273,15 @@ def test_csv_and_markdown_tell_the_same_points(sweep: Sweep, tmp_path: Path) -> 
     assert [point["attainment"]["mean"] for point in info["points"]] == [float(row["attainment"]) for row in rows]
     assert ["vllm-v0", "sarathi:budget=512"] * 2 == [row["policy"] for row in rows]
     assert all(f"| {point['values']['policy']} |" in markdown for point in info["points"])
+
+
+def test_csv_tells_the_requests_that_are_swept(sweep: Sweep, tmp_path: Path) -> None:
+    """The axis of a plot would be the number of measured requests instead of the one that was asked for."""
+    sweep("--rate", "2", "--seeds", "1", "--over", "requests=60,120")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "sweep" / "sweep.csv").read_text())))
+
+    assert ["60", "120"] == [row["requests"] for row in rows]
+    assert all(int(row["measured_requests"]) <= int(row["requests"]) for row in rows)
 
 
 def test_text_is_at_most_100_columns_wide(sweep: Sweep) -> None:
