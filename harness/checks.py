@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.fidelity import GAP_LAW
+from harness.measure import succeeded
 from harness.physics import CAUSALITY, LITTLE_S, TOKENS, little
 from harness.remote_facts import ms, part
 from harness.resolution import floors_s
@@ -59,7 +60,7 @@ def _found(run: Run, sent: Mapping[str, Any]) -> Iterator[tuple[str, State, str]
     """Name, state and words of each check, if nothing speaks against it."""
     n = run.requests.num_rows
     yield RECORDS, "ok", f"each of {n:,} requests has exactly one record"
-    yield ANSWERS, "ok", "requests ended well"
+    yield ANSWERS, "ok", f"{int(succeeded(run.requests).sum()):,} of {n:,} requests ended well"
     yield TOKENS, "ok", "the tokens of all events add up to those of their requests"
     yield CAUSALITY, "ok", "nothing is sent before it is due, no token comes before it is asked for, no stamp falls"
     yield LITTLE_S, *_littles_law(run)

@@ -221,10 +221,11 @@ def _plain(name: str) -> str:
 
 def opening(planned: Plan) -> str:
     """One line that says what is about to happen."""
-    n, span_s = len(planned.schedule), planned.schedule.span_s
-    parts = [f"{planned.loaded.name} on {planned.spec.backend}", f"{n} requests", f"seed {planned.spec.seed}"]
+    n = len(planned.schedule)
+    many = f"{n:,} request{'' if n == 1 else 's'}"
+    parts = [f"{planned.loaded.name} on {planned.spec.backend}", many, f"seed {planned.spec.seed}"]
     if not planned.virtual:
-        parts.append(f"sending for {span_s:.0f} s")
+        parts.append(f"sending for {planned.schedule.span_s:.0f} s")
         if planned.spec.trace is not None and planned.spec.duration is not None:
             parts.append(f"the first {planned.spec.duration:g} s of the trace (--duration changes that)")
     return ", ".join(parts)

@@ -112,7 +112,7 @@ def judge(
         *(_unsent(requests, schedule, window_s) if schedule is not None and not interrupted else []),
         *broken(requests, as_asked=as_asked),
         *_too_late(late_s, less),
-        *_unanswered(measured),
+        *_unanswered(measured, cut),
     ]
     warnings = [
         *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
@@ -134,9 +134,10 @@ _AGAIN = "run it again, and look at what the backend said"
 _LOST = "records were lost or doubled on the way: mend the backend that made them, or report it with the run folder"
 
 
-def _unanswered(ok: int) -> Iterator[Caution]:
+def _unanswered(ok: int, cut: warmup.Cut) -> Iterator[Caution]:
     if not ok:
-        yield Caution(ANSWERS, "No request ended well, so nothing was measured.", "see the errors of the requests")
+        which = "No request after the warm-up" if cut.requests else "No request"
+        yield Caution(ANSWERS, f"{which} ended well, so nothing was measured.", "see the errors of the requests")
 
 
 def _twice(requests: pa.Table) -> Iterator[Caution]:

@@ -7,6 +7,7 @@ simulation", Winter Simulation Conference 2000.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -57,8 +58,9 @@ def checked(rule: str, name: str) -> str:
     text = rule.strip().lower()
     if text in ("none", "mser5") or (text.isdecimal() and int(text) > 0):
         return text
-    if text[:1].isdigit() and not text.isdecimal():
-        return f"{seconds(text, name):g}s"
+    with suppress(UsageError):
+        if not text.isdecimal() and (at_s := seconds(text, name)) > 0:
+            return f"{at_s:g}s"
     raise UsageError(f"{name} must be 'mser5', 'none', a time such as 30s or a number of requests, got '{rule}'.")
 
 

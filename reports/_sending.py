@@ -142,7 +142,7 @@ def _by_width(told: Mapping[str, Any], key: str) -> dict[str, float]:
 
 
 def _slashed(values: Mapping[str, float]) -> str:
-    return " / ".join(f"{value:,.2f}" for value in values.values())
+    return " / ".join(f"{value:z,.2f}" for value in values.values())
 
 
 def _known(told: Mapping[str, Any], key: str) -> float | None:

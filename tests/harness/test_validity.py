@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from harness import warmup
 from harness.api import Request
 from harness.cli._names import glossary
 from harness.records import schedule_chunk, scheduled_table, to_table
@@ -181,6 +182,14 @@ def test_a_run_without_one_good_answer_is_not_valid(run):
     rows, schedule = run(status=lambda _: "error")
 
     assert "No request ended well, so nothing was measured." in messages(judge(rows, schedule))
+
+
+def test_good_answers_before_the_cut_alone_are_not_valid(run):
+    """A server that broke after its warm-up would be told of as one that never answered, or pass."""
+    rows, schedule = run(status=lambda i: "ok" if i < 50 else "error")
+    found = judge(rows, schedule, cut=warmup.find(rows, "50"))
+
+    assert "No request after the warm-up ended well, so nothing was measured." in messages(found)
 
 
 def test_an_empty_table_is_not_valid(table):
