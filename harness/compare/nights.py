@@ -12,12 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.compare.refusals import PASSING
 from harness.errors import UsageError
 
 FILES = ("run.json", "capacity.json")
 _NAME = re.compile(r"(?<!\d)(20\d\d)-?(\d\d)-?(\d\d)(?:[T_-]?(\d\d):?(\d\d):?(\d\d)?Z?)?(?:-([0-9A-Za-z._]{1,64}))?")
-_PASSING = frozenset({"salt", "notes", "capabilities", "timeouts"})
-"""What a backend tells of itself that changes with every run, or is no plain value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +217,7 @@ def _facts(infos: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def _marks(info: Mapping[str, Any]) -> dict[str, str]:
     """What else may have moved a value: options of the backend, versions."""
-    backend = {
-        k: v for k, v in _part(info, "backend").items() if k not in _PASSING and isinstance(v, str | int | float)
-    }
+    backend = {k: v for k, v in _part(info, "backend").items() if k not in PASSING and isinstance(v, str | int | float)}
     versions = {f"version of {name}": version for name, version in _part(info, "versions").items()}
     server = {f"server {k}": v for k, v in _part(info, "server").items() if k in ("kind", "version")}
     return {name: str(value) for name, value in {**backend, **versions, **server}.items()}

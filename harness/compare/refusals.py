@@ -13,7 +13,7 @@ from harness.config import SCHEDULE
 from harness.errors import no_such
 from harness.stats.paired import LEAST_PAIRS
 
-_PASSING = ("salt", "notes", "capabilities", "timeouts", "address", "addresses")
+PASSING = ("salt", "notes", "capabilities", "timeouts", "address", "addresses")
 """What a backend tells of itself that changes with every run, or says again what its URL says."""
 
 _OWN = ("workload", "rate", "seed", "requests")
@@ -107,7 +107,7 @@ def _facts(source: Source) -> dict[str, Any]:
     virtual = info.get("clock") == "virtual"
     backend = info.get("backend") or {}
     parts = {
-        "": {name: value for name, value in backend.items() if name not in _PASSING and _is_plain(value)},
+        "": {name: value for name, value in backend.items() if name not in PASSING and _is_plain(value)},
         "option ": {k: v for k, v in (info.get("spec") or {}).items() if k not in backend},
         "version of ": info.get("versions") or {},
         "server ": {k: v for k, v in (info.get("server") or {}).items() if k in ("kind", "version")},

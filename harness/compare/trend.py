@@ -37,7 +37,7 @@ def trend(root: Path) -> dict[str, Any]:
         "schema": 1,
         "kind": "trend",
         "versions": host.versions(),
-        "exit_code": {"regressed": 1, "invalid": 4, "incomparable": 5}.get(state, 0),
+        "exit_code": {"regressed": 1, "invalid": 4, "incomparable": 5, "missing": 5}.get(state, 0),
         "folder": str(root),
         "state": state,
         "rule": asdict(Rule()),
@@ -51,6 +51,8 @@ def _whole(states: Sequence[str], series: Sequence[Mapping[str, Any]]) -> str:
         return "regressed"
     if not any(one["valid"] for one in series):
         return "invalid"
+    if any(one["missing"] for one in series):
+        return "missing"
     if not states or set(states) != {"few"}:
         return "steady"
     return "incomparable" if all(map(_never_judged, series)) else "few"
@@ -72,6 +74,7 @@ def _series(name: str, nights: Sequence[Night]) -> dict[str, Any]:
         "last": nights[-1].at,
         "nights": len(nights),
         "valid": sum(night.why is None for night in nights),
+        "missing": nights[-1].why is not None,
         "metrics": judged,
         "gaps": [{"night": night.at, "path": str(night.path), "why": night.why} for night in nights if night.why],
         "breaks": [{"night": nights[place].at, "changed": changed} for place, changed in _breaks(nights).items()],
@@ -140,7 +143,9 @@ class _Series:
             matters = abs(self._loss(part, step)) >= self.metric.least
             return {"worse": "regressed", "better": "improved"}[step.side] if matters else "changed"
         state = part.watch.judged[-1].state
-        return state if state in ("few", "suspect") else "steady"
+        if state == "few":
+            return state
+        return "none" if self.nights[-1].why is not None else "suspect" if state == "suspect" else "steady"
 
     def _lasts(self, step: Found, part: _Part) -> bool:
         """Whether a step is still news: for a week, or until its level is the reference."""

@@ -10,20 +10,25 @@ from reports._clean import clean, in_markdown
 from reports._numbers import count, in_unit, number, seconds, share, unit_of
 from reports.answers import _table
 
-HEADS = ("metric", "last night", "reference", "change", "scatter", "state")
+HEADS = ("metric", "last value", "reference", "change", "scatter", "state")
 SHOWN = "*"
 MOST_BREAKS = 3
 MOST = 10
 """Steps, gaps and breaks of a series that are written out: the latest."""
 
-_WHOLE = {"invalid": "no valid night", "few": "too few nights", "incomparable": "nothing to compare"}
+_WHOLE = {
+    "invalid": "no valid night",
+    "few": "too few nights",
+    "incomparable": "nothing to compare",
+    "missing": "no value on the last night",
+}
 _STATES = {
     "regressed": "REGRESSED",
     "improved": "improved",
     "changed": "changed",
     "suspect": "suspect: the next night decides",
     "steady": "steady",
-    "none": "no valid night",
+    "none": "no value on the last night",
 }
 
 
@@ -115,11 +120,11 @@ def _value(metric: Mapping[str, Any], value: float | None) -> str:
 
 
 def _change(metric: Mapping[str, Any]) -> str:
-    """The last night beside its reference; `~` where it is within what the rule allows."""
+    """The last value beside its reference; `~` where it is within what the rule allows."""
     change = metric["change_pct"]
     if change is None:
         return "-"
-    if metric["state"] in ("steady", "few"):
+    if metric["state"] in ("steady", "few", "none"):
         return "~"
     return f"{change:+.1f}{'%' if metric['name'] not in ('failed', 'attainment') else ' points'}"
 
@@ -223,6 +228,8 @@ def _end(info: Mapping[str, Any]) -> str:
         )
     if info["state"] == "invalid":
         return "No night has a valid run, so nothing can be told; see its report: bench report NIGHT"
+    if info["state"] == "missing":
+        return "The last night has no valid run, so nothing can be told of it; see its report: bench report NIGHT"
     if info["state"] == "incomparable":
         return "No night could be held to the nights before it, because something changed that must not (see above)."
     if info["state"] == "few":

@@ -162,6 +162,21 @@ def test_nights_that_are_not_valid_are_gaps_with_their_reason(nights):
     assert (10, 8) == (series["nights"], series["valid"])
 
 
+def test_a_last_night_without_a_valid_run_is_not_steady(nights):
+    """The server no longer starts, and the trend is green for ever."""
+
+    def spoilt(day, info):
+        if day == 9:
+            info["verdict"] = {"valid": False, "text": "not valid: late"}
+
+    answer = trend(nights(FLAT, change=spoilt))
+    text = importlib.import_module("reports.answers.trend").text(answer)
+
+    assert (5, "missing", "none") == (answer["exit_code"], answer["state"], metric(answer)["state"])
+    assert text.startswith("bench compare --trend: no value on the last night\n")
+    assert " steady" not in text
+
+
 def test_series_are_not_connected_across_other_hardware(nights):
     """A new machine is called a regression of the server."""
 
