@@ -102,8 +102,11 @@ def _render(form: str, info: Mapping[str, Any]) -> str:
 
 
 def _put(path: Path, rendered: str) -> None:
-    part = path.with_name(path.name + ".part")
     try:
+        if path.exists() and not path.is_file():  # a pipe or a device must not become a file
+            path.write_text(rendered, encoding="utf-8")
+            return
+        part = path.with_name(path.name + ".part")
         part.write_text(rendered, encoding="utf-8")
         part.replace(path)
     except OSError as error:

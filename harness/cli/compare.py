@@ -98,7 +98,7 @@ def command(runs: tuple[str, ...], config: str | None, header: tuple[str, ...], 
     files = _compare_files.checked(options)
     asked = given({name: options[name] for name in options if name.replace("_", "-") not in _NOT_OF_A_RUN}, header)
     if options["trend"] is not None:
-        info = _trend(runs, options["trend"], files)
+        info = _trend(runs, options, {**asked.values, **({"config": config} if config else {})}, files)
     elif options["base"] or options["head"] or options["run"]:
         info = _made(runs, options, asked, config)
     else:
@@ -110,15 +110,22 @@ def command(runs: tuple[str, ...], config: str | None, header: tuple[str, ...], 
 _NOT_OF_A_RUN = {*OWN, *WRITTEN, *OPTIONS}
 
 
-def _trend(runs: Sequence[str], folder: str, files: Files) -> dict[str, Any]:
-    """The answer on a series of nights."""
+def _trend(
+    runs: Sequence[str], options: Mapping[str, Any], asked: Mapping[str, object], files: Files
+) -> dict[str, Any]:
+    """The answer on a series of nights, which are judged as they are stored, by a rule of their own."""
     from pathlib import Path
 
     from harness.compare.trend import trend
     from harness.errors import UsageError
 
-    if runs:
-        raise UsageError(f"--trend looks at the nights in '{folder}' alone; leave out '{runs[0]}'.")
+    folder = options["trend"]
+    given = [name for name in (*OWN, *OPTIONS) if name != "trend" and options.get(name.replace("-", "_"))]
+    foreign = [*(f"'{run}'" for run in runs), *(f"--{name}" for name in (*given, *asked))]
+    if foreign:
+        raise UsageError(
+            f"--trend looks at the nights in '{folder}' alone, by a rule of its own; leave out {foreign[0]}."
+        )
     other = next((form for form, _ in files.forms if form not in ("markdown", "json")), None)
     if other is not None:
         raise UsageError(f"A trend is told as text, markdown or json; there is no {other} of it.")

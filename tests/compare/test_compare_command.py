@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
@@ -84,6 +85,23 @@ def test_a_dash_is_standard_output(runs, told):
     assert json.loads(as_json)["exact"]["identical"]
 
 
+def test_a_pipe_is_written_to_and_a_folder_is_left_alone(runs, told, tmp_path):
+    """Who throws an answer away with /dev/null finds that device replaced by a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    code, _, _ = told(runs / "base", runs / "same", "--markdown", pipe)
+    read = os.read(reader, 1 << 16)
+    os.close(reader)
+    (tmp_path / "folder").mkdir()
+    wrong, _, err = told(runs / "base", runs / "same", "--markdown", tmp_path / "folder")
+
+    assert (0, True) == (code, pipe.is_fifo())
+    assert read.startswith(b"**bench compare: equivalent**")
+    assert (2, ["folder", "pipe"]) == (wrong, sorted(path.name for path in tmp_path.iterdir()))
+    assert "cannot be written: Is a directory" in err
+
+
 def test_several_runs_of_a_side_are_a_folder_or_a_list(runs, told):
     """Five seeds are five pairs."""
     listed = f"{runs / 'base'},{runs / 'seed'}"
@@ -121,6 +139,10 @@ def test_a_stored_answer_is_a_report(runs, told, tmp_path, capsys):
         (["{base}", "{base}", "--warmup", "x"], 2, "--warmup must be"),
         (["{base}", "--base", "sim", "--head", "sim"], 2, "one or the other"),
         (["--trend", "x", "--junit", "y"], 2, "no junit"),
+        (["{base}", "--trend", "x"], 2, "leave out"),
+        (["--trend", "x", "--gate", "tpot=1%:2%"], 2, "leave out --gate"),
+        (["--trend", "x", "--base", "sim"], 2, "leave out --base"),
+        (["--trend", "x", "--rate", "3"], 2, "leave out --rate"),
     ],
 )
 def test_wrong_usage_is_one_sentence(runs, told, words, code, told_why):
