@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 from harness.storage import write_json
 
 FILE = "numbers.json"
+
+_BEGIN = re.compile(r"^\{", re.MULTILINE)
 
 
 def read(folder: Path) -> dict[str, float] | None:
@@ -29,24 +32,23 @@ def write(folder: Path, numbers: Mapping[str, float]) -> None:
 
 
 def found(text: str) -> dict[str, float]:
-    """Name -> number of a JSON object: the whole text, or the last of its lines that is one; empty where none is.
+    """Name -> number of the JSON object in a text, the last of those that begin at a line; empty where none is.
 
     Objects inside give names with dots; truth values, texts, lists and what is not finite are no numbers.
     """
-    for part in (text, *reversed(text.splitlines())):
-        if (value := _json_object(part)) is not None:
+    for match in reversed([*_BEGIN.finditer(text := text.lstrip())]):
+        if (value := _json_object(text, match.start())) is not None:
             return dict(_numbers(value))
     return {}
 
 
-def _json_object(text: str) -> dict[str, Any] | None:
-    if not text.lstrip().startswith("{"):
-        return None
+def _json_object(text: str, begin: int) -> dict[str, Any] | None:
+    """The object that begins there; None where there is none, or where its last line goes on."""
     try:
-        value = json.loads(text)
+        value, end = json.JSONDecoder().raw_decode(text, begin)
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+    return value if isinstance(value, dict) and not text[end:].partition("\n")[0].strip() else None
 
 
 def _numbers(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:

@@ -113,6 +113,7 @@ def test_numbers_are_found_in_what_is_printed():
 
     assert {"tpot_ms": 31.5, "n": 3.0, "by.p99": 4.0} == numbers.found(text)
     assert {"a": 1.0} == numbers.found('{\n  "a": 1\n}\n')
+    assert {"a": 1.0} == numbers.found('warming up\n{"a": 0}\n{\n  "a": 1,\n  "b": [\n    {"c": 2}\n  ]\n}\ndone\n')
     assert {} == numbers.found("[1, 2]\n{broken\n")
 
 
