@@ -37,8 +37,9 @@ def _differ(base: pa.Table, head: pa.Table) -> Mask:
     both = min(len(base), len(head))
     found = np.ones(max(len(base), len(head)), bool)
     found[:both] = False
-    for name in base.column_names:
-        found[:both] |= _column_differs(base[:both], head[:both], name)
+    for name in dict.fromkeys([*base.column_names, *head.column_names]):
+        there = name in base.column_names and name in head.column_names
+        found[:both] |= _column_differs(base[:both], head[:both], name) if there else True
     return found
 
 
@@ -103,8 +104,8 @@ def _first_step(base: pa.Table | None, head: pa.Table | None) -> dict[str, Any] 
 
 def _first_column(base: pa.Table, head: pa.Table, row: int) -> dict[str, Any]:
     """Name and both values of the first column in which two rows differ; of a list, the first item that differs."""
-    for name in base.column_names:
-        ours, theirs = base[name][row].as_py(), head[name][row].as_py()
+    for name in dict.fromkeys([*base.column_names, *head.column_names]):
+        ours, theirs = (table[name][row].as_py() if name in table.column_names else None for table in (base, head))
         if ours == theirs:
             continue
         if not (isinstance(ours, list) and isinstance(theirs, list)):

@@ -19,7 +19,9 @@ Better = Literal["higher", "lower"]
 Scale = Literal["ratio", "difference"]
 
 _HIGHER = re.compile(r"rps|throughput|goodput|attainment|tps|per_s|capacity", re.IGNORECASE)
-_TIMES = ("ttft", "tpot", "e2e", "itl", "normalized_latency", "scheduling_delay", "ttft_sent")
+TIMES = ("ttft", "tpot", "e2e", "itl", "normalized_latency", "scheduling_delay", "ttft_sent")
+"""Metrics of which mean and percentiles are compared."""
+
 _RATES = ("capacity_rps", "goodput_rps", "throughput_rps", "output_tps", "token_goodput_tps")
 _SHARES: Mapping[str, Better] = {"attainment": "higher", "failed": "lower"}
 
@@ -70,7 +72,7 @@ class Quantity:
         percentile, colon, name = self.name.partition(":")
         if colon:
             return f"{name} {percentile}"
-        return f"{self.name} mean" if self.name in _TIMES else self.name
+        return f"{self.name} mean" if self.name in TIMES else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ def quantity(name: str, better: Better | None = None) -> Quantity:
     percentile, colon, metric = name.partition(":")
     if name in _SHARES or name.startswith("attainment of "):
         return Quantity(name, "share", _SHARES.get(name, "higher"), "difference")
-    if name in _TIMES or (colon and metric in _TIMES and _is_percentile(percentile)):
+    if name in TIMES or (colon and metric in TIMES and _is_percentile(percentile)):
         return Quantity(name, "s", "lower", "ratio")
     if name in _RATES or name.startswith("capacity_rps at "):
         return Quantity(name, "tokens/s" if name.endswith("_tps") else "req/s", "higher", "ratio")
@@ -145,7 +147,7 @@ def _gate(part: str, whole: str, free: bool) -> Gate:
     if not name:
         raise UsageError(f"--gate '{whole}': a gate has no name; {_FORM}.")
     if not (free or better or _is_known(name)):
-        known = {*_DEFAULTS, *_RATES, *_TIMES, *_SHARES, "p99:ttft"}
+        known = {*_DEFAULTS, *_RATES, *TIMES, *_SHARES, "p99:ttft"}
         raise no_such("quantity to gate", name, known, "Numbers of other programs need a direction: NAME=2%:5%:lower.")
     found = quantity(name, better)
     if not given:
@@ -167,8 +169,8 @@ def _direction(limits: str) -> tuple[str, Better | None]:
 def _is_known(name: str) -> bool:
     percentile, colon, metric = name.partition(":")
     if colon:
-        return metric in _TIMES and _is_percentile(percentile)
-    return name in (*_TIMES, *_RATES, *_SHARES)
+        return metric in TIMES and _is_percentile(percentile)
+    return name in (*TIMES, *_RATES, *_SHARES)
 
 
 def _is_percentile(text: str) -> bool:

@@ -20,6 +20,8 @@ def change(row: Row) -> str:
     """'rose by 3.1%', 'fell by 0.4 points', or that it is not there any more."""
     if row["change_pct"] is None:
         return "fell to 0" if row["head"] == 0 else "rose from 0" if row["base"] == 0 else "is there on one side only"
+    if row.get("endless"):
+        return f"can be measured on one side only in {row['endless']} of {len(row['losses'])} pairs"
     return f"{'rose' if row['change_pct'] > 0 else 'fell'} by {percent(abs(row['change_pct']))}{unit(row)}"
 
 
@@ -103,6 +105,14 @@ def _inconclusive(info: Mapping[str, Any]) -> str:
 def _open(row: Row) -> str:
     if row["mde_pct"] is None:
         return f"{at(row)}{row['label']} has no interval from {row['pairs']} pair{'s' if row['pairs'] != 1 else ''}"
+    if row["pairs_needed"] is not None and row["pairs_needed"] <= row["pairs"]:
+        worst = min if row["better"] == "higher" else max
+        loss = percent(abs(worst(row["low_pct"], row["high_pct"])))
+        return (
+            f"{at(row)}{row['label']}: a loss of {loss}{unit(row)} is not ruled out by these {row['pairs']} pairs, and "
+            f"one of {row['must_detect_pct']:g}{unit(row)} must be found; "
+            "make more pairs"
+        )
     needed = "more than 1,000 pairs" if row["pairs_needed"] is None else f"{row['pairs_needed']:,} pairs"
     return (
         f"{at(row)}{row['label']}: a loss of {percent(row['mde_pct'])}{unit(row)} would have been found by these "

@@ -17,7 +17,7 @@ def by_seed(info: Mapping[str, Any], goal: float | None) -> dict[int | None, dic
     A capacity of 0 is one of all seeds, and stands under None. Raises UsageError where the goal was not searched, or no
     seed has a capacity.
     """
-    answers = {float(answer["goal"]): answer for answer in info["answers"]}
+    answers = _answers(info)
     chosen = next(iter(answers)) if goal is None else goal
     if chosen not in answers:
         known = ", ".join(f"{each:.4g}" for each in answers)
@@ -36,9 +36,17 @@ def by_seed(info: Mapping[str, Any], goal: float | None) -> dict[int | None, dic
 
 def whole(info: Mapping[str, Any]) -> dict[str, float]:
     """The capacity at each goal of a search, over all of its seeds."""
-    found = {float(answer["goal"]): answer["capacity_rps"] for answer in info["answers"]}
+    found = {goal: answer["capacity_rps"] for goal, answer in _answers(info).items()}
     first = next(iter(found))
     return {_name(goal, first): float(value) for goal, value in found.items() if value is not None}
+
+
+def _answers(info: Mapping[str, Any]) -> dict[float, Mapping[str, Any]]:
+    """Goal -> answer. Raises UsageError where a search has none yet."""
+    found = {float(answer["goal"]): answer for answer in info.get("answers") or ()}
+    if not found:
+        raise UsageError("The search has no answer yet: it goes on, or was killed; the same command goes on with it.")
+    return found
 
 
 def _name(goal: float, first: float) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness import slo, warmup
+from harness.compare.gates import TIMES
 from harness.compare.pairing import Numbers, Pair, Source
 from harness.metrics._lists import number
 from harness.summary import summarize
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 Values = dict[str, float | None]
-
-TIMES = ("ttft", "tpot", "e2e", "itl")
-"""Metrics whose mean and percentiles are compared."""
 
 
 def cut_s(pair: Pair, rule: str | None) -> float:

@@ -123,6 +123,7 @@ def _row(series: Series, decision: Decision | None) -> dict[str, Any]:
         "p_signflip": None if decision is None else decision.p_sign_flip,
         "mde_pct": None if decision is None or decision.mde is None else quantity.loss_pct(decision.mde),
         "pairs": len(series.losses),
+        "endless": len(series.endless),
         "changes_pct": [
             quantity.change_pct(loss) if loss is not None and math.isfinite(loss) else None for loss in series.every
         ],

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.compare import said
+from harness.compare.gates import TIMES
 from reports._clean import clean, clean_line, in_markdown
 from reports._numbers import number, option, seconds, share
 from reports.answers import _table
@@ -25,7 +26,8 @@ SHOWN = (
 )  # fmt: skip
 """What is shown without deciding, of all that is in the JSON; and every number that a command printed."""
 
-KNOWN = ("p50:", "p90:", "p99:", "itl", "e2e", "token_goodput_tps", "attainment of ")
+KNOWN = ("p50:", "p90:", "p99:", *TIMES, "token_goodput_tps", "attainment of ")
+"""How names begin that bench knows; of these only `SHOWN` are shown."""
 
 
 def text(info: Mapping[str, Any]) -> str:
@@ -68,7 +70,7 @@ def value(row: Row, side: str) -> str:
 
 def change(row: Row, *, exact: bool) -> str:
     """The change in percent or points; '~' where it is not significant, which a simulator does not know."""
-    if row["change_pct"] is None:
+    if row["change_pct"] is None or row.get("endless"):
         return "-"
     if exact:
         return _signed(row, row["change_pct"]) if any(row["losses"]) else "same"

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.compare import said
+from reports._numbers import count
 
 Row = Mapping[str, Any]
 
@@ -49,7 +50,8 @@ def _rows(info: Mapping[str, Any]) -> Iterator[Row]:
 def _github(row: Row, info: Mapping[str, Any]) -> dict[str, Any]:
     ends = _ends(row)
     half = {} if ends is None else {"range": f"± {(ends[1] - ends[0]) / 2:.3g}"}
-    extra = f"base {row['base']}, verdict {row.get('verdict', 'not gated')}, {row['pairs']} pairs"
+    pairs = count(row["pairs"], "pair")
+    extra = f"base {row['base']}, verdict {row.get('verdict', 'not gated')}, {pairs}"
     name = f"{_benchmark(row, info)}: {row['label']}"
     return {"name": name, "unit": row["unit"] or "1", "value": row["head"], **half, "extra": extra}
 

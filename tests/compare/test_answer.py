@@ -63,6 +63,17 @@ def test_too_noisy_pairs_decide_nothing_and_say_what_would(stored):
     assert "would have been found by these 3 pairs" in info["text"]
 
 
+def test_enough_pairs_for_a_loss_at_the_limit_tell_what_is_not_ruled_out(stored):
+    """'5% by 4 pairs' is no advice where there are five."""
+    factors = (1.02, 1.06, 1.03, 1.05, 1.04)
+    pairs = [Pair(stored(i, clock="wall"), stored(i, slower=f, clock="wall")) for i, f in enumerate(factors)]
+    info = compared(pairs, gates=gates.parse("tpot=4.5%:5%"))
+
+    assert "inconclusive" == info["verdict"]
+    assert row(info, "tpot")["pairs_needed"] <= 5
+    assert "is not ruled out by these 5 pairs, and one of 5% must be found; make more pairs" in info["text"]
+
+
 def test_percentiles_and_attainment_are_shown_but_decide_nothing(pairs):
     """They are too flat, or too wild, to wake anybody by default."""
     info = compared(pairs(1.06))
@@ -350,6 +361,15 @@ def test_what_cannot_be_measured_any_more_is_worse(stored):
         assert (row(each, "tpot")["verdict"], row(each, "tpot")["change_pct"]) == ("regressed", None)
         assert "tpot mean is there on one side only" in each["text"]
     assert "not-measured" in {warning["code"] for warning in info["warnings"]}
+
+
+def test_a_seed_that_cannot_be_measured_any_more_is_told_beside_equal_ones(stored):
+    """'fell by 0.00%' stands behind 'regressed'."""
+    whole = replace(stored(1), requests=_in_one_piece(stored(1).requests))
+    info = compared([Pair(stored(0), stored(0)), Pair(stored(1), whole)])
+
+    assert "regressed" == row(info, "tpot")["verdict"]
+    assert "tpot mean can be measured on one side only in 1 of 2 pairs" in info["text"]
 
 
 def _in_one_piece(table):

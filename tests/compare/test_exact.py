@@ -78,3 +78,14 @@ def test_the_first_step_that_differs_is_the_first_decision(stored):
     assert found["first_step"] == {"step": 2, "start_s": 2.0, "column": "decode_seqs", "base": 0, "head": 5}
     assert not found["identical"] and found["requests_differ"] == 0
     assert shorter["first_step"] == {"step": 3, "column": "steps", "base": 4, "head": 3}
+
+
+def test_a_column_that_one_side_lacks_is_a_difference(stored):
+    """Runs of two versions of bench, compared because the user allows it, end in a traceback."""
+    run = stored(0)
+    older = replace(run, requests=run.requests.drop_columns(["preemptions"]))
+
+    for base, head in ((run, older), (older, run)):
+        found = exact.compared(base, head)
+
+        assert (len(run.requests), "preemptions") == (found["requests_differ"], found["first_request"]["column"])

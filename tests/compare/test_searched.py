@@ -66,6 +66,13 @@ def test_a_search_without_an_answer_is_told(search):
         searched.by_seed(none, None)
 
 
+@pytest.mark.parametrize("read", [lambda info: searched.by_seed(info, None), searched.whole])
+def test_a_search_that_was_killed_is_told_as_such(read):
+    """A comparison with a search that is still going on ends in a traceback."""
+    with pytest.raises(UsageError, match="no answer yet"):
+        read({"kind": "capacity", "state": "running"})
+
+
 def test_a_candidate_without_any_capacity_has_regressed(stored_search, capsys):
     """A bound that is missed without load is the worst loss there is, not a mistake of the user."""
     nothing = [{"goal": 0.9, "capacity_rps": 0.0, "knees": {}, "why": "TTFT without load is 0.31 s."}]

@@ -143,5 +143,9 @@ def test_services_get_the_candidates_numbers(told):
     assert {"chatbot on engine: tpot mean", "chatbot on engine: failed"} <= {each["name"] for each in smaller}
     assert {"chatbot on engine: goodput_rps", "chatbot on engine: attainment"} <= {each["name"] for each in bigger}
     assert next(each["value"] for each in smaller if each["name"].endswith(": tpot mean")) == tpot["head"]
+    assert (
+        "5 pairs" in smaller[0]["extra"]
+        and "1 pair" == json.loads(exports.github_smaller(told(clock="virtual")))[0]["extra"].rpartition(", ")[2]
+    )
     assert bencher["lower_value"] < bencher["value"] == tpot["head"] < bencher["upper_value"]
     assert pytorch["metric"]["benchmark_values"] == [tpot["head"]] and pytorch["model"]["name"] == "tiny"
