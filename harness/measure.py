@@ -56,7 +56,7 @@ def per_request(metric: Metric, table: pa.Table) -> Floats:
     one: Callable[[pa.Table], np.ndarray] = getattr(metric, "worst", metric.of)
     if getattr(metric, "whole", False):
         return one(table)
-    return _joined(map(one, pieces(table)), len(table))
+    return joined(map(one, pieces(table)), len(table))
 
 
 def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
@@ -67,7 +67,7 @@ def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
     if metric.name in missing(table):
         return np.empty(0)
     if is_pooled(metric):
-        return _joined(map(metric.of, kept(table, ok)), _events(table))
+        return joined(map(metric.of, kept(table, ok)), _events(table))
     values = per_request(metric, table)[ok]
     return values[np.isfinite(values)]
 
@@ -75,7 +75,7 @@ def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
 def first_last(table: pa.Table) -> tuple[Floats, Floats]:
     """First and last token time of each request, both (requests,) seconds, NaN for a request without a token."""
     both = (np.stack([first(s), last(s)], axis=1) for s in (lists(p, "token_s") for p in pieces(table)))
-    found = _joined((pair.ravel() for pair in both), 2 * len(table)).reshape(-1, 2)
+    found = joined((pair.ravel() for pair in both), 2 * len(table)).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 
 
@@ -96,7 +96,7 @@ def _events(table: pa.Table) -> int:
     return sum(len(chunk.flatten()) for chunk in table["token_s"].chunks)
 
 
-def _joined(parts: Iterable[np.ndarray], most: int) -> Floats:
+def joined(parts: Iterable[np.ndarray], most: int) -> Floats:
     """The parts, at most `most` values in all, one after the other; a single part as it is.
 
     Note: np.concatenate would hold all parts beside the result, twice the memory of a large run.

@@ -11,13 +11,16 @@ import numpy.typing as npt
 import pyarrow.compute as pc
 
 from harness.api import Bound, Slo
-from harness.measure import is_pooled, metrics, per_request, pieces, sample, succeeded
+from harness.errors import no_such
+from harness.measure import is_pooled, joined, metrics, per_request, pieces, sample, succeeded
 from harness.missing import check_bounds
 from harness.quantiles import quantile, with_failures
 from harness.slo_text import bound_text, parse, text
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from harness.api import Metric
 
 __all__ = ["BoundScore", "Score", "Seen", "bound_text", "parse", "restored", "score", "stored", "text"]
 
@@ -93,13 +96,15 @@ class Seen:
 
     def sample(self, metric: str, wanted: Mask) -> Floats:
         """The values of a pooled metric over the requests in `wanted` (requests,), one per token event at most."""
-        found, parts, at = metrics()[metric], [np.empty(0)], 0
         if self._whole is None:
-            return sample(found, self.table, wanted)
+            return sample(metrics()[metric], self.table, wanted)
+        return joined(self._sampled(metrics()[metric], wanted), pc.sum(self.table["events"]).as_py() or 0)
+
+    def _sampled(self, metric: Metric, wanted: Mask) -> Iterator[Floats]:
+        at = 0
         for piece in self.pieces():
-            parts.append(sample(found, piece, wanted[at : at + len(piece)]))
+            yield sample(metric, piece, wanted[at : at + len(piece)])
             at += len(piece)
-        return np.concatenate(parts)
 
     def pieces(self) -> Iterator[pa.Table]:
         """The requests with all their token times, in pieces."""
@@ -168,6 +173,8 @@ def restored(info: Mapping[str, Any]) -> Slo:
 
 
 def _restored(kept: Mapping[str, Any]) -> Bound:
+    if kept["metric"] not in metrics():
+        raise no_such("metric", str(kept["metric"]), metrics(), "The run was asked to keep a bound on it.")
     return Bound(str(kept["metric"]), float(kept["limit"]), kept.get("tag"), kept.get("percentile"))
 
 

@@ -59,11 +59,15 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """TTFT, TPOT and E2E of each request as a tool lists them, (requests,) seconds; NaN where it lists none."""
+    """TTFT, TPOT and E2E of each request as a tool lists them, (requests,) seconds; NaN where it lists none.
+
+    `tpot_weight` (requests,) is how much each TPOT counts in the tool's statistics; None where all count the same.
+    """
 
     ttft: Floats
     tpot: Floats
     e2e: Floats
+    tpot_weight: Floats | None = None
 
     def of(self, metric: str) -> Floats:
         """(requests,) of `ttft`, `tpot` or `e2e`."""
@@ -126,6 +130,20 @@ def kept(times: Times, limits: Limits, missing: Missing) -> tuple[Mask, Mask]:
         unknown |= absent
         good &= (values <= limit_s) | (absent & (missing == "good"))
     return good, unknown
+
+
+def step_quantile(values: Floats, q: float, weight: Floats | None = None) -> float:
+    """The smallest value up to which a share `q` of the weight lies: an element of the list, nothing between two."""
+    order = np.argsort(values, kind="stable")
+    up_to = np.cumsum(np.ones(len(values)) if weight is None else weight[order])
+    place = np.searchsorted(up_to, q * up_to[-1] * (1 - 1e-12))  # 0.29 * 100 is a little more than 29
+    return float(values[order[place]])
+
+
+def sending_s(due_s: Floats) -> float | None:
+    """Seconds in which requests are due: n of them have n - 1 gaps. None where all are due at once."""
+    span_s = float(np.ptp(due_s)) if len(due_s) else 0.0
+    return span_s * len(due_s) / (len(due_s) - 1) if span_s > 0 else None
 
 
 def count(mask: Mask) -> int:

@@ -35,6 +35,7 @@ class Aiperf:
     notes: ClassVar[tuple[str, ...]] = (
         "needs a tokenizer: by default it counts tokens itself; here they are the server's (--use-server-token-count)",
         "calls this TPOT inter_token_latency; its inter_chunk_latency are the gaps",
+        "its goodput is per second of its whole phase, a little longer than from the first start to the last end",
     )
 
     def times(self, events: Events) -> Times:

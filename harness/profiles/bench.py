@@ -8,7 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from harness.profiles._base import Events, Floats, Gaps, Judged, Limits, Times, count, kept, listed, per_later_token
+from harness.profiles._base import (
+    Events,
+    Floats,
+    Gaps,
+    Judged,
+    Limits,
+    Times,
+    count,
+    kept,
+    listed,
+    per_later_token,
+    sending_s,
+)
 from harness.quantiles import quantile
 
 
@@ -41,7 +53,4 @@ class Bench:
     def judge(self, events: Events, times: Times, limits: Limits) -> Judged:
         """Of all requests; the window is that of sending, not that of the drain."""
         good, _ = kept(times, limits, "good")
-        due_s = events.due_s
-        span = float(due_s.max() - due_s.min()) if len(due_s) else 0.0
-        window_s = span * len(due_s) / (len(due_s) - 1) if len(due_s) > 1 and span > 0 else None
-        return Judged(count(good & events.ok), len(events.ok), window_s)
+        return Judged(count(good & events.ok), len(events.ok), sending_s(events.due_s))

@@ -8,9 +8,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
-from harness.profiles._base import Events, Floats, Gaps, Judged, Limits, Times, count, listed, per_later_token
+from harness.profiles._base import (
+    Events,
+    Floats,
+    Gaps,
+    Judged,
+    Limits,
+    Times,
+    count,
+    listed,
+    per_later_token,
+    sending_s,
+)
 from harness.quantiles import quantile
 
 
@@ -45,6 +54,4 @@ class DistserveSim:
         """The share of the bound that fewest requests keep."""
         kept = [count(events.ok & ~(times.of(metric) > limit_s)) for metric, limit_s in limits.items()]
         good = min(kept, default=count(events.ok))
-        span = float(np.ptp(events.due_s)) if len(events.due_s) > 1 else 0.0
-        window_s = span * len(events.due_s) / (len(events.due_s) - 1) if span > 0 else None
-        return Judged(good, len(events.ok), window_s)
+        return Judged(good, len(events.ok), sending_s(events.due_s))

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from harness.profiles._base import (
     Events,
     Floats,
@@ -20,8 +22,8 @@ from harness.profiles._base import (
     listed,
     per_later_token,
     span_s,
+    step_quantile,
 )
-from harness.quantiles import quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class Guidellm:
     name: ClassVar[str] = "guidellm"
     tool: ClassVar[str] = "guidellm 0.8.1"
     notes: ClassVar[tuple[str, ...]] = (
-        "calls this TPOT its inter-token latency; its own 'time per output token' is (last - sent)/N, TTFT included",
+        "calls this TPOT its inter-token latency and counts it once per later token, so that long answers weigh more",
+        "its own 'time per output token' is (last - sent)/N, TTFT included",
         "keeps no gap between the first and the last token",
         "its E2E ends with the stream, which is not stored: the last token stands for it",
     )
@@ -42,6 +45,7 @@ class Guidellm:
             listed(events.first_s - events.sent_s, events.ok),
             listed(per_later_token(events.last_s - events.first_s, events.tokens - 1), events.ok),
             listed(events.end_s - events.sent_s, events.ok),
+            tpot_weight=np.maximum(events.tokens - 1, 0.0),
         )
 
     def itl(self, gaps: Gaps) -> Floats | None:  # noqa: ARG002  # it has none
@@ -49,8 +53,8 @@ class Guidellm:
         return None
 
     def percentile(self, values: Floats, q: float) -> float:
-        """Linear interpolation."""
-        return quantile(values, q)
+        """An element of the list: guidellm does not interpolate."""
+        return step_quantile(values, q)
 
     def judge(self, events: Events, times: Times, limits: Limits) -> Judged:
         """Good of the determined ones; errors are bad, what was cut off or has no value for a bound is left out."""

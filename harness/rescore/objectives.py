@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.api import Slo
+from harness.missing import check_bounds
 from harness.rescore import fastgen
 from harness.slo import BoundScore, Seen, parse, score, share, text
 
@@ -71,6 +72,7 @@ def outcome(seen: Seen, objective: Objective, goal: float) -> Outcome:
     """A run under an objective; `goal` decides which bound of an SLO binds."""
     if isinstance(objective, Slo):
         return _of_slo(seen, replace(objective, goal=goal))
+    check_bounds(seen.table, ("itl",))
     found = fastgen.success(seen, objective)
     named = (("prompt in time", found.prompt), ("answer in time", found.answer))
     parts = tuple(Part(name, share(mask), len(mask)) for name, mask in named)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -15,7 +15,7 @@ from harness import registry
 from harness.measure import first_last
 from harness.metrics._lists import Lists, lists, number
 from harness.missing import missing
-from harness.profiles._base import Events, Gaps, Judged, Times
+from harness.profiles._base import Events, Gaps, Judged, Times, step_quantile
 from harness.quantiles import quantiles
 from harness.rescore.walk import events_of, token_gaps
 
@@ -52,11 +52,13 @@ def made(asked: Sequence[str]) -> list[Profile]:
 
 def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> dict[str, Any]:
     """A column per profile, fit for JSON, and of each row how far the columns lie apart."""
-    events, gaps = _events(source), _gaps(source.seen)
+    lost = missing(source.table)
+    events = _events(source, lost)
+    gaps = None if "itl" in lost else _gaps(source.seen)
     limits = {b.metric: b.limit for b in slo.bounds if b.metric in ("ttft", "tpot", "e2e") and _for_all(b)}
-    pooled: dict[int, list[float]] = {}
+    pooled: dict[bool, list[float]] = {}
     columns = [_column(profile, events, gaps, limits, pooled) for profile in profiles]
-    if "sent_s" in missing(source.table):  # every request begins at 0: there is no duration
+    if "sent_s" in lost:  # every request begins at 0: there is no duration
         columns = [{**column, "values": {**column["values"], "goodput_rps": None}} for column in columns]
     return {
         "limits": limits,
@@ -70,7 +72,9 @@ def _for_all(bound: Any) -> bool:
     return bound.tag is None and bound.percentile is None
 
 
-def _events(source: Source) -> Events:
+def _events(source: Source, lost: Collection[str] = ()) -> Events:
+    """What the profiles see; not the tokens of each event, nor the gaps, where the file has them not."""
+    by_event = "token_n" not in lost
     table = source.table
     first_s, last_s = first_last(table)
     ended_s = number(table, "ended_s")
@@ -85,10 +89,10 @@ def _events(source: Source) -> Events:
         last_s=last_s,
         end_s=np.where(np.isnan(ended_s), last_s, ended_s),
         tokens=number(table, "output_tokens"),
-        first_tokens=_first_tokens(source.seen),
+        first_tokens=_first_tokens(source.seen) if by_event else np.full(len(table), np.nan),
         events=number(table, "events"),
         start_s=float(cut.get("at_s") or 0.0) if source.left_out else 0.0,
-        gaps=partial(_each_gap, source.seen),
+        gaps=partial(_each_gap, source.seen) if by_event else None,
     )
 
 
@@ -129,7 +133,7 @@ def _gaps(seen: Seen) -> Gaps:
 
 
 def _column(
-    profile: Profile, events: Events, gaps: Gaps, limits: Mapping[str, float], pooled: dict[int, list[float]]
+    profile: Profile, events: Events, gaps: Gaps | None, limits: Mapping[str, float], pooled: dict[bool, list[float]]
 ) -> dict[str, Any]:
     times = profile.times(events)
     judged = profile.judge(events, times, limits)
@@ -150,28 +154,31 @@ def _latencies(profile: Profile, times: Times) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     for metric, statistics in STATISTICS.items():
         values = times.of(metric)
-        known = values[~np.isnan(values)]
+        there = ~np.isnan(values)
+        known = values[there]
+        weight = times.tpot_weight[there] if metric == "tpot" and times.tpot_weight is not None else None
         for statistic in statistics:
-            found[f"{metric}_{statistic}_s"] = _statistic(profile, known, statistic) if len(known) else None
+            found[f"{metric}_{statistic}_s"] = _statistic(profile, known, weight, statistic) if len(known) else None
         found[f"{metric}_n"] = len(known)
     return found
 
 
-def _itl(profile: Profile, gaps: Gaps, pooled: dict[int, list[float]]) -> dict[str, float | None]:
-    """The percentiles of the gaps; `pooled` keeps them for tools that take the same values, which may be many."""
-    values = profile.itl(gaps)
-    if values is None or not len(values):
+def _itl(profile: Profile, gaps: Gaps | None, pooled: dict[bool, list[float]]) -> dict[str, float | None]:
+    """The percentiles of the gaps, which are put in another order; `pooled` keeps them for tools that take the same."""
+    values = None if gaps is None else profile.itl(gaps)
+    if gaps is None or values is None or not len(values):
         return {f"itl_{name}_s": None for name in ITL}
-    key = 0 if values is gaps.values_s else 1
-    if key not in pooled:
-        pooled[key] = quantiles(values.copy() if key == 0 else values, list(ITL.values()))
-    return {f"itl_{name}_s": value for name, value in zip(ITL, pooled[key], strict=True)}
+    plain = values is gaps.values_s
+    if plain not in pooled:
+        pooled[plain] = quantiles(values, list(ITL.values()))
+    return {f"itl_{name}_s": value for name, value in zip(ITL, pooled[plain], strict=True)}
 
 
-def _statistic(profile: Profile, known: Floats, statistic: str) -> float:
+def _statistic(profile: Profile, known: Floats, weight: Floats | None, statistic: str) -> float:
     if statistic == "mean":
-        return float(known.mean())
-    return profile.percentile(known.copy(), int(statistic[1:]) / 100)
+        return float(np.average(known, weights=weight))
+    q = int(statistic[1:]) / 100
+    return profile.percentile(known, q) if weight is None else step_quantile(known, q, weight)
 
 
 def _judged(judged: Judged) -> dict[str, float | None]:

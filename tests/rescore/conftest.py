@@ -46,6 +46,12 @@ def mixture() -> Callable[..., pa.Table]:
     return lambda n=400, seed=0: to_table(_records(n, seed))
 
 
+@pytest.fixture(scope="session")
+def foreign() -> Path:
+    """The folder with result files of other tools."""
+    return Path(__file__).resolve().parents[1] / "golden" / "results"
+
+
 @pytest.fixture
 def stored(tmp_path: Path) -> Callable[..., Path]:
     """`stored(name, records or number, **info)`: the folder of a finished run with these requests."""

@@ -8,17 +8,19 @@ import math
 import numpy as np
 import pytest
 
-from harness import registry
+from harness import registry, results
 from harness.api import RequestRecord
+from harness.errors import UsageError
 from harness.measure import succeeded
 from harness.metrics._lists import Lists
-from harness.profiles._base import Gaps
+from harness.profiles._base import Gaps, step_quantile
 from harness.records import to_table
 from harness.rescore import side_by_side
+from harness.rescore.objectives import outcome, read
 from harness.rescore.reading import of_run
 from harness.rescore.walk import deadlines
 from harness.slo import parse
-from harness.summary import summarize
+from harness.summary import per_second_of, summarize
 from harness.vllm import vllm_keys
 
 LIMITS = "ttft=0.25,tpot=0.045"
@@ -69,7 +71,66 @@ def test_latencies_are_those_that_the_tool_lists(name, source, rows):
     for i, metric in enumerate(("ttft", "tpot", "e2e")):
         known = [times[i] for times in listed if times[i] is not None]
         assert len(known) == values[f"{metric}_n"]
-        assert math.isclose(np.mean(known), values[f"{metric}_mean_s"], rel_tol=1e-12)
+        if (name, metric) != ("guidellm", "tpot"):  # it weighs them
+            assert math.isclose(np.mean(known), values[f"{metric}_mean_s"], rel_tol=1e-12)
+
+
+def test_guidellm_counts_a_tpot_once_per_later_token_and_takes_an_element_of_the_list(source, rows):
+    """Short answers would weigh as much as long ones, which moved its mean by a tenth."""
+    ok = [r for r in rows if r["status"] == "ok"]
+    each = [[later(r, r["output_tokens"] - 1)] * (r["output_tokens"] - 1) for r in ok if r["output_tokens"] > 1]
+    per_token = np.concatenate(each)
+    values = column(source, "guidellm")["values"]
+
+    assert per_token.mean() == pytest.approx(values["tpot_mean_s"], rel=1e-12)
+    for q in (50, 99):
+        assert np.quantile(per_token, q / 100, method="inverted_cdf") == values[f"tpot_p{q}_s"]
+        assert np.quantile([sent(r) for r in ok], q / 100, method="inverted_cdf") == values[f"ttft_p{q}_s"]
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 29, 99, 100, 101, 1000])
+def test_a_step_quantile_is_numpys(n):
+    """A rounding error of the share would take the next element of the list."""
+    values = np.random.default_rng(n).permutation(n).astype(float)
+
+    for q in (0.01, 0.29, 0.5, 0.57, 0.9, 0.99, 1.0):
+        assert np.quantile(values, q, method="inverted_cdf") == step_quantile(values, q)
+
+
+@pytest.mark.parametrize(
+    ("file", "tool", "metrics"),
+    [
+        ("vllm-detailed.json", "vllm", ("ttft", "tpot", "e2e", "itl")),
+        ("sglang-detailed.jsonl", "sglang", ("ttft", "itl")),  # the others run to the end of the stream
+        ("guidellm.json", "guidellm", ("ttft", "tpot", "e2e")),
+        ("aiperf", "aiperf", ("ttft", "tpot", "e2e", "itl")),
+        ("inference-perf", "inference-perf", ("ttft", "tpot", "itl")),  # its E2E runs to the end of its own work
+    ],
+)
+def test_the_column_of_a_tool_is_what_it_printed_itself(file, foreign, tool, metrics):
+    """A profile would be of a tool that nobody has."""
+    (run,) = results.open(foreign / file)
+    values = column(of_run(run), tool)["values"]
+
+    for metric in metrics:
+        for statistic in ("p50", "p99") if metric == "itl" else ("mean", "p50", "p99"):
+            if (found := values.get(f"{metric}_{statistic}_s")) is not None:
+                assert run.info["aggregates"][metric][statistic] == pytest.approx(found, rel=1e-6, abs=1e-12)
+            else:
+                assert ("e2e", "p50") == (metric, statistic)
+
+
+def test_what_a_file_cannot_tell_is_in_no_column(foreign):
+    """The first and the last token of guidellm's answers would pass for gaps of 0 ms and deadlines that were kept."""
+    (run,) = results.open(foreign / "guidellm.json")
+    found = side_by_side.side_by_side(of_run(run), parse(LIMITS), side_by_side.made(["all"]))
+    columns = {c["name"]: c for c in found["columns"]}
+
+    assert {None} == {c["values"]["itl_p50_s"] for c in columns.values()}
+    assert columns["etalon"]["values"]["good"] is None
+    assert {} == columns["etalon"]["said"]
+    with pytest.raises(UsageError, match="cannot tell 'itl'"):
+        outcome(of_run(run).seen, read("fastgen:rate=4"), 0.9)
 
 
 def test_our_column_is_what_every_report_says(mixture, source):
@@ -81,6 +142,7 @@ def test_our_column_is_what_every_report_says(mixture, source):
         assert summary["metrics"][metric]["n"] == values[f"{metric}_n"]
         assert summary["metrics"][metric]["mean"] == pytest.approx(values[f"{metric}_mean_s"], rel=1e-12)
         assert summary["metrics"][metric]["p99"] == pytest.approx(values[f"{metric}_p99_s"], rel=1e-12)
+    assert per_second_of(mixture())(values["good"]) == pytest.approx(values["goodput_rps"], rel=1e-12)
     assert summary["metrics"]["itl"]["p99"] == pytest.approx(values["itl_p99_s"], rel=1e-12)
 
 
