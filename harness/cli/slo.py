@@ -43,8 +43,8 @@ Values
 Exit codes
   0 good                                       1 --fail-under: too few requests kept the SLO
   2 wrong usage                                4 a run is not valid
-  5 --fail-under: good so far, but a queue was growing, a run was ended early, or the client's
-    own error decides
+  5 --fail-under: good so far, but a queue was growing, a run was ended early, nothing was
+    measured, or the client's own error decides
 """
 
 
@@ -79,13 +79,15 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     """
     from pathlib import Path
 
-    from harness import answers
+    from harness import answers, writable
     from harness.cli import _terminal
     from harness.rescore.answer import answer
     from harness.rescore.reading import sources
     from harness.storage import write_json
 
     _check_form(form)
+    if out is not None:
+        writable.check(out)
     asked = _asked(options)
     for caution in _loose(asked):
         _terminal.note(f"warning: {caution.message}; {caution.remedy}")
@@ -120,16 +122,15 @@ def _asked(options: dict[str, Any]) -> Asked:
     from harness.rescore.groups import check
     from harness.rescore.ranges import numbers
 
-    by = tuple(name for given in options["by"] for name in given.split(","))
-    for name in by:
-        check(name)
+    by = (check(name) for given in options["by"] for name in given.split(","))
+    goals = () if options["goal"] is None else (_share(goal, "--goal") for goal in options["goal"].split(","))
     return Asked(
-        objectives=tuple(objectives.read(given) for given in options["slo"]),
-        goals=() if options["goal"] is None else tuple(_share(g, "--goal") for g in options["goal"].split(",")),
+        objectives=tuple(dict.fromkeys(objectives.read(given) for given in options["slo"])),
+        goals=tuple(dict.fromkeys(goals)),
         conditions=options["conditions"],
         factors=() if options["scale"] is None else tuple(numbers(options["scale"], "--scale")),
         limits_s=() if options["plane"] is None else _limits_s(options["plane"]),
-        by=tuple(name.strip().lower() for name in by),
+        by=tuple(dict.fromkeys(by)),
         profiles=() if options["profile"] is None else tuple(side_by_side.made(options["profile"].split(","))),
         tokens=options["tokens"],
         failed_as_infinite=options["failed_as_infinite"],
@@ -158,15 +159,9 @@ def _limits_s(text: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
 
 def _share(text: str, name: str) -> float:
     """0.9 of '0.9' or '90%'."""
-    from harness.errors import UsageError
+    from harness.config import CHECKS
 
-    try:
-        value = float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
-    except ValueError:
-        value = float("nan")
-    if not 0 < value <= 1:
-        raise UsageError(f"{name} must be a share above 0 and up to 1, such as 0.9 or 90%, got '{text.strip()}'.")
-    return value
+    return float(str(CHECKS["goal"](text.strip(), name)))
 
 
 def _said(info: dict[str, Any]) -> list[str]:
@@ -179,6 +174,6 @@ def _said(info: dict[str, Any]) -> list[str]:
     if code == 1:
         return [f"exit code 1: an objective was kept by fewer than {under:.4g} of the requests, or at a percentile."]
     if code == 5:
-        return [(f"exit code 5: --fail-under {under:.4g} is not decided; a queue grew, a run was ended early, or the "
-                "client's own error is larger than the distance to a bound.")]  # fmt: skip
+        return [(f"exit code 5: --fail-under {under:.4g} is not decided; a queue grew, a run was ended early, nothing "
+                "was measured, or the client's own error is larger than the distance to a bound.")]  # fmt: skip
     return []

@@ -15,6 +15,7 @@ from harness.quantiles import with_failures
 from harness.rescore.curves import curves
 from harness.rescore.scored import groups_part, plane_part, slo_part
 from harness.rescore.side_by_side import side_by_side
+from harness.resolution import undecided
 from harness.slo import restored
 from harness.summary import per_second_of, window_of
 
@@ -129,16 +130,12 @@ def _exit_code(runs: Sequence[dict[str, Any]], asked: Asked) -> int:
     judged = [_judged(slo, asked.fail_under) for run in runs for slo in run["slos"]]
     if BELOW in judged:
         return BELOW
-    growing = any(run["overloaded"] or run["state"] != "finished" for run in runs if run["source"] is None)
+    growing = any(run["overloaded"] or run["state"] != "finished" for run in runs)
     return UNRESOLVED if UNRESOLVED in judged or growing else 0
 
 
 def _judged(slo: dict[str, Any], fail_under: float) -> int:
-    broken = any(b["percentile"] is not None and b["passed"] is False for b in slo["bounds"])
-    told = slo["resolution"]
-    if (
-        told is not None
-        and len({s >= fail_under and k for s, k in zip(told["attainment"], told["kept"], strict=True)}) > 1
-    ):
+    if math.isnan(slo["attainment"]) or undecided(slo, fail_under):  # NaN: of no request
         return UNRESOLVED
-    return BELOW if broken or not slo["attainment"] >= fail_under else 0
+    broken = any(b["percentile"] is not None and b["passed"] is False for b in slo["bounds"])
+    return BELOW if broken or slo["attainment"] < fail_under else 0

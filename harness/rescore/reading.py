@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness import results
+from harness import results, warmup
 from harness.conclude import completed
 from harness.errors import UsageError
 from harness.folder import read_info
@@ -66,11 +66,12 @@ def sources(path: str | os.PathLike[str]) -> Iterator[Source]:
     """
     path = Path(path)
     folder = path.parent if path.name == "run.json" else path
-    ours = [folder] if (folder / "run.json").exists() else results.run_folders(folder)
-    if ours:
-        yield from map(_of_folder, ours)
-    else:
-        yield from map(of_run, results.open(path))
+    if (folder / "run.json").exists():
+        yield _of_folder(folder)
+        return
+    ours = results.run_folders(folder)
+    yield from map(_of_folder, ours)
+    yield from map(of_run, results.foreign_below(folder) if ours else results.open(path))
 
 
 def of_run(run: Run) -> Source:
@@ -173,8 +174,8 @@ def _unreadable(file: Path, error: Exception) -> UsageError:
 
 def _since_s(info: dict[str, Any]) -> float | None:
     """From when requests are measured; None where nothing was cut."""
-    cut = info.get("warmup")
-    return float(cut["at_s"]) if isinstance(cut, dict) and cut.get("requests") else None
+    cut = warmup.restored(info)
+    return cut.at_s if cut.requests else None
 
 
 def _since(table: pa.Table, since_s: float | None) -> pa.Table:

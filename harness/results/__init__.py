@@ -7,6 +7,7 @@ not by the file's name.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from harness.results._folders import run_folders, runs_below
 if TYPE_CHECKING:
     from harness.folder import Run
 
-__all__ = ["is_foreign", "open", "run_folders"]
+__all__ = ["foreign_below", "is_foreign", "open", "run_folders"]
 
 
 def open(path: str | os.PathLike[str]) -> list[Run]:  # noqa: A001  # read as results.open
@@ -32,13 +33,18 @@ def open(path: str | os.PathLike[str]) -> list[Run]:  # noqa: A001  # read as re
     folder = path.parent if path.name == "run.json" else path
     if (folder / "run.json").exists() or not folder.is_dir():
         return [load(folder)]
-    found = [*map(load, runs_below(folder)), *_foreign.below(folder)]
+    found = [*map(load, runs_below(folder)), *foreign_below(folder)]
     if not found:
         raise UsageError(
             f"No run in '{path}': neither it nor a folder below it has a run.json; name what 'bench run --out' or "
             f"'bench sweep --out' wrote, or a file of results of {', '.join(_foreign.tools())}."
         )
     return found
+
+
+def foreign_below(path: str | os.PathLike[str]) -> Iterator[Run]:
+    """The runs that files of other tools below a folder tell of."""
+    return _foreign.below(Path(path))
 
 
 def is_foreign(run: Run) -> bool:

@@ -11,8 +11,8 @@ from reports._clean import clean
 
 Info = Mapping[str, Any]
 
-COLUMNS = 8
-"""Limits of a plane that fit side by side."""
+COLUMNS = 6
+"""Limits of a plane, or rates, that fit side by side."""
 ALONE = {
     "class": "the traffic has one class",
     "turn": "no request has a second turn",
@@ -150,7 +150,10 @@ def plane(run: Info) -> Iterator[Rows]:
     shown = sorted({*range(0, len(across_s), every), len(across_s) - 1})
     heads = [f"{down} \\ {across}", *(_numbers.limit(across_s[j]) for j in shown)]
     rows = [
-        [_numbers.limit(limit), *(_cell(found["goodput_rps"][i][j], found["attainment"][i][j]) for j in shown)]
+        [
+            _numbers.limit(limit),
+            *(_cell(found["goodput_rps"][i][j], found["attainment"][i][j], run["goals"][0]) for j in shown),
+        ]
         for i, limit in enumerate(down_s)
     ]
     left_out = len(across_s) - len(shown)
@@ -158,8 +161,8 @@ def plane(run: Info) -> Iterator[Rows]:
     yield Rows(heads, rows, title="goodput in req/s (attainment) under both bounds", notes=notes)
 
 
-def _cell(goodput: float | None, attainment: float | None) -> str:
-    return f"{rate(goodput)} ({_numbers.share(attainment).removesuffix('%').partition('.')[0]}%)"
+def _cell(goodput: float | None, attainment: float | None, goal: float) -> str:
+    return f"{rate(goodput)} ({_numbers.share(attainment, goal)})"
 
 
 def groups(found: Info) -> Rows:

@@ -108,9 +108,8 @@ def _flow(run: Info) -> str:
 def _remarks(run: Info) -> Iterator[str]:
     """What stands behind the scores in a sentence each."""
     for slo in run["slos"]:
-        binding = slo["binding"]
-        if binding is not None and len(slo["bounds"]) > 1:
-            yield f"{clean(slo['text'])}: {clean(binding)} binds"
+        if slo["binding"] is not None and _differ(slo["bounds"]):
+            yield f"{clean(slo['text'])}: {clean(slo['binding'])} binds"
         yield from _crossings(slo, run["goals"])
         for found in slo["capacities"]:
             yield _capacity(found)
@@ -127,6 +126,11 @@ def _remarks(run: Info) -> Iterator[str]:
                 f"whole, {_numbers.number(found['goodput_tasks_rps'])} tasks/s; a task counts once in "
                 f"{_numbers.number(found['goodput_users_rps'])} good tasks and single requests/s"
             )
+
+
+def _differ(bounds: Sequence[Info]) -> bool:
+    """Whether one bound can bind more than another; where all keep the same share, only failures may have missed."""
+    return any(b["percentile"] is not None for b in bounds[1:]) or len({b["attainment"] for b in bounds}) > 1
 
 
 def _crossings(slo: Info, goals: Sequence[float]) -> Iterator[str]:
@@ -167,10 +171,9 @@ def _warnings(runs: Sequence[Info]) -> Iterator[str]:
     if open_ones:
         yield f"warning: {_numbers.count(open_ones, 'run')} did not finish; what was kept is scored"
     if len(runs) == 1 and runs[0]["measured"]:
-        yield (
-            "one run does not tell how its traffic happened to be drawn: near a goal, repeat it with other seeds "
-            "(bench sweep --seeds 5)"
-        )
+        how = "" if runs[0]["source"] else " (bench sweep --seeds 5)"
+        again = f"near a goal, repeat it with other seeds{how}"
+        yield f"one run does not tell how its traffic happened to be drawn: {again}"
 
 
 def _titled(part: Rows) -> str:

@@ -172,6 +172,51 @@ def test_growing_queues_decide_nothing(stored, capsys):
     assert "grew all through" in capsys.readouterr().out
 
 
+def test_a_growing_queue_of_another_tool_decides_nothing_either(tmp_path, foreign, capsys):
+    """Its file would be called good where a run of ours is not."""
+    n = 200
+    value = json.loads((foreign / "vllm-detailed.json").read_text()) | {
+        "input_lens": [32] * n, "output_lens": [2] * n, "itls": [[0.01]] * n, "errors": [""] * n,
+        "ttfts": [0.1 + 0.05 * i for i in range(n)], "start_times": [0.05 * i for i in range(n)],
+    }  # fmt: skip
+    (tmp_path / "vllm.json").write_text(json.dumps(value))
+
+    assert 5 == main(["slo", str(tmp_path / "vllm.json"), "--slo", "ttft=60", "--fail-under", "90%"])
+    assert "bench sweep" not in capsys.readouterr().out
+
+
+def test_a_run_that_measured_nothing_decides_nothing(stored, capsys):
+    """A script would take a run without a request for one that missed its SLO."""
+    assert 5 == main(["slo", str(stored("empty", [])), "--slo", "ttft=1", "--fail-under", "90%"])
+    assert "no request is left to score" in capsys.readouterr().out
+
+
+def test_nothing_binds_where_only_failures_missed(stored, capsys):
+    """A bound would be blamed that every answer kept."""
+    ok = [RequestRecord(i, i, i, [i + 0.1, i + 0.2], None, 5, 2, 2, "ok") for i in range(8)]
+    failed = RequestRecord(8, 8, 8, [], [], 5, 0, 2, "error", error="no")
+    main(["slo", str(stored("failures", [*ok, failed])), "--slo", "ttft=1,tpot=1"])
+
+    assert " binds" not in capsys.readouterr().out
+
+
+def test_few_requests_of_a_plane_are_not_none(stored, capsys):
+    """1 of 2,001 would look like none."""
+    late = [RequestRecord(i, i, i, [i + (0.1 if i % 2001 == 0 else 2)], None, 5, 1, 1, "ok") for i in range(2001)]
+    main(["slo", str(stored("late", late)), "--plane", "ttft=1,tpot=1"])
+
+    assert "(<0.1%)" in capsys.readouterr().out
+
+
+def test_what_is_named_twice_is_shown_once(mixed, capsys):
+    """A table would have two equal columns."""
+    twice = ["--goal", "90%,0.9", "--by", "time,time", "--slo", "ttft=0.2", "--slo", "ttft=200ms"]
+    _, info = answer(capsys, mixed, *twice)
+    (run,) = info["runs"]
+
+    assert (1, 1, 1) == tuple(len(run[part]) for part in ("goals", "groups", "slos"))
+
+
 def test_an_answer_that_was_kept_is_reported(mixed, tmp_path, capsys):
     """What was computed once would have to be computed again to be shown."""
     from harness import answers
@@ -203,6 +248,8 @@ def test_an_answer_that_was_kept_is_reported(mixed, tmp_path, capsys):
         (["--by", "clas"], "No grouping named 'clas'. Did you mean 'class'?"),
         (["--profile", "vlm"], "No definition profile named 'vlm'. Did you mean 'vllm'?"),
         (["--format", "xml"], "No format named 'xml'."),
+        (["--out", "/nowhere/slo.json"], "'/nowhere/slo.json' cannot be written: there is no folder '/nowhere'."),
+        (["--out", "."], "'.' is a folder; name a file in it."),
         (["--conditions", "apart"], "Invalid value for '--conditions'"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -55,6 +57,14 @@ def test_a_folder_of_runs_gives_each(stored, tmp_path):
         stored(name, 20)
 
     assert ["a/seed-0", "a/seed-1", "b/seed-0"] == [str(s.path.relative_to(tmp_path)) for s in sources(tmp_path)]
+
+
+def test_files_of_other_tools_stand_beside_runs(stored, foreign, tmp_path):
+    """A folder with both would be scored without theirs, and nobody would know."""
+    stored("ours", 20)
+    shutil.copy(foreign / "vllm-detailed.json", tmp_path)
+
+    assert ["ours", "vllm-detailed.json"] == [source.path.name for source in sources(tmp_path)]
 
 
 def test_thin_tables_keep_first_last_and_number(mixture):
