@@ -116,7 +116,7 @@ def _beyond(model: str, hardware: str, gpus: int, batch: int, context: int) -> l
     except UsageError as error:  # the weights alone do not fit
         return [*found, str(error).rstrip(".")]
     if room < batch * context:
-        found.append(f"the KV of {batch} x {context:,} tokens does not fit: there is room for {room:,} tokens")
+        found.append(f"the KV of {batch:,} x {context:,} tokens does not fit: there is room for {room:,} tokens")
     return found
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from reports import _numbers
@@ -16,12 +18,16 @@ _Table = Callable[..., str]
 
 def text(info: Mapping[str, Any]) -> str:
     """The derived SLOs, the published ones, and what to know about them."""
-    return "\n".join(_parts(info, _table.text, clean))
+    return "\n".join(_parts(info, _table.text, _wrapped))
+
+
+def _wrapped(sentence: str) -> str:
+    return "\n".join(textwrap.wrap(clean(sentence, None), _table.WIDTH, subsequent_indent="  "))
 
 
 def markdown(info: Mapping[str, Any]) -> str:
     """The same as markdown."""
-    return "\n".join(_parts(info, _table.markdown, in_markdown))
+    return "\n".join(_parts(info, _table.markdown, partial(in_markdown, limit=None)))
 
 
 def _parts(info: Mapping[str, Any], table: _Table, told: Callable[[str], str]) -> Iterator[str]:
