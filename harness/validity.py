@@ -264,7 +264,7 @@ def _few(ok: int, *, recorded: bool) -> Iterator[Caution]:
     if 0 < ok < MIN_FOR_P99:
         yield Caution(
             "few-requests",
-            f"p99 of {ok} requests is little more than the largest value",
+            f"p99 of {ok} request{'' if ok == 1 else 's'} is little more than the largest value",
             f"{'replay a longer part of a trace' if recorded else 'raise --requests or --duration'} to get "
             f"{MIN_FOR_P99} or more",
             {"requests": ok},
