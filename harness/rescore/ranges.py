@@ -11,7 +11,7 @@ from harness.errors import UsageError
 from harness.sweep.values import values
 
 POINTS = 17
-"""Numbers in a range without a step: with 0.25:4 every fourth root of two."""
+"""Numbers in a range without a step: with 0.25:4 every fourth root of two, to three digits."""
 
 Reader = Callable[[str, str], float]
 
@@ -61,4 +61,7 @@ def _part(part: str, what: str, read: Reader) -> list[float]:
     low, high = (read(end, what) for end in ends)
     if high <= low:
         raise UsageError(f"{what}: a range rises, got '{part}'.")
-    return [float(f"{value:.12g}") for value in np.geomspace(low, high, POINTS)]
+    inner = np.geomspace(low, high, POINTS)[1:-1]
+    short = [float(f"{value:.3g}") for value in inner]  # what is shown is what was asked
+    narrow = len({low, *short, high}) < POINTS
+    return [low, *(inner.tolist() if narrow else short), high]

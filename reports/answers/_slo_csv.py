@@ -63,6 +63,7 @@ def _slo(slo: Info, goals: Sequence[float]) -> Iterator[list[Any]]:
         yield ["goodput_rps", "scale", factor, None, scale["goodput_rps"][i]]
     if slo["tokens"] is not None:
         yield ["token_goodput_tps", "all", None, None, slo["tokens"]["token_goodput_tps"]]
+        yield ["tokens_in_time", "all", None, None, slo["tokens"]["share"]]
 
 
 def _plane(found: Info | None) -> Iterator[list[Any]]:

@@ -74,6 +74,11 @@ def _bound(bound: Info, goals: Sequence[float]) -> list[str]:
     return [f"{name}: {value}, {'kept' if bound['passed'] else 'broken'}", share]
 
 
+def differ(bounds: Sequence[Info]) -> bool:
+    """Whether one bound can bind more than another; where all keep the same share, only failures may have missed."""
+    return any(b["percentile"] is not None for b in bounds[1:]) or len({b["attainment"] for b in bounds}) > 1
+
+
 def overview(runs: Sequence[Info], info: Info) -> Rows:
     """A line per run and objective."""
     goals = runs[0]["goals"]
@@ -81,7 +86,7 @@ def overview(runs: Sequence[Info], info: Info) -> Rows:
     names = _names([run["path"] for run in runs])
     rows = [
         [name, clean(slo["text"], 60), rate(run["rate_rps"] or run["scheduled_rps"]),
-         _numbers.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]), clean(slo["binding"] or "-", 40),
+         _numbers.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]), _binding(slo),
          *("reached" if yes else "missed" for yes in slo[info["conditions"]])]
         for name, run in zip(names, runs, strict=True) for slo in run["slos"]
     ]  # fmt: skip
@@ -93,6 +98,10 @@ def overview(runs: Sequence[Info], info: Info) -> Rows:
     more = len(rows) - LINES
     notes = (f"{more:,} more lines: --format csv or json\n",) if more > 0 else ()
     return Rows(heads, rows[:LINES], 1 if len(one) == 1 else 2, title, notes)
+
+
+def _binding(slo: Info) -> str:
+    return clean(slo["binding"], 40) if slo["binding"] and differ(slo["bounds"]) else "-"
 
 
 def _names(paths: Sequence[str]) -> list[str]:
@@ -119,8 +128,8 @@ def scale(slo: Info) -> Iterator[Rows]:
     yield Rows(heads, rows, title=f"{clean(slo['text'])}, every bound times the scale")
 
 
-def tokens(slo: Info) -> Iterator[Rows]:
-    """Goodput in tokens, per class where there are several."""
+def tokens(slo: Info, untold: int) -> Iterator[Rows]:
+    """Goodput in tokens, per class where there are several; of `untold` failed requests nobody knows what was asked."""
     found = slo["tokens"]
     if found is None:
         return
@@ -136,6 +145,10 @@ def tokens(slo: Info) -> Iterator[Rows]:
         "token k is due at the bound on TTFT + k times that on TPOT; other bounds hold for all tokens of a request",
         "service a:b is a x good prompt tokens + b x good output tokens per second",
         *(() if whole is None else (f"answers that kept everything have {rate(whole)} tokens/s",)),
+        *(
+            ("the file does not tell how many tokens the failed requests were asked for: none are missing",)
+            * bool(untold)
+        ),
     )
     yield Rows(heads, rows, title=f"{clean(slo['text'])}, token by token", notes=notes)
 
@@ -146,8 +159,8 @@ def plane(run: Info) -> Iterator[Rows]:
     if found is None:
         return
     (down, across), (down_s, across_s) = found["metrics"], found["limits_s"]
-    every = -(-len(across_s) // COLUMNS)
-    shown = sorted({*range(0, len(across_s), every), len(across_s) - 1})
+    last = len(across_s) - 1
+    shown = sorted({round(i * last / (COLUMNS - 1)) for i in range(COLUMNS)})
     heads = [f"{down} \\ {across}", *(_numbers.limit(across_s[j]) for j in shown)]
     rows = [
         [
@@ -181,7 +194,8 @@ def groups(found: Info) -> Rows:
         for group in found["groups"]
     ]  # fmt: skip
     alone = len(rows) == 1 and found["by"] in ALONE
-    return Rows(heads, rows, title=f"by {found['by']}", notes=(ALONE[found["by"]],) if alone else ())
+    notes = (ALONE[found["by"]],) if alone else ("goodput: what each group adds to that of the run",)
+    return Rows(heads, rows, title=f"by {found['by']}", notes=notes)
 
 
 def curve_tables(curve: Info) -> Iterator[Rows | str]:
@@ -199,11 +213,14 @@ def curve_tables(curve: Info) -> Iterator[Rows | str]:
     ]  # fmt: skip
     yield Rows(heads, rows, title=f"{clean(curve['slo'])} over the rate{label}", notes=tuple(_crossed(curve)))
     scales = [point for point in curve["points"] if point["scale"] and point["factors"]]
-    if scales and len(scales) <= COLUMNS:
-        heads = ["SLO scale", *(f"{_numbers.number(point['rate_rps'])} req/s" for point in scales)]
-        shares = [[_numbers.share(point["scale"][i]) for point in scales] for i in range(len(scales[0]["factors"]))]
-        rows = [[_numbers.number(f), *row] for f, row in zip(scales[0]["factors"], shares, strict=True)]
-        yield Rows(heads, rows, title=f"{clean(curve['slo'])}, every bound times the scale{label}")
+    for at in range(0, len(scales), COLUMNS):
+        part = scales[at : at + COLUMNS]
+        heads = ["SLO scale", *(f"{_numbers.number(point['rate_rps'])} req/s" for point in part)]
+        rows = [
+            [_numbers.number(factor), *(_numbers.share(point["scale"][i]) for point in part)]
+            for i, factor in enumerate(part[0]["factors"])
+        ]
+        yield Rows(heads, rows, title="" if at else f"{clean(curve['slo'])}, every bound times the scale{label}")
 
 
 def _runs_at(point: Info) -> str:

@@ -11,7 +11,7 @@ from reports._clean import clean, in_markdown
 from reports.answers import _table
 from reports.answers._slo_csv import csv
 from reports.answers._slo_profiles import profiles
-from reports.answers._slo_tables import Rows, curve_tables, groups, overview, plane, scale, scores, tokens
+from reports.answers._slo_tables import Rows, curve_tables, differ, groups, overview, plane, scale, scores, tokens
 
 __all__ = ["csv", "markdown", "text"]
 
@@ -55,9 +55,21 @@ def _parts(info: Info) -> Iterator[str | Rows]:
     else:
         yield f"{len(runs)} runs, {sum(run['measured'] for run in runs):,} measured requests"
         yield overview(runs, info)
+        yield from _left_out(runs, info)
     for curve in info["curves"]:
         yield from curve_tables(curve)
     yield from _warnings(runs)
+
+
+def _left_out(runs: Sequence[Info], info: Info) -> Iterator[str]:
+    """That parts of what was asked are not shown of so many runs."""
+    slos = [slo for run in runs for slo in run["slos"]]
+    scales = not info["curves"] and any(slo["scale"] and slo["scale"]["factors"] for slo in slos)
+    if scales or any(slo["tokens"] for slo in slos) or any(r["plane"] or r["groups"] or r["profiles"] for r in runs):
+        yield (
+            f"scales, planes, groups, tokens and profiles of single runs are shown for up to {APART} runs; "
+            "--format csv and json have those of all"
+        )
 
 
 def _run(run: Info, info: Info) -> Iterator[str | Rows]:
@@ -71,7 +83,7 @@ def _run(run: Info, info: Info) -> Iterator[str | Rows]:
     yield from _remarks(run)
     for slo in run["slos"]:
         yield from scale(slo)
-        yield from tokens(slo)
+        yield from tokens(slo, untold=run["failed"] if run["source"] else 0)
     yield from plane(run)
     yield from (groups(one) for one in run["groups"])
     yield from profiles(run)
@@ -108,7 +120,7 @@ def _flow(run: Info) -> str:
 def _remarks(run: Info) -> Iterator[str]:
     """What stands behind the scores in a sentence each."""
     for slo in run["slos"]:
-        if slo["binding"] is not None and _differ(slo["bounds"]):
+        if slo["binding"] is not None and differ(slo["bounds"]):
             yield f"{clean(slo['text'])}: {clean(slo['binding'])} binds"
         yield from _crossings(slo, run["goals"])
         for found in slo["capacities"]:
@@ -126,11 +138,6 @@ def _remarks(run: Info) -> Iterator[str]:
                 f"whole, {_numbers.number(found['goodput_tasks_rps'])} tasks/s; a task counts once in "
                 f"{_numbers.number(found['goodput_users_rps'])} good tasks and single requests/s"
             )
-
-
-def _differ(bounds: Sequence[Info]) -> bool:
-    """Whether one bound can bind more than another; where all keep the same share, only failures may have missed."""
-    return any(b["percentile"] is not None for b in bounds[1:]) or len({b["attainment"] for b in bounds}) > 1
 
 
 def _crossings(slo: Info, goals: Sequence[float]) -> Iterator[str]:

@@ -208,6 +208,58 @@ def test_few_requests_of_a_plane_are_not_none(stored, capsys):
     assert "(<0.1%)" in capsys.readouterr().out
 
 
+def test_a_plane_without_a_step_fits_and_shows_the_very_bounds_it_has(mixed, capsys):
+    """A reader would see 115 ms where 115.478 ms was asked, or lines that break."""
+    main(["slo", str(mixed), "--plane", "ttft=0.1:1,tpot=0.02:0.2"])
+    shown = capsys.readouterr().out
+    _, info = answer(capsys, mixed, "--plane", "ttft=0.1:1,tpot=1:1.0001")
+    wide, narrow = info["runs"][0]["plane"]["limits_s"]
+
+    assert max(map(len, shown.splitlines())) <= 100
+    assert "11 more columns" in shown
+    assert [0.1, 0.115, 0.133, 0.154] == wide[:4]
+    assert 17 == len(wide) == len(narrow)
+    assert (1, 1.0001) == (narrow[0], narrow[-1])
+
+
+def test_what_is_not_shown_of_many_runs_is_said(stored, tmp_path, capsys):
+    """Groups and planes that were asked for would be missing without a word."""
+    for seed in range(4):
+        stored(f"seed-{seed}", 20)
+    told = "profiles of single runs are shown for up to 3 runs"
+
+    assert 0 == main(["slo", str(tmp_path)])
+    assert told not in capsys.readouterr().out
+    for asked in (
+        ["--by", "time"],
+        ["--tokens"],
+        ["--plane", "ttft=1,tpot=1"],
+        ["--profile", "vllm"],
+        ["--scale", "1"],
+    ):
+        main(["slo", str(tmp_path), *asked])
+        assert told in " ".join(capsys.readouterr().out.split())
+
+
+def test_scales_of_many_rates_stand_in_several_tables(stored, tmp_path, capsys):
+    """A curve of eight rates would have no scales, without a word."""
+    rates = [float(rate) for rate in range(1, 9)]
+    for rate in rates:
+        stored(f"rate={rate}", 20, spec={"rate": rate}, workload={"name": "chatbot", "rate_rps": rate})
+    main(["slo", str(tmp_path), "--scale", "0.5,1"])
+    shown = capsys.readouterr().out
+
+    assert all(f"{rate:.2f} req/s" in shown for rate in rates)
+    assert 2 == shown.count("SLO scale ")
+
+
+def test_failed_requests_of_another_tool_have_no_missing_tokens(foreign, capsys):
+    """All tokens would look in time, although a request broke off and nobody knows how long it was to be."""
+    main(["slo", str(foreign / "vllm-detailed.json"), "--slo", "ttft=9,tpot=9", "--tokens"])
+
+    assert "how many tokens the failed requests were asked for" in " ".join(capsys.readouterr().out.split())
+
+
 def test_what_is_named_twice_is_shown_once(mixed, capsys):
     """A table would have two equal columns."""
     twice = ["--goal", "90%,0.9", "--by", "time,time", "--slo", "ttft=0.2", "--slo", "ttft=200ms"]
