@@ -62,7 +62,7 @@ def compare(
     stops = [each for each in differing if each.field not in settings.allowed]
     cuts_s = [values.cut_s(pair, settings.warmup) for pair in pairs]
     told = [_pair(number, pair, cut_s) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)]
-    found = {} if stops or not pairs else _judged(pairs, cuts_s, settings, told)
+    found = {} if stops or not pairs else _judged(pairs, cuts_s, settings)
     info: dict[str, Any] = {
         "schema": SCHEMA,
         "kind": "compare",
@@ -86,15 +86,15 @@ def compare(
         "notes": list(notes),
         **found,
     }
+    if found and (not all(pair["valid"] for pair in told) or _without_valid_run(info["pairs"])):
+        info["verdict"] = "invalid"
     info["warnings"] = list(cautions.cautions(info, matched))
     info["exit_code"] = EXIT_CODES[info["verdict"]]
     info["text"] = said.sentence(info)
     return info
 
 
-def _judged(
-    pairs: Sequence[Pair], cuts_s: Sequence[float], settings: Settings, told: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+def _judged(pairs: Sequence[Pair], cuts_s: Sequence[float], settings: Settings) -> dict[str, Any]:
     """Rows, verdict and, for simulators, where the runs part."""
     virtual = all(map(refusals.is_virtual, pairs))
     series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
@@ -111,9 +111,8 @@ def _judged(
     judge = verdict.exact if virtual else verdict.paired
     rows = judge(gated, settings.alpha)
     taken = {gate.quantity.name for gate in asked}
-    decided = whole([row["verdict"] for row in rows]) if rows else "inconclusive"
     return {
-        "verdict": decided if all(pair["valid"] for pair in told) else "invalid",
+        "verdict": whole([row["verdict"] for row in rows]) if rows else "inconclusive",
         "gates": rows,
         "shown": verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha),
         "exact": _parted(pairs) if virtual else None,
@@ -182,6 +181,11 @@ def _pair(number: int, pair: Pair, cut_s: float) -> dict[str, Any]:
         "cut_s": cut_s,
         "cached": {"base": values.cached_share(pair.base, cut_s), "head": values.cached_share(pair.head, cut_s)},
     }
+
+
+def _without_valid_run(told: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a pair was tried, and never came out valid."""
+    return not {pair["pair"] for pair in told} <= {pair["pair"] for pair in told if pair["valid"]}
 
 
 def _reasons(source: Source, side: str) -> list[str]:

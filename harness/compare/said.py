@@ -21,7 +21,7 @@ def change(row: Row) -> str:
     if row["change_pct"] is None:
         return "fell to 0" if row["head"] == 0 else "rose from 0" if row["base"] == 0 else "is there on one side only"
     if row.get("endless"):
-        return f"can be measured on one side only in {row['endless']} of {len(row['losses'])} pairs"
+        return f"is 0 or not measured on one side in {row['endless']} of {len(row['losses'])} pairs"
     return f"{'rose' if row['change_pct'] > 0 else 'fell'} by {percent(abs(row['change_pct']))}{unit(row)}"
 
 
@@ -130,14 +130,21 @@ def _refused(info: Mapping[str, Any]) -> str:
 
 
 def _invalid(info: Mapping[str, Any]) -> str:
+    good = {pair["pair"] for pair in info["pairs"] if pair["valid"]}
     bad = [pair for pair in info["pairs"] if not pair["valid"]]
+    bad = [pair for pair in bad if pair["pair"] not in good] or bad
     reason = next(
         (reason for pair in bad for reason in pair.get("reasons") or [pair.get("why")] if reason), "a run is not valid"
     )
     return (
-        f"not valid: {len(bad)} of {len(info['pairs'])} pairs prove nothing ({reason.rstrip('.')}); "
+        f"not valid: {_pairs(bad)} of {_pairs(info['pairs'])} pairs prove nothing ({reason.rstrip('.')}); "
         "repeat them with the same seed."
     )
+
+
+def _pairs(rows: Sequence[Row]) -> int:
+    """How many pairs these attempts are of."""
+    return len({row["pair"] for row in rows})
 
 
 def _firsts(rows: Sequence[Row]) -> list[Row]:

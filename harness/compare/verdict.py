@@ -85,13 +85,15 @@ def _exact_verdict(gate: Gate, series: Series, alpha: float) -> Verdict:
 
 
 def _paired_verdict(series: Series, decision: Decision | None) -> Verdict:
-    """That of the test; too few losses decide nothing, and infinite ones only where no pair says otherwise."""
+    """That of the test; too few losses decide nothing, and infinite ones only where all others say the same."""
     if len(series.losses) + len(series.endless) < min(LEAST_PAIRS, len(series.base)):
         return "inconclusive"
     if not series.endless:
         return "inconclusive" if decision is None else decision.verdict
-    every = series.losses + series.endless
-    return "regressed" if min(every) > 0 else "improved" if max(every) < 0 else "inconclusive"
+    if min(series.endless) != max(series.endless):
+        return "inconclusive"
+    side: Verdict = "regressed" if series.endless[0] > 0 else "improved"
+    return side if decision is None or decision.verdict == side else "inconclusive"
 
 
 def _gate_row(gate: Gate, series: Series, decision: Decision | None, verdict: Verdict) -> dict[str, Any]:

@@ -140,6 +140,20 @@ def test_runs_that_are_not_valid_end_the_comparison(pairs):
     assert "head: late" in info["text"]
 
 
+def test_a_pair_that_could_not_be_made_is_not_passed_over(pairs):
+    """The server dies with the fourth pair, and the JUnit file is green."""
+    made = pairs()[:3]
+    rows = [
+        {"pair": n, "base_run": str(pair.base.path), "head_run": str(pair.head.path), "valid": True}
+        for n, pair in enumerate(made, 1)
+    ]
+    lost = {"pair": 4, "base_run": "x/base", "head_run": "x/head", "valid": False, "why": "head: it broke."}
+    info = answer.compare(Matched(tuple(made)), Settings(), rows=[*rows, lost, {**lost, "repeated": True}])
+
+    assert ("invalid", 4) == (info["verdict"], info["exit_code"])
+    assert "not valid: 1 of 4 pairs prove nothing (head: it broke)" in info["text"]
+
+
 def test_a_killed_run_is_not_valid(pairs):
     """Half a run is faster than a whole one."""
     made = pairs()
@@ -369,7 +383,7 @@ def test_a_seed_that_cannot_be_measured_any_more_is_told_beside_equal_ones(store
     info = compared([Pair(stored(0), stored(0)), Pair(stored(1), whole)])
 
     assert "regressed" == row(info, "tpot")["verdict"]
-    assert "tpot mean can be measured on one side only in 1 of 2 pairs" in info["text"]
+    assert "tpot mean is 0 or not measured on one side in 1 of 2 pairs" in info["text"]
 
 
 def _in_one_piece(table):
