@@ -244,7 +244,25 @@ def read_info(path: Path) -> dict[str, Any]:
         raise UsageError(f"No run in '{path}': its run.json was not written by bench (it names no schema).")
     if info["schema"] > VERSION:
         raise UsageError(f"'{path}' has schema {info['schema']}, this bench reads up to {VERSION}; use a newer bench.")
+    if (broken := _broken(info)) is not None:
+        raise UsageError(f"No run in '{path}': its run.json is damaged at '{broken}'.")
     return info
+
+
+def _broken(info: Mapping[str, Any]) -> str | None:
+    """The first part that is not what every reader takes it to be."""
+    for name in ("spec", "workload", "backend", "slo", "verdict", "summary", "warmup", "schedule"):
+        if not isinstance(info.get(name), dict | None):
+            return name
+    if not isinstance((info.get("workload") or {}).get("rate_rps"), int | float | None):
+        return "rate_rps"
+    try:
+        warmup.restored(info)
+    except (KeyError, TypeError, ValueError):
+        return "warmup"
+    bounds = (info.get("slo") or {}).get("bounds") or []
+    sound = isinstance(bounds, list) and all(isinstance(b, dict) and {"metric", "limit"} <= b.keys() for b in bounds)
+    return None if sound else "slo"
 
 
 def _read_table(path: Path, name: str, schema: pa.Schema | None, *, stream_first: bool) -> pa.Table | None:

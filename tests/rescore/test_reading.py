@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import numpy as np
@@ -11,6 +12,8 @@ from harness import results
 from harness.errors import UsageError
 from harness.metrics._lists import lists
 from harness.rescore import reading
+from harness.rescore.answer import answer
+from harness.rescore.asked import Asked
 from harness.rescore.reading import of_run, sources, thinned
 
 
@@ -86,6 +89,36 @@ def test_what_is_no_run_is_told(tmp_path):
         list(sources(tmp_path / "none"))
     with pytest.raises(UsageError, match="No run in"):
         list(sources(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "named"),
+    [
+        ("verdict", "good", "verdict"),
+        ("spec", [], "spec"),
+        ("workload", {"rate_rps": "x"}, "rate_rps"),
+        ("warmup", {"requests": 3}, "warmup"),
+        ("slo", {"bounds": [{}]}, "slo"),
+        ("slo", {"bounds": 3}, "slo"),
+    ],
+)
+def test_a_damaged_run_json_is_told(stored, part, value, named):
+    """A file that was edited by hand would end in a traceback."""
+    path = stored("damaged", 20)
+    info = json.loads((path / "run.json").read_text())
+    (path / "run.json").write_text(json.dumps({**info, part: value}))
+
+    for opened in (sources, results.open):
+        with pytest.raises(UsageError, match=f"its run.json is damaged at '{named}'"):
+            list(opened(path))
+
+
+def test_a_bound_on_a_metric_that_is_not_there_is_told(stored):
+    """A run with a metric of a plug-in that is no longer installed would end in a traceback."""
+    path = stored("plugin", 20, slo={"bounds": [{"metric": "mine", "limit": 1}]})
+
+    with pytest.raises(UsageError, match="The run was asked to keep a bound on it"):
+        answer(sources(path), Asked())
 
 
 def test_a_broken_file_is_told(stored):
