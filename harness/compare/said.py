@@ -68,14 +68,15 @@ def _changed(info: Mapping[str, Any]) -> str:
     rows = [row for row in info["gates"] if row["verdict"] == info["verdict"]]
     told = [f"{at(row)}{row['label']} {change(row)}{_why(row, info)}" for row in rows[:3]]
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
-    return f"{info['verdict']}: {'; '.join(told)}{more}."
+    alone = "" if info["mode"] == "paired" or any(map(spread, rows)) else " (exact: a simulator has no noise)"
+    return f"{info['verdict']}: {'; '.join(told)}{more}{alone}."
 
 
 def _why(row: Row, info: Mapping[str, Any]) -> str:
     if info["mode"] == "paired":
         told = bounds(row, info["alpha"])
     else:
-        told = spread(row).replace(" .. ", " to ") or "exact: a simulator has no noise"
+        told = spread(row).replace(" .. ", " to ")
     return f" ({told})" if told else ""
 
 
