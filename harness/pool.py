@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Protocol, TypeVar
@@ -66,6 +67,7 @@ class Processes:
         self.workers = workers or cores()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["harness.trial", "harness.slo", "workloads.catalog", "backends.sim"])
+        _start_server()
         self._held, self._lifeline = context.Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
             self.workers, mp_context=context, initializer=_begin, initargs=(self._held,)
@@ -118,6 +120,16 @@ def cores() -> int:
     """Cores that this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _start_server() -> None:
+    """Start what forks the workers, deaf to Ctrl-C from its first line on: its imports would end in a traceback."""
+    resource_tracker.ensure_running()  # the server would start it, which lets Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(lifeline: Connection) -> None:

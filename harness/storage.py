@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -93,7 +94,29 @@ def write_json(path: Path, info: Mapping[str, Any]) -> None:
     part.replace(path)
 
 
-def _lock(file: IO[bytes]) -> None:
+@contextlib.contextmanager
+def locked(folder: Path, kind: str) -> Iterator[None]:
+    """A folder that is this process's own while the body runs; the lock ends with the process, however it ends.
+
+    Raises UsageError where another process has it; `kind` is what that makes, such as 'sweep'.
+    """
+    if os.name != "posix":  # a folder cannot be opened there
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            _lock(handle)
+        except OSError:
+            raise UsageError(
+                f"'{folder}' is being written by another {kind}; wait for it, or name another --out."
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(file: IO[bytes] | int) -> None:
     """Lock an open file for this process; the lock ends with the process, however it ends."""
     try:
         import fcntl  # POSIX only

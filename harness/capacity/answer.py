@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from harness.capacity.trials import Ledger, Tried
 
 
+INTERRUPTED = "the search was interrupted; with the same --out the same command goes on."
 MOST_NEEDED = 1000
 """Seeds beyond which more of them are no advice."""
 
@@ -30,6 +32,8 @@ def answer(
     """The whole answer; no number in it is infinite or NaN."""
     from harness.capacity.store import asked_of
 
+    if interrupted:
+        found = [(goal, one if one.resolved else replace(one, why=INTERRUPTED)) for goal, one in found]
     gpus = setup.planned.backend.describe().get("gpus")
     shown = _shown(found)
     answers = [_answer(setup, goal, one, gpus) for goal, one in found]
@@ -111,7 +115,7 @@ def _at(rate_rps: float, found: Found) -> dict[str, Any]:
 
 def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     """What it would take to decide what is open, after the words 'it would take'."""
-    if found.resolved or found.estimate is None:
+    if found.resolved or found.estimate is None or found.why == INTERRUPTED:
         return None
     tolerance = setup.settings.tolerance_of(setup.clock)
     seeds = len(found.estimate.knees)

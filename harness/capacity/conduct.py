@@ -18,10 +18,11 @@ from harness.capacity.search import Aim, Found, Trials, Wanted, search
 from harness.capacity.settings import Settings, requests_of
 from harness.capacity.traffic import Traffic, adjustable
 from harness.capacity.trials import Key, Ledger, Task, Tried, simulated
-from harness.errors import UsageError
+from harness.errors import Interrupted, UsageError
 from harness.folder import new_folder
 from harness.plan import Plan, plan
 from harness.run import RUNS, default_folder
+from harness.warmup import check_leaves
 
 if TYPE_CHECKING:
     from harness.api import Slo
@@ -113,6 +114,8 @@ def set_up(spec: RunSpec, settings: Settings) -> Setup:
     objective = under(settings.definition, first.slo)
     if not objective.bounds:
         raise UsageError("A capacity needs an SLO to keep; give one, such as --slo ttft=0.25,tpot=0.1.")
+    if (spec.warmup or "").isdecimal() and not recorded:
+        check_leaves(spec.warmup, plan(replace(spec, requests=requests)).schedule)
     spec = replace(spec, requests=None if recorded else requests)
     return Setup(spec, settings, first, own_rps, requests, recorded, objective, settings.adjust and adjustable(spec))
 
@@ -125,15 +128,19 @@ def conduct(
     workers: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Search every goal and give what capacity.json holds. Ctrl-C ends it with what there is by then."""
+    """Search every goal and give what capacity.json holds. Ctrl-C ends it with what there is by then.
+
+    Raises BackendError and NotValid for a trial that proves nothing, Interrupted where no trial was over.
+    """
     budget = Budget(setup.settings.budget_s)
-    store.begin(setup)
-    with pool.of(workers if setup.planned.virtual else 1) as processes:
+    with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:
         make = make or (Simulates(processes) if setup.planned.virtual else Runs(_folder(store), tell))
         desk = _Desk(setup, store.ledger, make, budget, tell)
         found = [(goal, _searched(setup, goal, desk)) for goal in setup.settings.goals]
-    info = answer(setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted)
-    store.finish(info)
+        if budget.interrupted and not len(store.ledger):
+            raise Interrupted("interrupted before the first trial was over; the same command starts again.")
+        info = answer(setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted)
+        store.finish(info)
     return info
 
 
@@ -150,9 +157,16 @@ class Simulates:
 
 def _searched(setup: Setup, goal: float, desk: _Desk) -> Found:
     traffic = Traffic(setup.spec, setup.own_rps, setup.requests)
-    measure = Adjusted(traffic) if setup.adjusted else AsFound()
     known = [tried for tried in desk.given.values() if tried.key.goal is None]
-    return _driven(search(setup.aim(goal), measure, known), desk)
+
+    def begun() -> Trials:
+        return search(setup.aim(goal), Adjusted(traffic) if setup.adjusted else AsFound(), known)
+
+    try:
+        return _driven(begun(), desk)
+    except KeyboardInterrupt:  # between two trials: over again with those that are there
+        desk.budget.interrupted = True
+        return _driven(begun(), desk)
 
 
 def _driven(wanted_next: Trials, desk: _Desk) -> Found:

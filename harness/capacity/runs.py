@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.capacity.trials import Task, Tried, Watch, concluded
 from harness.errors import BackendError, NotValid
+from harness.failures import failures
 
 if TYPE_CHECKING:
     from harness.capacity.trials import Key
@@ -44,6 +45,8 @@ class Runs:
                 raise BackendError(result.outcome.error)
             if result.outcome.ended != "finished" and early is None:
                 raise KeyboardInterrupt
+            if (said := _fault(task, result)) is not None:
+                raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {said}")
             if early is not None or result.run.info["verdict"]["valid"]:
                 return concluded(task, result.run.requests, early, begun_s)
             if number == 0:
@@ -64,6 +67,18 @@ class Runs:
             say=self._say,
             watch=None if watch is None else watch.take,
         )
+
+
+def _fault(task: Task, result: Result) -> str | None:
+    """The sentence on a backend that failed, not on one that has too much to do: then a search would find no capacity.
+
+    A probe may lie far above the capacity, where requests that wait too long are what load does.
+    """
+    probe = task.key.goal is not None
+    overloaded = probe or bool(result.run.info["verdict"]["overloaded"])
+    told = failures(result.run.requests, overloaded=overloaded, at_most=task.spec.max_failed)
+    few = told["requests"] <= told["at_most"] * task.key.planned  # of a probe that was ended only some are there
+    return None if few else str(told["said"])
 
 
 def _name(key: Key) -> str:

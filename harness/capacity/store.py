@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.capacity.trials import Ledger
 from harness.errors import UsageError
 from harness.host import versions
-from harness.storage import write_json
+from harness.storage import locked, write_json
 
 if TYPE_CHECKING:
     from harness.capacity.conduct import Setup
@@ -24,24 +25,30 @@ class Store:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        self._asked: Mapping[str, Any] | None = None
         if path is not None:
-            self._asked = _read(path)
-        self.ledger = Ledger(None if path is None else path / TABLE)
+            _read(path)
+        self.ledger = Ledger()
 
     def __repr__(self) -> str:
         return f"<Store {self.path or 'in memory'} {self.ledger!r}>"
 
-    def begin(self, setup: Setup) -> None:
-        """Write down what is searched. Raises UsageError for a folder that holds another search."""
+    @contextmanager
+    def opened(self, setup: Setup) -> Iterator[None]:
+        """Write down what is searched, and keep other processes out of the folder while the body runs.
+
+        Raises UsageError for a folder that holds another search, or one that goes on.
+        """
+        if self.path is None:
+            yield
+            return
         asked = asked_of(setup)
-        if self._asked is not None:
-            _check_same(self._asked, asked, self.path)
-        elif len(self.ledger):
-            raise UsageError(f"'{self.path}' holds trials of an unknown search; name an empty folder.")
-        if self.path is not None:
-            _make(self.path)
+        _make(self.path)
+        with locked(self.path, "search"):
+            if (before := _read(self.path)) is not None:
+                _check_same(before, asked, self.path)
+            self.ledger = Ledger(self.path / TABLE)
             write_json(self.path / ANSWER, {**asked, "state": "running"})
+            yield
 
     def finish(self, info: Mapping[str, Any]) -> None:
         """Write the answer down."""
@@ -64,15 +71,16 @@ def asked_of(setup: Setup) -> dict[str, Any]:
     }
 
 
-def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path | None) -> None:
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
     """Trials are only those of one system under one traffic; goals, tolerance and budget may change."""
-    old, new = dict(before.get("spec") or {}), dict(now["spec"])
-    for option in sorted({*old, *new}):
-        if option != "goal" and old.get(option) != new.get(option):
-            raise UsageError(
-                f"'{path}' holds a search with {option} {_said(old.get(option))}, not {_said(new.get(option))}; "
-                "name another --out, or give the same options to go on."
-            )
+    for group, prefix in (("spec", "--"), ("versions", "the version of ")):
+        old, new = dict(before.get(group) or {}), dict(now[group])
+        for name in sorted({*old, *new} - {"goal"}):
+            if old.get(name) != new.get(name):
+                raise UsageError(
+                    f"'{path}' holds a search with {prefix}{name} {_said(old.get(name))}, not {_said(new.get(name))}; "
+                    "name another --out, or repeat that command to go on."
+                )
     if before.get("definition") != now["definition"]:
         raise UsageError(
             f"'{path}' holds a search by the definition '{before.get('definition')}', not '{now['definition']}'; "
@@ -92,7 +100,7 @@ def _read(path: Path) -> Mapping[str, Any] | None:
         raise UsageError(f"'{path}' is a file; --out names a folder.")
     file = path / ANSWER
     if not file.exists():
-        others = sorted(p.name for p in path.iterdir())
+        others = sorted({p.name for p in path.iterdir()} - {f"{ANSWER}.part"})  # a kill in the first write leaves it
         if others:
             raise UsageError(f"'{path}' holds '{others[0]}', which is no part of a search; name an empty folder.")
         return None

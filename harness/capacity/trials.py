@@ -116,7 +116,12 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     probe = task.key.goal is not None
     found = shares(table if probe else measured, task.slo)
     early = passed is not None
-    grown = not early and overload(table) is not None
+    if not (probe or len(measured)):
+        raise UsageError(
+            f"--warmup {cut.rule} leaves nothing to measure of {len(table):,} requests at {task.key.rate_rps:g} req/s; "
+            "cut less, or send more (--requests)."
+        )
+    grown = not early and overload(table, after_s=0.0 if probe else cut.at_s) is not None
     if probe and passed is None:
         passed = kept_all(found, task.wanted) and not grown
     end_s = _end_s(table)

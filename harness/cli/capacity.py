@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
 from harness.cli._run_options import SECTIONS, given, run_options
@@ -36,6 +34,7 @@ Exit codes
   3 the backend failed
   4 a trial is not valid
   5 not decided: the interval is wider than --tolerance, or holds --at
+  130 interrupted before the first trial was over
 
 A capacity is the highest rate at which the mean attainment of all traffic of this kind reaches the goal. Trials are
 runs of other seeds; the interval tells how far another set of seeds would be off (95%).
@@ -92,6 +91,7 @@ def command(
     First probes bracket it, each ended as soon as its side is certain; then whole trials of ever more seeds at the
     best guess narrow the interval until it is as small as asked. Simulated trials run several at a time.
     """
+    from harness import answers
     from harness import config as configuration
     from harness.capacity.conduct import conduct, folder_of, set_up
     from harness.capacity.settings import settings
@@ -110,14 +110,5 @@ def command(
     if store.path is not None and not quiet:
         _terminal.note(f"every trial is kept in '{store.path}'; the same command with --out '{store.path}' goes on")
     info = conduct(setup, store, workers=count, tell=_terminal.nothing if quiet else _terminal.note)
-    _terminal.say(_shown(form, info))
+    _terminal.say(answers.render(info, form).rstrip("\n"))
     return int(info["exit_code"])
-
-
-def _shown(form: str, info: dict[str, object]) -> str:
-    if form == "json":
-        import json
-
-        return json.dumps(info, indent=2)
-    answers = importlib.import_module("reports.answers.capacity")  # harness may not import reports statically
-    return str(getattr(answers, form)(info)).rstrip("\n")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
-from harness.storage import write_json
+from harness.storage import locked, write_json
 
 FILE = "sweep.json"
 OURS = {FILE, f"{FILE}.part", "sweep.csv", "sweep.md", "points", "report.html"}
@@ -36,7 +35,7 @@ def opened(out: Path, stored: Mapping[str, Any], planned: int) -> Iterator[None]
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"'{out}' cannot be made: {error.strerror}.") from None
-    with _locked(out):
+    with locked(out, "sweep"):
         if (out / FILE).exists():
             _check_same(out, _read(out / FILE), stored)
         write_json(out / FILE, {**stored, **RUNNING, "runs": {"planned": planned, "done": 0}})
@@ -94,23 +93,3 @@ def _other(out: Path, what: str, before: object, now: object) -> UsageError:
         f"'{out}' holds another sweep: {what} was {said[0]} there and is {said[1]} now; "
         "repeat that command to go on with it, or name another --out."
     )
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """The folder is this process's own; the lock ends with the process, however it ends."""
-    try:
-        import fcntl  # POSIX only
-    except ImportError:
-        yield
-        return
-    handle = os.open(out, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(handle)
-        raise UsageError(f"'{out}' is being written by another sweep; wait for it, or name another --out.") from None
-    try:
-        yield
-    finally:
-        os.close(handle)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
+from reports import _numbers
 from reports._clean import clean
 from reports.answers import _table
 
@@ -64,12 +65,19 @@ def _headline(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
         return f"{start}: 0 req/s, the goal is not reachable at any rate"
     if one["capacity_rps"] is None:
         return f"{start}: not found"
-    rate = f"{start}: {one['capacity_rps']:.4g} req/s"
     if one["low_rps"] is None:
+        rate = f"{start}: {_numbers.number(one['capacity_rps'])} req/s"
         return rate + ("" if info["one_traffic"] else " (no interval)") + _unresolved(one)
-    digits = max(0, 3 - math.floor(math.log10(one["low_rps"])))
-    interval = f"{one['low_rps']:.{digits}f} .. {one['high_rps']:.{digits}f}, +-{100 * one['half_width']:.1f}%"
-    return f"{rate} ({_share(info['confidence'])} interval {interval})" + _unresolved(one)
+    rate, low, high = _alike(one["capacity_rps"], one["low_rps"], one["high_rps"])
+    interval = f"{low} .. {high}, +-{100 * one['half_width']:.1f}%"
+    return f"{start}: {rate} req/s ({_share(info['confidence'])} interval {interval})" + _unresolved(one)
+
+
+def _alike(rate_rps: float, low_rps: float, high_rps: float) -> Iterator[str]:
+    """A rate and its interval, down to the second digit of what is not known of it."""
+    half = (high_rps - low_rps) / 2
+    digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 3
+    return (f"{value:,.{digits}f}" for value in (rate_rps, low_rps, high_rps))
 
 
 def _unresolved(one: Mapping[str, Any]) -> str:
@@ -82,7 +90,7 @@ def _sentences(info: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[str]
     if one["binding"]:
         yield f"{clean(one['binding'])} binds: it is the first that gives way as the rate grows."
     if one["per_gpu_rps"] is not None and (info["gpus"] or 0) > 1:
-        yield f"{one['per_gpu_rps']:.4g} req/s per GPU ({info['gpus']} GPUs)."
+        yield f"{_numbers.number(one['per_gpu_rps'])} req/s per GPU ({info['gpus']} GPUs)."
     if one["why"]:
         yield f"{'Unresolved: ' if one['state'] == 'unresolved' else ''}{clean(one['why'], None)}"
     if one["needs"]:
@@ -118,8 +126,8 @@ def _bound_rows(one: Mapping[str, Any]) -> Sequence[Sequence[str]]:
         (
             clean(bound["text"]),
             _share(bound["goal"]),
-            "higher than tried" if bound["capacity_rps"] is None else f"{bound['capacity_rps']:.4g}",
-            "" if bound["attainment"] is None else f"{bound['attainment']:.1%}",
+            "higher than tried" if bound["capacity_rps"] is None else _numbers.number(bound["capacity_rps"]),
+            _numbers.share(bound["attainment"]),
         )
         for bound in one["bounds"]
     ]
@@ -136,9 +144,7 @@ def _curve_rows(info: Mapping[str, Any]) -> Sequence[Sequence[str]]:
         (
             f"{p['rate_rps']:g}",
             str(p["seeds"]),
-            f"{p['attainment']:.1%}",
-            f"{p['least']:.1%}",
-            f"{p['most']:.1%}",
+            *(_numbers.share(p[name]) for name in ("attainment", "least", "most")),
             f"in {p['overloaded']}" if p["overloaded"] else "",
         )
         for p in info["curve"]
@@ -147,7 +153,8 @@ def _curve_rows(info: Mapping[str, Any]) -> Sequence[Sequence[str]]:
 
 def _cost(info: Mapping[str, Any]) -> str:
     cost = info["cost"]
-    told = f"cost: {cost['requests']:,} requests in {cost['trials']} trials and {cost['probes']} probes"
+    trials, probes = (_numbers.count(cost[f"{name}s"], name) for name in ("trial", "probe"))
+    told = f"cost: {_numbers.count(cost['requests'], 'request')} in {trials} and {probes}"
     sending = "" if info["clock"] == "virtual" else f", {_time(cost['system_s'])} of traffic"
     return f"{told}{sending}; {_time(cost['wall_s'])} of waiting."
 

@@ -45,7 +45,6 @@ def test_json_is_the_stored_answer_and_the_same_command_goes_on(bench, tmp_path)
     second = json.loads(again)
 
     assert code == again_code == first["exit_code"]
-    assert first == json.loads(out)
     assert first["answers"] == second["answers"] == json.loads((tmp_path / "cap/capacity.json").read_text())["answers"]
     assert first["cost"]["requests"] == second["cost"]["requests"]
     assert len(knees(first, 0.8)) == first["answers"][0]["seeds"]
@@ -86,7 +85,7 @@ def test_another_search_in_the_same_folder_is_refused(bench, tmp_path):
     code, _, err = bench(*QUICK, "--goal", "80%", "--slo", "ttft=1", "--out", tmp_path / "cap")
 
     assert code == 2
-    assert "holds a search with slo" in err
+    assert "holds a search with --slo" in err
 
 
 def test_one_rate_is_answered_by_the_exit_code(bench):
@@ -133,6 +132,7 @@ def test_markdown_holds_the_same_rate(bench):
         (["--format", "html"], "Known: json, markdown, text"),
         (["--definition", "sarathi"], "needs a bound on a percentile of itl"),
         (["--arrivals", "closed:users=4"], "has no rate to change"),
+        (["--requests", "300", "--warmup", "300"], "leaves nothing of the 300 requests"),
     ],
 )
 def test_wrong_input_is_one_sentence(bench, arguments, said):

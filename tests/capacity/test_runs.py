@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+
+import pytest
 
 from harness.capacity.conditions import conditions
 from harness.capacity.runs import Runs
 from harness.capacity.trials import Key, Task
 from harness.cli import main
 from harness.config import RunSpec
+from harness.errors import BackendError
 from harness.folder import load
 from harness.load import own_rate
 from harness.slo import parse
@@ -51,3 +55,22 @@ def test_a_server_that_never_gives_way_is_unresolved(tmp_path, capsys):
     assert code == 5
     assert "give a larger --requests" in info["answers"][0]["why"]
     assert info["cost"]["probes"] < 8
+
+
+@pytest.mark.parametrize("goal", [None, 0.9])
+def test_a_server_that_fails_has_no_capacity(tmp_path, goal):
+    """Errors of a broken server would be told as a capacity of 0, with exit code 1."""
+    task = _task(5.0, goal, 60)
+    broken = replace(task, spec=replace(SPEC, backend=f"{NULL},fail_share=0.3"))
+
+    with pytest.raises(BackendError, match="for another reason than load"):
+        list(Runs(tmp_path, lambda _: None)([broken]))
+
+
+def test_failures_that_are_allowed_are_misses(tmp_path):
+    """Who knows of the errors and allows them could not go on."""
+    task = _task(5.0, None, 60)
+    broken = replace(task, spec=replace(SPEC, backend=f"{NULL},fail_share=0.3", max_failed=0.5))
+    (tried,) = Runs(tmp_path, lambda _: None)([broken])
+
+    assert tried.shares[0].met < tried.shares[0].of == 60

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,16 @@ def test_worker_that_is_killed_is_told() -> None:
     """A worker that ran out of memory would leave the command waiting for ever."""
     with pytest.raises(BackendError, match="fewer --workers"), pool.Processes(2) as made:
         list(made.map(killed, [1]))
+
+
+def test_server_of_the_workers_is_deaf_to_ctrl_c() -> None:
+    """Ctrl-C in the first second would print the traceback of a process that the user never started."""
+    with pool.Processes(2):
+        server = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]  # there is no other way to it
+        status = Path(f"/proc/{server}/status").read_text()
+
+    blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
+    assert int(blocked.split()[1], 16) & 1 << signal.SIGINT - 1
 
 
 def interrupted(file: Path) -> None:

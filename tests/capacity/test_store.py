@@ -1,0 +1,110 @@
+"""The folder of a search: it belongs to one search at a time, made by one bench."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from harness.capacity import conduct as module
+from harness.capacity.conduct import conduct, set_up
+from harness.capacity.settings import Settings
+from harness.capacity.store import ANSWER, Store
+from harness.capacity.trials import simulated
+from harness.config import RunSpec
+from harness.errors import Interrupted, UsageError
+
+
+@pytest.fixture(scope="module")
+def setup():
+    """A search of small trials."""
+    spec = RunSpec(workload="chatbot", backend="sim", latency="abc:distserve", policy="vllm-v0", requests=300)
+    return set_up(spec, Settings(goals=(0.8,), tolerance=0.2, adjust=False))
+
+
+@pytest.fixture
+def interrupted_after():
+    """`interrupted_after(n)`: makes n trials, then Ctrl-C is pressed."""
+
+    def factory(number):
+        made = []
+
+        def make(tasks):
+            for task in tasks:
+                if len(made) >= number:
+                    raise KeyboardInterrupt
+                made.append(task)
+                yield simulated(task)
+
+        return make
+
+    return factory
+
+
+def test_two_searches_do_not_share_a_folder(setup, tmp_path):
+    """Each would write its trials over those of the other."""
+    fcntl = pytest.importorskip("fcntl")
+    handle = os.open(tmp_path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+
+    with pytest.raises(UsageError, match="is being written by another search"):
+        conduct(setup, Store(tmp_path))
+    os.close(handle)
+
+
+def test_trials_of_another_version_are_refused(setup, tmp_path):
+    """A capacity would be half of one simulator and half of another."""
+    with Store(tmp_path).opened(setup):
+        pass
+    info = json.loads((tmp_path / ANSWER).read_text())
+    info["versions"]["numpy"] = "1.0"
+    (tmp_path / ANSWER).write_text(json.dumps(info))
+
+    with pytest.raises(UsageError, match=r"the version of numpy '1\.0'"), Store(tmp_path).opened(setup):
+        pass
+
+
+def test_kill_in_the_first_write_leaves_a_folder_that_can_be_used(setup, tmp_path):
+    """The same command would be refused for a file that it wrote itself."""
+    (tmp_path / f"{ANSWER}.part").write_text("{")
+
+    with Store(tmp_path).opened(setup):
+        assert "running" == json.loads((tmp_path / ANSWER).read_text())["state"]
+
+
+def test_ctrl_c_is_not_called_a_spent_budget(setup, interrupted_after):
+    """Who pressed Ctrl-C would look for a limit that was never set."""
+    info = conduct(setup, Store(None), make=interrupted_after(9), workers=1)
+
+    assert ("interrupted", 5) == (info["state"], info["exit_code"])
+    assert "the search was interrupted" in info["answers"][0]["why"]
+    assert info["answers"][0]["needs"] is None
+
+
+def test_ctrl_c_between_trials_keeps_them(setup, monkeypatch):
+    """Minutes of trials would be lost to a key that was pressed while the next ones were chosen."""
+    whole, begun = module.search, []
+
+    def search(*arguments):
+        begun.append(arguments)
+        going, made = whole(*arguments), None
+        for turn in range(1000):
+            if (len(begun), turn) == (1, 4):
+                raise KeyboardInterrupt
+            try:
+                made = yield going.send(made)
+            except StopIteration as end:
+                return end.value
+
+    monkeypatch.setattr(module, "search", search)
+    info = conduct(setup, Store(None), workers=1)
+
+    assert ("interrupted", 4) == (info["state"], info["cost"]["trials"] + info["cost"]["probes"])
+    assert "the search was interrupted" in info["answers"][0]["why"]
+
+
+def test_ctrl_c_before_the_first_trial_has_no_answer(setup, interrupted_after):
+    """An answer without a trial would stand in the folder."""
+    with pytest.raises(Interrupted, match="before the first trial"):
+        conduct(setup, Store(None), make=interrupted_after(0), workers=1)
