@@ -66,6 +66,8 @@ def checked(options: Mapping[str, Any]) -> Files:
         if not equals or not path:
             raise UsageError(f"--export '{text}': write FORM=FILE, such as bencher=bench.json.")
         forms.append((no_other(form, FORMS), path))
+    if sum(path == "-" for _, path in forms) > 1:
+        raise UsageError("Two forms cannot both go to standard output; write - once, and a file for the other.")
     for _, path in forms:
         if path != "-" and not Path(path).absolute().parent.is_dir():
             raise UsageError(f"'{path}' cannot be written: there is no folder '{Path(path).parent}'.")

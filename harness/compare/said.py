@@ -73,10 +73,7 @@ def _changed(info: Mapping[str, Any]) -> str:
 
 
 def _why(row: Row, info: Mapping[str, Any]) -> str:
-    if info["mode"] == "paired":
-        told = bounds(row, info["alpha"])
-    else:
-        told = spread(row).replace(" .. ", " to ")
+    told = bounds(row, info["alpha"]) if info["mode"] == "paired" else spread(row).replace(" .. ", " to ")
     return f" ({told})" if told else ""
 
 

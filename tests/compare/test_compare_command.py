@@ -133,6 +133,7 @@ def test_a_stored_answer_is_a_report(runs, told, tmp_path, capsys):
         (["{base}", "{base}", "--export", "bencher"], 2, "FORM=FILE"),
         (["{base}", "{base}", "--export", "bench=x"], 2, "Did you mean 'bencher'"),
         (["{base}", "{base}", "--json", "/no/such/folder/x"], 2, "no folder"),
+        (["{base}", "{base}", "--json", "-", "--markdown", "-"], 2, "write - once"),
         (["{base}", "{base}", "--format", "pdf"], 2, "No form named 'pdf'"),
         (["{base}", "{base}", "--rate", "3"], 2, "for runs that are made"),
         (["{base}", "{base}", "--slo", "ttfd=1"], 2, "Did you mean 'ttft'"),
