@@ -1,4 +1,4 @@
-"""How long it takes to score a stored run of a million requests again, under 100 SLO pairs and in other ways.
+"""How long it takes and how much memory to score a run of a million requests again, under 100 SLO pairs and otherwise.
 
 The run is simulated first (about two minutes and 0.5 GB) unless --run names one. Each line is a process of its own,
 imports included, as `bench slo` is; the last lines check that plane and single scores agree.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
+import os
 import subprocess
 import sys
 import tempfile
@@ -41,14 +41,15 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "harness", *arguments], check=True, capture_output=True, text=True)
 
 
-def measure(*arguments: str) -> tuple[float, float, str]:
-    """Wall seconds, CPU seconds and the output of one command."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    start_s = time.perf_counter()
-    out = bench(*arguments).stdout
-    wall_s = time.perf_counter() - start_s
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, out
+def measure(*arguments: str) -> tuple[float, float, float]:
+    """Wall seconds, CPU seconds and peak memory in MB of one command."""
+    command, start_s = [sys.executable, "-m", "harness", *arguments], time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
+    return time.perf_counter() - start_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
 
 
 def agree(run: str) -> bool:
@@ -74,12 +75,10 @@ def main() -> None:
             )
         size_mb = (Path(run) / "requests.parquet").stat().st_size / 1e6
         print(f"{run}: requests.parquet of {size_mb:.0f} MB")
-        print(f"{'way':<22}{'wall s':>8}{'CPU s':>8}")
+        print(f"{'way':<22}{'wall s':>8}{'CPU s':>8}{'peak MB':>9}")
         for way in given.ways or WAYS:
-            wall_s, cpu_s, _ = measure("slo", run, *WAYS[way], "--format", "json")
-            print(f"{way:<22}{wall_s:>8.2f}{cpu_s:>8.2f}", flush=True)
-        peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-        print(f"largest process: {peak_mb:,.0f} MB")
+            wall_s, cpu_s, peak_mb = measure("slo", run, *WAYS[way], "--format", "json")
+            print(f"{way:<22}{wall_s:>8.2f}{cpu_s:>8.2f}{peak_mb:>9,.0f}", flush=True)
         print(f"plane and single scores agree: {'yes' if agree(run) else 'NO'}")
 
 
