@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from harness import cautions_client, fidelity, server_view, slo, warmup
 from harness.api import Caution
@@ -31,45 +31,19 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     The summary is of the requests after the warm-up, the verdict of all. `declared` is what the arrivals promised, None
     where the workload is gone. `outcome` is None for a run that was killed: then it counts as interrupted.
     """
-    spec = run.info.get("spec") or {}
-    cut = warmup.find(run.requests, spec.get("warmup"))
-    run = dataclasses.replace(run, info={**run.info, "warmup": dataclasses.asdict(cut)})
-    measured = warmup.kept(run.requests, cut)
+    cut = warmup.find(run.requests, part(run.info, "spec").get("warmup"))
+    measured, began = warmup.kept(run.requests, cut), {"warmup": dataclasses.asdict(cut)}
+    run = dataclasses.replace(run, info={**run.info, **began})
     remote = _remote(run, measured, objective)
     run = dataclasses.replace(run, info={**run.info, **remote})
-    workload = run.info.get("workload") or {}
-    recorded = bool(workload.get("recorded"))
-    law = declared or Law(workload.get("arrivals_rps") or workload.get("rate_rps"), known=False)
-    sent = {} if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
-    interrupted = outcome is None or outcome.ended != "finished"
-    clock: Literal["wall", "virtual"] = "virtual" if run.info.get("clock") == "virtual" else "wall"
-    verdict = judge(
-        run.requests,
-        run.schedule,
-        clock=clock,
-        interrupted=interrupted,
-        recorded=recorded,
-        closed=is_closed(workload),
-        window_s=spec.get("duration"),
-        as_asked=run.http is None,
-        cut=cut,
-    )
-    gone = [] if outcome is None or outcome.error is None else [Caution("backend", _failed(outcome.error))]
-    reasons = [*gone, *verdict.reasons, *cautions_client.reasons(run, objective), *fidelity.reasons(sent)]
-    told = [
-        *cautions(run, objective, outcome),
-        *cautions_client.cautions(run, objective, sent),
-        *fidelity.cautions(sent),
-    ]
-    failed = failures(run.requests, overloaded=verdict.overloaded, at_most=spec.get("max-failed"))
-    told += [Caution("max-failed", str(failed["said"]))] if failed["exceeded"] else []
-    verdict = Verdict(not reasons, reasons, [*told, *verdict.warnings])
+    sent = _sent(run, declared)
+    verdict, failed = _judged(run, objective, outcome, sent, cut)
     summary = summarize(measured, objective, start_s=cut.at_s)
     vllm = summary.pop("vllm")
     return {
         **vllm,
         **remote,
-        "warmup": dataclasses.asdict(cut),
+        **began,
         "summary": summary,
         "within": within(measured, objective, overloaded=verdict.overloaded, valid=verdict.valid),
         "failures": failed,
@@ -85,6 +59,42 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         },
         "outcome": None if outcome is None else dataclasses.asdict(outcome),
     }
+
+
+def _sent(run: Run, declared: Law | None) -> dict[str, Any]:
+    """How faithfully the schedule was sent; nothing where none is stored."""
+    workload = part(run.info, "workload")
+    law = declared or Law(workload.get("arrivals_rps") or workload.get("rate_rps"), known=False)
+    return {} if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
+
+
+def _judged(
+    run: Run, objective: Slo, outcome: Outcome | None, sent: dict[str, Any], cut: warmup.Cut
+) -> tuple[Verdict, dict[str, Any]]:
+    """The verdict with all that speaks against the run, and the requests that failed by the fault of the backend."""
+    spec, workload = part(run.info, "spec"), part(run.info, "workload")
+    found = judge(
+        run.requests,
+        run.schedule,
+        clock="virtual" if run.info.get("clock") == "virtual" else "wall",
+        interrupted=outcome is None or outcome.ended != "finished",
+        recorded=bool(workload.get("recorded")),
+        closed=is_closed(workload),
+        window_s=spec.get("duration"),
+        as_asked=run.http is None,
+        cut=cut,
+    )
+    failed = failures(run.requests, overloaded=found.overloaded, at_most=spec.get("max-failed"))
+    gone = [] if outcome is None or outcome.error is None else [Caution("backend", _failed(outcome.error))]
+    reasons = [*gone, *found.reasons, *cautions_client.reasons(run, objective), *fidelity.reasons(sent)]
+    warnings = [
+        *cautions(run, objective, outcome),
+        *cautions_client.cautions(run, objective, sent),
+        *fidelity.cautions(sent),
+        *([Caution("max-failed", str(failed["said"]))] if failed["exceeded"] else []),
+        *found.warnings,
+    ]
+    return Verdict(not reasons, reasons, warnings), failed
 
 
 def _failed(error: str) -> str:
