@@ -34,6 +34,7 @@ class Watched:
     def __init__(self) -> None:
         self.interruptions = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._missed: int | None = None
         self._before: list[tuple[signal.Signals, object]] = []
 
     def __enter__(self) -> Watched:
@@ -57,6 +58,8 @@ class Watched:
                 env={**os.environ, **variables},
                 start_new_session=True,
             )
+            if self._missed is not None:  # it came while the process was being started
+                self._send(self._missed)
             code = self._process.wait()
             self._process = None
         return code
@@ -69,10 +72,12 @@ class Watched:
 
     def _interrupted(self, number: int, _: FrameType | None) -> None:
         self.interruptions += 1
-        if self._process is not None:
-            self._send(signal.SIGKILL if self.interruptions > 2 else signal.Signals(number))
+        if self._process is None:
+            self._missed = number
+        else:
+            self._send(signal.SIGKILL if self.interruptions > 2 else number)
 
-    def _send(self, number: signal.Signals) -> None:
+    def _send(self, number: int) -> None:
         assert self._process is not None
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)

@@ -19,6 +19,7 @@ from harness.compare.left import Left
 from harness.compare.process import Watched
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.stats.paired import ALPHA, LEAST_PAIRS
+from harness.storage import locked
 
 if TYPE_CHECKING:
     from harness.compare.commands import Command
@@ -73,7 +74,7 @@ def run_pairs(
     send different requests; BackendError or NotValid where no pair could be made; Interrupted before the first one.
     """
     book = Book.opened(out, sides, first_seed)
-    with Watched() as watched:
+    with locked(out, "comparison"), Watched() as watched:
         pairs = _Pairs(sides, wanted, book, judge, say, watched, first_seed, pause_s, alpha)
         code = pairs.make()
     return _made(book, pairs, code, same=sides[0].words == sides[1].words)

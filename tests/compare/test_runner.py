@@ -213,6 +213,17 @@ def test_a_killed_comparison_goes_on_with_whole_pairs(pairs, calls, tmp_path):
     assert [1, 2, 3] == [row["pair"] for row in made.rows]
 
 
+def test_two_comparisons_in_one_folder_do_not_mix(pairs):
+    """The second of two equal commands drops the runs that the first one is making."""
+
+    def again(line):
+        if line.startswith("pair 1 of 3, seed 0: head"):
+            pairs(3)
+
+    with pytest.raises(UsageError, match="is being written by another comparison"):
+        pairs(3, say=again)
+
+
 def test_a_finished_comparison_makes_no_more_runs(pairs, calls):
     """The same command again measures everything again."""
     pairs(3)

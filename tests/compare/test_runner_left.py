@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -148,6 +149,23 @@ def test_no_run_outlives_the_comparison(tmp_path):
         time.sleep(0.02)
 
     assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_ctrl_c_reaches_a_run_that_is_just_starting(tmp_path, monkeypatch):
+    """Whoever interrupts in the wrong millisecond waits for a run of an hour."""
+    popen = subprocess.Popen
+
+    def interrupted(*args, **options):
+        signal.raise_signal(signal.SIGINT)
+        return popen(*args, **options)
+
+    with Watched() as watched:
+        monkeypatch.setattr(subprocess, "Popen", interrupted)
+        words = [sys.executable, "-c", "import time; time.sleep(60)"]
+        code = watched.call(words, {}, tmp_path / "out", tmp_path / "err")
+
+    assert (1, True) == (watched.interruptions, code != 0)
 
 
 def test_an_error_of_ours_leaves_no_process(tmp_path):
