@@ -81,11 +81,13 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
 
     from harness import answers, writable
     from harness.cli import _terminal
+    from harness.errors import no_such
     from harness.rescore.answer import answer
     from harness.rescore.reading import sources
     from harness.storage import write_json
 
-    _check_form(form)
+    if form not in answers.FORMS:
+        raise no_such("format", form, answers.FORMS)
     if out is not None:
         writable.check(out)
     asked = _asked(options)
@@ -106,14 +108,6 @@ def _loose(asked: Asked) -> list[Caution]:
     from harness.cautions import loose
 
     return [caution for objective in asked.objectives if isinstance(objective, Slo) for caution in loose(objective)]
-
-
-def _check_form(form: str) -> None:
-    from harness.errors import no_such
-
-    known = ("text", "markdown", "json", "csv")
-    if form not in known:
-        raise no_such("format", form, known)
 
 
 def _asked(options: dict[str, Any]) -> Asked:

@@ -63,9 +63,12 @@ def slo(names: str, form: str, context: str, **system: Any) -> int:
 
     The published SLOs of table 3 stand below.
     """
+    from harness import answers
+    from harness.cli import _terminal
     from harness.theory.slo import tokens
 
-    return _shown(_derived(names, tokens(context, "--context"), **system), form)
+    _terminal.say(answers.render(_derived(names, tokens(context, "--context"), **system), form).rstrip("\n"))
+    return 0
 
 
 def _derived(
@@ -90,7 +93,7 @@ def _derived(
     beyond = _beyond(model, hardware, tp * pp, batch, context) if named else []
     return {
         "schema": 1,
-        "kind": "theory-slo",
+        "kind": "theory_slo",
         "versions": versions(),
         "exit_code": 0,
         "system": {**named, "latency": latency, "tp": tp, "pp": pp},
@@ -118,17 +121,3 @@ def _beyond(model: str, hardware: str, gpus: int, batch: int, context: int) -> l
     if room < batch * context:
         found.append(f"the KV of {batch:,} x {context:,} tokens does not fit: there is room for {room:,} tokens")
     return found
-
-
-def _shown(info: dict[str, Any], form: str) -> int:
-    import importlib
-    import json
-
-    from harness.cli import _terminal
-
-    if form == "json":
-        _terminal.say(json.dumps(info, indent=2))
-    else:
-        answer = importlib.import_module("reports.answers.theory_slo")
-        _terminal.say(getattr(answer, form)(info).rstrip("\n"))
-    return 0

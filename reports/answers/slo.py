@@ -77,7 +77,7 @@ def _run(run: Info, info: Info) -> Iterator[str | Rows]:
     if not run["measured"]:
         yield "no request is left to score"
         return
-    yield _flow(run)
+    yield _flow(run, info)
     yield from (LACKS[name] for name in LACKS if name in run["missing"])
     yield scores(run, info)
     yield from _remarks(run)
@@ -105,10 +105,14 @@ def _opening(run: Info) -> str:
     return f"{', '.join(parts)} ({clean(run['path'], 100)})"
 
 
-def _flow(run: Info) -> str:
+def _time(value_s: float | None, never: str) -> str:
+    return never if value_s is None else _numbers.seconds(value_s)
+
+
+def _flow(run: Info, info: Info) -> str:
+    never = "never" if info["failed_as_infinite"] and run["failed"] else "-"
     latencies = ", ".join(
-        f"{name.upper()} p50 {_numbers.seconds(run['latencies'][name]['p50'])}, "
-        f"p99 {_numbers.seconds(run['latencies'][name]['p99'])}"
+        f"{name.upper()} " + ", ".join(f"{at} {_time(run['latencies'][name][at], never)}" for at in ("p50", "p99"))
         for name in ("ttft", "tpot")
     )
     return (

@@ -354,6 +354,8 @@ def test_failed_requests_may_count_as_infinitely_slow(stored, capsys):
 
     assert left_out["runs"][0]["latencies"]["ttft"]["p99"] is not None
     assert infinite["runs"][0]["latencies"]["ttft"]["p90"] is None
+    assert 0 == main(["slo", str(path), "--failed-as-infinite"])
+    assert "p99 never" in " ".join(capsys.readouterr().out.split())
 
 
 def test_one_system_of_two_machines_is_told_per_gpu(stored, capsys):
