@@ -32,7 +32,7 @@ def of(source: Source, objective: Slo | None, from_s: float) -> Values:
     if isinstance(source, Numbers):
         return {**source.values}
     if "aggregates" in source.info and not len(source.requests):
-        return dict(_aggregates(source.info["aggregates"]))
+        return dict(_summary(source.info["summary"]))  # what the other tool computed is all there is
     table = measured(source.requests, from_s)
     return dict(_summary(summarize(table, objective or slo.restored(source.info))))
 
@@ -71,13 +71,3 @@ def _summary(summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
         described = summary["metrics"].get(name) or {}
         yield name, described.get("mean")
         yield from ((f"{p}:{name}", described.get(p)) for p in ("p50", "p90", "p99"))
-
-
-def _aggregates(told: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """What a file of another tool holds that has no requests in it."""
-    for name, value in told.items():
-        if isinstance(value, Mapping):
-            yield name, value.get("mean")
-            yield from ((f"{p}:{name}", value[p]) for p in ("p50", "p90", "p99") if p in value)
-        elif isinstance(value, int | float):
-            yield name, float(value)

@@ -396,18 +396,14 @@ def _in_one_piece(table):
     return table
 
 
-def test_aggregates_of_other_tools_are_compared(stored):
-    """A file without requests has means and percentiles all the same."""
-    told = {"ttft": {"mean": 0.1, "p50": 0.08, "p99": 0.3}, "throughput_rps": 3.0}
-    empty = replace(stored(0, clock="wall", source={"tool": "vllm", "missing": ["scheduled_s"]}))
-    runs = [
-        replace(empty, requests=empty.requests[:0], info={**empty.info, "aggregates": {**told, "output_tps": 9.0 + i}})
-        for i in range(3)
-    ]
-    info = compared([Pair(run, run) for run in runs])
+def test_aggregates_of_other_tools_are_compared():
+    """A file without requests has means and percentiles all the same, and its 2 failures of 12 are not 200%."""
+    run = pairing.opened(Path(__file__).parents[1] / "golden" / "results" / "vllm-aggregate.json")[0]
+    info = compared([Pair(run, run)] * 3)
 
-    assert row(info, "ttft")["verdict"] == "equivalent"
-    assert row(info, "p99:ttft")["base"] == pytest.approx(0.3)
+    assert pytest.approx(2 / 12) == row(info, "failed")["base"]
+    assert "equivalent" == row(info, "ttft")["verdict"]
+    assert pytest.approx(0.04196147) == row(info, "p99:ttft")["base"]
     assert "ttft-from-sending" in {warning["code"] for warning in info["warnings"]}
 
 
