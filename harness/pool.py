@@ -80,7 +80,9 @@ class Processes:
         try:
             while True:
                 while len(waiting) < self.workers and (item := next(left, _END)) is not _END:
-                    waiting[self._executor.submit(call, item)] = item  # type: ignore[assignment, arg-type]  # not _END
+                    with _ctrl_c_later():  # it may start a worker, which nobody would know of
+                        future = self._executor.submit(call, item)  # type: ignore[arg-type]  # not _END
+                    waiting[future] = item  # type: ignore[assignment]  # as above
                 if not waiting:
                     return
                 done, _ = wait(waiting, return_when=FIRST_COMPLETED)
@@ -130,6 +132,22 @@ def _start_server() -> None:
         forkserver.ensure_running()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Ctrl-C during the body counts after it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _begin(lifeline: Connection) -> None:

@@ -25,7 +25,7 @@ Refused = Callable[..., str]
 TWO = ("--rate", "1,3", "--requests", "100")
 MANY = (
     "sweep", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--rate", "1,2,3",
-    "--requests", "300", "--seeds", "3", "--workers", "2",
+    "--requests", "300", "--seeds", "2", "--workers", "2",
 )  # fmt: skip
 ANSWERS = ("sweep.json", "sweep.csv", "sweep.md")
 
@@ -44,11 +44,10 @@ def test_killed_sweep_goes_on_to_the_same_bytes(bench: Bench, tmp_path: Path, wa
     undisturbed = bench(*MANY, "--out", "whole")
     printed = undisturbed.communicate()[0]
     out = tmp_path / "killed"
-    for least in (1, 5):
-        victim = bench(*MANY, "--out", "killed")
-        wait_for(lambda least=least: len(ended(out)) >= least)  # type: ignore[misc]  # mypy knows no defaults of lambdas
-        victim.kill()
-        victim.communicate()
+    victim = bench(*MANY, "--out", "killed")
+    wait_for(lambda: len(ended(out)) >= 3)
+    victim.kill()
+    victim.communicate()
     kept = changed(ended(out))
 
     again = bench(*MANY, "--out", "killed")
@@ -76,7 +75,7 @@ def test_workers_end_with_a_killed_sweep(bench: Bench, tmp_path: Path, wait_for:
 
 def test_ctrl_c_answers_with_what_is_there(bench: Bench, tmp_path: Path, wait_for: WaitFor) -> None:
     """Who has seen enough would get nothing."""
-    process = bench(*MANY, "--out", "s")
+    process = bench(*MANY, "--seeds", "40", "--out", "s")  # far more than can end before the signal comes
     wait_for(lambda: len(ended(tmp_path / "s")) >= 3)
     process.send_signal(signal.SIGINT)
     printed = process.communicate()[0]

@@ -63,6 +63,22 @@ def test_server_of_the_workers_is_deaf_to_ctrl_c() -> None:
     assert int(blocked.split()[1], 16) & 1 << signal.SIGINT - 1
 
 
+def test_ctrl_c_does_not_tear_the_start_of_a_worker() -> None:
+    """A worker that nobody knows of would end in a traceback, long after the command."""
+    done: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        started(done)
+
+    assert ["started"] == done
+
+
+def started(done: list[str]) -> None:
+    """Ctrl-C while a worker is started."""
+    with pool._ctrl_c_later():
+        signal.raise_signal(signal.SIGINT)
+        done.append("started")
+
+
 def interrupted(file: Path) -> None:
     """Ctrl-C while a trial is under way."""
     with pool.Processes(2) as made:
