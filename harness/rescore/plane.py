@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from harness.missing import check_bounds
 from harness.rescore.scale import first_within
 
 if TYPE_CHECKING:
@@ -30,7 +31,11 @@ class Plane:
 
 
 def plane(seen: Seen, limits_s: dict[str, Sequence[float]]) -> Plane:
-    """The plane over the rising limits of two metrics; bounds that requests bring along play no part in it."""
+    """The plane over the rising limits of two metrics; bounds that requests bring along play no part in it.
+
+    Raises UsageError for a metric that the table cannot tell.
+    """
+    check_bounds(seen.table, limits_s)
     (one, other), (one_s, other_s) = limits_s.keys(), [np.asarray(v, np.float64) for v in limits_s.values()]
     shape = len(one_s) + 1, len(other_s) + 1
     row, column = (first_within(seen.values(m)[seen.ok], 1.0, v) for m, v in ((one, one_s), (other, other_s)))

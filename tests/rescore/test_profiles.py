@@ -17,6 +17,7 @@ from harness.profiles._base import Gaps, step_quantile
 from harness.records import to_table
 from harness.rescore import side_by_side
 from harness.rescore.objectives import outcome, read
+from harness.rescore.plane import plane
 from harness.rescore.reading import of_run
 from harness.rescore.walk import deadlines
 from harness.slo import parse
@@ -131,6 +132,8 @@ def test_what_a_file_cannot_tell_is_in_no_column(foreign):
     assert {} == columns["etalon"]["said"]
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
         outcome(of_run(run).seen, read("fastgen:rate=4"), 0.9)
+    with pytest.raises(UsageError, match="cannot tell 'itl'"):
+        plane(of_run(run).seen, {"ttft": [0.1], "itl": [0.001]})
 
 
 def test_our_column_is_what_every_report_says(mixture, source):
