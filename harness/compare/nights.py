@@ -155,7 +155,8 @@ def _unusable(info: Mapping[str, Any]) -> str | None:
     if info.get("kind") == "capacity":
         answer = _answer(info)
         state = answer.get("state")
-        return None if state != "unresolved" else f"unresolved: {answer.get('why') or 'no answer'}"
+        found = state in ("resolved", "unreachable")
+        return None if found else f"{state or 'not finished'}: {answer.get('why') or 'no answer'}"
     verdict = _part(info, "verdict")
     if info.get("state") != "finished" or not verdict or "summary" not in info:
         return f"not finished ({info.get('state', 'no state')})"

@@ -51,7 +51,7 @@ def _whole(states: Sequence[str], series: Sequence[Mapping[str, Any]]) -> str:
         return "regressed"
     if not any(one["valid"] for one in series):
         return "invalid"
-    if any(one["missing"] for one in series):
+    if "none" in states or any(one["missing"] for one in series):
         return "missing"
     if not states or set(states) != {"few"}:
         return "steady"
@@ -145,7 +145,7 @@ class _Series:
         state = part.watch.judged[-1].state
         if state == "few":
             return state
-        return "none" if self.nights[-1].why is not None else "suspect" if state == "suspect" else "steady"
+        return "none" if self._value(self.nights[-1]) is None else "suspect" if state == "suspect" else "steady"
 
     def _lasts(self, step: Found, part: _Part) -> bool:
         """Whether a step is still news: for a week, or until its level is the reference."""

@@ -229,7 +229,7 @@ def _end(info: Mapping[str, Any]) -> str:
     if info["state"] == "invalid":
         return "No night has a valid run, so nothing can be told; see its report: bench report NIGHT"
     if info["state"] == "missing":
-        return "The last night has no valid run, so nothing can be told of it; see its report: bench report NIGHT"
+        return "The last night has no valid run, or not every value; see its report: bench report NIGHT"
     if info["state"] == "incomparable":
         return "No night could be held to the nights before it, because something changed that must not (see above)."
     if info["state"] == "few":

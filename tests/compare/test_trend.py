@@ -177,6 +177,22 @@ def test_a_last_night_without_a_valid_run_is_not_steady(nights):
     assert " steady" not in text
 
 
+def test_a_value_that_is_gone_is_not_steady(nights):
+    """The server sends answers in one piece, has no TPOT any more, and is as good as ever."""
+
+    def in_one_piece(day, info):
+        if day == 9:
+            del info["summary"]["metrics"]["tpot"]
+
+    answer = trend(nights(FLAT, change=in_one_piece))
+
+    assert (5, "none", "steady") == (
+        answer["exit_code"],
+        metric(answer)["state"],
+        metric(answer, "ttft mean")["state"],
+    )
+
+
 def test_series_are_not_connected_across_other_hardware(nights):
     """A new machine is called a regression of the server."""
 
@@ -288,6 +304,20 @@ def test_searches_have_a_trend_too(tmp_path):
     found = trend(tmp_path / "r")
 
     assert ("regressed", 11.0) == (metric(found, "capacity_rps")["state"], metric(found, "capacity_rps")["last"])
+
+
+def test_a_killed_search_is_a_gap(tmp_path):
+    """A search that was killed is a valid night without a value, and nobody hears of it."""
+    for day in range(8):
+        folder = tmp_path / f"r/chatbot/sim/202601{day + 1:02d}"
+        folder.mkdir(parents=True)
+        answers = [{"goal": 0.9, "state": "resolved", "capacity_rps": 12.0}] if day < 7 else None
+        info = {"schema": 1, "kind": "capacity", "clock": "wall", "answers": answers}
+        (folder / "capacity.json").write_text(json.dumps(info))
+    found = trend(tmp_path / "r")
+
+    assert (5, "missing") == (found["exit_code"], found["state"])
+    assert "not finished: no answer" == found["series"][0]["gaps"][0]["why"]
 
 
 def test_without_any_valid_night_nothing_is_told(nights):
