@@ -180,6 +180,18 @@ def test_another_slo_scores_both_sides_anew(pairs):
     assert row(strict, "attainment")["base"] == 0.0
 
 
+@pytest.mark.parametrize(("hours", "told"), [((0, 1, 2, 3, 4, 5), True), ((0, 2, 4, 1, 3, 5), False)])
+def test_two_occasions_are_told_from_turns(stored, hours, told):
+    """A baseline of last week makes every fourth night a regression, at an alpha of 1%."""
+    runs = [
+        stored(i % 3, clock="wall", name=f"r{i}", started=f"2026-01-05T{hour:02d}:00:00+00:00")
+        for i, hour in enumerate(hours)
+    ]
+    info = compared([Pair(base, head) for base, head in zip(runs[:3], runs[3:], strict=True)])
+
+    assert told == ("not-in-turns" in {warning["code"] for warning in info["warnings"]})
+
+
 def test_overloaded_runs_are_told(pairs):
     """Their means tell how long the run was."""
     info = compared(pairs(1.0, verdict={"valid": True, "overloaded": True}))
