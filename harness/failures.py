@@ -34,7 +34,7 @@ def failures(requests: pa.Table, *, overloaded: bool, at_most: float | None = No
     counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
     faults = {name: counts[name] for name in FAULTS if name in counts and not (overloaded and name == UNDER_LOAD)}
     failed, total = sum(faults.values()), len(requests)
-    exceeded = failed > at_most * total
+    exceeded = total > 0 and failed / total > at_most
     return {
         "requests": failed,
         "share": failed / total if total else None,

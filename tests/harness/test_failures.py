@@ -25,6 +25,7 @@ def statuses(**counts):
         ({"ok": 20, "rejected": 80}, False, None, False),
         ({"ok": 20, "dropped": 40, "cancelled": 40}, False, None, False),
         ({"ok": 95, "error": 5}, False, 0.05, False),
+        ({"ok": 71, "error": 29}, False, 0.29, False),
         ({"ok": 99, "error": 1}, False, 0.0, True),
         ({"error": 4}, False, None, True),
     ],
