@@ -244,13 +244,12 @@ def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
         notes.append(f"interrupted after {count(complete)}; the same command with --out {book.out} goes on from here.")
         if not complete or (not exact and complete < LEAST_PAIRS):
             raise Interrupted(notes[-1])
-    else:
-        book.looked(complete)
+    book.looked(complete)
     return Made(
         out=book.out,
         folders=_folders(book),
         rows=[_as_json(row, book.out) for row in book.rows],
-        looks=sorted({*book.looks, complete}),
+        looks=sorted(book.looks),
         alpha=min(looks.alpha(each, pairs.alpha) for each in (book.looks, looks.LOOKS if pairs.looking else ())),
         notes=notes,
         exit_code=code,

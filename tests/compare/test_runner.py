@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -196,6 +197,19 @@ def test_pairs_added_after_an_answer_count_as_another_look(pairs, calls):
     assert (0.01, 0.003) == (first.alpha, more.alpha)
     assert [3, 5] == more.looks
     assert 10 == len(calls())
+
+
+def test_the_answer_of_an_interrupted_comparison_counts_as_a_look(pairs):
+    """Ctrl-C, a look, and on with it as long as the answer does not please."""
+
+    def interrupt(line):
+        if line.startswith("pair 4 of 5"):
+            signal.raise_signal(signal.SIGINT)
+
+    first, more = pairs(5, say=interrupt), pairs(5)
+
+    assert ([3], 0.01) == (first.looks, first.alpha)
+    assert ([3, 5], 0.003) == (more.looks, more.alpha)
 
 
 def test_a_killed_comparison_goes_on_with_whole_pairs(pairs, calls, tmp_path):
