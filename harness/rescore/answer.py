@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from harness.api import Slo
+from harness.errors import UsageError
 from harness.host import versions
 from harness.missing import missing
 from harness.quantiles import with_failures
@@ -31,7 +32,7 @@ BELOW, INVALID, UNRESOLVED = 1, 4, 5
 
 def answer(sources: Iterable[Source], asked: Asked) -> dict[str, Any]:
     """The answer (slo.json), run by run, and curves over the rate where the runs have several."""
-    runs = [_run(source, asked) for source in sources]
+    runs = [_named(source, asked) for source in sources]
     info = {
         "schema": SCHEMA,
         "kind": "slo",
@@ -55,6 +56,14 @@ def clean(value: Any) -> Any:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _named(source: Source, asked: Asked) -> dict[str, Any]:
+    """One run; raises UsageError, with its path, for what it cannot tell."""
+    try:
+        return _run(source, asked)
+    except UsageError as error:
+        raise UsageError(f"'{source.path}': {error}") from None
 
 
 def _run(source: Source, asked: Asked) -> dict[str, Any]:

@@ -24,7 +24,8 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Fastgen:
-    """`fastgen:rate=4`: TTFT <= prompt tokens / `prompt_tps`, and the gaps keep `rate` tokens per second.
+    """`fastgen:rate=4`: TTFT <= prompt tokens / `prompt_tps`, and the gaps keep `rate` tokens per second. An event
+    with several tokens counts as one token.
 
     Rule `ema`: every exponential moving average (span 16) of a request's gaps is below 1/rate. Rule `cumulative`: the
     first i gaps together take at most i/rate. One token has no gaps. A request that failed did not succeed.

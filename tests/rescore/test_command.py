@@ -260,6 +260,13 @@ def test_failed_requests_of_another_tool_have_no_missing_tokens(foreign, capsys)
     assert "how many tokens the failed requests were asked for" in " ".join(capsys.readouterr().out.split())
 
 
+def test_the_file_that_cannot_tell_is_named(foreign, capsys):
+    """Nobody would know which file of a folder to leave out."""
+    assert 2 == main(["slo", str(foreign), "--slo", "itl=0.1"])
+
+    assert "guidellm.json': The file that these requests" in capsys.readouterr().err
+
+
 def test_what_is_named_twice_is_shown_once(mixed, capsys):
     """A table would have two equal columns."""
     twice = ["--goal", "90%,0.9", "--by", "time,time", "--slo", "ttft=0.2", "--slo", "ttft=200ms"]
