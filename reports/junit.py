@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.conclude import completed
+from harness.failures import exceeded
 from reports._clean import clean
 from reports._junit import Case, Suite, render
-from reports._numbers import share
+from reports._numbers import seconds, share
 
 if TYPE_CHECKING:
     from harness.folder import Run
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Junit:
-    """The verdict of a run for a CI system: a bound that is not kept is a failure, a run that is not valid an error."""
+    """The verdict of a run for a CI system: a bound that is not kept is a failure, a run that is not valid and a
+    backend that failed are errors; a bound that is kept where the run cannot prove it is skipped."""
 
     def render(self, run: Run) -> str:
         """The XML, ending with a newline."""
@@ -29,22 +31,46 @@ class Junit:
             "seed": (info.get("spec") or {}).get("seed", ""),
             **{f"version of {name}": version for name, version in (info.get("versions") or {}).items()},
         }
-        seconds = float(info["summary"].get("window_s") or 0.0)
-        return render(Suite("bench.run", f"{workload}.{backend}", [*_cases(info)], seconds, properties))
+        window_s = float(info["summary"].get("window_s") or 0.0)
+        return render(Suite("bench.run", f"{workload}.{backend}", [*_cases(info, run.complete)], window_s, properties))
 
 
-def _cases(info: dict[str, Any]) -> Iterator[Case]:
+def _cases(info: dict[str, Any], complete: bool) -> Iterator[Case]:
     verdict, summary = info["verdict"], info["summary"]
     reasons = "; ".join(clean(reason, None) for reason in verdict.get("reasons") or [])
     yield Case("valid", "passed") if verdict["valid"] else Case("valid", "error", reasons or "not valid")
+    if failed := exceeded(info):
+        yield Case("backend", "error", clean(failed, None))
+    doubt = _doubt(info, complete)
     if summary["attainment"] is not None and summary["bounds"]:
         kept = f"{share(summary['attainment'], summary['goal'])} of the requests kept the SLO"
         goal = f"the goal is {share(summary['goal'])}"
-        yield _bound("attainment", summary["attainment"] >= summary["goal"], f"{kept}, {goal}")
+        yield _bound("attainment", summary["attainment"] >= summary["goal"], f"{kept}, {goal}", doubt)
     for bound in summary["bounds"]:
         if bound["passed"] is not None:
-            yield _bound(clean(bound["text"]), bound["passed"], f"{share(bound['attainment'])} of the requests met it")
+            yield _bound(clean(bound["text"]), bound["passed"], _found(bound), doubt)
 
 
-def _bound(name: str, passed: bool, message: str) -> Case:
-    return Case(name, "passed") if passed else Case(name, "failure", message)
+def _doubt(info: dict[str, Any], complete: bool) -> str:
+    """Why what was kept is not proven to be; empty where nothing speaks against it."""
+    verdict = info["verdict"]
+    doubts = (
+        (not verdict["valid"], "the run is not valid"),
+        (exceeded(info), "the backend failed"),
+        (not complete, "the run did not finish"),
+        (verdict.get("overloaded"), "the queue grew all through the run, so a longer one may keep less"),
+        (verdict.get("unresolved"), "the client's own error leaves it open"),
+    )
+    return next((why for holds, why in doubts if holds), "")
+
+
+def _found(bound: dict[str, Any]) -> str:
+    if bound.get("percentile") is None:
+        return f"{share(bound['attainment'])} of the requests met it"
+    return "too many requests failed" if bound["value_s"] is None else f"it is {seconds(bound['value_s'])}"
+
+
+def _bound(name: str, passed: bool, message: str, doubt: str) -> Case:
+    if not passed:
+        return Case(name, "failure", message)
+    return Case(name, "skipped", f"{message}; {doubt}") if doubt else Case(name, "passed")
