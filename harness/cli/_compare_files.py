@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import config, slo
+from harness import config, slo, writable
 from harness.api import Slo
 from harness.cli import _terminal
 from harness.compare import gates, refusals
@@ -69,8 +69,8 @@ def checked(options: Mapping[str, Any]) -> Files:
     if sum(path == "-" for _, path in forms) > 1:
         raise UsageError("Two forms cannot both go to standard output; write - once, and a file for the other.")
     for _, path in forms:
-        if path != "-" and not Path(path).absolute().parent.is_dir():
-            raise UsageError(f"'{path}' cannot be written: there is no folder '{Path(path).parent}'.")
+        if path != "-" and not _is_device(Path(path)):
+            writable.check(path)
     return Files(no_other(options.get("form") or "text", PRINTED), tuple(forms))
 
 
@@ -103,9 +103,14 @@ def _render(form: str, info: Mapping[str, Any]) -> str:
     return render(info)
 
 
+def _is_device(path: Path) -> bool:
+    """Whether it is a device or a pipe, which is written to and must not become a file."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
 def _put(path: Path, rendered: str) -> None:
     try:
-        if path.exists() and not path.is_file():  # a pipe or a device must not become a file
+        if _is_device(path):
             path.write_text(rendered, encoding="utf-8")
             return
         part = path.with_name(path.name + ".part")

@@ -28,7 +28,11 @@ _SECTIONS = {
     "What decides": OWN,
     "The answer": WRITTEN,
     "Pairs that are made now": (*OPTIONS, "config"),
-    **{title: options for title, options in SECTIONS.items() if "backend" not in options},
+    **{
+        title: tuple(name for name in options if name != "seed")
+        for title, options in SECTIONS.items()
+        if "backend" not in options
+    },
     "Parts of both backends": tuple(name for part in SECTIONS.values() if "backend" in part for name in part),
 }
 _EPILOG = """
@@ -86,7 +90,13 @@ Exit codes
 @click.option("--quiet", is_flag=True, help="No progress and no notes; the answer is still printed.")
 @click.option("--config", metavar="FILE", help="TOML file with the options of the runs to make; options win.")
 @pair_options
-@run_options(without=("backend", "seed", "fail-under"))
+@click.option(
+    "--warmup",
+    metavar="CUT",
+    help="What is sent first and not measured: mser5 (default where runs are made), 30s, 200 (requests), none; "
+    "stored runs: as they were told.",
+)
+@run_options(without=("backend", "seed", "fail-under", "warmup"))
 def command(runs: tuple[str, ...], config: str | None, header: tuple[str, ...], **options: Any) -> int:
     """Compare HEAD, the candidate, with BASE, and tell whether it is worse, better, equivalent, or not to be told.
 

@@ -99,7 +99,7 @@ def test_a_pipe_is_written_to_and_a_folder_is_left_alone(runs, told, tmp_path):
     assert (0, True) == (code, pipe.is_fifo())
     assert read.startswith(b"**bench compare: equivalent**")
     assert (2, ["folder", "pipe"]) == (wrong, sorted(path.name for path in tmp_path.iterdir()))
-    assert "cannot be written: Is a directory" in err
+    assert "is a folder; name a file in it" in err
 
 
 def test_several_runs_of_a_side_are_a_folder_or_a_list(runs, told):
