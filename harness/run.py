@@ -158,12 +158,9 @@ def why(code: int, info: dict[str, Any], outcome: Outcome, fail_under: float | N
         return f"exit code {FAILED}: {said}"
     if fail_under is None or code not in (BELOW, UNRESOLVED):
         return None
-    attainment, asked = info["summary"]["attainment"], f"--fail-under {fail_under:.4g}"
+    asked = f"--fail-under {fail_under:.4g}"
     if code == BELOW:
-        found = "none" if attainment is None else f"{attainment:.1%}"
-        return (
-            f"exit code {BELOW}: {found} of the requests kept the SLO, or a bound on a percentile is broken ({asked})."
-        )
+        return f"exit code {BELOW}: {' and '.join(_short_of(info['summary'], fail_under))} ({asked})."
     if undecided(info, fail_under):
         low, high = info["resolution"]["attainment"]
         return (
@@ -173,6 +170,16 @@ def why(code: int, info: dict[str, Any], outcome: Outcome, fail_under: float | N
     if info["verdict"]["overloaded"]:
         return f"exit code {UNRESOLVED}: {asked} holds so far, but the queue grew all through the run."
     return f"exit code {UNRESOLVED}: {asked} holds for what was sent, but the run was ended early ({outcome.ended})."
+
+
+def _short_of(summary: dict[str, Any], fail_under: float) -> Iterator[str]:
+    """What was not kept: the SLO by enough requests, bounds on percentiles."""
+    attainment = summary["attainment"]
+    if attainment is None or attainment < fail_under:
+        yield f"{'none' if attainment is None else f'{100 * attainment:.4g}%'} of the requests kept the SLO"
+    for bound in summary["bounds"]:
+        if bound["percentile"] is not None and bound["passed"] is False:
+            yield f"{bound['text']} is broken"
 
 
 def render(form: str, run: Run, **given: object) -> str:

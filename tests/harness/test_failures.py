@@ -63,3 +63,22 @@ def test_a_failed_backend_comes_before_every_other_verdict(table, valid, share, 
 
     assert expected == exit_code(info, outcome, 0.9)
     assert (expected in (1, 3)) == (why(expected, info, outcome, 0.9) is not None)
+
+
+@pytest.mark.parametrize(
+    ("attainment", "passed", "expected"),
+    [
+        (0.9896, True, "exit code 1: 98.96% of the requests kept the SLO (--fail-under 0.99)."),
+        (0.5, False, "exit code 1: 50% of the requests kept the SLO and p99:ttft=1 is broken (--fail-under 0.99)."),
+        (1.0, False, "exit code 1: p99:ttft=1 is broken (--fail-under 0.99)."),
+        (None, True, "exit code 1: none of the requests kept the SLO (--fail-under 0.99)."),
+    ],
+)
+def test_exit_code_1_says_what_was_not_kept(attainment, passed, expected):
+    """'100% kept the SLO, or a bound is broken' leaves it to the reader to find out which."""
+    bound = {"text": "p99:ttft=1", "percentile": 99.0, "passed": passed}
+    info = {"summary": {"attainment": attainment, "bounds": [bound]}, "verdict": {"valid": True, "overloaded": False}}
+    outcome = Outcome("finished", 100, 0, 0)
+
+    assert 1 == exit_code(info, outcome, 0.99)
+    assert expected == why(1, info, outcome, 0.99)
