@@ -6,13 +6,14 @@ The mean of single-seed knees would be biased upwards and its t interval too sho
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.capacity.curve import Curve, fit
+from harness.sweep.crossing import crossing
 
 if TYPE_CHECKING:
     from harness.capacity.conditions import Condition
@@ -72,10 +73,35 @@ def estimate(
     found = _lowest(trials, wanted, measure)
     if found is None:
         return None
-    slope = max((abs(curve.slope) for curve in found.curves.values()), default=0.0)
+    near = nearby(trials, found.rate_rps, found.curves)
+    if not near and (centre_rps := _between(trials, wanted, measure)) is not None:
+        near = nearby(trials, centre_rps, {})  # one curve through all trials leads away from them
+    if near:
+        return _with_interval(near, wanted, measure) or _with_interval(trials, wanted, measure)
+    return Estimate(found.rate_rps, None, None, {}, found.binding, found.curves, found.error)  # a guess, far from all
+
+
+def nearby(trials: Sequence[Tried], rate_rps: float, curves: Mapping[str, Curve]) -> list[Tried]:
+    """The trials that have a say in what happens at a rate, by how steep the curves are."""
+    slope = max((abs(curve.slope) for curve in curves.values()), default=0.0)
     within = min(NEAR, NEAR_LOGIT / slope) if slope else NEAR
-    near = [t for t in trials if abs(math.log(t.key.rate_rps / found.rate_rps)) < within]
-    return (_with_interval(near, wanted, measure) if near else None) or _with_interval(trials, wanted, measure)
+    return [t for t in trials if abs(math.log(t.key.rate_rps / rate_rps)) < within]
+
+
+def _between(
+    trials: Sequence[Tried], wanted: Sequence[Condition], measure: Callable[[Sequence[Tried], Condition], Shares]
+) -> float | None:
+    """The lowest rate at which the means of neighbouring rates cross a goal; None where none is crossed."""
+    found = []
+    for condition in wanted:
+        by_rate: dict[float, list[tuple[float, int]]] = {}
+        for t, value in zip(trials, measure(trials, condition).values, strict=True):
+            by_rate.setdefault(t.key.rate_rps, []).append((value, t.share(condition.text).of))
+        rates = sorted(by_rate)
+        means = [float(np.mean([value for value, _ in by_rate[rate]])) for rate in rates]
+        sizes = [max(1, sum(size for _, size in by_rate[rate])) for rate in rates]
+        found.append(crossing(rates, means, sizes, condition.goal).at)
+    return min((rate for rate in found if rate is not None), default=None)
 
 
 def _with_interval(

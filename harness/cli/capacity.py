@@ -7,9 +7,10 @@ import click
 from harness.cli._run_options import SECTIONS, given, run_options
 from harness.cli._sections import Sectioned
 
-_WITHOUT = ("duration", "goal", "fail-under", "rate", "scale")
+_NONE = ("duration", "fail-under", "rate", "scale")
+_OWN = ("goal", "requests", "warmup")
 _SECTIONS = {
-    **{heading: tuple(n for n in names if n not in _WITHOUT) for heading, names in SECTIONS.items()},
+    **{heading: tuple(n for n in names if n not in (*_NONE, "goal")) for heading, names in SECTIONS.items()},
     "What must be kept": ("slo", "goal", "definition"),
     "The search": ("tolerance", "max-seeds", "budget", "at", "rate-from", "no-adjust", "workers"),
     "The answer and its folder": ("config", "out", "form", "quiet"),
@@ -48,7 +49,17 @@ runs of other seeds; the interval tells how far another set of seeds would be of
     epilog=_EPILOG,
     short_help="Search the highest rate that keeps the SLO, with its interval.",
 )
-@run_options(without=_WITHOUT)
+@run_options(without=(*_NONE, *_OWN))
+@click.option(
+    "--requests",
+    metavar="N",
+    help="Requests of a trial with its warm-up; default 2,200 in simulated time, else 660, or a whole trace.",
+)
+@click.option(
+    "--warmup",
+    metavar="CUT",
+    help="What is sent first and not measured: mser5 (found, default), 30s, 200 (requests), none.",
+)
 @click.option("--goal", metavar="SHARES", help="Share of requests that must keep the SLO: 90% (default), 90%,99%.")
 @click.option(
     "--definition",

@@ -73,3 +73,27 @@ def test_the_error_that_all_trials_share_widens_the_interval():
     narrow = mean_interval(Shares((1.0, 1.1, 0.9, 1.05, 0.95, 1.0)))
 
     assert high - low > 2 * (narrow[1] - narrow[0])
+
+
+def test_cliff_far_from_the_curve_through_all_trials_is_found(system):
+    """An SLO that breaks at once would have a capacity far below rates that were seen to be carried."""
+    plateau = {3.139: 0.993, 3.403: 0.999, 3.922: 0.686, 4.706: 0.147, 5.132: 0.287, 6.158: 0.242}
+    trials = []
+    for rate_rps, share in plateau.items():
+        flat = system(ceiling=share, slope=0.0, scatter=0.0)
+        flat.attainment = lambda *_, share=share: share
+        trials += [flat.trial(Key(seed, rate_rps, 600)) for seed in range(8)]
+
+    found = estimate(trials, (Condition(JOINT, 0.99),), as_found)
+
+    assert 3.139 < found.rate_rps < 3.922
+    assert found.low_rps is None or found.high_rps > 3.3
+
+
+def test_guess_beyond_all_trials_has_no_interval(system):
+    """A rate that was never tried near would be told with certainty."""
+    trials = _trials(system(), range(8), rates=(2.0, 2.2))
+
+    found = estimate(trials, WANTED, as_found)
+
+    assert found is None or found.low_rps is None

@@ -66,9 +66,9 @@ def test_a_budget_of_nothing_says_so(system):
 
 def test_one_rate_that_is_asked_about_ends_the_search_early(system):
     """Whether 5 req/s are carried would cost as much as the capacity itself."""
-    near, far = system(scatter=0.08), system(scatter=0.08)
-    near.searched(tolerance=0.01, max_seeds=20)
-    far.searched(tolerance=0.01, max_seeds=20, at_rps=5.0)
+    near, far = system(scatter=0.05), system(scatter=0.05)
+    near.searched(tolerance=0.005, max_seeds=40)
+    far.searched(tolerance=0.005, max_seeds=40, at_rps=5.0)
 
     assert far.made < near.made
 
