@@ -109,7 +109,7 @@ def _facts(source: Source) -> dict[str, Any]:
     parts = {
         "": {name: value for name, value in backend.items() if name not in PASSING and _is_plain(value)},
         "option ": {k: v for k, v in (info.get("spec") or {}).items() if k not in backend},
-        "version of ": info.get("versions") or {},
+        "version of ": versions if isinstance(versions := info.get("versions"), Mapping) else {},
         "server ": {k: v for k, v in (info.get("server") or {}).items() if k in ("kind", "version")},
         "host ": {} if virtual else {k: v for k, v in (info.get("host") or {}).items() if k != "load"},
     }

@@ -42,8 +42,15 @@ def whole(info: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _answers(info: Mapping[str, Any]) -> dict[float, Mapping[str, Any]]:
-    """Goal -> answer. Raises UsageError where a search has none yet."""
-    found = {float(answer["goal"]): answer for answer in info.get("answers") or ()}
+    """Goal -> answer. Raises UsageError where a search has none yet, or was damaged."""
+    parts = [info.get(name) or {} for name in ("spec", "run", "backend", "slo")]
+    answers = info.get("answers") or []
+    parts += answers if isinstance(answers, list) else [answers]
+    if not all(isinstance(part, Mapping) for part in parts) or not all(
+        isinstance(answers, list) and isinstance(answer.get("goal"), float | int) for answer in answers
+    ):
+        raise UsageError("The file of the search is damaged: a part of it is not what bench capacity writes.")
+    found = {float(answer["goal"]): answer for answer in answers}
     if not found:
         raise UsageError("The search has no answer yet: it goes on, or was killed; the same command goes on with it.")
     return found

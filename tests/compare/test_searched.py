@@ -66,6 +66,16 @@ def test_a_search_without_an_answer_is_told(search):
         searched.by_seed(none, None)
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [{"answers": "x"}, {"answers": 3}, {"answers": [1]}, {"answers": [{}]}, {"answers": {"a": {}}}, {"spec": 3}],
+)
+def test_a_damaged_search_is_told_as_such(search, damage):
+    """Half a file ends in a traceback."""
+    with pytest.raises(UsageError, match="is damaged"):
+        searched.by_seed({**search(), **damage}, None)
+
+
 @pytest.mark.parametrize("read", [lambda info: searched.by_seed(info, None), searched.whole])
 def test_a_search_that_was_killed_is_told_as_such(read):
     """A comparison with a search that is still going on ends in a traceback."""
