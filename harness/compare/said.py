@@ -121,7 +121,7 @@ def _open(row: Row) -> str:
 def _refused(info: Mapping[str, Any]) -> str:
     if not info["refused"]:
         return "refused: there is no pair of runs to compare."
-    fields = [stop["field"] for stop in info["refused"]]
+    fields = list(dict.fromkeys(stop["field"] for stop in info["refused"]))
     first = info["refused"][0]["message"]
     others = f" (and {', '.join(fields[1:])})" if len(fields) > 1 else ""
     return f"refused: {first}{others}; --allow-different {','.join(fields)} compares all the same."
