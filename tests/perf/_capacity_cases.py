@@ -40,8 +40,8 @@ CASES: Mapping[str, RunSpec] = {
     "synthetic-bursty": replace(_synthetic.spec(requests=2200, cv=2.0), requests=None, warmup=None, rate=None),
 }
 TRUTHS: Mapping[str, float] = {"chatbot": 2.254, "synthetic": 14.40}
-"""Requests per second at 90%, from runs of a million requests: chatbot of six seeds (90.03% at 2.25, standard error 0.02
-points; 0.064 points less for each 0.01 above), synthetic of four (89.34% at 14.43, standard error 0.2 points)."""
+"""Requests per second at 90%, from runs of a million requests: chatbot of six seeds (90.03% at 2.25, standard error
+0.02 points; 0.064 points less for each 0.01 above), synthetic of four (89.34% at 14.43, standard error 0.2 points)."""
 
 
 def attainment(spec: RunSpec, rate_rps: float, requests: int = LONG) -> float:
