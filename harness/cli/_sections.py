@@ -18,7 +18,8 @@ class Sectioned(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups one below the other."""
-        records = {str(param.name).replace("_", "-"): param.get_help_record(ctx) for param in self.get_params(ctx)}
+        told = [param for param in self.get_params(ctx) if not isinstance(param, click.Argument)]  # the usage line has it
+        records = {str(param.name).replace("_", "-"): param.get_help_record(ctx) for param in told}
         named = {name for names in self._sections.values() for name in names}
         groups = {**self._sections, OTHER: [name for name in records if name not in named]}
         for heading, names in groups.items():
