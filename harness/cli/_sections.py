@@ -18,7 +18,7 @@ class Sectioned(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the groups one below the other."""
-        told = [param for param in self.get_params(ctx) if not isinstance(param, click.Argument)]  # the usage line has it
+        told = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]  # arguments: in the usage
         records = {str(param.name).replace("_", "-"): param.get_help_record(ctx) for param in told}
         named = {name for names in self._sections.values() for name in names}
         groups = {**self._sections, OTHER: [name for name in records if name not in named]}
