@@ -15,9 +15,9 @@ from harness.capacity.estimate import CONFIDENCE, FEWEST_SEEDS, NEAR
 from harness.capacity.settings import exit_code
 
 if TYPE_CHECKING:
+    from harness.capacity.aim import Found
     from harness.capacity.conduct import Setup
     from harness.capacity.estimate import Estimate
-    from harness.capacity.search import Found
     from harness.capacity.trials import Ledger, Tried
 
 

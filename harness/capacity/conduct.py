@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from harness import load, pool
 from harness.capacity.adjust import Adjusted
+from harness.capacity.aim import Aim, Found, Trials, Wanted
 from harness.capacity.answer import answer
 from harness.capacity.conditions import under
 from harness.capacity.estimate import Shares, as_found
 from harness.capacity.runs import Runs
-from harness.capacity.search import Aim, Found, Trials, Wanted, search
+from harness.capacity.search import search
 from harness.capacity.settings import Settings, requests_of
 from harness.capacity.traffic import Traffic, adjustable
 from harness.capacity.trials import Key, Ledger, Task, Tried, simulated

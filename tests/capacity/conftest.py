@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from harness.capacity.aim import Aim
 from harness.capacity.conditions import JOINT, Share, kept_all
 from harness.capacity.conduct import AsFound
-from harness.capacity.search import Aim, search
+from harness.capacity.search import search
 from harness.capacity.trials import Key, Tried
 from harness.slo import parse
 
