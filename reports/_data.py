@@ -13,6 +13,10 @@ from harness import slo as slos
 from reports._clean import clean
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
     from harness.api import Bound, Slo
     from harness.folder import Run
 
@@ -138,3 +142,8 @@ def _margin(run: Run, scored: slos.BoundScore) -> Margin:
     values = metric(run, bound.metric)
     ratio = np.where(np.isnan(values) | ~scored.applies, 0.0, values / limit)
     return Margin(bound, bound_label(bound.metric, tag=bound.tag), np.where(answered(run), ratio, np.inf))
+
+
+def pieces(run: Run) -> Iterator[pa.Table]:
+    """The requests with all their token times, in pieces that bound memory: for what looks at every gap."""
+    return measure.pieces(run.requests)

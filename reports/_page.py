@@ -38,7 +38,7 @@ class Part:
 
 
 def part(key: str, title: str, figure: go.Figure | str) -> Part:
-    """The place of a figure, or of the sentence that stands for it."""
+    """The place of a figure, or of the sentence that stands for it; `key` is unique on the page."""
     if isinstance(figure, str):
         return Part(key, title, figure, figure, 0, None, None)
     caption, finding = figures.caption(figure), figures.finding(figure)
@@ -51,8 +51,8 @@ def render(
 ) -> str:
     """The whole file as text: `template` with the `values`, and the data of the `parts`.
 
-    `bundle` is a plotly.js file to use instead of the one that the installed plotly brings; `plain` leaves it
-    uncompressed. Equal input gives equal bytes. Raises UsageError when the bundle cannot be read.
+    `bundle` is a plotly.js file to use instead of the one that the installed plotly brings; `plain` leaves it, and
+    the data, uncompressed. Equal input gives equal bytes. Raises UsageError when the bundle cannot be read.
     """
     drawn = [part.data for part in parts if part.data is not None]
     content = {"dark": DARK, "figures": drawn}
@@ -60,13 +60,18 @@ def render(
     library = _library(bundle) if drawn else b""
     return _template(template).render(
         parts=parts,
-        data=data,
+        data=data if plain else _packed(data.encode()),
         drawn=bool(drawn),
         nonce=_nonce(data, library),
-        plain=library.decode() if plain else None,
-        packed=None if plain else base64.b64encode(gzip.compress(library, 9, mtime=0)).decode(),
+        library=library.decode() if plain else _packed(library),
+        plain=plain,
         **values,
     )
+
+
+def _packed(content: bytes) -> str:
+    """As the page unpacks it again: gzip, the same bytes at any time, in base64."""
+    return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
 
 
 def in_script(text: str) -> str:

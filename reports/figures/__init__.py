@@ -1,4 +1,4 @@
-"""One figure a file: `figure(run)` gives a plotly Figure, or the sentence that says what would bring its data.
+"""One figure a file: `figure(subject)` gives a plotly Figure, or the sentence that says what would bring its data.
 
     from harness import folder
     from reports.figures import caption, latency_cdf
@@ -7,38 +7,47 @@
     print(caption(figure))
     figure.show()
 
-A module holds `ORDER` and `SECTION` (its place on the page), `TITLE` and `figure`; it is found because it is there. One
-with `OVER_TIME` shows the requests before the cut of the warm-up too.
+A module holds `OF` (what it draws: see SUBJECTS), `ORDER` and `SECTION` (its place on the page), `TITLE`, `figure`; it
+it is found because it is there. Of runs, one with `OVER_TIME` shows the requests before the cut of the warm-up too.
 """
 
 from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import plotly.graph_objects as go
 
-    from harness.folder import Run
+Subject = Literal["run", "study", "compare", "trend"]
+SUBJECTS: dict[str, str] = {
+    "run": "a harness.folder.Run",
+    "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
+    "compare": "the answer of `bench compare` as compare.json has it",
+    "trend": "the answer of `bench compare --trend` as trend.json has it",
+}
+"""What figures are made of."""
 
 
 class FigureModule(Protocol):
     """What every file of this folder holds."""
 
+    OF: Subject
     ORDER: int
-    SECTION: Literal["figures", "fidelity"]
+    SECTION: str
     TITLE: str
-    figure: Callable[[Run], go.Figure | str]
+    figure: Callable[[Any], go.Figure | str]
 
 
-def modules() -> dict[str, FigureModule]:
-    """All figure modules by name, in the order of the page."""
+def modules(of: Subject = "run") -> dict[str, FigureModule]:
+    """All figure modules of a subject by name, in the order of the page."""
     stems = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_"))
     found = {stem: cast("FigureModule", importlib.import_module(f"{__name__}.{stem}")) for stem in stems}
-    return dict(sorted(found.items(), key=lambda item: item[1].ORDER))
+    ours = {stem: module for stem, module in found.items() if of == module.OF}
+    return dict(sorted(ours.items(), key=lambda item: item[1].ORDER))
 
 
 def finding(figure: go.Figure) -> str:

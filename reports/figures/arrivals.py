@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 11
+OF = "run"
 SECTION = "fidelity"
 TITLE = "Planned and sent requests"
 LATE_S = 0.010

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 12
+OF = "run"
 SECTION = "fidelity"
 TITLE = "How bursty the requests came"
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 13
+OF = "run"
 SECTION = "fidelity"
 TITLE = "Gaps between the requests"
 CLOSED = "No gaps are drawn: in a closed loop requests come when answers come, so their gaps are those of the system."

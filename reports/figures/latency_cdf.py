@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 7
+OF = "run"
 SECTION = "figures"
 TITLE = "Latency of the requests"
 _LOOKS = {

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 8
+OF = "run"
 SECTION = "figures"
 OVER_TIME = True
 TITLE = "Time to first token over the run"

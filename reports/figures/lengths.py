@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 14
+OF = "run"
 SECTION = "fidelity"
 TITLE = "Lengths asked and got"
 _LOOKS = (

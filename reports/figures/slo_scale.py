@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 3
+OF = "run"
 SECTION = "figures"
 TITLE = "Attainment against SLO scale"
 _GRID = 241

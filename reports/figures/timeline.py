@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from harness.folder import Run
 
 ORDER = 10
+OF = "run"
 SECTION = "figures"
 OVER_TIME = True
 TITLE = "Batches, queue and memory over time"

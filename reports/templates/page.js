@@ -1,8 +1,8 @@
 (function () {
   "use strict";
   const nonce = document.currentScript.nonce;
-  const content = JSON.parse(document.getElementById("data").textContent);
-  const figures = new Map(content.figures.map((f) => [f.key, f]));
+  const figures = new Map();
+  let atNight = {};
   const boxes = Array.from(document.querySelectorAll("[data-figure]"));
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const themes = {
@@ -22,7 +22,7 @@
     const night = !printing && dark.matches;
     const theme = night ? themes.dark : themes.light;
     let text = JSON.stringify(figures.get(key));
-    if (night) for (const [light, instead] of Object.entries(content.dark)) text = text.replaceAll(light, instead);
+    if (night) for (const [light, instead] of Object.entries(atNight)) text = text.replaceAll(light, instead);
     const { data, layout } = JSON.parse(text);
     layout.font.color = theme.ink;
     layout.paper_bgcolor = layout.plot_bgcolor = theme.paper;
@@ -49,22 +49,25 @@
     for (const box of boxes) if (all || box.dataset.drawn) draw(box);
   }
 
-  async function code() {
-    const packed = document.getElementById("plotly");
-    if (!packed) return null;
+  async function unpacked(id) {
+    const element = document.getElementById(id);
+    if (!element || element.type !== "text/plain") return element && element.textContent;
     if (typeof DecompressionStream === "undefined") {
       throw new Error("This browser cannot unpack the drawing library; make the report again with --plain, or read the tables.");
     }
-    const bytes = Uint8Array.from(atob(packed.textContent.trim()), (c) => c.charCodeAt(0));
+    const bytes = Uint8Array.from(atob(element.textContent.trim()), (c) => c.charCodeAt(0));
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   }
 
   async function start() {
-    const text = await code();
-    if (text !== null) {
+    const [data, library] = await Promise.all([unpacked("data"), unpacked("plotly")]);
+    const content = JSON.parse(data);
+    content.figures.forEach((f) => figures.set(f.key, f));
+    atNight = content.dark;
+    if (library !== null) {
       const script = document.createElement("script");
       script.nonce = nonce;
-      script.textContent = text;
+      script.textContent = library;
       document.head.append(script);
     }
     const seen = new IntersectionObserver(

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
-from collections.abc import Callable
+import gzip
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +24,12 @@ from harness.records import SCHEDULE, steps_table, to_table
 from harness.summary import summarize
 
 MakeRun = Callable[..., Run]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+WATCH = """
+window.violations = [];
+document.addEventListener("securitypolicyviolation", (e) => violations.push(e.violatedDirective + " " + e.blockedURI));
+"""
+DRAWN = "[...document.querySelectorAll('[data-figure]')].every((box) => box.querySelector('.main-svg'))"
 
 
 def _records(n: int, tokens: int, seed: int, failed: int, tags: tuple[str | None, ...]) -> list[RequestRecord]:
@@ -140,3 +152,98 @@ def make_run(tmp_path: Path) -> MakeRun:
         return Run(Path("bench-runs/demo"), facts, table, stepped, _schedule(records), complete)
 
     return make
+
+
+@pytest.fixture
+def content_of() -> Callable[[str], dict[str, Any]]:
+    """What a page holds for its script: `figures`, each with `key`, `data` and `layout`, and `dark`."""
+
+    def read(html: str) -> dict[str, Any]:
+        [(kind, text)] = re.findall(r'<script type="([^"]*)" id="data">(.*?)</script>', html, re.DOTALL)
+        found = json.loads(gzip.decompress(base64.b64decode(text)) if kind == "text/plain" else text)
+        assert isinstance(found, dict)
+        return found
+
+    return read
+
+
+@dataclass(slots=True)
+class Opened:
+    """A page in the browser (`page`, of playwright), what its console said, and what it asked the network for."""
+
+    page: Any
+    said: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+    def until(self, script: str) -> None:
+        """Wait until the script is true. (The page's own policy forbids what playwright's waiting would evaluate.)"""
+        for _ in range(600):
+            if self.page.evaluate(script):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"never true: {script}; the console said {self.said}")
+
+    def drawn(self) -> list[str]:
+        """Keys of the figures that hold a drawing."""
+        script = "(all) => all.filter((b) => b.querySelector('.main-svg')).map((b) => b.dataset.figure)"
+        found: list[str] = self.page.locator("[data-figure]").evaluate_all(script)
+        return found
+
+    def untroubled(self) -> None:
+        """The page drew without an error, without asking for anything, and without a link or a picture of others."""
+        assert [] == self.said
+        assert [] == self.asked
+        assert [] == self.page.evaluate("window.violations")
+        assert self.page.locator(".figure a[href], .figure image, img").count() == 0
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The Chromium of this machine, which can resolve no host; skips where there is none."""
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("no Chromium on this machine; with 'apt-get install chromium' the page is tried in a browser")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(
+            executable_path=found, args=["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND", "--disable-gpu"]
+        )
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """Opens HTML text (or a file) and waits until every figure is drawn, unless `wait` is False.
+
+    The window is so high that every figure is in it; `dark`, `js` and `width` are the reader's.
+    """
+    contexts = []
+
+    def look(
+        html: str | Path, *, dark: bool = False, js: bool = True, wait: bool = True, width: int = 1200,
+        height: int = 12_000,
+    ) -> Opened:  # fmt: skip
+        path = html if isinstance(html, Path) else tmp_path / f"page-{len(contexts)}.html"
+        if not isinstance(html, Path):
+            path.write_text(html, encoding="utf-8")
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light",
+            java_script_enabled=js, offline=True,
+        )  # fmt: skip
+        contexts.append(context)
+        context.add_init_script(WATCH)
+        found = Opened(context.new_page())
+        found.page.on("console", lambda message: found.said.append(message.text))
+        found.page.on("pageerror", lambda error: found.said.append(str(error)))
+        found.page.on("request", lambda request: found.asked.append(request.url))
+        found.page.goto(path.resolve().as_uri())
+        found.asked[:] = [url for url in found.asked if url != path.resolve().as_uri()]
+        if wait and js:
+            found.until(DRAWN)
+        return found
+
+    yield look
+    for context in contexts:
+        context.close()
