@@ -53,8 +53,9 @@ METRICS = (
 class Night:
     """One night of a series: the values of its run, or the mean over its runs; `why` tells why there are none.
 
-    An overloaded night has infinite latencies: they grow for as long as it is sent. Where `facts` change, values
-    cannot be compared; `marks` are what else may have moved them.
+    An overloaded night has infinite latencies: they grow for as long as it is sent. `within` has the 95 % intervals
+    that its one run tells; none where the clock is virtual, because nothing but the system moves its values. Where
+    `facts` change, values cannot be compared; `marks` are what else may have moved them.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Night:
     path: Path
     exact: bool
     values: Mapping[str, float]
+    within: Mapping[str, tuple[float, float]]
     why: str | None
     overloaded: bool
     facts: Mapping[str, str]
@@ -126,13 +128,15 @@ def _night(path: Path, infos: Sequence[Mapping[str, Any]]) -> Night:
     at, commit = _named(path.name)
     why = next((reason for info in infos if (reason := _unusable(info)) is not None), None)
     overloaded = any(_part(info, "verdict").get("overloaded") for info in infos)
+    exact = all(info.get("clock") == "virtual" for info in infos)
     return Night(
         name=path.name,
         at=at,
         commit=commit,
         path=path,
-        exact=all(info.get("clock") == "virtual" for info in infos),
+        exact=exact,
         values={} if why is not None else _means([_values(info) for info in infos]),
+        within={} if exact or why is not None or len(infos) > 1 else _within(first),
         why=why,
         overloaded=bool(overloaded),
         facts=_facts(infos),
@@ -173,6 +177,28 @@ def _values(info: Mapping[str, Any]) -> dict[str, float]:
     }
     whole = {name: summary.get(name) for name in ("failed", "goodput_rps", "throughput_rps", "attainment")}
     return _finite({**latencies, **whole})
+
+
+def _within(info: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    """Name -> low and high of what a run or a search gives an interval for."""
+    if info.get("kind") == "capacity":
+        answer = _answer(info)
+        return _intervals({"capacity_rps": [answer.get("low_rps"), answer.get("high_rps")]})
+    within = _part(info, "within")
+    metrics, attainment = _part(within, "metrics"), _part(within, "attainment")
+    latencies = {
+        f"{name} {stat}": _part(metrics, name).get(stat) for name in ("tpot", "ttft") for stat in ("mean", "p99")
+    }
+    return _intervals({**latencies, "attainment": [attainment.get("low"), attainment.get("high")]})
+
+
+def _intervals(found: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    pairs = {name: _finite(dict(zip("lh", ends, strict=False))) for name, ends in found.items() if _is_pair(ends)}
+    return {name: (ends["l"], ends["h"]) for name, ends in pairs.items() if len(ends) == 2}
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2
 
 
 def _answer(info: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -23,6 +23,7 @@ NOISY = 0.03
 """Scatter from night to night above which a step of 10 % is found within a week in less than two of three cases."""
 
 FEWEST_FOR_SCATTER = 8
+_OWN = "version of bench"
 _NEAR = 3
 """Nights by which the first one of a step may lie away from the first suspect one."""
 
@@ -78,6 +79,7 @@ def _series(name: str, nights: Sequence[Night]) -> dict[str, Any]:
         "metrics": judged,
         "gaps": [{"night": night.at, "path": str(night.path), "why": night.why} for night in nights if night.why],
         "breaks": [{"night": nights[place].at, "changed": changed} for place, changed in _breaks(nights).items()],
+        "versions": _versions(nights),
     }
 
 
@@ -203,11 +205,15 @@ class _Series:
 
     def _night(self, night: Night, judged: Judged | None) -> dict[str, Any]:
         value = self._value(night)
+        finite = value is not None and math.isfinite(value)
+        low, high = night.within.get(self.metric.name, (None, None)) if finite else (None, None)
         return {
             "night": night.at,
             "commit": night.commit,
             "path": str(night.path),
             "value": None if value is None else _plain(value),
+            "low": low,
+            "high": high,
             "overloaded": value is not None and not math.isfinite(value),
             "state": "gap" if judged is None else judged.state,
             "reference": None if judged is None else _plain(judged.reference),
@@ -235,6 +241,21 @@ def _breaks(nights: Sequence[Night]) -> dict[int, list[dict[str, str]]]:
         if changed := _changed(known, night.facts):
             found[place] = changed
         known |= night.facts
+    return found
+
+
+def _versions(nights: Sequence[Night]) -> list[dict[str, Any]]:
+    """Nights with other versions than the night before that told any, and which; values are compared across them.
+
+    Another bench is not among them: it breaks the series.
+    """
+    known: dict[str, str] = {}
+    found = []
+    for night in nights:
+        told = {name: version for name, version in night.marks.items() if "version" in name and name != _OWN}
+        if changed := _changed(known, told):
+            found.append({"night": night.at, "changed": changed})
+        known |= told
     return found
 
 

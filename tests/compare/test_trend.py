@@ -368,3 +368,30 @@ def test_a_step_of_last_week_is_told_only_once(nights):
     text = importlib.import_module("reports.answers.trend").text(trend(nights([*FLAT, 110.0, 111.0])))
 
     assert 1 == text.count("from 2026-01-11 (commit c000010) on, after 2026-01-10 (commit c000009)")
+
+
+def test_a_value_stands_with_the_interval_that_its_run_told(nights):
+    """A wobble inside its own interval looks like a change of the server."""
+
+    def told(day, info):
+        info["within"] = {"metrics": {"tpot": {"mean": [0.09, 0.11]}}, "attainment": {"low": 0.9, "high": None}}
+
+    real = trend(nights([100.0] * 8, change=told))
+    exact = trend(nights([100.0] * 8, change=told, clock="virtual", series="sim"))
+
+    assert (0.09, 0.11) == tuple(metric(real)["nights"][-1][end] for end in ("low", "high"))
+    assert metric(real, "attainment")["nights"][-1]["low"] is None
+    assert metric(exact, series=1)["nights"][-1]["low"] is None
+
+
+def test_another_version_of_the_server_is_told_and_breaks_nothing(nights):
+    """A new server is compared with nothing, or nobody hears of it."""
+
+    def updated(day, info):
+        info["server"] = {"kind": "vllm", "version": "0.10" if day < 4 else "0.11"}
+
+    series = trend(nights(FLAT, change=updated))["series"][0]
+    change = {"what": "server version", "before": "0.10", "after": "0.11"}
+
+    assert [] == series["breaks"]
+    assert [{"night": "2026-01-05", "changed": [change]}] == series["versions"]
