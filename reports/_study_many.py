@@ -1,0 +1,51 @@
+"""Several studies as one: their systems side by side, each named by what distinguishes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from reports._clean import clean
+from reports._study import Study, System
+
+_ASIDE = ("seed", "requests", "duration", "goal", "drain", "rate", "scale", "warmup", "slo", "senders", "timeout")
+"""Options that do not tell systems apart."""
+
+
+def of_many(studies: Mapping[str, Study]) -> Study:
+    """The systems of all studies, which are named by their folders; goals are those of any."""
+    specs = {name: _spec(study) for name, study in studies.items()}
+    systems = [
+        replace(system, name=text)
+        for name, study in studies.items()
+        for system, text in zip(study.systems, _names(name, study, specs), strict=True)
+    ]
+    slos = {system.slo for system in systems}
+    goals = sorted({goal for study in studies.values() for goal in study.goals})
+    sources = tuple(source for study in studies.values() for source in study.sources)
+    return Study(slos.pop() if len(slos) == 1 else "", tuple(goals), tuple(_apart(systems)), sources)
+
+
+def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What distinguishes the systems of one study from those of the others, and from one another."""
+    others = [spec for other, spec in specs.items() if other != name]
+    differs = {key: value for key, value in specs[name].items() if any(spec.get(key) != value for spec in others)}
+    told = ", ".join(f"{clean(key, 40)} {clean(value, 60)}" for key, value in differs.items()) or clean(name, 60)
+    own = [system.name for system in study.systems] if len(study.systems) > 1 else [""]
+    return [", ".join(text for text in (told if others else "", one) if text) or clean(name, 60) for one in own]
+
+
+def _spec(study: Study) -> dict[str, Any]:
+    spec = study.sources[0].get("spec") or {} if study.sources else {}
+    return {key: value for key, value in spec.items() if key not in _ASIDE}
+
+
+def _apart(systems: Sequence[System]) -> list[System]:
+    """Equal names are counted: 'policy sarathi (2)'."""
+    seen: dict[str, int] = {}
+    found = []
+    for system in systems:
+        seen[system.name] = number = seen.get(system.name, 0) + 1
+        found.append(system if number == 1 else replace(system, name=f"{system.name} ({number})"))
+    return found

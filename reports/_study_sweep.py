@@ -1,0 +1,121 @@
+"""The systems of a sweep: one for each combination of what it varies besides the rate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.sweep.axes import RATE
+from reports._clean import clean
+from reports._study import Capacity, Info, Kept, Point, Spread, Study, System
+
+Where = tuple[tuple[str, Any], ...]
+
+NAMES = {"slo-scale": "SLO scale", "slo": "SLO"}
+
+
+def of_sweep(info: Info, path: str | Path) -> Study:
+    """What a sweep.json tells, whose runs are looked for below `path`; they may be gone."""
+    home = Path(path)
+    lines: dict[Where, list[Info]] = {}
+    for point in info["points"]:
+        where = tuple((name, value) for name, value in point["values"].items() if name != RATE)
+        lines.setdefault(where, []).append(point)
+    systems = tuple(_system(info, where, points, home) for where, points in lines.items())
+    slos = {system.slo for system in systems}
+    return Study(slos.pop() if len(slos) == 1 else "", tuple(info["goals"]), systems, (info,))
+
+
+def named(values: Iterable[tuple[str, Any]]) -> str:
+    """'policy vllm-v0, replicas 2' of values of axes."""
+    return ", ".join(f"{NAMES.get(name, clean(name, 40))} {clean(value, 60)}" for name, value in values)
+
+
+def _system(info: Info, where: Where, points: list[Info], home: Path) -> System:
+    found = [_point(info, point, home) for point in points]
+    known = sorted((point for point in found if point is not None), key=lambda point: point.rate_rps)
+    slos = {clean(point["slo"] or "", 400) for point in points}
+    return System(
+        named(where) or _alone(info["spec"]),
+        _gpus(points, home),
+        tuple(known),
+        tuple(_capacities(info, dict(where))),
+        slos.pop() if len(slos) == 1 else "",
+    )
+
+
+def _alone(spec: Mapping[str, Any]) -> str:
+    """The name of the one system of a sweep: 'sim, vllm-v0'."""
+    told = [str(spec.get(name) or "") for name in ("backend", "policy")]
+    return ", ".join(clean(text, 60) for text in told if text) or "the system"
+
+
+def _point(info: Info, point: Info, home: Path) -> Point | None:
+    rate_rps = point["values"].get(RATE, info["spec"].get(RATE))
+    attainment = Spread.of(point["attainment"])
+    folders = tuple(home / run["folder"] for run in point["runs"] if run["valid"])
+    there = tuple(folder for folder in folders if (folder / "run.json").is_file())
+    rate_rps = _rate(there) if rate_rps is None else rate_rps
+    if rate_rps is None:
+        return None
+    return Point(
+        rate_rps=float(rate_rps),
+        seeds=point["valid"],
+        requests=point["requests"],
+        overloaded=point["overloaded"],
+        invalid=point["invalid"],
+        attainment=attainment,
+        bounds=tuple(_kept(bound) for bound in point["bounds"]),
+        goodput_rps=Spread.of(point["goodput_rps"]),
+        throughput_rps=Spread.of(point["throughput_rps"]),
+        output_tps=Spread.of(point["output_tps"]),
+        metrics={
+            name: {part: spread for part, told in parts.items() if (spread := Spread.of(told)) is not None}
+            for name, parts in point["metrics"].items()
+        },
+        folders=there,
+    )
+
+
+def _kept(bound: Info) -> Kept:
+    told = {name: bound[name] for name in ("metric", "limit_s", "tag", "percentile")}
+    return Kept(text=bound["text"], attainment=Spread.of(bound["attainment"]), **told)
+
+
+def _capacities(info: Info, where: Mapping[str, Any]) -> Iterable[Capacity]:
+    """Where the curve crosses each goal, by interpolation."""
+    for crossing in info["crossings"]:
+        if crossing["along"] == RATE and crossing["where"] == where:
+            said = clean(crossing["why"] or "", 300)
+            yield Capacity(crossing["goal"], crossing["at"], None, None, "interpolated", said)
+
+
+def _gpus(points: list[Info], home: Path) -> int | None:
+    """GPUs of every run of a line; None where they differ or nobody tells. Older sweeps leave it to their runs."""
+    found = {_gpus_of(run, home) for point in points for run in point["runs"][:1]}
+    gpus = found.pop() if len(found) == 1 else None
+    return gpus if isinstance(gpus, int) and gpus > 0 else None
+
+
+def _gpus_of(run: Info, home: Path) -> object:
+    if "gpus" in run:
+        return run["gpus"]
+    return (_facts(home / run["folder"]).get("backend") or {}).get("gpus")
+
+
+def _rate(folders: Iterable[Path]) -> float | None:
+    """The rate that the traffic itself says it has; None of users who wait for answers."""
+    for folder in folders:
+        rate_rps = (_facts(folder).get("workload") or {}).get("rate_rps")
+        return float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None
+    return None
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    try:
+        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return info if isinstance(info, dict) else {}

@@ -1,0 +1,172 @@
+"""Attainment against the rate per GPU: the curve of goodput, with a band over seeds and the rates that are carried.
+
+After figures 8 and 9 of DistServe (OSDI 2024): all bounds together solid, TTFT alone dotted, TPOT alone dashed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports import _data, _numbers
+from reports._clean import in_figure
+from reports.figures import _style as style
+from reports.figures import _systems
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import plotly.graph_objects as go
+
+    from reports.figures._systems import Line
+    from reports.study import Capacity, Kept, Point, Study
+
+ORDER = 1
+OF = "study"
+SECTION = "figures"
+TITLE = "Attainment against rate"
+_BOUNDS = {"ttft": ("dot", "square", style.VERMILLION), "tpot": ("dash", "diamond", style.GREEN)}
+_OTHER = ("dashdot", "x", style.PURPLE)
+_WITH_BOUNDS = 2
+"""Systems up to which the bounds are drawn one by one."""
+
+
+def figure(study: Study) -> go.Figure | str:
+    """Share of requests within the SLO against the rate, for each system."""
+    lines = [line for line in _systems.lines(study) if any(point.attainment for point in line.points)]
+    if not lines:
+        return _systems.NO_CURVE
+    drawn = style.new(460)
+    drawn.update_layout(
+        xaxis=_systems.rate_axis(study, lines), yaxis=style.axis("requests within the SLO (%)", range=[-2, 104])
+    )
+    for line in lines:
+        _draw(drawn, line, bounds=len(lines) <= _WITH_BOUNDS, alone=len(lines) == 1)
+    for goal in study.goals:
+        style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
+    for number, (line, told) in enumerate(_found(study, lines)):
+        _drop(drawn, study, line, told, number)
+    return style.done(drawn, finding(study), _notes(study, lines))
+
+
+def _draw(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
+    points = [point for point in line.points if point.attainment is not None]
+    x = line.x[[point.attainment is not None for point in line.points]]
+    _band(drawn, line, points, x)
+    _curve(drawn, x, [_mean(point) for point in points], f"{line.prefix}all bounds", style.line(line.color, width=3),
+           line.ring(points))  # fmt: skip
+    for kept in _single(points) if bounds else ():
+        dash, symbol, color = _BOUNDS.get(kept.metric, _OTHER)
+        values = [_of(point, kept) for point in points]
+        name = in_figure(f"{_data.bound_label(kept.metric, tag=kept.tag)} only")
+        own = color if alone else line.color
+        shape = [f"{symbol}-open" if point.overloaded else symbol for point in points]
+        _curve(drawn, x, values, f"{line.prefix}{name}", style.line(own, dash, 1.5), shape)
+
+
+def _curve(
+    drawn: go.Figure, x: np.ndarray, y: Sequence[float], name: str, line: dict[str, object], symbols: list[str]
+) -> None:
+    drawn.add_scatter(
+        x=x, y=np.array(y) * 100, name=name, mode="lines+markers", line=line,
+        marker={"symbol": symbols, "size": 8, "color": line["color"]},
+        hovertemplate="%{x:.4r}: %{y:.1f}%",
+    )  # fmt: skip
+
+
+def _band(drawn: go.Figure, line: Line, points: Sequence[Point], x: np.ndarray) -> None:
+    """The interval of the mean over the seeds, or their range; nothing of one seed."""
+    if max(point.seeds for point in points) < 2:
+        return
+    ends = [point.attainment.ends for point in points if point.attainment is not None]
+    for number, (end, name) in enumerate((("lower", 0), ("upper", 1))):
+        drawn.add_scatter(
+            x=x, y=np.array([both[name] for both in ends]) * 100, mode="lines", showlegend=False, hoverinfo="skip",
+            name=f"{line.prefix}{end} end of the band", line={"width": 0, "color": style.faint(line.color)},
+            fill="tonexty" if number else None, fillcolor=style.faint(line.color),
+        )  # fmt: skip
+
+
+def _mean(point: Point) -> float:
+    return np.nan if point.attainment is None else point.attainment.mean
+
+
+def _single(points: Sequence[Point]) -> list[Kept]:
+    """The bounds on single requests, each once, where there is more than one."""
+    found = {kept.text: kept for point in points for kept in point.bounds if kept.attainment is not None}
+    return list(found.values()) if len(found) > 1 else []
+
+
+def _of(point: Point, wanted: Kept) -> float:
+    kept = next((kept for kept in point.bounds if kept.text == wanted.text and kept.attainment is not None), None)
+    return np.nan if kept is None or kept.attainment is None else kept.attainment.mean
+
+
+def _found(study: Study, lines: Sequence[Line]) -> list[tuple[Line, Capacity]]:
+    """The rates that are carried, goal by goal."""
+    found = [(line, line.system.carried(goal)) for goal in study.goals for line in lines]
+    return [(line, told) for line, told in found if told is not None and told.rps is not None]
+
+
+def _drop(drawn: go.Figure, study: Study, line: Line, told: Capacity, number: int) -> None:
+    """A line from the goal down to the rate that is carried, with its interval where it was searched."""
+    assert told.rps is not None
+    share, y = study.share(line.system), told.goal * 100
+    x = told.rps / share
+    drawn.add_shape(type="line", x0=x, x1=x, y0=-2, y1=y, line={"color": line.color, "width": 1.5, "dash": "dot"})
+    if told.low_rps is not None and told.high_rps is not None:
+        drawn.add_shape(
+            type="rect", x0=told.low_rps / share, x1=told.high_rps / share, y0=-2, y1=y, layer="below",
+            fillcolor=style.faint(line.color), line={"width": 0},
+        )  # fmt: skip
+    left = x > 0.6 * float(max(line.x))
+    drawn.add_annotation(
+        x=_systems.place(drawn, x), y=3 + 7 * number, text=_label(told, share), showarrow=False, font={"size": 12},
+        xanchor="right" if left else "left", xshift=-4 if left else 4, yanchor="bottom", bgcolor="rgba(0,0,0,0)",
+    )  # fmt: skip
+
+
+def _label(told: Capacity, share: float) -> str:
+    text = f"{told.goal * 100:g}% up to {_numbers.number((told.rps or 0.0) / share)}"
+    if told.low_rps is None or told.high_rps is None:
+        return text
+    return f"{text} ({_numbers.number(told.low_rps / share)} to {_numbers.number(told.high_rps / share)})"
+
+
+def finding(study: Study) -> str:
+    """What is carried at the first goal; of several systems the ratio of the best to the others."""
+    goal = study.goals[0] if study.goals else 0.9
+    told = [(system, system.carried(goal)) for system in study.systems]
+    known = [(system.name, one.rps / study.share(system), one) for system, one in told if one and one.rps]
+    if not known:
+        why = next((one.said for _, one in told if one is not None and one.said), "")
+        return f"{goal * 100:g}% is not crossed{f': {why}' if why else ' by any of the rates tried'}."
+    known.sort(key=lambda found: -found[1])
+    (name, best, how), *others = known
+    sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
+    if len(study.systems) == 1:
+        return f"Attainment falls below {goal * 100:g}% at {_numbers.number(best)} {study.rate_unit}, {sure}."
+    text = f"At {goal * 100:g}% {name} carries {_numbers.number(best)} {study.rate_unit} ({sure})"
+    beside = [f"{_numbers.number(best / rps)} times that of {other} ({_numbers.number(rps)})"
+              for other, rps, _ in others]  # fmt: skip
+    return f"{text}{', ' if beside else ''}{' and '.join(beside)}."
+
+
+def _notes(study: Study, lines: Sequence[Line]) -> list[str]:
+    points = [point for line in lines for point in line.points if point.attainment is not None]
+    return [_band_note(points), _systems.hollow(points), _many(lines), _systems.left_out(study, lines)]
+
+
+def _band_note(points: Sequence[Point]) -> str:
+    if max(point.seeds for point in points) < 2:
+        return "One run at each point, so there is no band."
+    known = [point.attainment is not None and point.attainment.low is not None for point in points]
+    if not any(known):
+        return f"Bands: the range of the seeds ({_systems.runs(points)})."
+    rest = "" if all(known) else ", or the range of the seeds where they do not give one"
+    return f"Bands: 95% interval of the mean over seeds{rest} ({_systems.runs(points)})."
+
+
+def _many(lines: Sequence[Line]) -> str:
+    return "" if len(lines) <= _WITH_BOUNDS else "The single bounds are in the table of the points."
