@@ -33,12 +33,12 @@ KNOWN = ("p50:", "p90:", "p99:", *TIMES, "token_goodput_tps", "attainment of ")
 def text(info: Mapping[str, Any]) -> str:
     """The answer for a terminal, ending with a newline."""
     blocks = [
-        _heading(info),
+        heading(info),
         _wrapped(info["text"]),
         "\n".join(map(_wrapped, _sides(info))),
         _rows_text(info["gates"], info, gated=True),
-        _rows_text(_shown(info), info, gated=False),
-        "\n".join(map(_wrapped, _parting(info))),
+        _rows_text(shown(info), info, gated=False),
+        "\n".join(map(_wrapped, parting(info))),
         "\n".join(map(_wrapped, _facts(info))),
     ]
     return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
@@ -46,14 +46,13 @@ def text(info: Mapping[str, Any]) -> str:
 
 def markdown(info: Mapping[str, Any]) -> str:
     """The answer for a job summary or a pull request: at most 60 KB, foreign text without effect."""
-    heading = _heading(info)
-    name, _, rest = heading.partition(" (")
+    name, _, rest = heading(info).partition(" (")
     blocks = [
         f"**{in_markdown(name)}**" + (f" ({in_markdown(rest, None)}" if rest else ""),
         in_markdown(info["text"], None),
         _rows_markdown(info["gates"], info, gated=True),
-        _folded("Not gated", _rows_markdown(_shown(info), info, gated=False)),
-        "\n".join(f"- {in_markdown(line, None)}" for line in (*_parting(info), *_sides(info), *_facts(info))),
+        _folded("Not gated", _rows_markdown(shown(info), info, gated=False)),
+        "\n".join(f"- {in_markdown(line, None)}" for line in (*parting(info), *_sides(info), *_facts(info))),
     ]
     return _at_most("\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n")
 
@@ -106,7 +105,8 @@ def _mde(row: Row) -> str:
     return f"{f'>{said.MOST_PCT:,}' if large else number(row['mde_pct'], 2)}{_unit(row)}"
 
 
-def _heading(info: Mapping[str, Any]) -> str:
+def heading(info: Mapping[str, Any]) -> str:
+    """The first line: the verdict, and of how many pairs in which order it is."""
     valid = [pair for pair in info["pairs"] if pair["valid"]]
     every = {pair["pair"] for pair in info["pairs"]}
     count = f"{len(every)} pair{'s' if len(every) != 1 else ''}" + (f", {len(valid)} valid" * (len(valid) < len(every)))
@@ -121,7 +121,8 @@ def _heading(info: Mapping[str, Any]) -> str:
     return f"bench compare: {info['verdict']} ({', '.join(parts)})"
 
 
-def _heads(info: Mapping[str, Any], rows: Sequence[Row], *, gated: bool) -> tuple[str, ...]:
+def heads(info: Mapping[str, Any], rows: Sequence[Row], *, gated: bool) -> tuple[str, ...]:
+    """The column heads of a table of rows."""
     point = ("at",) if any(row["point"] for row in rows) else ()
     return (*point, "metric", "base", "head", "change", *_spread_heads(info, rows), *(("verdict",) if gated else ()))
 
@@ -134,7 +135,8 @@ def _spread_heads(info: Mapping[str, Any], rows: Sequence[Row]) -> tuple[str, ..
     return (*bounds, "MDE")
 
 
-def _cells(heads: Sequence[str], row: Row, info: Mapping[str, Any]) -> list[str]:
+def cells(names: Sequence[str], row: Row, info: Mapping[str, Any]) -> list[str]:
+    """A row under the heads of these names, printed."""
     read: dict[str, Callable[[], str]] = {
         "at": lambda: said.where(row),
         "metric": lambda: str(row["label"]),
@@ -145,14 +147,14 @@ def _cells(heads: Sequence[str], row: Row, info: Mapping[str, Any]) -> list[str]
         "MDE": lambda: _mde(row),
         "verdict": lambda: str(row["verdict"]),
     }
-    return [read[head]() if head in read else interval(row) for head in heads]
+    return [read[head]() if head in read else interval(row) for head in names]
 
 
 def _rows_text(rows: Sequence[Row], info: Mapping[str, Any], *, gated: bool) -> str:
     if not rows:
         return ""
-    heads = _heads(info, rows, gated=gated)
-    table = _table.text(heads, [_cells(heads, row, info) for row in rows[:MOST_ROWS]], left=heads.index("metric") + 1)
+    names = heads(info, rows, gated=gated)
+    table = _table.text(names, [cells(names, row, info) for row in rows[:MOST_ROWS]], left=names.index("metric") + 1)
     more = f"... and {len(rows) - MOST_ROWS} more rows in the JSON\n" if len(rows) > MOST_ROWS else ""
     return ("" if gated else "not gated\n") + table + more
 
@@ -160,15 +162,15 @@ def _rows_text(rows: Sequence[Row], info: Mapping[str, Any], *, gated: bool) -> 
 def _rows_markdown(rows: Sequence[Row], info: Mapping[str, Any], *, gated: bool) -> str:
     if not rows:
         return ""
-    heads = _heads(info, rows, gated=gated)
-    return _table.markdown(heads, [_cells(heads, row, info) for row in rows], left=heads.index("metric") + 1)
+    names = heads(info, rows, gated=gated)
+    return _table.markdown(names, [cells(names, row, info) for row in rows], left=names.index("metric") + 1)
 
 
 def _folded(title: str, table: str) -> str:
     return f"<details><summary>{title}</summary>\n\n{table}\n</details>" if table else ""
 
 
-def _shown(info: Mapping[str, Any]) -> list[Row]:
+def shown(info: Mapping[str, Any]) -> list[Row]:
     """The rows that decide nothing, where there is one point; those of a sweep are in the JSON."""
     rows = [row for row in info["shown"] if not row["point"]]
     foreign = [row for row in rows if not row["metric"].startswith(KNOWN) and row["metric"] not in SHOWN]
@@ -186,8 +188,8 @@ def _sides(info: Mapping[str, Any]) -> Iterator[str]:
         yield "differs  nothing that is recorded: the code or the data files of bench have changed"
 
 
-def _parting(info: Mapping[str, Any]) -> Iterator[str]:
-    """Where two simulated runs part."""
+def parting(info: Mapping[str, Any]) -> Iterator[str]:
+    """Where two simulated runs part, a sentence each."""
     exact = info["exact"]
     if not exact or exact["identical"]:
         return
