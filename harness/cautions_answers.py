@@ -74,7 +74,8 @@ def _whole() -> Iterator[Caution]:
 def tokens_per_event(requests: pa.Table) -> float:
     """Output tokens of the requests that ended well per token event; NaN without one."""
     ok = requests.filter(pc.equal(requests["status"], "ok"))
-    events = int(pc.sum(pc.list_value_length(ok["token_s"])).as_py() or 0)
+    of_each = ok["events"] if "events" in ok.column_names else pc.list_value_length(ok["token_s"])
+    events = int(pc.sum(of_each).as_py() or 0)
     return float(pc.sum(ok["output_tokens"]).as_py() or 0) / events if events else float("nan")
 
 

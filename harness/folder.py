@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 
 from harness import warmup
 from harness.errors import UsageError
+from harness.measure import pieces
 from harness.records import HTTP, REQUESTS, STEPS, VERSION, http_table, steps_table, to_table
 from harness.recount import Recounts, corrections
 from harness.schedule import Schedule
@@ -27,17 +29,31 @@ from harness.storage import Stream, batches, write_json, write_parquet
 if TYPE_CHECKING:
     from harness.api import RequestRecord, Step
 
-_REPORTS = tuple(f"report.{end}" for end in ("html", "md", "txt", "json", "xml"))
 _TABLES = ("requests", "steps", "http", "server_metrics")
 _OURS = ("run.json", "schedule.parquet", "journal.parquet",
-         *(f"{name}.{end}" for name in _TABLES for end in ("parquet", "arrows")), *_REPORTS)  # fmt: skip
+         *(f"{name}.{end}" for name in _TABLES for end in ("parquet", "arrows")))  # fmt: skip
+_REPORT = re.compile(r"report\.(html|md|txt|json|xml|csv|parquet|perfetto\.json)|report-[a-z0-9_]+\.png")
+"""Reports, which `bench report` makes again: report.html, report.csv, a picture of each figure."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """What a run that is read thin does not hold: its requests with all tokens, and its steps.
+
+    Each part gives its rows in pieces; parts may be read at the same time, in threads.
+    """
+
+    requests: tuple[Callable[[], Iterator[pa.Table]], ...]
+    steps: tuple[Callable[[], Iterator[pa.Table]], ...] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """A run read back. `complete` is False for a run that was killed or is still going on.
 
-    Of a remote server there are what the wire saw (`http`) and what its metrics said (`server_metrics`).
+    Of a remote server there are what the wire saw (`http`) and what its metrics said (`server_metrics`). A large one
+    may be thin (`harness.thin`): then `whole` gives what `requests` and `steps` leave out. `memo` keeps what readers
+    have computed of the run; a copy with other contents begins with none.
     """
 
     path: Path
@@ -48,6 +64,14 @@ class Run:
     complete: bool
     http: pa.Table | None = None
     server_metrics: pa.Table | None = None
+    whole: Whole | None = None
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """The requests with all their token times, in pieces that bound memory."""
+        if self.whole is None:
+            return pieces(self.requests)
+        return chain.from_iterable(part() for part in self.whole.requests)
 
     @property
     def measured(self) -> pa.Table:
@@ -214,7 +238,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     path = path.parent if path.name == "run.json" else path
     info = read_info(path)
     running = info.get("state") == "running"
-    requests = _read_table(path, "requests", REQUESTS, stream_first=running)
+    requests = table(path, "requests", REQUESTS, stream_first=running)
     if requests is None and not running:
         raise UsageError(f"'{path}' holds a run that ended, but its requests.parquet is missing; nothing can be told.")
     schedule = path / "schedule.parquet"
@@ -222,11 +246,11 @@ def load(path: str | os.PathLike[str]) -> Run:
         path=path,
         info=info,
         requests=REQUESTS.empty_table() if requests is None else requests,
-        steps=_read_table(path, "steps", STEPS, stream_first=running),
+        steps=table(path, "steps", STEPS, stream_first=running),
         schedule=Schedule.load(schedule).table if schedule.exists() else None,
         complete=info.get("state") == "finished",
-        http=_read_table(path, "http", HTTP, stream_first=running),
-        server_metrics=_read_table(path, "server_metrics", None, stream_first=running),
+        http=table(path, "http", HTTP, stream_first=running),
+        server_metrics=table(path, "server_metrics", stream_first=running),
     )
 
 
@@ -265,7 +289,7 @@ def _broken(info: Mapping[str, Any]) -> str | None:
     return None if sound else "slo"
 
 
-def _read_table(path: Path, name: str, schema: pa.Schema | None, *, stream_first: bool) -> pa.Table | None:
+def table(path: Path, name: str, schema: pa.Schema | None = None, *, stream_first: bool = False) -> pa.Table | None:
     """The rows of a table, with the columns of `schema` where it is given; None where the run has no such table."""
     stream, parquet = path / f"{name}.arrows", path / f"{name}.parquet"
     for file in (stream, parquet) if stream_first else (parquet, stream):
@@ -292,7 +316,7 @@ def _check_usable(path: Path) -> None:
     found = {p.name.removesuffix(".part") for p in path.iterdir()} if path.is_dir() else set()
     if found <= {"requests.arrows", "run.json"} and not (path / "run.json").exists():
         return  # empty, or killed while the first run.json was being written
-    foreign = sorted(found.difference(_OURS))
+    foreign = sorted(name for name in found.difference(_OURS) if not _REPORT.fullmatch(name))
     if foreign:
         raise UsageError(f"'{path}' holds '{foreign[0]}', which is no part of a run; name an empty folder.")
     try:

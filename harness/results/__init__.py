@@ -15,6 +15,7 @@ from harness.errors import UsageError
 from harness.folder import load
 from harness.results import _foreign
 from harness.results._folders import run_folders, runs_below
+from harness.thin import load as load_thin
 
 if TYPE_CHECKING:
     from harness.folder import Run
@@ -22,18 +23,20 @@ if TYPE_CHECKING:
 __all__ = ["foreign_below", "is_foreign", "open", "run_folders"]
 
 
-def open(path: str | os.PathLike[str]) -> list[Run]:  # noqa: A001  # read as results.open
+def open(path: str | os.PathLike[str], *, thin: bool = False) -> list[Run]:  # noqa: A001  # read as results.open
     """The runs at `path`: of a run folder one, of another tool's file those it tells of, of a folder all below it.
 
-    Runs come in the order of their names. Raises UsageError, naming what was looked for, where there is none.
+    Runs come in the order of their names; with `thin` large ones are not held whole (`harness.thin`). Raises
+    UsageError, naming what was looked for, where there is none.
     """
+    read = load_thin if thin else load
     path = Path(path)
     if path.is_file() and path.name != "run.json":
         return _foreign.of_file(path)
     folder = path.parent if path.name == "run.json" else path
     if (folder / "run.json").exists() or not folder.is_dir():
-        return [load(folder)]
-    found = [*map(load, runs_below(folder)), *foreign_below(folder)]
+        return [read(folder)]
+    found = [*map(read, runs_below(folder)), *foreign_below(folder)]
     if not found:
         raise UsageError(
             f"No run in '{path}': neither it nor a folder below it has a run.json; name what 'bench run --out' or "

@@ -12,11 +12,12 @@ from harness.api import Bound, Slo
 from harness.rescore import fastgen, scale
 from harness.rescore.groups import GROUPINGS, grouped
 from harness.rescore.plane import plane
-from harness.rescore.reading import of_run, thinned
+from harness.rescore.reading import of_run
 from harness.rescore.scale import curve, first_within, scaled
 from harness.rescore.tasks import tasks
 from harness.rescore.tokens import tokens
 from harness.slo import Seen, parse, score
+from harness.thin import thinned
 
 SLOS = [
     "ttft=0.25,tpot=0.1",

@@ -8,24 +8,24 @@ import shutil
 import numpy as np
 import pytest
 
-from harness import results
+from harness import results, thin
 from harness.errors import UsageError
 from harness.metrics._lists import lists
-from harness.rescore import reading
 from harness.rescore.answer import answer
 from harness.rescore.asked import Asked
-from harness.rescore.reading import of_run, sources, thinned
+from harness.rescore.reading import of_run, sources
+from harness.thin import thinned
 
 
 def test_a_folder_read_in_pieces_is_the_run(stored, monkeypatch):
     """A large run would lose requests at the edges of its pieces."""
     monkeypatch.setattr("harness.storage.ROW_GROUP_BYTES", 5000)
-    monkeypatch.setattr(reading, "PART", 7)
+    monkeypatch.setattr(thin, "PART", 7)
     path = stored("run")
     (found,) = sources(path)
     (whole,) = results.open(path)
 
-    assert reading._opened(path / "requests.parquet").metadata.num_row_groups > 2
+    assert thin.opened(path / "requests.parquet").metadata.num_row_groups > 2
     assert whole.requests["request_id"].to_pylist() == found.table["request_id"].to_pylist()
     assert thinned(whole.requests).equals(found.table)
     assert whole.requests["token_s"].to_pylist() == [t for p in found.seen.pieces() for t in p["token_s"].to_pylist()]
