@@ -91,8 +91,11 @@ def _values(value: Any) -> Any:
         return {k: _values(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_values(v) for v in value]
+    if isinstance(value, np.ndarray) and value.dtype.kind in "OU":
+        return value.tolist()
     if isinstance(value, np.ndarray):
-        return {"dtype": "f4", "bdata": base64.b64encode(value.astype("<f4").tobytes()).decode()}
+        packed = {"dtype": "f4", "bdata": base64.b64encode(value.astype("<f4").tobytes()).decode()}
+        return packed if value.ndim == 1 else {**packed, "shape": ", ".join(str(n) for n in value.shape)}
     if isinstance(value, np.generic):
         return value.item()
     return value

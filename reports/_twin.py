@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reports import _grid as _grids
 from reports import _numbers
 from reports.figures._style import MARKS
 
@@ -23,16 +24,25 @@ SERIES = "series"
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """Column heads with units, printed rows, and how many points the figure holds in all."""
+    """Column heads with units, printed rows, and how many points the figure holds in all.
+
+    `said` is what the rows are of the points, where they are neither all of them nor an even choice.
+    """
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     points: int
+    said: str = ""
 
 
 def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
-    """The points of `figure`, one row per shared x (or y), else one row per point; evenly thinned to `most` rows."""
+    """The points of `figure`, one row per shared x (or y), else one row per point; evenly thinned to `most` rows.
+
+    Of a heat map or contour a row per y and a column per x.
+    """
     traces = [t for t in figure.data if t.meta != MARKS]
+    if grids := [t for t in traces if getattr(t, "z", None) is not None]:
+        return _grid(figure, grids[0])
     xs = [np.asarray(t.x) for t in traces]
     ys = [np.asarray(t.y) for t in traces]
     if _equal(xs):
@@ -48,6 +58,12 @@ def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
     kept = _thinned(columns[0] if heads[0] == SERIES else np.zeros(len(columns[0])), most)
     rows = tuple(tuple(_cell(column[i]) for column in columns) for i in kept)
     return Twin(tuple(_plain(head) for head in heads), rows, len(columns[0]))
+
+
+def _grid(figure: go.Figure, trace: Any) -> Twin:
+    across, rows, said = _grids.table(trace)
+    heads = [_title(figure, trace, "y"), *(f"{trace.name} at {_title(figure, trace, 'x')} {x}" for x in across)]
+    return Twin(tuple(map(_plain, heads)), tuple(rows), np.asarray(trace.z).size, said)
 
 
 def _thinned(series: np.ndarray, most: int) -> np.ndarray:

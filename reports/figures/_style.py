@@ -17,9 +17,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#bb6699", "#777777"
-_NIGHT = {BLUE: "#56b4e9", VERMILLION: "#f5843c", GREEN: "#2fc39b", PURPLE: "#dd9cc4", GREY: "#a3a3a3"}
+OCHRE = "#8a6d00"
+_NIGHT = {
+    BLUE: "#56b4e9",
+    VERMILLION: "#f5843c",
+    GREEN: "#2fc39b",
+    PURPLE: "#dd9cc4",
+    GREY: "#a3a3a3",
+    OCHRE: "#f0e442",
+}
 MARKS = "marks"
 """`meta` of a trace that only marks points of another one; it is not repeated in the table."""
+
+COUNTS = "counts"
+"""`meta` of a heat map whose cells are counts: its table adds neighbouring cells up instead of choosing some."""
+
+_SHADES = {
+    "rgb(226,236,245)": "rgb(38,50,62)",
+    "rgb(158,198,226)": "rgb(34,84,125)",
+    "rgb(80,150,200)": "rgb(52,136,190)",
+    "rgb(20,95,160)": "rgb(124,190,232)",
+    "rgb(8,42,92)": "rgb(222,240,252)",
+}
+SHADES = [[i / (len(_SHADES) - 1), shade] for i, shade in enumerate(_SHADES)]
+"""Colour scale of heat maps and contours: one hue, away from the ground with rising value, on either ground."""
 
 _FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": "#1b1f24"}
 _AXIS = {
@@ -34,7 +55,7 @@ def faint(color: str) -> str:
     return f"rgba({red},{green},{blue},0.22)"
 
 
-DARK = {**_NIGHT, **{faint(color): faint(instead) for color, instead in _NIGHT.items()}}
+DARK = {**_NIGHT, **{faint(color): faint(instead) for color, instead in _NIGHT.items()}, **_SHADES}
 """What the page puts in the place of each colour on a dark ground."""
 
 
@@ -69,10 +90,10 @@ def new(height: int = 420) -> go.Figure:
     return go.Figure(layout=_layout(height))
 
 
-def panels(heights: Sequence[float], height: int) -> go.Figure:
-    """An empty figure of panels above one another that share their x axis."""
+def panels(heights: Sequence[float], height: int, *, shared: bool = True, spacing: float = 0.05) -> go.Figure:
+    """An empty figure of panels above one another that share their x axis, unless not `shared`."""
     figure = make_subplots(
-        rows=len(heights), cols=1, shared_xaxes=True, row_heights=list(heights), vertical_spacing=0.05
+        rows=len(heights), cols=1, shared_xaxes=shared, row_heights=list(heights), vertical_spacing=spacing
     )
     figure.update_layout(_layout(height))
     return figure
