@@ -44,7 +44,8 @@ class Stages:
     @property
     def known(self) -> npt.NDArray[np.bool_]:
         """(requests,) whether the phases of a request are known."""
-        return np.isfinite(self.seconds).all(axis=0)
+        found: npt.NDArray[np.bool_] = np.all(np.isfinite(self.seconds), axis=0)
+        return found
 
     @property
     def apart(self) -> bool:

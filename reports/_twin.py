@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reports import _grid as _grids
-from reports import _numbers
+from reports import _cells, _numbers
 from reports.figures._style import MARKS
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
 
 
 def _grid(figure: go.Figure, trace: Any) -> Twin:
-    across, rows, said = _grids.table(trace)
+    across, rows, said = _cells.table(trace)
     heads = [_title(figure, trace, "y"), *(f"{trace.name} at {_title(figure, trace, 'x')} {x}" for x in across)]
     return Twin(tuple(map(_plain, heads)), tuple(rows), np.asarray(trace.z).size, said)
 
