@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from harness import fidelity, measure
+from harness import fidelity, measure, thin
 from harness import slo as slos
+from reports import _counted
 from reports._clean import clean
+from reports._facts import part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
     from harness.api import Bound, Slo
     from harness.folder import Run
+    from reports._counted import Gaps, Stretches
 
+T = TypeVar("T")
 LABELS = {
     "ttft": "TTFT",
     "tpot": "TPOT",
@@ -56,7 +61,22 @@ class Margin:
 
 def measured(run: Run) -> Run:
     """The run without the requests before the cut of its warm-up."""
-    return dataclasses.replace(run, requests=run.measured)
+    return _kept(run, "measured", lambda: _measured(run))
+
+
+def _measured(run: Run) -> Run:
+    since_s = thin.cut_s(run.info)
+    if since_s is None:
+        return run
+    parts = () if run.whole is None else run.whole.requests
+    whole = run.whole and dataclasses.replace(run.whole, requests=tuple(partial(_since, p, since_s) for p in parts))
+    found = dataclasses.replace(run, requests=run.measured, whole=whole)
+    found.memo["of"] = run, column(run, "scheduled_s") >= since_s
+    return found
+
+
+def _since(part: Callable[[], Iterator[pa.Table]], since_s: float) -> Iterator[pa.Table]:
+    return (thin.since(piece, since_s) for piece in part())
 
 
 def label(metric: str) -> str:
@@ -80,13 +100,83 @@ def pooled(metric: str) -> bool:
 
 
 def metric(run: Run, name: str) -> np.ndarray:
-    """A metric per request, float64, NaN where undefined (of a pooled metric the worst value of each request)."""
-    return measure.per_request(measure.metrics()[name], run.requests)
+    """A metric per request, float64, NaN where undefined (of a pooled metric the worst value of each request).
+
+    The array is kept for the next who asks: do not change it.
+    """
+    if name != "itl" or run.whole is None:
+        return seen(run).values(name)
+    if "of" in run.memo and "gaps" not in run.memo:
+        of, kept = run.memo["of"]
+        return _kept(run, "worst", lambda: metric(of, name)[kept])
+    return _gaps(run)[1]
 
 
 def sample(run: Run, name: str) -> np.ndarray:
-    """Sorted values of a metric over the requests that ended well: what the percentiles are taken of."""
-    return np.sort(measure.sample(measure.metrics()[name], run.requests, answered(run)))
+    """Sorted values of a metric over the requests that ended well: what the percentiles are taken of.
+
+    The array is kept for the next who asks: do not change it. Of a pooled metric of a large run there are too many
+    values to hold: ask `quantiles` and `gaps`.
+    """
+    if pooled(name) and run.whole is not None:
+        raise ValueError(f"all values of {name} do not fit into memory; ask quantiles() and gaps()")
+    return _kept(
+        run,
+        f"sample {name}",
+        lambda: np.sort(seen(run).sample(name, answered(run)) if pooled(name) else _finite(run, name)),
+    )
+
+
+def _finite(run: Run, name: str) -> np.ndarray:
+    values = metric(run, name)[answered(run)]
+    found: np.ndarray = values[np.isfinite(values)]
+    return found
+
+
+def quantiles(run: Run, name: str, qs: Sequence[float] = (0.5, 0.9, 0.99)) -> list[float]:
+    """Exact quantiles of `sample`; of a pooled metric of a large run those that its summary has (p50, p90, p99)."""
+    if pooled(name) and run.whole is not None:
+        told = part(part(part(run.info, "summary"), "metrics"), name)
+        return [float(told.get(f"p{q * 100:g}") or np.nan) for q in qs]
+    values = sample(run, name)
+    return [float(v) for v in np.quantile(values, qs)] if len(values) else [float("nan")] * len(qs)
+
+
+def seen(run: Run) -> slos.Seen:
+    """The requests with what SLOs ask of them, computed once: to score under as many SLOs as one likes."""
+    return _kept(run, "seen", lambda: slos.Seen(run.requests, None if run.whole is None else run.pieces))
+
+
+def gaps(run: Run) -> Gaps:
+    """Every gap between token events of the requests that ended well, counted by time and length (one pass)."""
+    return _gaps(run)[0]
+
+
+def _gaps(run: Run) -> tuple[Gaps, np.ndarray]:
+    return _kept(run, "gaps", lambda: _counted.gaps(run, end_s(run)))
+
+
+def end_s(run: Run) -> float:
+    """When the last token came, in seconds since the start; 0 without one."""
+    return _kept(run, "end", lambda: float(np.nanmax(measure.first_last(run.requests)[1], initial=0.0)))
+
+
+def has_steps(run: Run) -> bool:
+    """Whether the backend showed its steps."""
+    return run.steps is not None or (run.whole is not None and run.whole.steps is not None)
+
+
+def stretches(run: Run, most: int = 300) -> Stretches | None:
+    """The steps of a run in at most `most` stretches, with the totals of all; None where there are none."""
+    return _kept(run, f"stretches {most}", lambda: _counted.stretches(run, most))
+
+
+def _kept(run: Run, name: str, make: Callable[[], T]) -> T:
+    """What was computed of a run before, or now."""
+    if name not in run.memo:
+        run.memo[name] = make()
+    found: T = run.memo[name]
+    return found
 
 
 def column(run: Run, name: str) -> np.ndarray:
@@ -118,13 +208,18 @@ def slo(run: Run) -> Slo:
 
 def answered(run: Run) -> np.ndarray:
     """Per request whether it ended well (status ok)."""
-    return measure.succeeded(run.requests)
+    return seen(run).ok
 
 
 def margins(run: Run) -> list[Margin]:
     """Per request-level bound of the SLO, how far each request is from it; bounds on a percentile are left out."""
-    bounds = slos.score(run.requests, slo(run)).bounds
-    return [_margin(run, scored) for scored in bounds if scored.bound.percentile is None]
+    return _kept(run, "margins", lambda: [_margin(run, scored) for scored in _scored(run)])
+
+
+def _scored(run: Run) -> list[slos.BoundScore]:
+    asked = slo(run)
+    each = dataclasses.replace(asked, bounds=tuple(b for b in asked.bounds if b.percentile is None))
+    return [scored for scored in slos.score(run.requests, each, seen(run)).bounds if scored.bound.percentile is None]
 
 
 def joint(found: list[Margin]) -> np.ndarray:
@@ -146,4 +241,4 @@ def _margin(run: Run, scored: slos.BoundScore) -> Margin:
 
 def pieces(run: Run) -> Iterator[pa.Table]:
     """The requests with all their token times, in pieces that bound memory: for what looks at every gap."""
-    return measure.pieces(run.requests)
+    return run.pieces()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from harness.measure import metrics, per_request, sample, succeeded
 from harness.summary import describe, summarize
 from reports import _data, _numbers, _remote, _sending
 from reports._clean import clean
@@ -18,8 +17,6 @@ from reports._errors import Error, errors
 from reports._facts import caution, part
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from harness.folder import Run
     from reports._remote import Floor
 
@@ -100,7 +97,7 @@ def result(run: Run) -> Result:
     rate = float(asked) if isinstance(asked, int | float) and asked > 0 else None
     offered = _sending.offered(run.info, rate)
     overloaded = caution(run.info, "overload") is not None
-    measured = {} if overloaded else {**part(summary, "metrics"), **_largest(run.requests, bounds)}
+    measured = {} if overloaded else {**part(summary, "metrics"), **_largest(run, bounds)}
     return Result(
         total=total,
         ok=ok,
@@ -155,10 +152,11 @@ def rows(
     return (*made, *(row(_bound_name(b), str(b["metric"]), None, b) for b in apart))
 
 
-def _largest(table: pa.Table, bounds: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Percentiles of the largest value of each request, where a bound asks for it."""
+def _largest(run: Run, bounds: Iterable[Mapping[str, Any]], rows: np.ndarray | None = None) -> dict[str, Any]:
+    """Percentiles of the largest value of each request (of those in `rows`), where a bound asks for it."""
     asked = {str(b["metric"]) for b in bounds if b.get("tag") is None and b.get("percentile") is None}
-    values = {name: per_request(metrics()[name], table)[succeeded(table)] for name in asked if _data.pooled(name)}
+    ok = _data.answered(run) if rows is None else _data.answered(run) & rows
+    values = {name: _data.metric(run, name)[ok] for name in asked if _data.pooled(name)}
     return {_data.bound_label(name): describe(found[~np.isnan(found)]) for name, found in values.items()}
 
 
@@ -271,14 +269,25 @@ def _classes(run: Run, bounds: list[Mapping[str, Any]], goal: float, *, overload
 
 def _class(run: Run, tag: str | None, bounds: list[Mapping[str, Any]], goal: float, *, overloaded: bool) -> Group:
     tags = run.requests.column("tag")
-    table = run.requests.filter(pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False))
-    ok = succeeded(table)
-    measured = {} if overloaded else {name: describe(sample(metrics()[name], table, ok)) for name in ALWAYS}
+    rows_of = pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)
+    ours = rows_of.to_numpy()
+    ok = ours & _data.answered(run)
+    told = [name for name in ALWAYS if run.whole is None or not _data.pooled(name)]  # all gaps of a large run: too many
+    measured = {} if overloaded else {name: describe(_values(run, name, ok)) for name in told}
     own = [
         {**b, "tag": None} for b in bounds if tag is not None and b.get("tag") == tag and b.get("percentile") is None
     ]
-    measured |= {} if overloaded else _largest(table, own)
+    measured |= {} if overloaded else _largest(run, own, ours)
     name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
-    failed = int(np.sum(~ok))
-    note = f"{_numbers.count(table.num_rows, 'request')} {name}, {failed:,} failed"
+    failed = int(np.sum(ours & ~ok))
+    note = f"{_numbers.count(int(ours.sum()), 'request')} {name}, {failed:,} failed"
     return Group(note, rows(measured, own, goal, _client(run)))
+
+
+def _values(run: Run, name: str, ok: np.ndarray) -> np.ndarray:
+    """The finite values of a metric over the requests in `ok`, a copy."""
+    if _data.pooled(name):
+        return _data.seen(run).sample(name, ok)
+    values = _data.metric(run, name)[ok]
+    found: np.ndarray = values[np.isfinite(values)]
+    return found

@@ -1,0 +1,197 @@
+"""What is too much to hold of a large run, counted in one pass: all gaps between token events, and all steps."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.measure import succeeded
+from harness.metrics._lists import gap_lists, lists, row_max
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from harness.folder import Run
+    from harness.metrics._lists import Lists
+
+    Part = Callable[[], Iterator[pa.Table]]
+
+TIMES = 240
+"""Stretches of time in which gaps are counted."""
+
+_SHIFT = 47
+"""Of the 52 bits of a double's fraction the upper five tell its bin: a bin is 1/32 to 1/64 of its value wide."""
+_SMALLEST_S, _LARGEST_S = 2.0**-17, 2.0**14
+_FIRST, _LAST = (int(np.float64(v).view(np.int64)) >> _SHIFT for v in (_SMALLEST_S, _LARGEST_S))
+
+_ROWS = 4096
+"""Steps of a large run that are counted together."""
+
+_STEPS = ("prefill_tokens", "decode_seqs", "context_tokens", "waiting", "running", "free_blocks")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gaps:
+    """Every gap between neighbouring token events of a request that ended well, counted.
+
+    `counts` (stretches, bins): `edges_s` (stretches + 1,) are the times at which gaps ended, `bins_s` (bins + 1,) their
+    lengths, from the shortest to the longest bin that holds one; a gap g is in the bin with `bins_s[i] <= g <
+    bins_s[i + 1]`. The counts are exact; bins are at most 3.2% wide, and what is below 8 us is in a bin from 0.
+    """
+
+    edges_s: np.ndarray
+    bins_s: np.ndarray
+    counts: np.ndarray
+
+    @property
+    def total(self) -> int:
+        """Gaps in all."""
+        return int(self.counts.sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretches:
+    """Steps of the replicas in stretches of equally many: least, greatest and mean (over time) of each column.
+
+    `start_s` and `time_s` (stretches,): when each begins, and the time spent in its steps. Of the whole run: `steps`,
+    `busy_s`, and by column `means`, `most`, `fewest`; requests waited during `waiting_share` of the busy time.
+    """
+
+    start_s: np.ndarray
+    time_s: np.ndarray
+    least: dict[str, np.ndarray]
+    greatest: dict[str, np.ndarray]
+    mean: dict[str, np.ndarray]
+    steps: int
+    busy_s: float
+    means: dict[str, float]
+    most: dict[str, int]
+    fewest: dict[str, int]
+    waiting_share: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reduced:
+    """Stretches of steps, as they add up: `total` is the sum of each column times the seconds of its steps."""
+
+    steps: int
+    start_s: np.ndarray
+    time_s: np.ndarray
+    waited_s: float
+    least: dict[str, np.ndarray]
+    greatest: dict[str, np.ndarray]
+    total: dict[str, np.ndarray]
+
+
+def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
+    """All gaps up to `end_s`, when the last token came, and the largest gap of each request (NaN without)."""
+    edges_s = np.linspace(0.0, max(end_s, 1e-9) * (1 + 1e-9), TIMES + 1)
+    parts: Sequence[Part] = (run.pieces,) if run.whole is None else run.whole.requests
+    with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
+        found = list(pool.map(partial(_gaps_of, width_s=edges_s[1]), parts))
+    counts = np.sum([counted for counted, _ in found], axis=0)
+    bins_s = (np.arange(_FIRST, _LAST + 2, dtype=np.int64) << _SHIFT).view(np.float64)
+    held = np.flatnonzero(counts.any(axis=0))
+    low, high = (held[0], held[-1] + 1) if len(held) else (0, 1)
+    bins_s = bins_s[low : high + 1].copy()
+    if low == 0:
+        bins_s[0] = 0.0
+    return Gaps(edges_s, bins_s, counts[:, low:high]), np.concatenate([worst for _, worst in found])
+
+
+def _gaps_of(part: Part, width_s: float) -> tuple[np.ndarray, np.ndarray]:
+    bins = _LAST - _FIRST + 1
+    counts, worst = np.zeros(TIMES * bins, np.int64), [np.empty(0)]
+    for piece in part():
+        rows = lists(piece, "token_s")
+        found = gap_lists(rows)
+        worst.append(row_max(found))
+        ended_s, lasted_s = _of_answered(rows, found, succeeded(piece))
+        at = np.minimum((ended_s / width_s).astype(np.int64), TIMES - 1)
+        bin_ = np.clip((lasted_s.view(np.int64) >> _SHIFT) - _FIRST, 0, bins - 1)
+        counts += np.bincount(at * bins + bin_, minlength=len(counts))
+    return counts.reshape(TIMES, bins), np.concatenate(worst)
+
+
+def _of_answered(rows: Lists, found: Lists, ok: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """When each gap ended and how long it lasted, of the requests that ended well."""
+    later = np.ones(len(rows.values), bool)
+    later[rows.offsets[:-1][np.diff(rows.offsets) > 0]] = False
+    ended_s = rows.values[later]
+    if ok.all():
+        return ended_s, found.values
+    wanted = np.repeat(ok, np.diff(found.offsets))
+    return ended_s[wanted], found.values[wanted]
+
+
+def stretches(run: Run, most: int) -> Stretches | None:
+    """The steps of a run in at most `most` stretches; None where it has none."""
+    if run.steps is not None:
+        rows = run.steps.num_rows
+        return _merged([_reduced(run.steps, max(1, -(-rows // most)))] if rows else [], most)
+    if run.whole is None or run.whole.steps is None:
+        return None
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        return _merged([one for of in pool.map(_steps_of, run.whole.steps) for one in of], most)
+
+
+def _steps_of(part: Part) -> list[_Reduced]:
+    return [_reduced(piece, _ROWS) for piece in part()]
+
+
+def _reduced(steps: pa.Table, rows: int) -> _Reduced:
+    """Stretches of `rows` steps, in the order of their start."""
+    start_s = steps["start_s"].to_numpy()
+    order = slice(None) if np.all(start_s[1:] >= start_s[:-1]) else np.argsort(start_s, kind="stable")
+    start_s = start_s[order]
+    span_s = steps["end_s"].to_numpy()[order] - start_s
+    first = np.arange(0, len(start_s), rows)
+    values = {name: steps[name].to_numpy()[order] for name in _STEPS}
+    return _Reduced(
+        steps=len(start_s),
+        start_s=start_s[first],
+        time_s=np.add.reduceat(span_s, first),
+        waited_s=float(span_s[values["waiting"] > 0].sum()),
+        least={name: np.minimum.reduceat(found, first) for name, found in values.items()},
+        greatest={name: np.maximum.reduceat(found, first) for name, found in values.items()},
+        total={name: np.add.reduceat(found * span_s, first) for name, found in values.items()},
+    )
+
+
+def _merged(parts: Sequence[_Reduced], most: int) -> Stretches | None:
+    """The parts one after the other, neighbours together so that at most `most` are left."""
+    if not parts:
+        return None
+    start_s = np.concatenate([part.start_s for part in parts])
+    order = np.argsort(start_s, kind="stable")
+    first = np.unique(np.linspace(0, len(order), min(most, len(order)) + 1).astype(np.int64)[:-1])
+    time_s = np.add.reduceat(np.concatenate([part.time_s for part in parts])[order], first)
+    known_s = np.maximum(time_s, 1e-12)
+    busy_s = float(time_s.sum())
+
+    def column(of: str, name: str) -> np.ndarray:
+        return np.concatenate([getattr(part, of)[name] for part in parts])[order]
+
+    total = {name: np.add.reduceat(column("total", name), first) for name in _STEPS}
+    least = {name: np.minimum.reduceat(column("least", name), first) for name in _STEPS}
+    greatest = {name: np.maximum.reduceat(column("greatest", name), first) for name in _STEPS}
+    return Stretches(
+        start_s=start_s[order][first],
+        time_s=time_s,
+        least=least,
+        greatest=greatest,
+        mean={name: found / known_s for name, found in total.items()},
+        steps=sum(part.steps for part in parts),
+        busy_s=busy_s,
+        means={name: float(found.sum()) / max(busy_s, 1e-12) for name, found in total.items()},
+        most={name: int(found.max()) for name, found in greatest.items()},
+        fewest={name: int(found.min()) for name, found in least.items()},
+        waiting_share=sum(part.waited_s for part in parts) / max(busy_s, 1e-12),
+    )
