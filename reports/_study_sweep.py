@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.sweep.axes import RATE
 from reports._clean import clean
+from reports._stored import facts
 from reports._study import Capacity, Info, Kept, Point, Spread, Study, System
 
 Where = tuple[tuple[str, Any], ...]
@@ -102,20 +102,12 @@ def _gpus(points: list[Info], home: Path) -> int | None:
 def _gpus_of(run: Info, home: Path) -> object:
     if "gpus" in run:
         return run["gpus"]
-    return (_facts(home / run["folder"]).get("backend") or {}).get("gpus")
+    return (facts(home / run["folder"]).get("backend") or {}).get("gpus")
 
 
 def _rate(folders: Iterable[Path]) -> float | None:
     """The rate that the traffic itself says it has; None of users who wait for answers."""
     for folder in folders:
-        rate_rps = (_facts(folder).get("workload") or {}).get("rate_rps")
+        rate_rps = (facts(folder).get("workload") or {}).get("rate_rps")
         return float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None
     return None
-
-
-def _facts(folder: Path) -> dict[str, Any]:
-    try:
-        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return info if isinstance(info, dict) else {}

@@ -68,7 +68,7 @@ def _attainment(info: Info) -> Rows:
     bounds = {bound["metric"] + _tag(bound): _bound_head(bound) for p in info["points"] for bound in p["bounds"]}
     columns: dict[str, Callable[[Info], str]] = {
         "attainment": lambda point: _mean(point["attainment"], partial(_numbers.share, goal=goal)),
-        "95% interval": lambda point: _interval(point["attainment"]),
+        "95% interval": lambda point: interval(point["attainment"]),
         "range of seeds": lambda point: _range(point["attainment"]),
         **{head: partial(_met, name=name) for name, head in bounds.items()},
         "goodput (req/s)": lambda point: _mean(point["goodput_rps"], _numbers.number),
@@ -156,7 +156,8 @@ def _mean(spread: Info | None, shown: Callable[[float | None], str]) -> str:
     return "-" if spread is None else shown(spread["mean"])
 
 
-def _interval(spread: Info | None) -> str:
+def interval(spread: Info | None) -> str:
+    """The interval of a share over seeds; - where there is none."""
     if spread is None or spread["low"] is None:
         return "-"
     return f"{_percent(spread['low'])} .. {_percent(spread['high'])}%"

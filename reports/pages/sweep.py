@@ -1,0 +1,152 @@
+"""The page of a sweep: what is carried, the curves over the rate, other SLOs, every point and every run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from reports import _numbers, _page, _stored, _sweep_verdict, _system, figures
+from reports._clean import clean
+from reports._facts import Facts, first, flat, part
+from reports._sheet import Cell, Section, Sheet, Table
+from reports._study_sweep import of_sweep
+from reports.answers import _sweep_said as words
+
+if TYPE_CHECKING:
+    from reports._study import Info, Study
+
+SECTIONS = {"figures": "Goodput", "over": "Over other options", "latency": "Latency and throughput",
+            "time": "Where the time goes"}  # fmt: skip
+"""Sections of the figures of a study that a page of sweeps has, with their titles."""
+
+MOST = 200
+"""Rows of the table of runs; all are in sweep.json."""
+
+
+def sheet(info: Info, path: Path) -> Sheet:
+    """What stands on the page of a sweep whose sweep.json is `info`; its runs are looked for below `path`."""
+    home = path if path.is_dir() else path.parent
+    study = of_sweep(info, home)
+    mark, good = _sweep_verdict.mark(info)
+    return Sheet(
+        title=words.title(info),
+        subtitle=words.asked(info),
+        mark=mark,
+        good=good,
+        answer=_sweep_verdict.answer(info, study),
+        state=_sweep_verdict.state(info),
+        heads=heads(info, study),
+        warnings=tuple((clean(warning, None), "") for warning in _warned(info)),
+        sections=tuple(_sections(info, study, home)),
+        commands=_sweep_verdict.commands(info, home.name),
+        facts=_used(info, study),
+    )
+
+
+def _warned(info: Info) -> Iterator[str]:
+    if info["error"]:
+        yield f"The sweep ended early: {info['error']}"
+    yield from info["warnings"]
+
+
+def heads(info: Info, study: Study) -> Facts:
+    """SLO, system, workload with preparation and tokenizer, client floor."""
+    told = {**_told(study), **{name: info[name] for name in ("spec", "traffic", "backend") if name in info}}
+    run = {**told, "workload": told.get("traffic") or part(told, "workload")}
+    traffic, provenance = part(run, "workload"), part(part(run, "workload"), "provenance")
+    slo = clean(study.slo, 400)
+    rows = (
+        ("SLO", f"{slo} (seconds)" if slo else ""),
+        ("System", _system.system(run) or clean(part(info, "spec").get("backend") or "", 200)),
+        ("Workload", ", ".join(text for text in (first(traffic, "name"), *_traffic(run)) if text)),
+        ("Preparation", first(provenance, "preparation", "source")),
+        ("Tokenizer", first(provenance, "tokenizer")),
+        ("Client floor", _floor(info, study)),
+    )
+    return tuple((name, value) for name, value in rows if value)
+
+
+def _told(study: Study) -> dict[str, Any]:
+    """What the first run says of itself, for sweeps that do not say it themselves."""
+    return _stored.first(folder for system in study.systems for point in system.points for folder in point.folders)
+
+
+def _traffic(run: Mapping[str, Any]) -> list[str]:
+    """Laws of the traffic, without the rate, which is what a sweep varies."""
+    return _system.source({**run, "workload": {**part(run, "workload"), "rate_rps": None}})
+
+
+def _floor(info: Info, study: Study) -> str:
+    if info["clock"] == "virtual":
+        return "none: times are those of a simulator"
+    floors = _stored.floor_s(study)
+    told = [f"{name.upper()} {_numbers.seconds(floor)}" for name, floor in floors.items() if name in ("ttft", "tpot")]
+    return f"{', '.join(told)} (99% of all times are nearer to the truth)" if told else "not measured"
+
+
+def _sections(info: Info, study: Study, home: Path) -> Iterator[Section]:
+    yield from of_figures(study)
+    tables = tuple(Table(_caption(t), tuple(t.heads), tuple(map(tuple, t.rows)), t.left) for t in words.tables(info))
+    yield Section("points", "Points", tuple(words.crossings(info)), tables)
+    yield Section("runs", "Runs", (), (runs(info, home),))
+
+
+def of_figures(study: Study) -> Iterator[Section]:
+    """The figures of a study in their sections."""
+    modules = figures.modules("study")
+    for key, title in SECTIONS.items():
+        shown = {name: module for name, module in modules.items() if key == module.SECTION}
+        parts = tuple(_page.part(name, module.TITLE, module.figure(study)) for name, module in shown.items())
+        if parts:
+            yield Section(key, title, parts=parts)
+
+
+def _caption(table: words.Rows) -> str:
+    kinds = {"attainment": "attainment and goodput over seeds", "TTFT p50 (ms)": "latencies, mean over seeds"}
+    return next((text for head, text in kinds.items() if head in table.heads), "where the goals are crossed")
+
+
+def runs(info: Info, home: Path) -> Table:
+    """Every run with a link to its folder, where it is still there."""
+    axes = [axis["name"] for axis in info["axes"] if not axis.get("rescored")]
+    once = {point["folder"]: point for point in info["points"]}.values()
+    rows = [(*words.values(axes, point), *_run(run, home)) for point in once for run in point["runs"]]
+    more = f" (the first {MOST:,} of {len(rows):,}; all are in sweep.json)" if len(rows) > MOST else ""
+    heads = (*map(words.axis, axes), "run", "state", "requests", "attainment", "goodput (req/s)",
+             "TTFT p99 (ms)", "TPOT p99 (ms)")  # fmt: skip
+    return Table(f"runs, scored under their own SLO{more}", heads, tuple(rows[:MOST]), len(axes) + 2)
+
+
+def _run(run: Info, home: Path) -> tuple[str | Cell, ...]:
+    state = "not valid" if not run["valid"] else "queue grew" if run["overloaded"] else "valid"
+    p99 = [part(part(run, "metrics"), name).get("p99") for name in ("ttft", "tpot")]
+    timed = [_numbers.in_unit(value, "ms") if run["valid"] and not run["overloaded"] else "-" for value in p99]
+    return (
+        Cell(f"seed {clean(run['seed'])}", link=link(home, run["folder"])),
+        Cell(state, good=None if run["valid"] and not run["overloaded"] else False),
+        f"{run['requests']:,}",
+        _numbers.share(run["attainment"]),
+        _numbers.number(run["goodput_rps"]),
+        *timed,
+    )
+
+
+def link(home: Path, folder: str) -> str | None:
+    """The relative address of a run: its page where it has one, else its folder; None where it is gone."""
+    place = home / folder
+    if Path(folder).is_absolute() or not place.is_dir():
+        return None
+    page = "report.html" if (place / "report.html").is_file() else ""
+    return f"./{quote(folder.rstrip('/'), safe='/=,+')}/{page}"
+
+
+def _used(info: Info, study: Study) -> Facts:
+    told = _told(study)
+    rows = [("clock", clean(info["clock"])), ("seeds", clean(", ".join(map(str, info["seeds"])), 300))]
+    for title in ("spec", "traffic", "backend", "versions"):
+        rows += [(f"{title}: {name}", value) for name, value in flat(part(info, title))]
+    for title in ("host", *(name for name in ("workload", "backend") if not part(info, name))):
+        rows += [(f"first run, {title}: {name}", value) for name, value in flat(part(told, title))]
+    return tuple(rows)
