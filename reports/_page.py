@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One place on the page for a figure: drawn, or the sentence that says what would bring it."""
+    """One place on the page for a figure: drawn, or the sentence that says what would bring it.
+
+    `markup`, of our own making, stands in the place of a drawing (sliders); `data` then travels with the figures.
+    """
 
     key: str
     title: str
@@ -35,6 +38,7 @@ class Part:
     height: int
     table: Twin | None
     data: dict[str, object] | None  # data and layout for plotly.js
+    markup: str = ""
 
 
 def part(key: str, title: str, figure: go.Figure | str) -> Part:
@@ -67,6 +71,11 @@ def render(
         plain=plain,
         **values,
     )
+
+
+def markup(template: str, **values: object) -> str:
+    """A piece of a page, for `Part.markup`."""
+    return _template(template).render(**values)
 
 
 def _packed(content: bytes) -> str:

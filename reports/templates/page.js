@@ -49,6 +49,13 @@
     for (const box of boxes) if (all || box.dataset.drawn) draw(box);
   }
 
+  document.addEventListener("bench:figure", ({ detail: { key, change } }) => {
+    const figure = figures.get(key);
+    if (!figure) return;
+    change(figure);
+    boxes.filter((box) => box.dataset.figure === key && box.dataset.drawn).forEach(draw);
+  });
+
   async function unpacked(id) {
     const element = document.getElementById(id);
     if (!element || element.type !== "text/plain") return element && element.textContent;
@@ -64,6 +71,7 @@
     const content = JSON.parse(data);
     content.figures.forEach((f) => figures.set(f.key, f));
     atNight = content.dark;
+    document.dispatchEvent(new CustomEvent("bench:content", { detail: content }));
     if (library !== null) {
       const script = document.createElement("script");
       script.nonce = nonce;
