@@ -16,11 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell that is more than text: a `link` (relative, of our own making), or marked good (True) or bad (False)."""
+    """A cell that is more than text: a `link` (relative, of our own making), or marked good (True) or bad (False).
+
+    `picture` is SVG of our own making, put before the text as it is.
+    """
 
     text: str
     link: str | None = None
     good: bool | None = None
+    picture: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ _WHOLE = {
     "incomparable": "nothing to compare",
     "missing": "no value on the last night",
 }
+_GOOD = {"regressed": False, "improved": True}
 _STATES = {
     "regressed": "REGRESSED",
     "improved": "improved",
@@ -33,11 +34,16 @@ _STATES = {
 
 def head(info: Mapping[str, Any]) -> str:
     """The state of all series in one line, with the metrics that are worse."""
+    return f"bench compare --trend: {state_line(info)}"
+
+
+def state_line(info: Mapping[str, Any]) -> str:
+    """The same without the command before it."""
     series = info["series"]
     worse = [f"{one['name']} {m['name']}" for one in series for m in one["metrics"] if is_open(m)]
     state = _WHOLE.get(info["state"], info["state"])
     which = f" ({', '.join(clean(name, 80) for name in worse[:3])}{', ...' if len(worse) > 3 else ''})" if worse else ""
-    return f"bench compare --trend: {state}{which}"
+    return f"{state}{which}"
 
 
 def is_open(metric: Mapping[str, Any]) -> bool:
@@ -57,6 +63,16 @@ def title(series: Mapping[str, Any]) -> str:
 def rows(series: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """A row of `HEADS` per metric."""
     return [_row(metric) for metric in series["metrics"]]
+
+
+def tones(series: Mapping[str, Any]) -> list[bool | None]:
+    """Whether a row is good or bad news; None: neither."""
+    return [_GOOD.get(metric["state"]) for metric in series["metrics"]]
+
+
+def good(info: Mapping[str, Any]) -> bool | None:
+    """Whether the whole is good or bad news."""
+    return _GOOD.get(info["state"])
 
 
 def _row(metric: Mapping[str, Any]) -> tuple[str, ...]:
@@ -115,13 +131,20 @@ def told(series: Mapping[str, Any]) -> Iterator[str]:
     yield from _latest(steps_of(series), "steps")
     yield from _breaks(series)
     yield from _latest([f"no value on {gap['night']}: {gap['why']}" for gap in series["gaps"]], "gaps")
+    if noise := noise_of(series):
+        yield f"advice: {noise[0]}; {noise[1]}"
+
+
+def noise_of(series: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What is wrong with a series that scatters too much to find a step in, and its remedy."""
     noisy = [metric for metric in series["metrics"] if metric["noisy"] and metric["judged"]]
-    if noisy:
-        names = ", ".join(f"{metric['name']} {number(metric['sd_pct'], 2)}%" for metric in noisy)
-        yield (
-            f"advice: more than 3% from night to night ({names}) hides steps; run paired nights instead: "
-            "bench compare --base SPEC --head SPEC --pairs auto"
-        )
+    if not noisy:
+        return None
+    names = ", ".join(f"{metric['name']} {number(metric['sd_pct'], 2)}%" for metric in noisy)
+    return (
+        f"more than 3% from night to night ({names}) hides steps",
+        "run paired nights instead: bench compare --base SPEC --head SPEC --pairs auto",
+    )
 
 
 def _latest(sentences: Sequence[str], what: str) -> Iterator[str]:

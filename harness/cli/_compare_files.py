@@ -58,7 +58,7 @@ def checked(options: Mapping[str, Any]) -> Files:
     """Where to write. Raises UsageError, before anything is computed, for a form or a folder that is not there."""
     forms = [
         (form, options[key])
-        for form, key in (("markdown", "markdown"), ("junit", "junit"), ("json", "as_json"))
+        for form, key in (("markdown", "markdown"), ("junit", "junit"), ("json", "as_json"), ("html", "html"))
         if options.get(key)
     ]
     for text in options.get("export") or ():
@@ -86,11 +86,17 @@ def write(info: Mapping[str, Any], files: Files) -> None:
     if not any(path == "-" for _, path in files.forms):
         _terminal.say(_render(files.printed, info).rstrip("\n"))
     for form, path in files.forms:
-        rendered = _render(form, info)
+        rendered = _page(info, path) if form == "html" else _render(form, info)
         if path == "-":
             _terminal.say(rendered.rstrip("\n"))
         else:
             _put(Path(path), rendered)
+
+
+def _page(info: Mapping[str, Any], path: str) -> str:
+    """The page of the answer, whose links are relative to where it will stand."""
+    page: Callable[..., str] = importlib.import_module("reports.pages").page
+    return page(info, Path() if path == "-" else Path(path))
 
 
 def _render(form: str, info: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.config import Given
 
 OWN = ("gate", "alpha", "allow-different")
-WRITTEN = ("form", "markdown", "junit", "as-json", "export", "quiet")
+WRITTEN = ("form", "html", "markdown", "junit", "as-json", "export", "quiet")
 RESCORED = ("slo", "goal", "warmup")
 """Options of a run that also tell how stored runs are read."""
 
@@ -81,6 +81,7 @@ Exit codes
 @click.option(
     "--format", "form", default="text", metavar="NAME", help="What is printed: text (default), markdown, json."
 )
+@click.option("--html", metavar="FILE", help="Write it as a page that opens without a network.")
 @click.option("--markdown", metavar="FILE", help="Write the answer as markdown; - for standard output.")
 @click.option("--junit", metavar="FILE", help="Write it as JUnit XML: a test case for each gate.")
 @click.option("--json", "as_json", metavar="FILE", help="Write it as JSON, with everything in it.")
@@ -136,9 +137,9 @@ def _trend(
         raise UsageError(
             f"--trend looks at the nights in '{folder}' alone, by a rule of its own; leave out {foreign[0]}."
         )
-    other = next((form for form, _ in files.forms if form not in ("markdown", "json")), None)
+    other = next((form for form, _ in files.forms if form not in ("html", "markdown", "json")), None)
     if other is not None:
-        raise UsageError(f"A trend is told as text, markdown or json; there is no {other} of it.")
+        raise UsageError(f"A trend is told as text, html, markdown or json; there is no {other} of it.")
     return trend(Path(folder))
 
 

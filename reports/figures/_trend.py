@@ -1,0 +1,303 @@
+"""Nights of a series as panels over the date, one for each metric: values, what they were held to, steps, gaps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports import _numbers
+from reports import _trend_said as said
+from reports._clean import clean, in_figure
+from reports.figures import _style as style
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+Info = Mapping[str, Any]
+MOST = 1000
+"""Nights of a series that are drawn: the latest."""
+
+_MOST_LABELS = 26
+_PANEL_PX, _REST_PX = 150, 130
+_NAN = math.nan
+_SIDES = {
+    "worse": (style.VERMILLION, "diamond", "step to the worse"),
+    "better": (style.GREEN, "triangle-up", "step to the better"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A metric of a series: its nights, and `scale`, by which its values become those of `unit`."""
+
+    series: Info
+    metric: Info
+    nights: Sequence[Info]
+    unit: str
+    scale: float
+
+    @property
+    def at(self) -> list[str]:
+        """Dates of the nights."""
+        return [str(night["night"]) for night in self.nights]
+
+    def scaled(self, key: str) -> list[float]:
+        """Values of the nights in the unit of the panel, NaN where there is none."""
+        return [_NAN if night.get(key) is None else self.scale * night[key] for night in self.nights]
+
+    @property
+    def edges(self) -> tuple[float, float]:
+        """Lower and upper end of what is drawn, with room for marks at both."""
+        keys = ("value", "low", "high", "reference")
+        found = [v for key in keys for v in self.scaled(key) if math.isfinite(v)] or [0.0]
+        low, high = min(found), max(found)
+        room = 0.18 * (high - low) or 0.1 * abs(high) or 1.0
+        floor = -0.12 * (high + room) if low >= 0 else -math.inf  # nothing that is followed can be negative
+        return max(low - room, floor), high + room
+
+    @property
+    def breaks(self) -> set[str]:
+        """Nights that are not connected with the one before."""
+        return {str(one["night"]) for one in self.series["breaks"]}
+
+
+def panels(info: Info, *, judged: bool) -> list[Panel]:
+    """A panel for each metric of each series, of those that are judged or of those that are only shown."""
+    return [_panel(one, m) for one in info["series"] for m in one["metrics"] if bool(m["judged"]) is judged]
+
+
+def figure(info: Info, *, judged: bool) -> go.Figure | None:
+    """The panels above one another; None where no metric is of that kind."""
+    found = panels(info, judged=judged)
+    if not found:
+        return None
+    drawn = style.panels([1.0] * len(found), _REST_PX + _PANEL_PX * len(found))
+    named: set[str] = set()
+    several = len(info["series"]) > 1
+    for row, panel in enumerate(found, start=1):
+        for name, trace in _traces(panel):
+            drawn.add_scatter(row=row, col=1, name=name, legendgroup=name, showlegend=name not in named, **trace)
+            named.add(name)
+        _lines(drawn, row, panel, labels=row == 1)
+        head = f"{in_figure(panel.series['name'], 30)}<br>" if several else ""
+        title = f"{head}{panel.metric['name']}<br>({panel.unit})"
+        drawn.update_yaxes(style.axis(title, range=list(panel.edges)), row=row, col=1)
+        last = row == len(found)
+        drawn.update_xaxes(style.axis("night (date, UTC)" if last else "", type="date"), row=row, col=1)
+    return style.done(drawn, _finding(found), _notes(found))
+
+
+def marked(series: Info) -> list[tuple[str, str, list[Info]]]:
+    """(label, night, changes) of each vertical line, in the order of time: a capital where nothing is connected
+    across it, a small letter where only versions changed."""
+    found = [(str(one["night"]), True, one["changed"]) for one in series["breaks"]]
+    found += [(str(one["night"]), False, one["changed"]) for one in series.get("versions") or []]
+    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+    ordered = sorted(found, key=lambda one: (one[0], not one[1]))[-_MOST_LABELS:]
+    return [
+        (letter if breaks else letter.lower(), night, changed)
+        for letter, (night, breaks, changed) in zip(letters, ordered, strict=False)
+    ]
+
+
+def _panel(series: Info, metric: Info) -> Panel:
+    nights = metric["nights"][-MOST:]
+    unit, scale = _unit(metric, nights)
+    return Panel(series, metric, nights, unit, scale)
+
+
+def _unit(metric: Info, nights: Sequence[Info]) -> tuple[str, float]:
+    if metric["unit"] == "s":
+        unit = _numbers.unit_of(night["value"] for night in nights)
+        return unit, 1000.0 if unit == "ms" else 1.0
+    if metric["unit"] == "share":
+        return "%", 100.0
+    return ("req/s" if metric["unit"] == "1/s" else in_figure(metric["unit"], 20)), 1.0
+
+
+def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
+    yield "value of the night", _values(panel)
+    yield "value of the night", _connected(panel)
+    exact = panel.series["exact"]
+    yield "the night before" if exact else "median of the 7 nights before", _reference(panel)
+    for side, (color, symbol, name) in _SIDES.items():
+        if trace := _steps(panel, side, color, symbol):
+            yield name, trace
+    if trace := _without(panel):
+        yield "no valid run", trace
+    if trace := _overloaded(panel):
+        yield "overloaded: no value", trace
+
+
+def _values(panel: Panel) -> dict[str, Any]:
+    """A dot for each night, with its interval where the run tells one."""
+    y, low, high = (panel.scaled(key) for key in ("value", "low", "high"))
+    trace: dict[str, Any] = {
+        "x": panel.at, "y": np.array(y), "mode": "markers",
+        "marker": {"color": style.BLUE, "size": 6},
+        "text": [_hover(panel, night) for night in panel.nights], "hovertemplate": "%{text}",
+    }  # fmt: skip
+    if any(math.isfinite(end) for end in low):
+        up, down = (np.abs(np.array(end) - np.array(y)) for end in (high, low))
+        trace["error_y"] = {
+            "type": "data", "symmetric": False, "array": up, "arrayminus": down,
+            "color": style.BLUE, "thickness": 1, "width": 2,
+        }  # fmt: skip
+    return trace
+
+
+def _connected(panel: Panel) -> dict[str, Any]:
+    """The line through the dots, with a gap at nights without a value and where nothing is connected."""
+    x: list[str] = []
+    y: list[float] = []
+    for at, value in zip(panel.at, panel.scaled("value"), strict=True):
+        if at in panel.breaks:
+            x.append(at)
+            y.append(_NAN)
+        x.append(at)
+        y.append(value)
+    return {
+        "x": x, "y": np.array(y), "mode": "lines", "line": style.line(style.BLUE, width=1.2), "hoverinfo": "skip",
+        "meta": style.MARKS,
+    }  # fmt: skip
+
+
+def _reference(panel: Panel) -> dict[str, Any]:
+    """What each night was held to, as a step line."""
+    return {
+        "x": panel.at, "y": np.array(panel.scaled("reference")), "mode": "lines", "hoverinfo": "skip",
+        "connectgaps": False, "line": {**style.line(style.GREY, "dash", 1.8), "shape": "hvh"},
+    }  # fmt: skip
+
+
+def _steps(panel: Panel, side: str, color: str, symbol: str) -> dict[str, Any] | None:
+    """The first nights of the steps to that side, the last one with its commit."""
+    nights = {str(night["night"]): night for night in panel.nights}
+    steps = [s for s in panel.metric["steps"] if s["side"] == side and str(s["first"]) in nights]
+    if not steps:
+        return None
+    values = [nights[str(step["first"])]["value"] for step in steps]
+    y = [panel.edges[1] if value is None else panel.scale * value for value in values]
+    rises = panel.metric["better"] == "lower" if side == "worse" else panel.metric["better"] == "higher"
+    return {
+        "x": [str(step["first"]) for step in steps], "y": np.array(y), "mode": "markers+text",
+        "marker": {"color": color, "symbol": symbol, "size": 11, "line": {"color": color, "width": 1}},
+        "text": [_short(step) if step is steps[-1] else "" for step in steps],
+        "textposition": "top left" if rises else "bottom left", "textfont": {"size": 11},
+        "hovertext": [in_figure(_step(panel.metric, step), 200) for step in steps], "hoverinfo": "text",
+        "meta": style.MARKS,
+    }  # fmt: skip
+
+
+def _short(step: Info) -> str:
+    return in_figure((step["commit"] or step["first"])[:10], 20)
+
+
+def _without(panel: Panel) -> dict[str, Any] | None:
+    """Nights without a valid run at the lower edge, with the reason."""
+    why = {str(gap["night"]): gap["why"] for gap in panel.series["gaps"]}
+    there = [at for at in panel.at if at in why]
+    if not there:
+        return None
+    return {
+        "x": there, "y": [_inside(panel, 0.05)] * len(there), "mode": "markers",
+        "marker": {"color": style.GREY, "symbol": "x", "size": 8},
+        "hovertext": [f"{at}: {in_figure(why[at], 120)}" for at in there], "hoverinfo": "text", "meta": style.MARKS,
+    }  # fmt: skip
+
+
+def _overloaded(panel: Panel) -> dict[str, Any] | None:
+    """Nights whose queue grew without end, at the upper edge."""
+    there = [night for night in panel.nights if night["overloaded"]]
+    if not there:
+        return None
+    return {
+        "x": [str(night["night"]) for night in there], "y": [_inside(panel, 0.95)] * len(there), "mode": "markers",
+        "marker": {"color": style.VERMILLION, "symbol": "triangle-up-open", "size": 10, "line": {"width": 2}},
+        "hovertext": [f"{night['night']}: overloaded, so it has no latency" for night in there],
+        "hoverinfo": "text", "meta": style.MARKS,
+    }  # fmt: skip
+
+
+def _inside(panel: Panel, share: float) -> float:
+    low, high = panel.edges
+    return low + share * (high - low)
+
+
+def _lines(drawn: go.Figure, row: int, panel: Panel, *, labels: bool) -> None:
+    """A vertical line with its letter where hardware, versions or what is sent changed."""
+    number = "" if row == 1 else str(row)
+    shown = set(panel.at)
+    for label, night, _ in marked(panel.series):
+        if night not in shown:
+            continue
+        dash = "solid" if label.isupper() else "dot"
+        drawn.add_shape(
+            type="line", x0=night, x1=night, y0=0, y1=1, xref=f"x{number}", yref=f"y{number} domain",
+            line={"color": style.GREY, "width": 1.5, "dash": dash}, layer="below",
+        )  # fmt: skip
+        if labels:
+            drawn.add_annotation(
+                x=night, y=1, xref=f"x{number}", yref=f"y{number} domain", text=label, showarrow=False,
+                yanchor="top", xanchor="left", font={"size": 12, "color": style.GREY},
+            )  # fmt: skip
+
+
+def _hover(panel: Panel, night: Info) -> str:
+    value = night["value"]
+    if value is None:
+        return ""
+    text = f"{said.night_of(night['night'], night['commit'])}: {said.value_of(panel.metric, value)}"
+    if night.get("low") is not None:
+        ends = " to ".join(said.value_of(panel.metric, night[end]) for end in ("low", "high"))
+        text += f" (95 % interval {ends})"
+    return in_figure(text, 200)
+
+
+def _step(metric: Info, step: Info) -> str:
+    return f"from {said.night_of(step['first'], step['commit'])} on: {said.moved(metric, step)}"
+
+
+def _finding(found: Sequence[Panel]) -> str:
+    """The steps that are still news, else that there is none."""
+    news = [
+        f"{_of(panel, found)}{_step(panel.metric, panel.metric['steps'][-1])}"
+        for panel in found
+        if panel.metric["steps"] and panel.metric["state"] in ("regressed", "improved", "changed")
+    ]
+    if news:
+        more = f"; and {len(news) - 3} more" if len(news) > 3 else ""
+        text = "; ".join(news[:3]) + more
+        return f"{text[0].upper()}{text[1:]}."
+    last = max(panel.at[-1] for panel in found)
+    names = ", ".join(dict.fromkeys(panel.metric["name"] for panel in found))
+    few = all(panel.metric["state"] == "few" for panel in found)
+    nights = _numbers.count(max(len(panel.nights) for panel in found), "night")
+    if few:
+        return f"{nights} are too few to tell a step in {names}, up to {last}."
+    return f"No step that lasts in {names}: {nights}, up to {last}."
+
+
+def _of(panel: Panel, found: Sequence[Panel]) -> str:
+    several = len({one.series["name"] for one in found}) > 1
+    return f"{clean(panel.series['name'], 60)}: " if several else ""
+
+
+def _notes(found: Sequence[Panel]) -> Iterator[str]:
+    series = list({id(panel.series): panel.series for panel in found}.values())
+    if any(math.isfinite(low) for panel in found for low in panel.scaled("low")):
+        yield "Bars are the 95 % interval that the run of a night told for itself."
+    if any(one["exact"] for one in series):
+        yield "The clock is virtual: values have no noise, so any difference is one of the system."
+    if lines := [one for one in series if marked(one)]:
+        letters = "; ".join(", ".join(f"{label}: {night}" for label, night, _ in marked(one)) for one in lines)
+        yield (
+            "Vertical lines: what must be equal changed (capital letter, nothing is connected across it), or a "
+            f"version did (small letter, dotted): {letters}."
+        )
+    if any(len(panel.metric["nights"]) > MOST for panel in found):
+        yield f"The latest {MOST:,} nights are drawn."

@@ -1,0 +1,185 @@
+"""The page of a folder of nights: an index of its series, then each with its metrics, steps, gaps and nights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sized
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reports import _trend_said as said
+from reports import figures
+from reports._clean import clean
+from reports._numbers import count, option
+from reports._page import part
+from reports._sheet import Cell, Section, Sheet, Table
+from reports._trend_index import anchor, table
+from reports._trend_links import links
+from reports.figures import _trend
+
+if TYPE_CHECKING:
+    from reports._page import Part
+
+Info = Mapping[str, Any]
+MOST_NIGHTS = 40
+MOST_CHANGES = 200
+
+_MARKS = {
+    "regressed": ("REGRESSED", False),
+    "steady": ("STEADY", True),
+    "invalid": ("NO VALID NIGHT", False),
+    "few": ("TOO FEW NIGHTS", None),
+    "incomparable": ("NOTHING TO COMPARE", None),
+    "missing": ("NO VALUE ON THE LAST NIGHT", False),
+}
+_DEFINITIONS = (
+    ("night", "one run, search or folder of runs; of several runs the mean over them"),
+    ("reference", "the median of the nights before; frozen while a step is suspected, for a week after one is called"),
+    ("step", "a value worse (better) than its reference by more than the rule allows, on as many nights in a row"),
+    ("scatter", "robust standard deviation from night to night, as a share of the middle value"),
+    ("not compared across", "a night from which on something differs that must not: schedule, SLO, model, hardware"),
+)
+
+
+def sheet(info: Info, path: Path) -> Sheet:
+    """The page of the answer of `bench compare --trend`; `path` is the file or folder it will stand in."""
+    found = links(info, path)
+    series = info["series"]
+    mark, good = _MARKS.get(info["state"], (str(info["state"]).upper(), None))
+    line = said.state_line(info)
+    return Sheet(
+        title=f"Trend of {clean(Path(str(info['folder'])).name or info['folder'], 80)}",
+        subtitle=f"{count(len(series), 'series', 'series')}, {_span(info)}",
+        mark=mark,
+        good=good,
+        answer=f"{line[0].upper()}{line[1:]}.",
+        state=said.end(info),
+        heads=_heads(info),
+        warnings=tuple(_warnings(info)),
+        sections=(
+            Section("index", "All series", tables=(table(info, found),)),
+            *(_section(place, one, info, found) for place, one in enumerate(series, start=1)),
+        ),
+        commands=(f"bench compare --trend {clean(info['folder'], None)}",),
+        facts=tuple((f"version of {clean(k, 40)}", clean(v, 80)) for k, v in (info.get("versions") or {}).items()),
+        definitions=_DEFINITIONS,
+    )
+
+
+def _span(info: Info) -> str:
+    nights = count(sum(one["nights"] for one in info["series"]), "night")
+    firsts, lasts = ([str(one[end])[:10] for one in info["series"]] for end in ("first", "last"))
+    return f"{nights} from {min(firsts)} to {max(lasts)}"
+
+
+def _heads(info: Info) -> tuple[tuple[str, str], ...]:
+    rule = info["rule"]
+    least, sds = f"{option(100 * rule['least'])}%", option(rule["sds"])
+    reference = f"held to the median of the {rule['reference']} nights before it"
+    worse = f"worse by more than {least} and {sds} robust standard deviations on {rule['nights']} nights in a row"
+    return (
+        ("rule", f"a value is {reference}; {worse} is a step; of a virtual clock any difference is one"),
+        ("judged", "capacity, mean TTFT, mean TPOT, failures; all else is shown and decides nothing"),
+        ("valid", f"{sum(one['valid'] for one in info['series']):,} of {_nights(info)}"),
+    )
+
+
+def _nights(info: Info) -> str:
+    return count(sum(one["nights"] for one in info["series"]), "night")
+
+
+def _warnings(info: Info) -> Iterator[tuple[str, str]]:
+    """What keeps a series from telling anything, with its remedy."""
+    for series in info["series"]:
+        name = clean(series["name"], 80)
+        if series["missing"]:
+            yield f"{name}: the last night has no valid run: {clean(series['gaps'][-1]['why'])}.", "bench report NIGHT"
+        if noise := said.noise_of(series):
+            yield f"{name}: {noise[0]}.", noise[1]
+
+
+def _section(place: int, series: Info, info: Info, found: Mapping[str, str]) -> Section:
+    tables = (*_metrics(series), *_changes(series), *_gaps(series), *_each(series, found))
+    return Section(
+        key=anchor(place),
+        title=clean(series["name"], 80),
+        texts=(said.title(series), *(clean(text, 400) for text in said.steps_of(series)[-said.MOST :])),
+        tables=tables,
+        parts=tuple(_parts(place, series, info)),
+    )
+
+
+def _parts(place: int, series: Info, info: Info) -> Iterator[Part]:
+    """The figures of one series; where no night is valid none, because its table says so."""
+    if not series["metrics"]:
+        return
+    for name, module in figures.modules("trend").items():
+        yield part(f"{name}-{place}", module.TITLE, module.figure({**info, "series": [series]}))
+
+
+def _metrics(series: Info) -> Iterator[Table]:
+    if not series["metrics"]:
+        return
+    notes = " ".join(f"{note}." for note in said.footnotes(series))
+    rows = tuple((*row[:-1], _marked(row[-1], m)) for row, m in zip(said.rows(series), series["metrics"], strict=True))
+    yield Table(f"Each metric on the last night. {notes}", said.HEADS, rows)
+
+
+def _marked(state: str, metric: Info) -> str | Cell:
+    return Cell(state, good=False) if said.is_open(metric) else state
+
+
+def _changes(series: Info) -> Iterator[Table]:
+    """What the vertical lines stand for."""
+    rows = [
+        (label, night, clean(one["what"], 60), clean(one["before"], 80), clean(one["after"], 80))
+        for label, night, changed in _trend.marked(series)
+        for one in changed
+    ]
+    if rows:
+        caption = (
+            "What changed: across a capital letter nothing is compared, a small one is a version. "
+            f"{_latest(rows, MOST_CHANGES, 'changes')}"
+        )
+        yield Table(caption, ("line", "night", "what", "before", "after"), tuple(rows[-MOST_CHANGES:]), left=5)
+
+
+def _gaps(series: Info) -> Iterator[Table]:
+    rows = [(str(gap["night"]), clean(gap["why"])) for gap in series["gaps"]]
+    if rows:
+        caption = f"Nights without a valid run. {_latest(rows, MOST_NIGHTS, 'nights')}"
+        yield Table(caption, ("night", "why"), tuple(rows[-MOST_NIGHTS:]), left=2)
+
+
+def _each(series: Info, found: Mapping[str, str]) -> Iterator[Table]:
+    """The nights with their judged values and the reports of their runs."""
+    judged = [metric for metric in series["metrics"] if metric["judged"]]
+    if not judged:
+        return
+    together = list(zip(*(metric["nights"] for metric in judged), strict=True))
+    rows = [_night(judged, nights, found) for nights in reversed(together[-MOST_NIGHTS:])]
+    heads = ("night", "commit", "report", *(f"{m['name']} (95 % interval)" for m in judged))
+    yield Table(f"The nights, the latest first. {_latest(together, MOST_NIGHTS, 'nights')}", heads, tuple(rows), left=3)
+
+
+def _night(judged: list[Info], nights: tuple[Info, ...], found: Mapping[str, str]) -> tuple[str | Cell, ...]:
+    first = nights[0]
+    link = found.get(first["path"])
+    report = Cell("report", link=link) if link else "-"
+    values = (_value(metric, night) for metric, night in zip(judged, nights, strict=True))
+    return (str(first["night"]), clean(first["commit"] or "-", 60), report, *values)
+
+
+def _value(metric: Info, night: Info) -> Cell | str:
+    """The value with its interval; suspect ones and those after a step are marked."""
+    if night["value"] is None:
+        return "overloaded" if night["overloaded"] else "-"
+    text = said.value_of(metric, night["value"])
+    if night.get("low") is not None:
+        text += f" ({said.value_of(metric, night['low'])} to {said.value_of(metric, night['high'])})"
+    if night["state"] == "suspect":
+        return f"{text}, suspect"
+    return Cell(text, good=night["state"] == "better") if night["state"] in ("worse", "better") else text
+
+
+def _latest(rows: Sized, most: int, what: str) -> str:
+    return f"The latest {most} of {len(rows):,} {what}; all: --format json." if len(rows) > most else ""
