@@ -118,6 +118,19 @@ class Plan:
         waiting = self.recorded and self.schedule.has_follow_ups  # of a trace nobody knows a rate of sessions
         return Law(None if waiting else begun_rps or self.rate_rps, self.loaded.gap_cdf, clock, settles_s=settles_s)
 
+    @property
+    def traffic(self) -> dict[str, object]:
+        """What is sent, as run.json tells it: name, laws, rates, where lengths and times come from."""
+        return {
+            "name": self.loaded.name,
+            "arrivals": self.loaded.arrivals_text,
+            "lengths": self.loaded.lengths_text,
+            "rate_rps": self.rate_rps,
+            "arrivals_rps": self.law.rate_rps,
+            "recorded": self.recorded,
+            "provenance": dict(self.loaded.provenance),
+        }
+
     def follow_ups(self, drop: Callable[[RequestRecord], None]) -> FollowUps | None:
         """What answers set free; None where nobody waits for one. `drop` gets the records of what cannot be sent."""
         return Releases(self.schedule, drop, self.spec.duration) if self.schedule.has_follow_ups else None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.compute as pc
 
-from harness import registry, results, slo, warmup
+from harness import pages, registry, results, slo, warmup
 from harness.api import Remote
 from harness.cautions import loose
 from harness.conclude import conclude
@@ -193,24 +193,15 @@ def write_report(run: Run, say: Callable[[str], None]) -> Path | None:
 
     A failure is told; it never costs the data.
     """
-    path = report_path(run)
-    part = path.with_suffix(".html.part")
-    try:
-        part.write_text(render("html", run), encoding="utf-8")
-        part.replace(path)
-    except Exception as error:  # noqa: BLE001  # the measurement is worth more than its picture
-        part.unlink(missing_ok=True)
-        say(f"{path.name} could not be written ({type(error).__name__}: {error}); see '{run.path}'.")
-        return None
-    return path
+    return pages.kept(report_path(run), lambda: render("html", run), say, run.path)
 
 
-def report_path(run: Run) -> Path:
+def report_path(run: Run, ending: str = "html") -> Path:
     """Where the report of a run stands: in its folder, or beside the file that it was read from."""
     if results.is_foreign(run):
         name = "-".join(re.findall(r"[^\s()]+", run.info["source"]["name"]))  # of several in a file: "all.json-1-of-2"
-        return run.path.with_name(f"{name}.report.html")
-    return run.path / "report.html"
+        return run.path.with_name(f"{name}.report.{ending}")
+    return run.path / f"report.{ending}"
 
 
 def default_folder(planned: Plan) -> Path:
@@ -284,15 +275,7 @@ class _Start:
             "host": host(),
             "clock": "virtual" if p.virtual else "wall",
             "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "workload": {
-                "name": p.loaded.name,
-                "arrivals": p.loaded.arrivals_text,
-                "lengths": p.loaded.lengths_text,
-                "rate_rps": p.rate_rps,
-                "arrivals_rps": p.law.rate_rps,
-                "recorded": p.recorded,
-                "provenance": dict(p.loaded.provenance),
-            },
+            "workload": p.traffic,
             "backend": dict(p.backend.describe()),
             "slo": slo.stored(p.slo),
             "schedule": {

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports import _data, _page, _view, figures
+from harness.errors import no_such
+from reports import _box, _data, _next, _page, _view, figures
 
 if TYPE_CHECKING:
     from harness.folder import Run
+    from reports._page import Part
+
+FIDELITY = "fidelity"
+SECTIONS = {
+    "warnings": "Warnings",
+    "percentiles": "Percentiles",
+    "ran": "What was run",
+    "figures": "Figures",
+    "rates": "Other rates",
+    FIDELITY: "Fidelity",
+    "client": "Client",
+    "server": "Server",
+    "definitions": "Definitions",
+    "repeat": "Repeat it",
+}
+"""Parts of the page by their anchor, in order; the verdict stands above all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,30 +34,52 @@ class Html:
     """The page of a run; the same run gives the same bytes.
 
     `plotly_bundle` is a plotly.js file to use instead of the one that the installed plotly brings; `plain` leaves
-    it uncompressed, for browsers that cannot unpack it.
+    it uncompressed, for browsers that cannot unpack it. Of its `sections` only those named, where any are.
     """
 
     plotly_bundle: str | None = None
     plain: bool = False
+    sections: tuple[str, ...] = ()
 
     def render(self, run: Run) -> str:
-        """The whole file as text. Raises UsageError when the plotly bundle cannot be read."""
-        modules = figures.modules()
-        shown = _data.measured(run)
-        parts = [
-            _page.part(key, module.TITLE, module.figure(run if _whole(module) else shown))
-            for key, module in modules.items()
-        ]
+        """The whole file as text.
+
+        Raises UsageError when the plotly bundle cannot be read, and for a section that the page does not have.
+        """
+        view = _view.view(run)
+        shown = _shown(self.sections, remote=bool(view.client))
         return _page.render(
             "page.html.j2",
-            parts,
+            parts(run, shown),
             bundle=self.plotly_bundle,
             plain=self.plain,
-            view=_view.view(run),
-            fidelity=[key for key, module in modules.items() if module.SECTION == "fidelity"],
+            view=view,
+            box=_box.box(run, view),
+            rates=_next.several_rates(run),
+            sections=shown,
+            fidelity=[key for key, module in figures.modules().items() if module.SECTION == FIDELITY],
         )
+
+
+def parts(run: Run, sections: Sequence[str] = tuple(SECTIONS)) -> list[Part]:
+    """The figures of a run in the order of the page: those of the `sections`."""
+    shown = _data.measured(run)
+    return [
+        _page.part(key, module.TITLE, module.figure(run if _whole(module) else shown))
+        for key, module in figures.modules().items()
+        if (FIDELITY if module.SECTION == FIDELITY else "figures") in sections
+    ]
+
+
+def _shown(asked: Sequence[str], *, remote: bool) -> dict[str, str]:
+    """The sections of the page with their titles: all that this run has, or those asked for."""
+    there = {key: title for key, title in SECTIONS.items() if remote or key not in ("client", "server")}
+    for name in asked:
+        if name not in there:
+            raise no_such("section", name, there)
+    return {key: title for key, title in there.items() if not asked or key in asked}
 
 
 def _whole(module: figures.FigureModule) -> bool:
     """Whether a figure shows the requests before the cut of the warm-up too: those of the sending and over time do."""
-    return module.SECTION == "fidelity" or getattr(module, "OVER_TIME", False)
+    return module.SECTION == FIDELITY or getattr(module, "OVER_TIME", False)

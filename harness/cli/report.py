@@ -1,63 +1,101 @@
-"""`bench report`: the report of stored runs, also of one that was killed."""
+"""`bench report`: the page of stored runs, sweeps, searches, comparisons and series, and their other forms."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli._sections import Sectioned
 
-@click.command("report", short_help="Write report.html of a stored run, or print it.")
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from harness.cli._report_files import Asked
+    from harness.cli._report_subjects import Subject
+
+_SECTIONS = {
+    "What is made": ("forms", "out", "open"),
+    "The page": ("sections", "plotly-bundle", "plain"),
+}
+_EPILOG = """
+\b
+Examples
+  bench report bench-runs/chatbot-sim-20260101T120000Z --open
+      the page of a run, in its folder, opened in the browser
+  bench report curve
+      the page of a sweep, curve/report.html, and its answer as text; so for bench capacity and bench compare
+  bench report before after --out both.html
+      several runs, sweeps or searches as curves on one page
+  bench report RUN --format markdown
+      printed; also text, json, csv and junit
+  bench report RUN --format html,md,csv,parquet,png,perfetto --out made
+      written as report.html, report.md, ..., a report-FIGURE.png of each figure
+
+\b
+Values
+  RUN     the folder of a run, a sweep, a search or a comparison, its JSON file (slo.json, compare.json), a folder of
+          runs, or a file of results of vLLM, SGLang, GuideLLM, AIPerf or inference-perf
+  NAMES   html, text, markdown (md), json, csv, junit, parquet, png (one a figure; needs Chromium or Chrome),
+          perfetto (the timeline for ui.perfetto.dev); options of a form follow it: perfetto:requests=500
+"""
+
+
+@click.command(
+    "report", cls=Sectioned, sections=_SECTIONS, epilog=_EPILOG,
+    short_help="The page of stored runs, sweeps, comparisons; other forms.",
+)  # fmt: skip
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--format", "form", metavar="NAME", help="html (default of a run), text (of an answer), json, ...")
-@click.option("--open", "show", is_flag=True, help="Open the report in the browser.")
-def command(runs: tuple[str, ...], form: str | None, show: bool) -> int:
-    """Write report.html into each RUN, the folder of a run, or print it in another format.
+@click.option("--format", "forms", metavar="NAMES", multiple=True, help="Forms, html by default: html,md,json,csv,png.")
+@click.option("--out", metavar="PATH", help="Where to write it: a file, or a folder for several files.")
+@click.option("--open", is_flag=True, help="Open the page in the browser.")
+@click.option("--sections", metavar="NAMES", help="Only these parts of the page, by the names of its navigation.")
+@click.option("--plotly-bundle", metavar="FILE", help="Put this plotly.js into the page, such as a smaller bundle.")
+@click.option("--plain", is_flag=True, help="Do not compress the page, for a browser that cannot unpack it.")
+def command(
+    runs: tuple[str, ...], forms: tuple[str, ...], out: str | None, open: bool,  # noqa: A002  # the option's name
+    sections: str | None, plotly_bundle: str | None, plain: bool,
+) -> int:  # fmt: skip
+    """Write the page of each RUN, one HTML file that opens without a network, or tell it in other forms.
 
-    RUN may be a folder of runs, or a file of results of vLLM, SGLang, GuideLLM, AIPerf or inference-perf, whose report
-    is written beside it.
+    The page is report.html in the folder of the RUN, or FILE.report.html beside a file. Of several RUNs, or a folder of
+    runs, one page shows all: bench-report.html here, or report.html in the folder.
 
-    The folder that bench sweep, bench capacity or bench compare wrote is told again, as text or markdown.
-
-    A run that was killed, or that still goes on, is reported with everything it had written.
+    What was killed, or still goes on, is reported with everything it had written.
     """
-    from harness import answers, registry
-    from harness.cli import _terminal
-    from harness.errors import UsageError
+    from harness.cli import _report_files, _report_subjects
 
-    if form is not None and form not in answers.FORMS:
-        registry.find("reports", form)  # a wrong name is told before the first run is read
-    if show and form not in (None, "html"):
-        raise UsageError(f"--open opens a report in the browser; it goes with --format html, not '{form}'.")
-    for found in [each for path in runs for each in _found(path)]:
-        if isinstance(found, dict):
-            _terminal.say(answers.render(found, form or "text").rstrip("\n"))
-        elif form in (None, "html"):
-            _html(found, show)
-        else:
-            _terminal.show(form, found)
+    asked = _report_files.asked(
+        forms, out, show=open, sections=sections, bundle=plotly_bundle, plain=plain
+    )  # a wrong name is told before the first run is read
+    return _report(_report_subjects.of(runs), asked)
+
+
+def _report(subject: Subject, asked: Asked) -> int:
+    from harness.cli import _report_files, _terminal
+
+    for form in asked.forms or subject.default:
+        for each in subject.split(form):
+            for path in _made(each, form, asked):
+                _terminal.say(str(path))
+                if asked.show and form == "html":
+                    _report_files.show(path)
     return 0
 
 
-def _found(path: str) -> list[Any]:
-    """The answer that a folder holds, or its runs, or those that another tool's file tells of."""
-    from harness import answers, results
-    from harness.conclude import completed
-
-    answer = answers.of(path)
-    return [completed(run) for run in results.open(path)] if answer is None else [answer]
-
-
-def _html(run: object, show: bool) -> None:
-    import webbrowser
-
-    from harness.cli import _terminal
+def _made(subject: Subject, form: str, asked: Asked) -> Iterator[Path]:
+    """Print the form, or write it; the files that were written."""
+    from harness.cli import _report_files
     from harness.errors import BenchError
-    from harness.run import write_report
 
-    path = write_report(run, _terminal.complain)  # type: ignore[arg-type]  # a Run, whose module is heavy to import
-    if path is None:
-        raise BenchError("no report was written.")
-    _terminal.say(str(path))
-    if show:
-        webbrowser.open(path.resolve().as_uri())
+    if asked.prints(form):
+        subject.tell(form)
+        return
+    try:
+        content = subject.form(form, asked.look)
+    except BenchError:
+        raise
+    except Exception as error:
+        raise BenchError(f"no {form} report was written ({type(error).__name__}: {error}).") from error
+    yield from _report_files.write(content, subject, form, asked)

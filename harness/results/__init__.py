@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from harness.errors import UsageError
 from harness.folder import load
 from harness.results import _foreign
-from harness.results._folders import run_folders, runs_below
+from harness.results._folders import in_order, run_folders, runs_below
 from harness.thin import load as load_thin
 
 if TYPE_CHECKING:
     from harness.folder import Run
 
-__all__ = ["foreign_below", "is_foreign", "open", "run_folders"]
+__all__ = ["foreign_below", "in_order", "is_foreign", "open", "run_folders"]
 
 
 def open(path: str | os.PathLike[str], *, thin: bool = False) -> list[Run]:  # noqa: A001  # read as results.open

@@ -9,14 +9,19 @@ html = pages.page(answers.of("curve"), "curve")
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from harness.errors import UsageError
+from harness.errors import UsageError, no_such
 from reports import _sheet
 
-__all__ = ["kinds", "page"]
+if TYPE_CHECKING:
+    from harness.folder import Run
+    from reports._sheet import Sheet
+
+__all__ = ["html", "kinds", "page", "pictures", "sheet", "together"]
 
 
 def kinds() -> list[str]:
@@ -32,7 +37,43 @@ def page(
 
     The same answer gives the same bytes. Raises UsageError for a kind that has no page.
     """
+    return html(sheet(info, path), bundle=bundle, plain=plain, sections=sections)
+
+
+def sheet(info: Mapping[str, Any], path: str | Path) -> Sheet:
+    """What stands on the page of a stored answer. Raises UsageError for a kind that has no page."""
     if info["kind"] not in kinds():
-        raise UsageError(f"An answer of bench {info['kind']} has no page; take --format text, or of {kinds()} html.")
+        raise UsageError(
+            f"An answer of bench {info['kind']} has no page; take --format text. Pages: {', '.join(kinds())}."
+        )
     module = importlib.import_module(f"{__name__}.{info['kind']}")
-    return _sheet.render(module.sheet(info, Path(path)), bundle=bundle, plain=plain, sections=sections)
+    found: Sheet = module.sheet(info, Path(path))
+    return found
+
+
+def together(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run]) -> Sheet:
+    """What stands on one page of several sweeps and searches, each with where it is stored, and several runs."""
+    module = importlib.import_module(f"{__name__}._together")
+    found: Sheet = module.sheet(answers, runs)
+    return found
+
+
+def html(sheet: Sheet, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()) -> str:
+    """A page as one offline HTML file; with `sections` only those. Raises UsageError for a section it does not have."""
+    return _sheet.render(_chosen(sheet, sections), bundle=bundle, plain=plain)
+
+
+def pictures(sheet: Sheet, *, bundle: str | None = None, sections: Sequence[str] = ()) -> dict[str, bytes]:
+    """The figures of a page by name, each as a PNG file. Raises BenchError where no browser can draw them."""
+    from reports import _pictures  # only where pictures are asked for
+
+    parts = [part for section in _chosen(sheet, sections).sections for part in section.parts]
+    return _pictures.drawn(parts, bundle=bundle)
+
+
+def _chosen(sheet: Sheet, sections: Sequence[str]) -> Sheet:
+    known = [section.key for section in sheet.sections]
+    for name in sections:
+        if name not in known:
+            raise no_such("section", name, known)
+    return replace(sheet, sections=tuple(s for s in sheet.sections if s.key in sections)) if sections else sheet

@@ -63,7 +63,7 @@ def test_a_report_that_cannot_be_written_costs_no_data(
     assert (out / "requests.parquet").exists()
     assert not list(out.glob("report.html*"))
     assert 3 == main(["report", str(out)])
-    assert "no report was written." in capsys.readouterr().err
+    assert "no html report was written (RuntimeError: no such colour)" in capsys.readouterr().err
 
 
 def test_open_shows_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

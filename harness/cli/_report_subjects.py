@@ -1,0 +1,216 @@
+"""What the RUNs of `bench report` are: a run, an answer that a command left behind, or several on one page."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness import answers, pages, results
+from harness import run as running
+from harness.cli import _terminal
+from harness.cli._report_files import Look
+from harness.conclude import completed
+from harness.errors import UsageError
+from harness.thin import load
+
+if TYPE_CHECKING:
+    from harness.cli._report_files import Content
+    from harness.folder import Run
+
+SHARED = ("sweep", "capacity")
+"""Answers that are curves over the rate, of which several go onto one page."""
+APART = ("parquet", "perfetto")
+"""Forms that are a file of one run."""
+HERE = "bench-report"
+
+
+class Subject(Protocol):
+    """What is reported."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all that was asked about, not one of several runs."""
+        ...
+
+    @property
+    def default(self) -> Sequence[str]:
+        """The forms where none is asked for; text is printed, html written."""
+        ...
+
+    def form(self, name: str, look: Look) -> Content:
+        """Its report in a form."""
+        ...
+
+    def tell(self, form: str) -> None:
+        """Print it in a form of text."""
+        ...
+
+    def beside(self, ending: str) -> Path:
+        """Where its file of that ending stands."""
+        ...
+
+    def split(self, form: str) -> Sequence[Subject]:
+        """What has a file of its own in that form."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OneRun:
+    """A run, read where it is needed and not kept."""
+
+    load: Callable[[], Run]
+    whole: bool = True
+    default: tuple[str, ...] = ("html",)
+
+    def form(self, name: str, look: Look) -> Content:
+        """A form that `reports` has for runs."""
+        given = {"plotly_bundle": look.bundle, "plain": look.plain, "sections": look.sections}
+        found: Content = running.render(name, completed(self.load()), **given)
+        return found
+
+    def tell(self, form: str) -> None:
+        """Print it, in colours where they can be seen."""
+        _terminal.show(form, completed(self.load()))
+
+    def beside(self, ending: str) -> Path:
+        """In its folder, or beside the file of another tool."""
+        return running.report_path(self.load(), ending)
+
+    def split(self, form: str) -> Sequence[Subject]:  # noqa: ARG002  # of one run it is always one file
+        """Itself."""
+        return [self]
+
+
+@dataclass(frozen=True, slots=True)
+class OneAnswer:
+    """The answer of a sweep, a search, a comparison or a series, and the folder or file that holds it."""
+
+    info: Mapping[str, Any]
+    path: Path
+    whole: bool = True
+    default: tuple[str, ...] = ("text", "html")
+
+    def form(self, name: str, look: Look) -> Content:
+        """Its page, pictures of that page's figures, or a form of `harness.answers`."""
+        if name not in ("html", "png"):
+            return answers.render(dict(self.info), name)
+        return _drawn(_pages().sheet(self.info, self.path), name, look)
+
+    def tell(self, form: str) -> None:
+        """Print it, in colours where they can be seen."""
+        _terminal.tell(form, dict(self.info))
+
+    def beside(self, ending: str) -> Path:
+        """In its folder, or beside its file."""
+        return pages.beside(self.path, ending)
+
+    def split(self, form: str) -> Sequence[Subject]:  # noqa: ARG002  # of one answer it is always one file
+        """Itself."""
+        return [self]
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Runs and answers whose curves stand on one page; `home` is the folder or file that all of them came from."""
+
+    answers: tuple[OneAnswer, ...]
+    runs: tuple[OneRun, ...]
+    home: Path | None
+    whole: bool = True
+    default: tuple[str, ...] = ("html",)
+
+    def form(self, name: str, look: Look) -> Content:
+        """The page of all, pictures of its figures, or the texts one after the other."""
+        if name in ("html", "png"):
+            found = [(answer.info, answer.path) for answer in self.answers]
+            return _drawn(_pages().together(found, (completed(run.load()) for run in self.runs)), name, look)
+        return _joined(name, [str(part.form(name, look)) for part in self._parts()])
+
+    def tell(self, form: str) -> None:
+        """Print all, one after the other; of tables the heads once."""
+        if form.partition(":")[0] == "csv":
+            _terminal.say(str(self.form(form, Look())).rstrip("\n"))
+            return
+        for part in self._parts():
+            part.tell(form)
+
+    def beside(self, ending: str) -> Path:
+        """In the folder of all, or here."""
+        return Path(f"{HERE}.{ending}") if self.home is None else pages.beside(self.home, ending)
+
+    def split(self, form: str) -> Sequence[Subject]:
+        """Itself; what a form has no common file for, one by one."""
+        return self._parts() if form.partition(":")[0] in APART else [self]
+
+    def _parts(self) -> list[Subject]:
+        told = (replace(answer, whole=False) for answer in self.answers)
+        return [*told, *(replace(run, whole=False) for run in self.runs)]
+
+
+def of(paths: Sequence[str]) -> Subject:
+    """What these RUNs are. Raises UsageError where there is none, or where some cannot stand on one page."""
+    found = [part for path in paths for part in _parts(path)]
+    if len(found) == 1:
+        return found[0]
+    told = tuple(part for part in found if isinstance(part, OneAnswer))
+    for part in told:
+        if part.info["kind"] not in SHARED:
+            raise UsageError(
+                f"'{part.path}' is an answer of bench {part.info['kind']}, a page of its own; report it alone."
+            )
+    runs = tuple(part for part in found if isinstance(part, OneRun))
+    return Several(told, runs, Path(paths[0]) if len(paths) == 1 else None)
+
+
+def _parts(path: str) -> list[OneAnswer | OneRun]:
+    """The answer at a path, or its runs; of a folder of folders all of these."""
+    given = Path(path)
+    if (answer := answers.of(given)) is not None:
+        paged = answer["kind"] in _pages().kinds()
+        return [OneAnswer(answer, given, default=("text", "html") if paged else ("text",))]
+    if given.is_dir() and not (given / "run.json").exists():
+        foreign = (OneRun(partial(_same, run)) for run in results.foreign_below(given))
+        if inner := [*_below(given), *foreign]:
+            return inner
+    return [OneRun(partial(_same, run)) for run in results.open(given, thin=True)]
+
+
+def _below(folder: Path) -> Iterator[OneAnswer | OneRun]:
+    """The answers and run folders below a folder; nothing is looked for inside one of these."""
+    inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    for each in sorted(inner, key=lambda found: results.in_order(found.name)):
+        if (each / "run.json").exists():
+            yield OneRun(partial(load, each))
+        elif (answer := answers.of(each)) is not None:
+            yield OneAnswer(answer, each)
+        else:
+            yield from _below(each)
+
+
+def _same(run: Run) -> Run:
+    return run
+
+
+def _joined(form: str, texts: Sequence[str]) -> str:
+    """Texts one below the other; of CSV tables the heads once."""
+    if form.partition(":")[0] != "csv":
+        return "\n".join(text.rstrip("\n") + "\n" for text in texts)
+    heads = texts[0].partition("\n")[0]
+    rows = (text.partition("\n")[2] if text.startswith(heads) else text for text in texts)
+    return "\n".join([heads, *(row.rstrip("\n") for row in rows if row)]) + "\n"
+
+
+def _pages() -> Any:
+    return importlib.import_module("reports.pages")  # harness may not import reports statically
+
+
+def _drawn(sheet: object, name: str, look: Look) -> Content:
+    if name == "html":
+        html: str = _pages().html(sheet, bundle=look.bundle, plain=look.plain, sections=look.sections)
+        return html
+    pictures: Mapping[str, bytes] = _pages().pictures(sheet, bundle=look.bundle, sections=look.sections)
+    return pictures

@@ -1,0 +1,27 @@
+"""A picture of each figure of a run, as PNG files, drawn by the Chromium or Chrome of this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from reports import _pictures, html
+
+if TYPE_CHECKING:
+    from harness.folder import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Png:
+    """PNG files in the light look, `width` CSS pixels wide, `scale` dots for each of them.
+
+    `plotly_bundle` is a plotly.js file to use instead of the one that the installed plotly brings.
+    """
+
+    width: int = _pictures.WIDTH
+    scale: float = _pictures.SCALE
+    plotly_bundle: str | None = None
+
+    def render(self, run: Run) -> dict[str, bytes]:
+        """The files by the names of their figures. Raises BenchError where no browser draws them."""
+        return _pictures.drawn(html.parts(run), bundle=self.plotly_bundle, width=self.width, scale=self.scale)
