@@ -61,7 +61,7 @@ class Runs:
 
         return execute(
             task.run,
-            out=self._path / TRIALS / _name(task.key),
+            out=self._path / TRIALS / folder_name(task.key),
             html=False,
             force=True,
             say=self._say,
@@ -81,7 +81,7 @@ def _fault(task: Task, result: Result) -> str | None:
     return None if few else str(told["said"])
 
 
-def _name(key: Key) -> str:
+def folder_name(key: Key) -> str:
     """A name that a person can read: `4.2rps-seed3`, `4.2rps-seed3-probe90`."""
     probe = "" if key.goal is None else f"-probe{100 * key.goal:g}"
     return f"{key.rate_rps:g}rps-seed{key.seed}-{key.planned}{probe}"

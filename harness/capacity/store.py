@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import slo
 from harness.capacity.trials import Ledger
 from harness.errors import UsageError
 from harness.host import versions
@@ -64,7 +65,10 @@ def asked_of(setup: Setup) -> dict[str, Any]:
         "versions": versions(),
         "spec": setup.spec.options(),
         "workload": setup.planned.loaded.name,
+        "traffic": {**setup.planned.traffic, "rate_rps": None, "arrivals_rps": None},
         "backend": dict(setup.planned.backend.describe()),
+        "slo": slo.stored(setup.slo),
+        "goals": list(setup.settings.goals),
         "clock": setup.clock,
         "definition": setup.settings.definition,
         "run": {"requests": setup.requests, "warmup": setup.spec.warmup},

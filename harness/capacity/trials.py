@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -196,7 +196,7 @@ class Ledger:
     def __repr__(self) -> str:
         return f"<Ledger {len(self._tried)} trials, {self.requests:,} requests>"
 
-    def __iter__(self) -> Iterable[Tried]:
+    def __iter__(self) -> Iterator[Tried]:
         return iter(self._tried.values())
 
     def __len__(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -45,6 +45,32 @@ def show(form: str, run: Run) -> None:
     from harness.run import render
 
     say(render(form, run, color=colored()).rstrip("\n"))
+
+
+def tell(form: str, info: dict[str, Any]) -> None:
+    """Print an answer in the form of that name; on a terminal text comes with a small curve, in colour if wanted."""
+    from harness import answers
+
+    say(_shown(info) if form == "text" and sys.stdout.isatty() else answers.render(info, form).rstrip("\n"))
+
+
+def _shown(info: dict[str, Any]) -> str:
+    """The text for a terminal; without block characters where its encoding has none."""
+    import importlib
+
+    look = importlib.import_module("reports.answers._look")  # harness may not import reports statically
+    module = importlib.import_module(f"reports.answers.{info['kind']}")
+    found: str = module.text(info, look.Look(terminal=True, color=colored(), blocks=blocks(sys.stdout.encoding)))
+    return found.rstrip("\n")
+
+
+def blocks(encoding: str | None) -> bool:
+    """Whether an encoding knows braille and box characters."""
+    try:
+        "\u28ff\u2500".encode(encoding or "ascii")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def colored() -> bool:

@@ -102,7 +102,6 @@ def command(
     First probes bracket it, each ended as soon as its side is certain; then whole trials of ever more seeds at the
     best guess narrow the interval until it is as small as asked. Simulated trials run several at a time.
     """
-    from harness import answers
     from harness import config as configuration
     from harness.capacity.conduct import conduct, folder_of, set_up
     from harness.capacity.settings import settings
@@ -121,5 +120,5 @@ def command(
     if store.path is not None and not quiet:
         _terminal.note(f"every trial is kept in '{store.path}'; the same command with --out '{store.path}' goes on")
     info = conduct(setup, store, workers=count, tell=_terminal.nothing if quiet else _terminal.note)
-    _terminal.say(answers.render(info, form).rstrip("\n"))
+    _terminal.tell(form, info)
     return int(info["exit_code"])

@@ -96,7 +96,7 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     info = answer((source for run in runs for source in sources(run)), asked)
     if out is not None:
         write_json(Path(out), info)
-    _terminal.say(answers.render(info, form).rstrip("\n"))
+    _terminal.tell(form, info)
     for sentence in _said(info):
         _terminal.complain(sentence)
     return int(info["exit_code"])

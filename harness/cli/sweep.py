@@ -125,7 +125,7 @@ def command(
     say = _terminal.nothing if quiet else _terminal.note
     folder = new_folder(sweep.home) if out is None else Path(out)
     info = conduct(sweep, folder, workers=count, quiet=quiet, say=say)
-    _terminal.say(answers.render(info, form).rstrip("\n"))
+    _terminal.tell(form, info)
     if info["error"]:
         _terminal.complain(info["error"])
     return int(info["exit_code"])

@@ -63,11 +63,10 @@ def slo(names: str, form: str, context: str, **system: Any) -> int:
 
     The published SLOs of table 3 stand below.
     """
-    from harness import answers
     from harness.cli import _terminal
     from harness.theory.slo import tokens
 
-    _terminal.say(answers.render(_derived(names, tokens(context, "--context"), **system), form).rstrip("\n"))
+    _terminal.tell(form, _derived(names, tokens(context, "--context"), **system))
     return 0
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from reports._clean import clean, in_markdown
+from reports.answers._look import PLAIN, Look
 
 WIDTH = 100
 """Columns: a line is never longer where it need not be."""
@@ -19,15 +20,23 @@ NARROWEST = 8
 _GAP = "  "
 
 
-def text(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> str:
+def text(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, look: Look = PLAIN,
+    tones: Sequence[bool | None] = (),
+) -> str:  # fmt: skip
     """The rows under their heads, the first `left` columns to the left and the others to the right; no box.
 
     Where there is little room heads are broken between words, then names on the left; a cell on the right never is.
+    `tones` says of each row whether it is good or bad news (None: neither).
     """
     lines = [[clean(cell) for cell in line] for line in (heads, *rows)]
     widths = _widths(lines, left)
     head, *body = [_printed(line, widths, left, top=number > 0) for number, line in enumerate(lines)]
-    rule = "─" * (sum(widths) + len(_GAP) * (len(widths) - 1))
+    rule = ("─" if look.blocks else "-") * (sum(widths) + len(_GAP) * (len(widths) - 1))
+    head = [look.bold(line) for line in head]
+    for number, tone in enumerate(tones):
+        if tone is not None:
+            body[number] = [look.judged(line, tone) for line in body[number]]
     return "\n".join([*head, rule, *(line for part in body for line in part)]) + "\n"
 
 

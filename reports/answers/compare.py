@@ -11,8 +11,12 @@ from harness.compare.gates import TIMES
 from reports._clean import clean, clean_line, in_markdown
 from reports._numbers import number, option, seconds, share
 from reports.answers import _table
+from reports.answers._look import PLAIN, Look
 
 Row = Mapping[str, Any]
+
+GOOD = {"regressed": False, "refused": False, "improved": True, "equivalent": True, "identical": True}
+"""Verdicts that are good or bad news; others leave it open."""
 
 MOST_BYTES = 60_000
 """A comment on a pull request holds 64 KB, and more than this nobody reads."""
@@ -30,17 +34,17 @@ KNOWN = ("p50:", "p90:", "p99:", *TIMES, "token_goodput_tps", "attainment of ")
 """How names begin that bench knows; of these only `SHOWN` are shown."""
 
 
-def text(info: Mapping[str, Any]) -> str:
-    """The answer for a terminal, ending with a newline."""
-    blocks = [
-        heading(info),
-        _wrapped(info["text"]),
+def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
+    """The answer, ending with a newline: the verdict first, on a terminal last, where it is seen."""
+    verdict = [look.judged(heading(info), GOOD.get(info["verdict"])), _wrapped(info["text"])]
+    told = [
         "\n".join(map(_wrapped, _sides(info))),
-        _rows_text(info["gates"], info, gated=True),
-        _rows_text(shown(info), info, gated=False),
+        _rows_text(info["gates"], info, look, gated=True),
+        _rows_text(shown(info), info, look, gated=False),
         "\n".join(map(_wrapped, parting(info))),
         "\n".join(map(_wrapped, _facts(info))),
     ]
+    blocks = [*told, *verdict] if look.terminal else [*verdict, *told]
     return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
 
 
@@ -150,11 +154,14 @@ def cells(names: Sequence[str], row: Row, info: Mapping[str, Any]) -> list[str]:
     return [read[head]() if head in read else interval(row) for head in names]
 
 
-def _rows_text(rows: Sequence[Row], info: Mapping[str, Any], *, gated: bool) -> str:
+def _rows_text(rows: Sequence[Row], info: Mapping[str, Any], look: Look, *, gated: bool) -> str:
     if not rows:
         return ""
     names = heads(info, rows, gated=gated)
-    table = _table.text(names, [cells(names, row, info) for row in rows[:MOST_ROWS]], left=names.index("metric") + 1)
+    told = rows[:MOST_ROWS]
+    tones = [GOOD.get(row["verdict"]) for row in told] if gated else []
+    left = names.index("metric") + 1
+    table = _table.text(names, [cells(names, row, info) for row in told], left=left, look=look, tones=tones)
     more = f"... and {len(rows) - MOST_ROWS} more rows in the JSON\n" if len(rows) > MOST_ROWS else ""
     return ("" if gated else "not gated\n") + table + more
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from reports import _numbers
 from reports._clean import clean, in_markdown
-from reports.answers import _table
+from reports.answers import _curve, _table
+from reports.answers._look import PLAIN, Look
 from reports.answers._slo_csv import csv
 from reports.answers._slo_profiles import profiles
 from reports.answers._slo_tables import Rows, curve_tables, differ, groups, overview, plane, scale, scores, tokens
@@ -27,9 +28,11 @@ APART = 3
 """Runs that are told one by one; of more there is one table, and curves where they have several rates."""
 
 
-def text(info: Info) -> str:
-    """The answer for a terminal."""
-    blocks = [_wrapped(part) if isinstance(part, str) else _titled(part) for part in _parts(info)]
+def text(info: Info, look: Look = PLAIN) -> str:
+    """The answer for a terminal, at most 100 columns."""
+    blocks = [_wrapped(part) if isinstance(part, str) else _titled(part, look) for part in _parts(info)]
+    if look.terminal:  # before the sentence that says what to do next
+        blocks[-1:-1] = [_curve.drawn(curve, blocks=look.blocks) for curve in _drawn(info)]
     return "\n".join(block.rstrip("\n") + "\n" for block in blocks if block.strip())
 
 
@@ -187,10 +190,22 @@ def _warnings(runs: Sequence[Info]) -> Iterator[str]:
         yield f"one run does not tell how its traffic happened to be drawn: {again}"
 
 
-def _titled(part: Rows) -> str:
-    title = f"{part.title}\n" if part.title else ""
+def _drawn(info: Info) -> Iterator[_curve.Curve]:
+    """Attainment over the SLO scale of the first run, or over the rate of several."""
+    for curve in info["curves"][:1]:
+        points = [(p["rate_rps"], p["attainment"]["mean"]) for p in curve["points"] if p["attainment"]]
+        yield _curve.Curve(points, info["runs"][0]["goals"], f"{clean(curve['slo'])} over the rate", "req/s")
+    for run in info["runs"][:1] if not info["curves"] else ():
+        for slo in run["slos"][:1]:
+            found = slo["scale"] or {"factors": [], "attainment": []}
+            points = [*zip(found["factors"], found["attainment"], strict=True)]
+            yield _curve.Curve(points, run["goals"], f"{clean(slo['text'])} over the SLO scale", "x", log=True)
+
+
+def _titled(part: Rows, look: Look) -> str:
+    title = f"{look.bold(part.title)}\n" if part.title else ""
     notes = "".join(_wrapped(note) for note in part.notes)
-    return title + _table.text(part.heads, part.rows, left=part.left) + notes
+    return title + _table.text(part.heads, part.rows, left=part.left, look=look) + notes
 
 
 def _wrapped(sentence: str) -> str:

@@ -5,25 +5,45 @@ from __future__ import annotations
 import csv as tables
 import io
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from reports._clean import clean, in_markdown
+from reports.answers import _curve, _table
 from reports.answers import _sweep_said as words
-from reports.answers import _table
+from reports.answers._look import PLAIN, Look
 
 Info = Mapping[str, Any]
 
 WIDTH = _table.WIDTH
 
+CURVES = 3
+"""Most curves that are drawn."""
 
-def text(info: Info) -> str:
-    """The sweep for a terminal."""
-    head = "\n".join([*_wrapped(words.title(info)), *_wrapped(words.asked(info))]) + "\n"
-    tables = [_table.text(t.heads, t.rows, left=t.left) for t in words.tables(info)]
-    said = [*words.crossings(info), *(f"note: {note}" for note in words.notes(info))]
-    tail = "".join(f"{line}\n" for sentence in said for line in _wrapped(sentence))
-    return "\n".join([head, *tables, *([tail] if tail else [])])
+
+def text(info: Info, look: Look = PLAIN) -> str:
+    """The sweep for a terminal, at most 100 columns: tables, then where goals are crossed and what to do next."""
+    head = "\n".join([*map(look.bold, _wrapped(words.title(info))), *_wrapped(words.asked(info))]) + "\n"
+    tables = [_table.text(t.heads, t.rows, left=t.left, look=look) for t in words.tables(info)]
+    curves = [f"{one}\n" for curve in _curves(info) if (one := _curve.drawn(curve, blocks=look.blocks))]
+    said = [line for note in words.notes(info) for line in _wrapped(f"note: {note}")]
+    said += [look.bold(line) for sentence in words.crossings(info) for line in _wrapped(sentence)]
+    tail = "".join(f"{line}\n" for line in said)
+    return "\n".join([head, *tables, *(curves if look.terminal else []), *([tail] if tail else [])])
+
+
+def _curves(info: Info) -> Iterator[_curve.Curve]:
+    """Attainment over the rate, for each of the first values of other axes."""
+    lines: dict[tuple[tuple[str, Any], ...], list[tuple[float, float]]] = {}
+    for point in info["points"]:
+        where = tuple((name, value) for name, value in point["values"].items() if name != "rate")
+        rate, share = point["values"].get("rate"), point["attainment"]
+        if share is not None and isinstance(rate, int | float):
+            lines.setdefault(where, []).append((float(rate), share["mean"]))
+    for where, points in [*lines.items()][:CURVES]:
+        of = "".join(f", {clean(name, 30)} {clean(value, 40)}" for name, value in where)
+        crossed = [c["at"] for c in info["crossings"] if c["at"] and c["along"] == "rate" and c["where"] == dict(where)]
+        yield _curve.Curve(points, info["goals"], f"attainment by rate{of}", "req/s", crossed)
 
 
 def markdown(info: Info) -> str:

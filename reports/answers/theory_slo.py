@@ -10,15 +10,16 @@ from typing import Any
 from reports import _numbers
 from reports._clean import clean, in_markdown
 from reports.answers import _table
+from reports.answers._look import PLAIN, Look
 
 _DERIVED = ("derived", "decode steps", "p99 ITL", "--slo")
 _PUBLISHED = ("Sarathi-Serve, table 3", "--model", "strict", "relaxed")
 _Table = Callable[..., str]
 
 
-def text(info: Mapping[str, Any]) -> str:
+def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """The derived SLOs, the published ones, and what to know about them."""
-    return "\n".join(_parts(info, _table.text, _wrapped))
+    return "\n".join(_parts(info, partial(_table.text, look=look), _wrapped))
 
 
 def _wrapped(sentence: str) -> str:

@@ -8,16 +8,18 @@ from typing import Any
 from reports import _trend_said as said
 from reports._clean import clean, in_markdown
 from reports.answers import _table
+from reports.answers._look import PLAIN, Look
 
 
-def text(info: Mapping[str, Any]) -> str:
+def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """The trend for a terminal, at most 100 columns."""
-    lines = [said.head(info), ""]
+    lines = [look.bold(said.head(info)), ""]
     for series in info["series"]:
-        lines += [said.title(series), "", _table.text(said.HEADS, said.rows(series)).rstrip("\n"), ""]
+        table = _table.text(said.HEADS, said.rows(series), look=look, tones=said.tones(series))
+        lines += [look.bold(said.title(series)), "", table.rstrip("\n"), ""]
         more = [*said.told(series), *said.footnotes(series)]
         lines += [*(line for sentence in more for line in _wrapped(clean(sentence, 400))), *([""] if more else [])]
-    lines += _wrapped(said.end(info))
+    lines += [look.judged(line, said.good(info)) for line in _wrapped(said.end(info))]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 

@@ -1,0 +1,122 @@
+"""The system of a capacity search: its whole trials by rate, the capacities that were found, and every trial made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import slo as slos
+from harness.capacity.conditions import JOINT
+from harness.capacity.store import TABLE
+from harness.capacity.trials import Ledger
+from harness.errors import UsageError
+from harness.slo import bound_text
+from harness.sweep.spread import spread
+from reports._clean import clean
+from reports._facts import first, part
+from reports._study import Capacity, Info, Kept, Point, Spread, Study, System
+
+if TYPE_CHECKING:
+    from harness.api import Bound
+    from harness.capacity.trials import Tried
+
+
+def of_capacity(info: Info, path: str | Path) -> Study:
+    """What a search found, also one that was killed; `path` is its folder, where trials.parquet is looked for.
+
+    The one source is the answer with `trials`: a row for each, in the order in which they were made. Without that
+    file there are no rows, and points know attainment as a whole alone.
+    """
+    tried = trials(path)
+    whole = sorted((t for t in tried if _counts(t, info)), key=lambda t: (t.key.rate_rps, t.key.seed))
+    by_rate = [list(group) for _, group in groupby(whole, key=lambda t: t.key.rate_rps)]
+    slo = slos.restored(info)
+    points = [_point(group, slo.bounds) for group in by_rate] or [_told(point) for point in info.get("curve") or []]
+    gpus = part(info, "backend").get("gpus")
+    name, text = _name(info), clean(part(info, "slo").get("text") or slos.text(slo), 400)
+    system = System(name, gpus if isinstance(gpus, int) and gpus > 0 else None, tuple(points), _found(info), text)
+    rows = [_row(number, t) for number, t in enumerate(tried, 1)]
+    return Study(text, goals(info), (system,), ({**info, "trials": rows},))
+
+
+def goals(info: Info) -> tuple[float, ...]:
+    """The goals of a search, rising."""
+    told = [one["goal"] for one in info.get("answers") or []] or info.get("goals") or [part(info, "spec").get("goal")]
+    return tuple(sorted(float(goal) for goal in told if goal is not None))
+
+
+def trials(path: str | Path) -> list[Tried]:
+    """Every trial of the search in a folder, in the order in which they were made; none where they are gone."""
+    given = Path(path)
+    file = (given if given.is_dir() else given.parent) / TABLE
+    try:
+        return list(Ledger(file)) if file.is_file() else []
+    except UsageError:
+        return []
+
+
+def _counts(tried: Tried, info: Info) -> bool:
+    """Whether a trial is a whole one of the size that the capacity speaks of."""
+    planned = part(info, "run").get("requests")
+    return tried.key.goal is None and planned in (None, tried.key.planned)
+
+
+def _point(made: Sequence[Tried], bounds: Sequence[Bound]) -> Point:
+    return Point(
+        rate_rps=made[0].key.rate_rps,
+        seeds=len(made),
+        requests=sum(t.kept for t in made),
+        overloaded=sum(t.overloaded for t in made),
+        invalid=0,
+        attainment=_spread(made, JOINT),
+        bounds=tuple(_kept(made, bound) for bound in bounds),
+    )
+
+
+def _kept(made: Sequence[Tried], bound: Bound) -> Kept:
+    text = bound_text(bound)
+    told = None if bound.percentile is not None else _spread(made, text)
+    return Kept(text, bound.metric, bound.limit, bound.tag, bound.percentile, told)
+
+
+def _spread(made: Sequence[Tried], text: str) -> Spread | None:
+    return Spread.of(spread([share(tried, text) for tried in made], most=1.0))
+
+
+def share(tried: Tried, text: str) -> float | None:
+    """The share of that name in a trial; None where it was not taken, or of nothing."""
+    found = next((s for s in tried.shares if s.text == text), None)
+    return found.met / found.of if found is not None and found.of else None
+
+
+def _told(point: Mapping[str, Any]) -> Point:
+    """A point as the answer alone tells it."""
+    found = Spread(point["seeds"], point["attainment"], None, None, point["least"], point["most"])
+    return Point(point["rate_rps"], point["seeds"], point["requests"], point["overloaded"], 0, found, ())
+
+
+def _found(info: Info) -> tuple[Capacity, ...]:
+    return tuple(_capacities(info))
+
+
+def _capacities(info: Info) -> Iterator[Capacity]:
+    for one in info.get("answers") or []:
+        said = clean(one["why"] or "", 300)
+        rps = None if one["state"] == "unreachable" else one["capacity_rps"]
+        yield Capacity(one["goal"], rps, one["low_rps"], one["high_rps"], "searched", said)
+
+
+def _name(info: Info) -> str:
+    """'sim, vllm-v0': what was tried, as a sweep calls it."""
+    backend, spec = part(info, "backend"), part(info, "spec")
+    told = (first(backend, "backend", "name") or clean(spec.get("backend") or "", 60), first(backend, "policy"))
+    return ", ".join(text for text in told if text) or "the system"
+
+
+def _row(number: int, tried: Tried) -> dict[str, Any]:
+    names = ("requests", "kept", "passed", "overloaded", "system_s", "wall_s")
+    key = {name: getattr(tried.key, name) for name in ("seed", "rate_rps", "planned", "goal")}
+    told = {name: getattr(tried, name) for name in names}
+    return {"order": number, **key, **told, "attainment": share(tried, JOINT)}

@@ -1,0 +1,172 @@
+"""What a search found, in words: the rate with its interval, what binds, what it took. All forms say it alike."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from reports import _numbers
+from reports._clean import clean
+
+HEADS = ("rate (req/s)", "seeds", "attainment", "least", "most", "queue grew")
+BOUND_HEADS = ("bound", "goal", "own capacity (req/s)", "attainment at capacity")
+RUNNING = "This search was killed, or still goes on; the command that began it, with the same --out, ends it."
+_MORE = re.compile(r"--max-seeds (\d+)")
+
+
+def headline(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
+    """One line: the rate and how sure it is."""
+    start = f"capacity at {percent(one['goal'])}"
+    if one["state"] == "unreachable":
+        return f"{start}: 0 req/s, the goal is not reachable at any rate"
+    if one["capacity_rps"] is None:
+        return f"{start}: not found"
+    if one["low_rps"] is None:
+        rate = f"{start}: {_numbers.number(one['capacity_rps'])} req/s"
+        return rate + ("" if info["one_traffic"] else " (no interval)") + _unresolved(one)
+    rate, low, high = _alike(one["capacity_rps"], one["low_rps"], one["high_rps"])
+    interval = f"{low} .. {high}, +-{100 * one['half_width']:.1f}%"
+    return f"{start}: {rate} req/s ({percent(info['confidence'])} interval {interval})" + _unresolved(one)
+
+
+def good(one: Mapping[str, Any]) -> bool | None:
+    """Whether an answer is good news (found, or the rate asked for is carried) or bad; None: open."""
+    verdict = (one["at"] or {}).get("verdict")
+    if verdict is not None:
+        return {"carried": True, "not carried": False}.get(verdict)
+    return {"resolved": True, "unreachable": False}.get(one["state"])
+
+
+def _alike(rate_rps: float, low_rps: float, high_rps: float) -> Iterator[str]:
+    """A rate and its interval, down to the second digit of what is not known of it."""
+    half = (high_rps - low_rps) / 2
+    digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 3
+    return (f"{value:,.{digits}f}" for value in (rate_rps, low_rps, high_rps))
+
+
+def _unresolved(one: Mapping[str, Any]) -> str:
+    return ", unresolved" if one["state"] == "unresolved" else ""
+
+
+def sentences(info: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[str]:
+    if one["at"]:
+        yield _verdict(one)
+    if one["binding"]:
+        yield f"{clean(one['binding'])} binds: it is the first that gives way as the rate grows."
+    if one["per_gpu_rps"] is not None and (info["gpus"] or 0) > 1:
+        yield f"{_numbers.number(one['per_gpu_rps'])} req/s per GPU ({info['gpus']} GPUs)."
+    if one["why"]:
+        yield f"{'Unresolved: ' if one['state'] == 'unresolved' else ''}{clean(one['why'], None)}"
+    if one["needs"]:
+        yield f"It would take {clean(one['needs'], None)}"
+    if one["capacity_rps"] is not None and one["state"] != "unreachable":
+        yield _stands_on(info, one)
+
+
+def _verdict(one: Mapping[str, Any]) -> str:
+    rate = f"{one['at']['rate_rps']:g} req/s"
+    return {
+        "carried": f"{rate} is carried: it lies below the whole interval.",
+        "not carried": f"{rate} is not carried: it lies above the whole interval.",
+    }.get(one["at"]["verdict"], f"{rate} is not decided: it lies inside the interval.")
+
+
+def _stands_on(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
+    if info["one_traffic"]:
+        return "It is that of one recorded traffic, at other speeds; nothing is drawn, so there is no interval."
+    means = "corrected for what each seed happened to draw" if info["adjusted"] else "as found"
+    return (
+        f"Of {one['seeds']} seeds with {info['run']['requests']:,} requests a trial (warm-up cut: "
+        f"{clean(info['run']['warmup'])}); attainment {means}."
+    )
+
+
+def bounds_title(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
+    return f"each bound by itself, goal {percent(one['goal'])}" if len(info["answers"]) > 1 else "each bound by itself"
+
+
+def bound_rows(one: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+    return [
+        (
+            clean(bound["text"]),
+            percent(bound["goal"]),
+            "higher than tried" if bound["capacity_rps"] is None else _numbers.number(bound["capacity_rps"]),
+            _numbers.share(bound["attainment"]),
+        )
+        for bound in one["bounds"]
+    ]
+
+
+def curve_title(info: Mapping[str, Any]) -> str:
+    text = info.get("curve_of") or "joint"
+    whom = "" if text == "joint" else f" of {clean(text)}"
+    return f"attainment{whom} as found, by rate"
+
+
+def curve_rows(info: Mapping[str, Any]) -> Sequence[Sequence[str]]:
+    return [
+        (
+            f"{p['rate_rps']:g}",
+            str(p["seeds"]),
+            *(_numbers.share(p[name]) for name in ("attainment", "least", "most")),
+            f"in {p['overloaded']}" if p["overloaded"] else "",
+        )
+        for p in info["curve"]
+    ]
+
+
+def cost(info: Mapping[str, Any]) -> str:
+    spent = info["cost"]
+    trials, probes = (_numbers.count(spent[f"{name}s"], name) for name in ("trial", "probe"))
+    told = f"cost: {_numbers.count(spent['requests'], 'request')} in {trials} and {probes}"
+    sending = "" if info["clock"] == "virtual" else f", {_time(spent['system_s'])} of traffic"
+    return f"{told}{sending}; {_time(spent['wall_s'])} of waiting."
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.6g}%"
+
+
+def again(info: Mapping[str, Any], **more: str) -> str:
+    """The command that makes this search, with other values where `more` names them."""
+    goals = ",".join(percent(one["goal"]) for one in info.get("answers") or [])
+    own = {"goal": goals or None, "definition": None if info["definition"] == "joint" else info["definition"]}
+    return _command("capacity", info, {**own, **more}, leave_out=("seed",) if not info["spec"].get("seed") else ())
+
+
+def advice(info: Mapping[str, Any]) -> tuple[str, str]:
+    """What to do next, and the command that does it."""
+    if "answers" not in info or info["state"] == "interrupted":
+        return "end the search, with the same --out", again(info)
+    seeds = [found for one in info["answers"] if (found := _MORE.search(one["needs"] or ""))]
+    if seeds:
+        most = max(seeds, key=lambda found: int(found[1]))[1]
+        return "decide what is open, with the same --out", f"{again(info)} --max-seeds {most}"
+    rates = [one["capacity_rps"] for one in info["answers"] if one["capacity_rps"]]
+    if not rates:
+        return "try bounds that can be kept", again(info, slo="ttft=1,tpot=0.2")
+    low, high = (_numbers.option(rate, 2) for rate in (0.5 * min(rates), 1.3 * max(rates)))
+    step = _numbers.option((float(high) - float(low)) / 6, 1)
+    around = _command("sweep", info, {"rate": f"{low}:{high}:{step}"}, leave_out=("goal", "requests", "seed"))
+    return "see latencies and stages around it", around
+
+
+def _command(name: str, info: Mapping[str, Any], own: Mapping[str, str | None], leave_out: Sequence[str]) -> str:
+    """The options of the runs, then those of the command itself."""
+    given = {**{key: value for key, value in info["spec"].items() if key not in leave_out}, **own}
+    words = [
+        part
+        for option, value in given.items()
+        if value is not None
+        for part in (f"--{clean(option)}", shlex.quote(clean(value, None)))
+    ]
+    return " ".join(["bench", name, *words])

@@ -1,0 +1,40 @@
+"""How an answer is printed: plain for files and pipes; on a terminal with a curve, in colour where that is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """`terminal` brings a small curve, `color` colours; without `blocks` nothing but ASCII is drawn."""
+
+    terminal: bool = False
+    color: bool = False
+    blocks: bool = True
+
+    def bold(self, text: str) -> str:
+        """What is to be seen first."""
+        return self._styled(text, "bold")
+
+    def dim(self, text: str) -> str:
+        """What may be passed over."""
+        return self._styled(text, "dim")
+
+    def judged(self, text: str, good: bool | None) -> str:
+        """Good or bad news; None: neither."""
+        return self._styled(text, "bold" if good is None else "bold green" if good else "bold red")
+
+    def _styled(self, text: str, style: str) -> str:
+        """Every line by itself, so that a pager which begins in the middle shows it right."""
+        if not self.color:
+            return text
+        from rich.color import ColorSystem
+        from rich.style import Style
+
+        made = Style.parse(style)
+        return "\n".join(made.render(line, color_system=ColorSystem.STANDARD) for line in text.split("\n"))
+
+
+PLAIN = Look()
+"""What every form but a terminal gets."""

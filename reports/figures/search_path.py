@@ -1,0 +1,114 @@
+"""How a capacity was searched: the rate of each trial in the order in which they were made, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import plotly.graph_objects as go
+
+from reports import _numbers
+from reports.figures import _style as style
+
+if TYPE_CHECKING:
+    from reports._study import Study, System
+
+ORDER = 61
+OF = "study"
+SECTION = "search"
+TITLE = "The search"
+MISSING = (
+    "The trials of this search are not there; bench capacity --out DIR keeps them in DIR/trials.parquet, and this page "
+    "has to lie beside it."
+)
+ALONE = 0.02
+"""A rate below this share of all others is that of the trial which tells the time of a request by itself."""
+
+_LOOKS = {
+    "probe: carried": (style.GREEN, "triangle-up-open"),
+    "probe: too much": (style.VERMILLION, "triangle-down-open"),
+    "whole trial": (style.BLUE, "circle"),
+}
+
+
+def figure(study: Study) -> go.Figure | str:
+    """The rates that were tried, above the requests that were sent by then."""
+    made = [row for source in study.sources[:1] for row in source.get("trials") or []]
+    system = study.systems[0] if study.systems else None
+    if not made or system is None:
+        return MISSING
+    share = study.share(system)
+    shown = [row for row in made if not _alone(row, made)]
+    drawn = style.panels((0.7, 0.3), 520)
+    for name, (color, symbol) in _LOOKS.items():
+        if rows := [row for row in shown if kind(row) == name]:
+            drawn.add_trace(_rates(rows, share, name, color, symbol), row=1, col=1)
+    sent = [total / 1000 for total in accumulate(row["requests"] for row in made)]
+    drawn.add_trace(_cost([row["order"] for row in made], sent), row=2, col=1)
+    _capacities(drawn, system, share)
+    rates = [row["rate_rps"] / share for row in shown]
+    drawn.update_layout(
+        yaxis=style.log_axis(f"rate tried ({study.rate_unit})", rates),
+        yaxis2=style.axis("sent in all (1,000 requests)", rangemode="tozero"),
+        xaxis=style.axis(""),
+        xaxis2=style.axis("trial (number)", tickformat="d"),
+    )
+    left_out = (
+        "" if len(shown) == len(made) else "The trial of requests one by one, that tells where to begin, is left out."
+    )
+    return style.done(drawn, _finding(made, shown, share, study.rate_unit), [left_out])
+
+
+def kind(row: Mapping[str, Any]) -> str:
+    """What a trial is, and what came of a probe."""
+    if row["goal"] is None:
+        return "whole trial"
+    return "probe: carried" if row["passed"] else "probe: too much"
+
+
+def _alone(row: Mapping[str, Any], made: Sequence[Mapping[str, Any]]) -> bool:
+    others = [other["rate_rps"] for other in made if other is not row]
+    return bool(others) and row["rate_rps"] < ALONE * min(others)
+
+
+def _rates(rows: Sequence[Mapping[str, Any]], share: float, name: str, color: str, symbol: str) -> go.Scatter:
+    hover = [_hover(row) for row in rows]
+    return go.Scatter(
+        x=[row["order"] for row in rows], y=[row["rate_rps"] / share for row in rows], name=name, mode="markers",
+        marker={"color": color, "symbol": symbol, "size": 9}, customdata=hover,
+        hovertemplate="trial %{x}: %{y:.4g} req/s, %{customdata}",
+    )  # fmt: skip
+
+
+def _hover(row: Mapping[str, Any]) -> str:
+    met = "" if row["attainment"] is None else f"{_numbers.share(row['attainment'])} met, "
+    return f"{met}seed {row['seed']}, {_numbers.count(row['requests'], 'request')}"
+
+
+def _cost(order: Sequence[int], sent: Sequence[float]) -> go.Scatter:
+    return go.Scatter(
+        x=order, y=sent, name="requests sent in all", mode="lines",
+        line={**style.line(style.PURPLE, "dot"), "shape": "hv"}, hovertemplate="%{y:.3g} thousand requests",
+    )  # fmt: skip
+
+
+def _capacities(drawn: go.Figure, system: System, share: float) -> None:
+    """A line for each goal at its capacity, and the interval as a band."""
+    for found in system.capacities:
+        if found.rps is None:
+            continue
+        if found.low_rps is not None and found.high_rps is not None:
+            low, high = found.low_rps / share, found.high_rps / share
+            drawn.add_hrect(y0=low, y1=high, fillcolor=style.faint(style.GREY), line_width=0, row=1, col=1)
+        style.level(drawn, found.rps / share, f"capacity at {_numbers.option(found.goal * 100)}%", row=1, col=1)
+
+
+def _finding(made: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], share: float, unit: str) -> str:
+    probes = sum(row["goal"] is not None for row in made)
+    rates = [row["rate_rps"] / share for row in shown]
+    trials = _numbers.count(len(made) - probes, "whole trial")
+    told = f"{_numbers.count(probes, 'probe')} and {trials}" if probes else trials
+    sent = _numbers.count(sum(row["requests"] for row in made), "request")
+    ends = " to ".join(dict.fromkeys(_numbers.number(end) for end in (min(rates), max(rates))))
+    return f"{told} at {ends} {unit} took {sent}."
