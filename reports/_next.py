@@ -51,6 +51,24 @@ def advice(run: Run, result: Result) -> Advice:
     return (_longer(run.info, again) if result.kept else None) or _other_system(run.info, again)
 
 
+TRIED = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4)
+"""Rates of a curve around the rate of a run, as parts of it."""
+
+
+def several_rates(run: Run) -> tuple[Advice, ...]:
+    """What draws curves over the rate around this run; nothing where its rate is not ours to choose."""
+    asked_rps = part(run.info, "workload").get("rate_rps")
+    recorded = part(run.info, "workload").get("recorded")
+    if part(run.info, "source") or recorded or not isinstance(asked_rps, int | float) or asked_rps <= 0:
+        return ()
+    config = f"--config {shlex.quote(clean(run.path / 'run.json', None))}"
+    rates = ",".join(_numbers.option(asked_rps * share, 3) for share in TRIED)
+    return (
+        Advice("measure the curve", f"bench sweep {config} --rate {rates} --seeds 5 --out curve"),
+        Advice("find the highest rate that reaches the goal", f"bench capacity {config} --out capacity"),
+    )
+
+
 def _foreign(run: Run, result: Result) -> Advice:
     """What bench can do with the file of another tool, which it cannot run again."""
     file = shlex.quote(clean(run.path, None))

@@ -54,6 +54,18 @@ def interval(info: Mapping[str, Any]) -> str:
     return "; ".join([*parts, clean(told["why_not"], 400)] if told.get("why_not") else parts)
 
 
+def attained(info: Mapping[str, Any]) -> str:
+    """'90.3% to 91.9% within this run (95%)': the interval of attainment, or that it has none; empty where unknown."""
+    told = part(info, "within")
+    share = part(told, "attainment")
+    if share:
+        low, high = (_numbers.share(share.get(end)) for end in ("low", "high"))
+        return f"{low} to {high} within this run ({_sure(told)}; other seeds may differ by more)"
+    if told.get("at_least") is not None:
+        return f"at least {_numbers.share(told['at_least'])} ({_sure(told)}, if requests were independent)"
+    return "without an interval" if told else ""
+
+
 def checks(info: Mapping[str, Any]) -> tuple[Checked, ...]:
     """The checks of a run, in the order of reading."""
     found = [c for c in info.get("checks") or [] if isinstance(c, Mapping)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,7 @@ class Html:
         )
 
 
-def parts(run: Run, sections: Sequence[str] = tuple(SECTIONS)) -> list[Part]:
+def parts(run: Run, sections: Collection[str] = tuple(SECTIONS)) -> list[Part]:
     """The figures of a run in the order of the page: those of the `sections`."""
     shown = _data.measured(run)
     return [

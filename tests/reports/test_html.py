@@ -128,7 +128,7 @@ def test_verdict_is_for_those_who_decide(make_run: MakeRun) -> None:
     names = re.findall(r"<dt>([^<]*)</dt>", box_of(run))
     words = " ".join(Page(Html().render(run)).words().split())
 
-    assert ["SLO", "System", "Rate"] == names
+    assert ["Attainment", "SLO", "System", "Rate", "Workload", "Backend", "First warning"] == names
     assert "Tokenizer OPT Backend engine, policy sarathi, kv paged, kv blocks 512" in words.partition("What was run")[2]
 
 

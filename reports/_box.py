@@ -1,0 +1,87 @@
+"""What stands under the answer on the page of a run, for those who decide: how sure it is, and what it speaks of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from reports import _numbers, _remote, _system, _trust
+from reports._clean import clean
+from reports._facts import Facts, first, part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any
+
+    from harness.folder import Run
+    from reports._view import View
+
+LEAST_WORDS = 160
+"""Letters of a preparation that stand in the box; all of it stands below."""
+
+
+def box(run: Run, view: View) -> Facts:
+    """Names and texts in the order of reading; only what is known."""
+    heads = dict(view.heads)
+    rows = (
+        ("Attainment", _attained(run.info) if view.bounded else ""),
+        *((name, heads.pop(name, "")) for name in ("SLO", "System", "Rate")),
+        ("Workload", ", ".join(_workload(run.info))),
+        ("Backend", _backend(run.info)),
+        ("Client floor", _floor(run)),
+        *heads.items(),
+        ("First warning", _first(view)),
+    )
+    return tuple((name, value) for name, value in rows if value)
+
+
+def _attained(info: Mapping[str, Any]) -> str:
+    """The share and its interval within the run."""
+    told = part(info, "summary").get("attainment")
+    share = _numbers.share(told) if isinstance(told, int | float) else ""
+    interval = _trust.attained(info)
+    return f"{share}, {interval}" if share and interval else share
+
+
+def _workload(info: Mapping[str, Any]) -> Iterator[str]:
+    """Name, source of times and lengths, preparation (its first clause) and tokenizer."""
+    workload = part(info, "workload")
+    provenance = {**part(workload, "provenance"), **workload}
+    if (name := first(workload, "name")) is not None:
+        yield name
+    if (preparation := first(provenance, "preparation", "source")) is not None:
+        yield f"preparation {_clause(preparation)}"
+    if (tokenizer := first(provenance, "tokenizer")) is not None:
+        yield f"tokenizer {clean(tokenizer, 80)}"
+
+
+def _clause(text: str) -> str:
+    return clean(text.partition(";")[0], LEAST_WORDS)
+
+
+def _backend(info: Mapping[str, Any]) -> str:
+    backend = part(info, "backend")
+    name = first(backend, "backend", "name")
+    if name is None:
+        return ""
+    model = [first(backend, "model"), _system.hardware(info)] if not _system.system(info) else []
+    clock = {"virtual": "simulated time", "wall": "real time"}.get(str(info.get("clock")))
+    return ", ".join(text for text in (name, *model, clock) if text)
+
+
+def _floor(run: Run) -> str:
+    """The client's own error, where it was measured, or why there is none."""
+    if run.info.get("clock") == "virtual":
+        return "none: time is simulated, so no client adds to it"
+    found = _remote.floors(run.info)
+    if not found:
+        return "not measured" if _remote.client(run) else ""
+    shown = [(name, found[key]) for key, name in (("ttft", "TTFT"), ("tpot", "TPOT")) if key in found]
+    texts = (f"{name} {_numbers.seconds(f.p50_s)} (p50), {_numbers.seconds(f.p99_s)} (p99)" for name, f in shown)
+    return "; ".join(texts)
+
+
+def _first(view: View) -> str:
+    if not view.warnings:
+        return ""
+    first_one, count = view.warnings[0].message, len(view.warnings)
+    return first_one if count == 1 else f"{first_one} (the first of {count})"
