@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -49,7 +50,10 @@ class Asked:
 def asked(
     given: Sequence[str], out: str | None, *, show: bool, sections: str | None, bundle: str | None, plain: bool
 ) -> Asked:
-    """What was asked for. Raises UsageError for an unknown form, and for options that do not go together."""
+    """What was asked for. Raises UsageError for an unknown form, and for options that do not go together.
+
+    Raises BenchError where pictures are wanted and no browser can draw them.
+    """
     forms = _forms(given)
     if show and "html" not in (forms or ("html",)):
         raise UsageError(f"--open opens a report in the browser; it goes with --format html, not '{','.join(forms)}'.")
@@ -57,6 +61,8 @@ def asked(
     if not paged and (sections or bundle or plain):
         raise UsageError("--sections, --plotly-bundle and --plain are about the page; they go with --format html.")
     named = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
+    if any(_name(form) == "png" for form in forms):
+        importlib.import_module("reports._browser").find()  # before anything is drawn for it
     if out is not None:
         _check(out, folder=_wants_folder(forms, out))
     return Asked(forms, out, show, Look(named, bundle, plain))

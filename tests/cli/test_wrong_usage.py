@@ -132,7 +132,7 @@ WRONG: list[tuple[str, int, str, str]] = [
     ("report", 2, "Missing argument 'RUN...'", "bench report --help"),
     ("report nowhere", 2, "No run in 'nowhere'", "does not exist"),
     ("report full", 2, "No run in 'full'", "run.json"),
-    ("report full --format htlm", 2, "No report named 'htlm'.", "Did you mean 'html'?"),
+    ("report full --format htlm", 2, "No format named 'htlm'.", "Did you mean 'html'?"),
     ("report full --format text --open", 2, "--open opens a report in the browser", "html"),
     ("report strange", 2, "No run in 'strange'", "run.json"),
     ("list backend", 2, "No kind named 'backend'.", "Did you mean 'backends'?"),

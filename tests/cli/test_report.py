@@ -1,0 +1,207 @@
+"""`bench report`: which file is written where, what is printed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import pages
+from harness.cli import _report_files, main
+from harness.errors import UsageError
+
+SIM = ["--workload", "chatbot", "--backend", "sim", "--requests", "60", "--quiet"]
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs, a sweep over two rates, a comparison and a scoring, in one folder."""
+    top = tmp_path_factory.mktemp("stored")
+    for name, rate in (("a", "1"), ("b", "2")):
+        assert 0 == main(["run", *SIM, "--no-html", "--rate", rate, "--out", str(top / "runs" / name)])
+    assert 0 == main(["sweep", *SIM, "--rate", "1,2", "--seeds", "2", "--workers", "1", "--out", str(top / "curve")])
+    shutil.rmtree(top / "curve" / "report.html", ignore_errors=True)
+    assert 0 == main(["slo", str(top / "runs" / "a"), "--slo", "ttft=0.5", "--out", str(top / "slo.json")])
+    a = str(top / "runs" / "a")
+    assert 0 == main(["compare", a, a, "--json", str(top / "compare.json")])
+    return top
+
+
+@pytest.fixture
+def place(stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of what is stored, which is the working directory."""
+    here = tmp_path / "here"
+    shutil.copytree(stored, here)
+    (here / "curve" / "report.html").unlink(missing_ok=True)
+    monkeypatch.chdir(here)
+    return here
+
+
+@pytest.fixture
+def report(place: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """`bench report` with these arguments: exit code, standard output, standard error."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main(["report", *arguments])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+Report = Callable[..., tuple[int, str, str]]
+
+
+def test_the_page_of_a_sweep_stands_in_its_folder_and_its_answer_is_told(report: Report, place: Path) -> None:
+    """Who reads in a terminal would have to open a browser for one number, or find no page."""
+    code, out, err = report("curve")
+
+    assert (0, "") == (code, err)
+    assert out.startswith(report("curve", "--format", "text")[1].rstrip("\n"))
+    assert out.endswith("\ncurve/report.html\n")
+    assert "<h1>" in (place / "curve" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["slo", "compare"])
+def test_the_page_of_an_answer_in_a_file_stands_beside_it(kind: str, report: Report, place: Path) -> None:
+    """The pages of two answers in one folder would overwrite each other."""
+    code, out, err = report(f"{kind}.json", "--format", "html")
+
+    assert (0, f"{kind}.json.report.html\n", "") == (code, out, err)
+    assert "<h1>" in (place / f"{kind}.json.report.html").read_text(encoding="utf-8")
+
+
+def test_several_runs_stand_on_one_page(report: Report, place: Path) -> None:
+    """Curves over the rate would need a sweep, though the runs are there."""
+    assert (0, "bench-report.html\n", "") == report("runs/a", "runs/b")
+    assert (0, "runs/report.html\n", "") == report("runs")
+    assert (0, "all.html\n", "") == report("runs", "curve", "--out", "all.html")
+
+    several = (place / "bench-report.html").read_text(encoding="utf-8")
+
+    assert several == (place / "runs" / "report.html").read_text(encoding="utf-8")
+    assert "attainment_rate" in several
+
+
+def test_every_form_is_the_file_of_its_ending(report: Report, place: Path) -> None:
+    """A job that keeps its reports would find some of them printed, or one over another."""
+    forms = {"html": "html", "md": "md", "text": "txt", "json": "json", "csv": "csv", "junit": "xml",
+             "parquet": "parquet", "perfetto": "perfetto.json"}  # fmt: skip
+    code, out, err = report("runs/a", "--format", ",".join(forms), "--out", "made")
+    paths = [f"made/report.{ending}" for ending in forms.values()]
+
+    assert (0, paths, "") == (code, out.splitlines(), err)
+    assert all((place / path).stat().st_size > 200 for path in paths)
+    for form in ("md", "csv", "json"):
+        assert report("runs/a", "--format", form)[1] == (place / f"made/report.{forms[form]}").read_text("utf-8"), form
+
+
+def test_reports_of_a_run_stand_in_its_folder_and_give_way_to_the_next_one(report: Report, place: Path) -> None:
+    """A run could not be repeated into its folder once somebody had looked at it."""
+    code, out, _ = report("runs/a", "--format", "csv,perfetto")
+    (place / "runs" / "a" / "report-slo_scale.png").write_bytes(b"a picture")
+
+    assert 0 == code
+    assert ["runs/a/report.csv", "runs/a/report.perfetto.json"] == out.splitlines()
+    assert 0 == main(["run", *SIM, "--no-html", "--out", "runs/a", "--force"])
+    assert not list((place / "runs" / "a").glob("report*"))
+
+
+def test_what_has_no_common_file_is_made_of_each_run(report: Report) -> None:
+    """The timelines of two runs would be laid over each other."""
+    code, out, _ = report("runs", "--format", "perfetto")
+
+    assert (0, ["runs/a/report.perfetto.json", "runs/b/report.perfetto.json"]) == (code, out.splitlines())
+    assert "leave --out away" in report("runs", "--format", "perfetto", "--out", "one.json")[2]
+
+
+def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
+    """A spreadsheet would read the heads of the second run as numbers."""
+    one = report("runs/a", "--format", "csv")[1].splitlines()
+    both = report("runs/a", "runs/b", "--format", "csv")[1].splitlines()
+
+    assert one == both[: len(one)]
+    assert 1 == both.count(one[0])
+    assert 2 * len(one) - 1 == len(both)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("curve --format html,htlm", "No format named 'htlm'. Did you mean 'html'?"),
+        ("curve --format perfetto", "cannot be told as 'perfetto'; take text, markdown, csv, json"),
+        ("curve --format text --sections figures", "they go with --format html"),
+        ("curve --format md --plain", "they go with --format html"),
+        ("curve --sections figurs", "No section named 'figurs'."),
+        ("runs/a --sections figurs", "No section named 'figurs'."),
+        ("curve --plotly-bundle no.js", "The plotly bundle 'no.js' cannot be read"),
+        ("curve --out nowhere/x.html", "'nowhere/x.html' cannot be written"),
+        ("curve --format html,md --out slo.json", "--out 'slo.json' is to be a folder"),
+        ("curve compare.json", "'compare.json' is an answer of bench compare, a page of its own; report it alone."),
+    ],
+)
+def test_what_cannot_be_made_is_told_in_a_sentence(line: str, said: str, report: Report, place: Path) -> None:
+    """The user would get a traceback, or something else than was asked for."""
+    before = sorted(place.rglob("*"))
+    code, _, err = report(*line.split())
+
+    assert (2, 1) == (code, err.count("\n")), err
+    assert said in err
+    assert before == sorted(place.rglob("*"))
+
+
+def test_a_page_that_cannot_be_drawn_is_told(report: Report, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug in a page would end in a traceback, and take what was printed along."""
+
+    def fail(*_: Any) -> Any:
+        raise RuntimeError("no such colour")
+
+    monkeypatch.setattr("reports.pages.sheet", fail)
+    code, out, err = report("curve")
+
+    assert 3 == code
+    assert out.startswith("Sweep over rate")
+    assert "bench: no html report was written (RuntimeError: no such colour).\n" == err
+    assert not (place / "curve" / "report.html").exists()
+
+
+def test_without_a_browser_pictures_are_refused(
+    report: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The user would not learn what is missing."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = report("runs/a", "--format", "png")
+
+    assert (3, "") == (code, out)
+    assert err.startswith("bench: No Chromium and no Chrome is on this machine's PATH")
+    assert "--format html" in err
+
+
+def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug in a picture would end a sweep of an hour with a traceback."""
+
+    def fail(*_: Any, **__: Any) -> str:
+        raise RuntimeError("no such colour")
+
+    said: list[str] = []
+    monkeypatch.setattr("reports.pages.page", fail)
+    path = pages.write_page(json.loads((place / "curve" / "sweep.json").read_text()), place / "curve", said.append)
+
+    assert path is None
+    assert [f"report.html could not be written (RuntimeError: no such colour); see '{place / 'curve'}'."] == said
+
+
+def test_options_of_a_form_stay_with_it() -> None:
+    """`perfetto:requests=5,start=1s` would be cut at the comma."""
+    given = _report_files.asked(
+        ("html,perfetto:requests=5,start_s=1", "md"), None, show=False, sections=" a, b,a", bundle=None, plain=False
+    )
+
+    assert ("html", "perfetto:requests=5,start_s=1", "markdown") == given.forms
+    assert ("a", "b") == given.look.sections
+    with pytest.raises(UsageError, match="--open"):
+        _report_files.asked(("md",), None, show=True, sections=None, bundle=None, plain=False)

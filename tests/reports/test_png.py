@@ -1,0 +1,80 @@
+"""Figures as PNG files, where a Chromium can draw them."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.errors import BenchError
+from harness.folder import Run
+from reports import _browser, _pictures, html
+from reports.png import Png
+
+MakeRun = Callable[..., Run]
+HOSTILE = "</script><script>throw 1</script><img src=x>"
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts a browser onto the PATH that is this shell script, and nothing else."""
+
+    def put(script: str) -> None:
+        path = tmp_path / "chromium"
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+
+    return put
+
+
+@pytest.mark.skipif(not any(map(shutil.which, _browser.NAMES)), reason="no Chromium: apt-get install chromium")
+def test_figures_become_pictures(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slide or a pull request would lack a figure, or have a blurred one."""
+    some = [part for part in html.parts(make_run(300, tags=(HOSTILE, "plain"))) if part.height][:3]
+    monkeypatch.setattr(html, "parts", lambda _: some)
+    found = Png(width=700, scale=1).render(make_run(1))
+    widths = {struct.unpack(">I", picture[16:20])[0] for picture in found.values()}
+
+    assert [part.key for part in some] == list(found)
+    assert {b"\x89PNG\r\n\x1a\n"} == {picture[:8] for picture in found.values()}
+    assert {700} == widths
+    assert all(len(picture) > 5_000 for picture in found.values())
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("echo 'no display' >&2; exit 1", r"did not draw the page \(no display\)"),
+        ("exit 0", r"did not draw the page \(it said nothing\)"),
+        ("echo '<p id=\"error\">no colour</p>'", r"did not draw 'slo_scale' \(no colour\)"),
+        ("echo '<html></html>'", r"did not draw 'slo_scale' \(it ended early\)"),
+    ],
+)
+def test_a_browser_that_does_not_draw_is_told(
+    script: str, said: str, make_run: MakeRun, program: Callable[[str], None]
+) -> None:
+    """The user would find no pictures, and no reason."""
+    program(script)
+    parts = [part for part in html.parts(make_run(20, steps=False)) if part.key == "slo_scale"]
+
+    with pytest.raises(BenchError, match=said):
+        _pictures.drawn(parts)
+
+
+def test_a_browser_that_hangs_is_left(program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bench report` would never come back."""
+    program("exec /bin/sleep 60")
+    monkeypatch.setattr(_browser, "LIMIT_S", 0.1)
+
+    with pytest.raises(BenchError, match="did not come back within"):
+        _browser.finished("<html></html>")
+
+
+def test_nothing_to_draw_is_told() -> None:
+    """An empty folder would look like a success."""
+    with pytest.raises(BenchError, match="Nothing here has a figure"):
+        _pictures.drawn([])
