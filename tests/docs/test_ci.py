@@ -155,6 +155,9 @@ def test_a_night_is_added_to_the_series_of_a_branch(job: Run, repository: Path) 
 
         assert night == sum(path.endswith("run.json") for path in kept)
         assert {"chatbot/sim"} == {"/".join(path.split("/")[:2]) for path in kept}
+        assert not any(path.endswith(".html") for path in kept)
+        page = (repository / "trend.html").read_text(encoding="utf-8")
+        assert night == len(set(re.findall(r'href="(results/chatbot/sim/[^"]+/report\.html)"', page)))
         git(repository, "clean", "-ffdx", "--quiet")  # what the next checkout on this machine does
 
 

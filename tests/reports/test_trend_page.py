@@ -1,0 +1,244 @@
+"""The page of series of nights: what it marks, where its links lead, and that foreign names stay text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.cli import main
+from harness.compare.trend import trend
+from reports import figures, pages
+from reports.pages import trend as trend_page
+
+Nights = Callable[..., Path]
+Change = Callable[[int, dict[str, Any]], None]
+HOSTILE = "</script><script>document.title='owned'</script><a href='https:"
+FLAT = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0, 101.0, 99.0, 100.0, 100.5]
+
+
+@pytest.fixture
+def nights(tmp_path: Path) -> Nights:
+    """Writes one run a day whose mean TPOT in ms is the value; `change` alters run.json, `report` leaves reports."""
+
+    def make(
+        values: Sequence[float], *, series: str = "chatbot/vllm", clock: str = "wall", report: bool = False,
+        change: Change = lambda *_: None,
+    ) -> Path:  # fmt: skip
+        for day, value in enumerate(values):
+            mean_s = value / 1000
+            info: dict[str, Any] = {
+                "schema": 2, "state": "finished", "clock": clock, "versions": {"bench": "1.0"},
+                "summary": {"metrics": {"tpot": {"mean": mean_s, "p99": 2 * mean_s}, "ttft": {"mean": 0.2}},
+                            "failed": 0.0, "goodput_rps": 2.0},
+                "within": {"metrics": {"tpot": {"mean": [0.98 * mean_s, 1.03 * mean_s]}}},
+                "verdict": {"valid": True, "overloaded": False}, "schedule": {"sha256": "a" * 64},
+                "backend": {"hardware": "a100", "policy": "sarathi"},
+            }  # fmt: skip
+            change(day, info)
+            folder = tmp_path / "results" / series / f"2026{day // 28 + 1:02d}{day % 28 + 1:02d}-c{day:06d}"
+            folder.mkdir(parents=True)
+            (folder / "run.json").write_text(json.dumps(info))
+            if report:
+                (folder / "report.html").write_text("a report")
+        return tmp_path / "results"
+
+    return make
+
+
+def drawn(info: dict[str, Any]) -> Any:
+    """The panels of judged metrics."""
+    figure = figures.modules("trend")["trend_judged"].figure(info)
+
+    assert not isinstance(figure, str)
+    return figure
+
+
+def of(figure: Any, name: str, axis: str = "y") -> list[Any]:
+    """Traces of that name in the panel of that axis: 'y' is the first."""
+    return [t for t in figure.data if t.name == name and t.yaxis == axis]
+
+
+def index(root: Path) -> list[dict[str, str]]:
+    """The rows of the index, by their heads; of a cell its text."""
+    table = trend_page.sheet(trend(root), root).sections[0].tables[0]
+    texts = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in table.rows]
+    return [dict(zip(table.heads, row, strict=True)) for row in texts]
+
+
+def test_a_step_is_flagged_with_its_first_night_and_its_commit(nights: Nights) -> None:
+    """The reader of the page would not see since which commit the server is slower."""
+    info = trend(nights([*FLAT, 110.0, 111.0, 109.0]))
+    figure = drawn(info)
+    [flag] = of(figure, "step to the worse")
+
+    assert (("2026-01-11",), ("c000010",)) == (tuple(flag.x), tuple(flag.text))
+    assert [110.0] == pytest.approx(list(flag.y))
+    assert "2026-01-11 (commit c000010) on: tpot mean 10% worse" in figures.finding(figure)
+    assert [] == of(figure, "step to the better")
+
+
+def test_values_stand_with_their_interval_beside_the_median_before(nights: Nights) -> None:
+    """Noise would look like news."""
+    figure = drawn(trend(nights(FLAT)))
+    values, line = of(figure, "value of the night")
+    [reference] = of(figure, "median of the 7 nights before")
+
+    assert FLAT == pytest.approx(list(values.y))
+    assert FLAT == pytest.approx(list(line.y))
+    assert [2.0, 3.0] == pytest.approx([values.error_y.arrayminus[0], values.error_y.array[0]])
+    assert [True] * 7 == np.isnan(reference.y[:7]).tolist()
+    assert 100.0 == pytest.approx(reference.y[7])
+
+
+def test_a_virtual_clock_has_no_bars_and_says_why(nights: Nights) -> None:
+    """A real difference of a simulator would hide in an interval that it does not have."""
+    figure = drawn(trend(nights([100.0] * 4, clock="virtual")))
+
+    assert of(figure, "value of the night")[0].error_y.array is None
+    assert "The clock is virtual" in figures.caption(figure)
+    assert len(of(figure, "the night before")) == 1
+
+
+def test_nothing_is_connected_across_other_hardware(nights: Nights) -> None:
+    """A new machine would look like a step of the server."""
+
+    def moved(day: int, info: dict[str, Any]) -> None:
+        info["backend"]["hardware"] = "a100" if day < 5 else "h100"
+        info["server"] = {"version": "1" if day < 2 else "2"}
+
+    info = trend(nights(FLAT, change=moved))
+    figure = drawn(info)
+    line = of(figure, "value of the night")[1]
+    at = list(line.x).index("2026-01-06")
+    notes = figures.caption(figure)
+
+    assert math.isnan(line.y[at])
+    assert 11 == len(line.x)
+    assert {("2026-01-06", "solid"), ("2026-01-03", "dot")} == {(s.x0, s.line.dash) for s in figure.layout.shapes}
+    assert ["a", "B"] == [note.text for note in figure.layout.annotations]
+    assert "a: 2026-01-03, B: 2026-01-06" in notes
+
+
+def test_nights_without_a_value_are_marked_with_their_reason(nights: Nights) -> None:
+    """A night on which the client failed would be a quiet gap, and one that overloaded a good night."""
+
+    def spoilt(day: int, info: dict[str, Any]) -> None:
+        if day == 3:
+            info["verdict"] = {"valid": False, "text": "not valid: <b>late</b>"}
+        info["verdict"]["overloaded"] = day == 5
+
+    info = trend(nights(FLAT, change=spoilt))
+    figure = drawn(info)
+    [gap], [grew] = of(figure, "no valid run"), of(figure, "overloaded: no value")
+    tables = trend_page.sheet(info, Path()).sections[1].tables
+
+    assert ("2026-01-04: not valid: &lt;b&gt;late&lt;/b&gt;",) == gap.hovertext
+    assert ("2026-01-06",) == tuple(grew.x)
+    assert ("2026-01-04", "not valid: <b>late</b>") in [row for table in tables for row in table.rows]
+
+
+def test_the_index_tells_what_changed_in_a_week_and_in_a_month(nights: Nights) -> None:
+    """Who follows many workloads would have to read them all."""
+    root = nights([100.0] * 24 + [120.0] * 12 + [130.0] * 3)
+    nights([100.0] * 40, series="code/vllm")
+    nights([100.0] * 3, series="new/vllm")
+    rows = index(root)
+
+    assert ["chatbot/vllm", "code/vllm", "new/vllm"] == [row["series"] for row in rows]
+    assert ("130 ms", "+8.3%", "+30.0%", "REGRESSED") == tuple(
+        rows[0][head] for head in ("last value", "over 7 days", "over 30 days", "state")
+    )
+    assert ("~", "~", "steady") == tuple(rows[1][head] for head in ("over 7 days", "over 30 days", "state"))
+    assert ("-", "-") == (rows[2]["over 7 days"], rows[2]["over 30 days"])
+
+
+def test_a_sparkline_is_not_connected_over_gaps_and_breaks(nights: Nights) -> None:
+    """The smallest picture would hide what the large one shows."""
+
+    def moved(day: int, info: dict[str, Any]) -> None:
+        info["backend"]["hardware"] = "a100" if day < 8 else "h100"
+        if day == 4:
+            info["state"] = "running"
+
+    root = nights(FLAT, change=moved)
+    picture = trend_page.sheet(trend(root), root).sections[0].tables[0].rows[0][3]
+
+    assert not isinstance(picture, str)
+    assert 3 == picture.picture.count("<polyline")
+    assert 'aria-label="tpot mean of 10 nights: 99.0 ms to 101 ms"' in picture.picture
+
+
+def test_nights_lead_to_their_reports_by_relative_path(nights: Nights, tmp_path: Path) -> None:
+    """A link would lead nowhere when the folder is moved, or to a report that was never written."""
+    root = nights(FLAT[:3], series="chat #1/a?b", report=True)
+    nights(FLAT[:3], series="without/any")
+    (tmp_path / "pages").mkdir()
+    html = pages.page(trend(root), tmp_path / "pages" / "trend.html")
+
+    assert 'href="../results/chat%20%231/a%3Fb/20260103-c000002/report.html"' in html
+    assert "without/any/" not in html
+
+
+def test_an_answer_that_moved_with_its_nights_still_leads_to_them(nights: Nights, tmp_path: Path) -> None:
+    """The artifact of a job, unpacked elsewhere and told again, would have no links."""
+    info = trend(nights(FLAT[:2], report=True))
+    (tmp_path / "results").rename(tmp_path / "elsewhere")
+    (tmp_path / "unpacked").mkdir()
+    (tmp_path / "elsewhere").rename(tmp_path / "unpacked" / "results")
+
+    assert 'href="results/chatbot/vllm/20260101-c000000/report.html"' in pages.page(
+        info, tmp_path / "unpacked" / "trend.json"
+    )
+
+
+def test_every_state_has_its_mark_and_equal_bytes(nights: Nights) -> None:
+    """A job that keeps the page would see a change where there is none, or a state without a word."""
+    root = nights(FLAT)
+    info = trend(root)
+    marks = {state: trend_page.sheet({**info, "state": state}, root) for state in trend_page._MARKS}
+
+    assert pages.page(info, root) == pages.page(info, root)
+    assert [True, False] == [marks["steady"].good, marks["regressed"].good]
+    assert all(sheet.mark and sheet.answer.endswith(".") for sheet in marks.values())
+
+
+def test_the_command_writes_the_page_beside_its_other_forms(
+    nights: Nights, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The nightly job would have no page to keep, or the answer would not be printed any more."""
+    root = nights([*FLAT, 110.0, 111.0])
+    page, kept = tmp_path / "trend.html", tmp_path / "trend.json"
+    code = main(["compare", "--trend", str(root), "--html", str(page), "--json", str(kept)])
+
+    assert code == 1
+    assert "bench compare --trend: regressed" in capsys.readouterr().out
+    assert pages.page(json.loads(kept.read_text()), page) == page.read_text(encoding="utf-8")
+
+
+def test_series_draw_in_a_browser_whatever_they_are_called(nights: Nights, opened: Callable[..., Any]) -> None:
+    """A folder, a version or a reason could run its script in the reader's browser, or the page would not fit it."""
+
+    def hostile(day: int, info: dict[str, Any]) -> None:
+        info["server"] = {"version": "1" if day < 4 else f"{HOSTILE}//x'>"}
+        info["backend"]["hardware"] = "a100" if day < 6 else f"{HOSTILE}//x'>"
+        if day == 8:
+            info["verdict"] = {"valid": False, "text": f"{HOSTILE}//x'>"}
+
+    root = nights([*FLAT, 130.0, 131.0], series=f"{HOSTILE}/\u202evllm", change=hostile, report=True)
+    nights([*FLAT, 110.0, 111.0])
+    html = pages.page(trend(root), root)
+    seen = opened(html, dark=True, width=500)
+    seen.untroubled()
+    plain = opened(html, js=False)
+
+    assert [f"{name}-{place}" for place in (1, 2) for name in ("trend_judged", "trend_shown")] == seen.drawn()
+    assert seen.page.title() == "Trend of results"
+    assert 500 == seen.page.evaluate("document.documentElement.scrollWidth")
+    assert plain.page.locator("table svg[role=img]").count() == 2
+    assert plain.page.locator("td a[href$='report.html']").count() > 0
