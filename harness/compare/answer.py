@@ -76,6 +76,8 @@ def compare(
         "workload": _workload(pairs),
         "slo": slo.text(settings.slo) if settings.slo else _same_slo(pairs),
         "goal": settings.goal or (settings.slo or slo.restored(_first(pairs))).goal,
+        "rescored": settings.slo is not None,
+        "warmup": settings.warmup,
         "pairs": _with_rows(told, rows),
         "gates": [],
         "shown": [],

@@ -130,6 +130,7 @@ def _row(series: Series, decision: Decision | None) -> dict[str, Any]:
             quantity.change_pct(loss) if loss is not None and math.isfinite(loss) else None for loss in series.every
         ],
         "losses": [loss if loss is not None and math.isfinite(loss) else None for loss in series.every],
+        "values": {"base": list(series.base), "head": list(series.head)},
     }
 
 

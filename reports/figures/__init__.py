@@ -26,7 +26,7 @@ Subject = Literal["run", "study", "compare", "trend"]
 SUBJECTS: dict[str, str] = {
     "run": "a harness.folder.Run",
     "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
-    "compare": "the answer of `bench compare` as compare.json has it",
+    "compare": "a reports.comparison.Comparison: the answer of `bench compare`, and what its stored runs tell",
     "trend": "the answer of `bench compare --trend` as trend.json has it",
 }
 """What figures are made of."""

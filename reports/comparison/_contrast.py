@@ -1,0 +1,152 @@
+"""What the requests of one pair of runs tell: curves of both sides, and which requests changed sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+
+from harness import slo as slos
+from harness.metrics._lists import number
+from harness.rescore import scale
+from harness.slo import Seen
+from harness.sweep.spread import CONFIDENCE, LEAST_SEEDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness.api import Slo
+    from harness.rescore.reading import Source
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+SCALES: Floats = np.unique(np.concatenate([np.geomspace(1 / 16, 16, 257), [1.0]]))
+"""SLO scales at which attainment is taken; 1 is among them."""
+
+TIMES_S: Floats = np.geomspace(1e-4, 1e4, 961)
+"""Latencies (s) at which shares are taken: 120 a decade, so that two of them are 1.9 % apart."""
+
+METRICS = ("ttft", "tpot")
+MOST = 1500
+"""Requests of a pair that are drawn one by one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """Shares of the requests of a run: within every bound, and within each, at `SCALES`; at or below `TIMES_S`.
+
+    `crossing` is the smallest scale at which the goal is reached, None where none does. A request that failed is within
+    nothing; one without a TPOT is not among those of TPOT.
+    """
+
+    attainment: Floats
+    bounds: Mapping[str, Floats]
+    crossing: float | None
+    within: Mapping[str, Floats]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contrast:
+    """Both sides of pair number `pair`, and the `requests` that are the same on both.
+
+    Of these `both`, only `base`, only `head` and `neither` met the SLO. `used` (n, 2) is for some of them the largest
+    of value / bound in the base and in the head: above 1 the request missed; infinite for one that failed.
+    """
+
+    pair: int
+    sides: tuple[Side, Side]
+    requests: int
+    met: Mapping[str, int]
+    used: Floats
+
+
+def of(pair: Mapping[str, Any], base: Source, head: Source, info: Mapping[str, Any]) -> Contrast:
+    """The contrast of a pair under the SLO of the comparison; of runs with SLOs of their own each under its own."""
+    both = [_seen(source, float(pair.get("cut_s") or 0.0)) for source in (base, head)]
+    told = [_slo(source, info) for source in (base, head)]
+    curves = [scale.curve(seen, slo, SCALES.tolist()) for seen, slo in zip(both, told, strict=True)]
+    sides = [_side(seen, slo, curve) for seen, slo, curve in zip(both, told, curves, strict=True)]
+    _, first, second = np.intersect1d(_ids(both[0]), _ids(both[1]), return_indices=True)
+    used = np.stack([curves[0].ratio[first], curves[1].ratio[second]], axis=1)
+    return Contrast(int(pair["pair"]), (sides[0], sides[1]), len(used), _met(used), used[_chosen(len(used))])
+
+
+def _ids(seen: Seen) -> Floats:
+    return number(seen.table, "request_id")
+
+
+def _seen(source: Source, cut_s: float) -> Seen:
+    """The requests that count: those due from the cut of the pair on."""
+    if not cut_s:
+        return source.seen
+    return Seen(_from(source.table, cut_s), lambda: _pieces(source, cut_s))
+
+
+def _pieces(source: Source, cut_s: float) -> Iterator[pa.Table]:
+    yield from (_from(piece, cut_s) for piece in source.seen.pieces())
+
+
+def _from(table: pa.Table, cut_s: float) -> pa.Table:
+    return table.filter(pc.greater_equal(table["scheduled_s"], cut_s))
+
+
+def _slo(source: Source, info: Mapping[str, Any]) -> Slo:
+    if not info["slo"]:
+        return slos.restored(source.info)
+    return slos.parse(info["slo"], goal=info["goal"])
+
+
+def _side(seen: Seen, slo: Slo, curve: scale.Curve) -> Side:
+    ok = seen.ok
+    within = {}
+    for metric in METRICS:
+        values = seen.values(metric)
+        found = np.sort(values[ok & np.isfinite(values)])
+        count = len(found) + int((~ok).sum())
+        within[metric] = (
+            np.searchsorted(found, TIMES_S, side="right") / count if count else np.full(len(TIMES_S), np.nan)
+        )
+    return Side(curve.attainment, curve.bounds, curve.crossing(slo.goal), within)
+
+
+def _met(used: Floats) -> dict[str, int]:
+    base, head = used[:, 0] <= 1.0, used[:, 1] <= 1.0
+    return {
+        "both": int((base & head).sum()),
+        "base": int((base & ~head).sum()),
+        "head": int((head & ~base).sum()),
+        "neither": int((~base & ~head).sum()),
+    }
+
+
+def _chosen(count: int) -> npt.NDArray[np.int64]:
+    """At most `MOST` of so many requests, evenly chosen."""
+    return np.unique(np.linspace(0, count - 1, min(count, MOST)).astype(np.int64)) if count else np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Band:
+    """Mean of the curves of several pairs, both ends of its band, and what the band is (empty of one curve)."""
+
+    mean: Floats
+    low: Floats
+    high: Floats
+    said: str
+
+
+def band(curves: Sequence[Floats]) -> Band:
+    """The band is the 95 % interval of the mean from 5 pairs on (Student's t), else the range."""
+    every = np.stack([np.asarray(curve, np.float64) for curve in curves])
+    mean, n = every.mean(axis=0), len(every)
+    if n < 2:
+        return Band(mean, mean, mean, "")
+    if n < LEAST_SEEDS:
+        return Band(mean, every.min(axis=0), every.max(axis=0), f"range of {n} pairs")
+    from scipy.special import stdtrit  # heavy
+
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * every.std(axis=0, ddof=1) / np.sqrt(n)
+    return Band(mean, mean - half, mean + half, f"{CONFIDENCE:.0%} interval of the mean of {n} pairs")

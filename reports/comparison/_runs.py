@@ -1,0 +1,92 @@
+"""Where the runs of a stored comparison lie now: below its folder, or where they were when it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import results
+from harness.errors import UsageError
+from harness.folder import read_info
+from harness.rescore import reading
+from reports import _data, _numbers, _remote
+
+if TYPE_CHECKING:
+    from harness.rescore.reading import Source
+    from reports._facts import Facts
+
+
+def folder_of(pair: Mapping[str, Any], side: str, beside: Path) -> Path | None:
+    """The run of a side of a pair, if it is still there: a folder or a file; None else.
+
+    A run folder of another schedule than was compared is another run.
+    """
+    for path in _places(Path(str(pair.get(f"{side}_run") or "")), beside):
+        if path.is_file() or ((path / "run.json").exists() and _is_it(path, pair.get("schedule_hash"))):
+            return path
+    return None
+
+
+def source(pair: Mapping[str, Any], side: str, beside: Path) -> Source | None:
+    """The requests of a side of a pair, all that were sent; None where they cannot be found, or not be told apart."""
+    path = folder_of(pair, side, beside)
+    if path is None:
+        return None
+    found = [run for run in _read(path, float(pair.get("cut_s") or 0.0)) if run.table.num_rows]
+    wanted = [run for run in found if (run.info.get("schedule") or {}).get("sha256") == pair.get("schedule_hash")]
+    kept = wanted if len(found) > 1 else found
+    return kept[0] if len(kept) == 1 else None
+
+
+def floors(info: Mapping[str, Any], beside: Path) -> Facts:
+    """The client's own error on each side, from the first of its runs that is there and that measured it."""
+    return tuple(
+        (f"Client floor, {side}", text)
+        for side in ("base", "head")
+        for text in [next(filter(None, (_floor(pair, side, beside) for pair in info["pairs"][:LOOKED])), "")]
+        if text
+    )
+
+
+LOOKED = 3
+"""Pairs that are looked through for a client floor."""
+
+
+def _floor(pair: Mapping[str, Any], side: str, beside: Path) -> str:
+    path = folder_of(pair, side, beside)
+    if path is None or not path.is_dir():
+        return ""
+    found = _remote.floors(read_info(path))
+    units = {name: _numbers.unit_of([floor.p99_s]) for name, floor in found.items()}
+    texts = [f"{_data.label(name)} {_remote.pair(floor, units[name])} {units[name]}" for name, floor in found.items()]
+    return f"{', '.join(texts)} (half / 99% of all stamps are nearer to the truth)" if texts else ""
+
+
+def _read(path: Path, cut_s: float) -> Iterator[Source]:
+    """The runs at a path, with every request from `cut_s` on, whatever their own cut was."""
+    for run in reading.sources(path):
+        if float((run.info.get("warmup") or {}).get("at_s") or 0.0) <= cut_s:
+            yield run
+        else:
+            yield from (
+                reading.of_run(replace(each, info={**each.info, "warmup": None})) for each in results.open(path)
+            )
+
+
+def _places(stored: Path, beside: Path) -> Iterator[Path]:
+    """Where a run may be: each end of its stored path below the folder of the comparison, then as it was stored."""
+    parts = [part for part in stored.parts if part not in ("..", stored.anchor)]
+    if not parts:
+        return
+    yield from (beside.joinpath(*parts[start:]) for start in range(len(parts)))
+    yield stored
+
+
+def _is_it(path: Path, schedule: object) -> bool:
+    try:
+        told = (read_info(path).get("schedule") or {}).get("sha256")
+    except UsageError:
+        return False
+    return schedule is None or told == schedule
