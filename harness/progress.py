@@ -99,32 +99,38 @@ def _latencies(record: RequestRecord) -> tuple[float, float]:
 
 def line(live: Live) -> str:
     """The state of a run in one plain line."""
-    parts = [f"{live.elapsed_s():.0f} s", f"sent {live.sent}{_of(live, '/')}"]
+    parts = [f"{live.elapsed_s():.0f} s{_left(live)}", f"sent {live.sent}{_of(live, '/')}"]
     parts += [f"in flight {live.sent - live.finished}", f"finished {live.finished}", f"failed {live.failed}"]
     if live.scored and live.slo.bounds:
-        parts.append(f"within the SLO {live.met / live.scored:.1%}")
-    return ", ".join(parts)
+        parts.append(f"within the SLO {live.met / live.scored:.1%} (goal {100 * live.slo.goal:g}%)")
+    told = dict(cells(live))
+    more = ("rate", "last 10 s", "lateness") if live.finished else ()
+    return "; ".join([", ".join(parts), *(f"{name} {told[name]}" for name in more)])
 
 
 def cells(live: Live) -> list[tuple[str, str]]:
     """Label and value of everything that the display shows."""
-    elapsed_s, remaining = live.elapsed_s(), ""
-    if live.span_s is not None and live.span_s > elapsed_s:
-        remaining = f", sending for {live.span_s - elapsed_s:.0f} s more"
+    elapsed_s = live.elapsed_s()
     ttft_s, tpot_s = live.recent()
     asked = f"{live.total / live.span_s:.2f}" if live.span_s and not live.at_most else "-"
     rate = f"{live.sent / elapsed_s:.2f}" if elapsed_s > 0 else "-"
     counts = f"{live.sent}{_of(live, ' of ')} sent, {live.sent - live.finished} in flight, "
     counts += f"{live.finished} finished, {live.failed} failed"
-    share = f"{live.met / live.scored:.1%} (goal {live.slo.goal:.0%})" if live.scored else "-"
+    share = f"{live.met / live.scored:.1%} (goal {100 * live.slo.goal:g}%)" if live.scored else "-"
     return [
-        ("elapsed", f"{elapsed_s:.0f} s{remaining}"),
+        ("elapsed", f"{elapsed_s:.0f} s{_left(live)}"),
         ("requests", counts),
         ("rate", f"{rate} of {asked} req/s"),
         *([("within SLO", share)] if live.slo.bounds else []),
         ("last 10 s", f"TTFT {_two(ttft_s, 's')}; TPOT {_two(tpot_s, 's')}"),
         ("lateness", f"p99 {_quantile(live.late_s(), 0.99) * 1e3:.1f} ms" if live.late_s() else "-"),
     ]
+
+
+def _left(live: Live) -> str:
+    """How long is still sent; empty where nobody knows."""
+    left_s = (live.span_s or 0.0) - live.elapsed_s()
+    return f", sending for {left_s:.0f} s more" if left_s > 0 else ""
 
 
 def _of(live: Live, word: str) -> str:

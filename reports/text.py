@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from reports import _view
+from reports import _scaled, _view
 from reports._clean import clean
 
 if TYPE_CHECKING:
@@ -46,12 +46,15 @@ LEFT_OUT = ((), ("mean",), ("mean", "p90"), ("mean", "p90", "p50"), ("mean", "p9
 class Text:
     """The summary; with `color` for a terminal, without it plain text that a file or a pipe can take.
 
+    With `curve` attainment against the SLO scale is drawn too, with `ascii` in ASCII alone.
     Texts are broken at `width` columns: by default those of the terminal (or COLUMNS), at most 100. A path and a
     command that can be copied are never broken.
     """
 
     color: bool = False
     width: int | None = None
+    curve: bool = False
+    ascii: bool = False
 
     def render(self, run: Run) -> str:
         """The text, ending with a newline; the last lines are the verdict and what to do next."""
@@ -62,45 +65,48 @@ class Text:
             force_terminal=self.color, no_color=not self.color, highlight=False, markup=False, emoji=False,
             legacy_windows=False, _environ={},
         )  # fmt: skip
-        for block in _blocks(_view.view(run), run, console, color=self.color):
+        for block in _blocks(_view.view(run), run, console, self):
             console.print(block, soft_wrap=not isinstance(block, Table))
         return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def _blocks(view: _view.View, run: Run, console: Console, *, color: bool) -> Iterator[styled.Text | Table]:
+def _blocks(view: _view.View, run: Run, console: Console, form: Text) -> Iterator[styled.Text | Table]:
     yield from styled.Text(view.title, "bold").wrap(console, console.width)
     yield from styled.Text(view.traffic).wrap(console, console.width)
     yield styled.Text()
-    yield _fitting(view, console, color=color)
+    yield _fitting(view, console, form)
     yield styled.Text()
+    if form.curve and (curve := _scaled.curve(run, console.width, blocks=not form.ascii)):
+        yield styled.Text(f"{curve}\n")
     yield from _named([*_lines(view), *_cautions(view)], console)
     yield styled.Text()
     yield from _named(list(_end(view, run)), console)
 
 
-def _fitting(view: _view.View, console: Console, *, color: bool) -> Table:
+def _fitting(view: _view.View, console: Console, form: Text) -> Table:
     """The widest table that the window holds; a name or a verdict that is still too long is broken."""
     endless = console.options.update(max_width=10 * WIDTH)  # else the width that is asked for is cut to the window
     for left_out in LEFT_OUT:
         for gap in (2, 1):
-            table = _table(view, left_out, gap, color=color)
+            table = _table(view, left_out, gap, form)
             if console.measure(table, options=endless).maximum <= console.width:
                 return table
-    return _table(view, LEFT_OUT[-1], 1, color=color, broken=True)
+    return _table(view, LEFT_OUT[-1], 1, form, broken=True)
 
 
-def _table(view: _view.View, left_out: tuple[str, ...], gap: int, *, color: bool, broken: bool = False) -> Table:
-    table = Table(box=box.SIMPLE_HEAD if color else None, pad_edge=False, padding=(0, gap, 0, 0), show_edge=False)
+def _table(view: _view.View, left_out: tuple[str, ...], gap: int, form: Text, *, broken: bool = False) -> Table:
+    lines = box.SIMPLE_HEAD if form.color and not form.ascii else None
+    table = Table(box=lines, pad_edge=False, padding=(0, gap, 0, 0), show_edge=False)
     shown = [i for i, head in enumerate(HEADS) if head not in left_out and (view.floors or head != FLOOR)]
     for i in shown:
         whole = not (broken and HEADS[i] in ("", "within"))
         table.add_column(HEADS[i], justify="left" if i < 2 else "right", no_wrap=whole, overflow="fold")
     for row in view.rows:
         cells = _cells(row)
-        table.add_row(*(styled.Text(cells[i]) for i in shown), style="red" if row.missed and color else None)
+        table.add_row(*(styled.Text(cells[i]) for i in shown), style="red" if row.missed and form.color else None)
     if view.bounded:
         cells = ("all bounds", *[""] * 5, view.goal, view.met, "")
-        table.add_row(*(cells[i] for i in shown), style=_style(view.kept) if color else None)
+        table.add_row(*(cells[i] for i in shown), style=_style(view.kept) if form.color else None)
     return table
 
 
@@ -148,8 +154,7 @@ def _named(lines: Sequence[Line], console: Console) -> Iterator[styled.Text]:
     """Names in a column of their own; long texts break at spaces and stay in theirs."""
     column = max(8, *(cell_len(line.name) for line in lines)) + 2
     for line in lines:
-        name = styled.Text(line.name, line.style)
-        name.pad_right(column - cell_len(line.name))
+        name = styled.Text.assemble((line.name, line.style), " " * (column - cell_len(line.name)))
         for i, rest in enumerate(_broken(line, console, console.width - column)):
             yield (name if i == 0 else styled.Text(" " * column)) + rest
 

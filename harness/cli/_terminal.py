@@ -15,9 +15,19 @@ if TYPE_CHECKING:
 def say(text: str) -> None:
     """A result, on standard output. A reader who has left (`| head`) does not change the exit code."""
     try:
-        click.echo(text)
+        click.echo(_encodable(text, sys.stdout.encoding))
     except BrokenPipeError:
         detach()
+
+
+def _encodable(text: str, encoding: str | None) -> str:
+    """The text with a '?' for what an encoding lacks: a name in another script must not cost the answer."""
+    try:
+        text.encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        plain = text.replace("\u2500", "-")
+        return plain.encode(encoding or "utf-8", "replace").decode(encoding or "utf-8")
+    return text
 
 
 def detach() -> None:
@@ -44,7 +54,10 @@ def show(form: str, run: Run) -> None:
     """Print a run in the form of that name."""
     from harness.run import render
 
-    say(render(form, run, color=colored()).rstrip("\n"))
+    given: dict[str, object] = {"color": colored()}
+    if form == "text" and sys.stdout.isatty():
+        given |= {"curve": True, "ascii": not blocks(sys.stdout.encoding)}
+    say(render(form, run, **given).rstrip("\n"))
 
 
 def tell(form: str, info: dict[str, Any]) -> None:

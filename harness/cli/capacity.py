@@ -13,7 +13,7 @@ _SECTIONS = {
     **{heading: tuple(n for n in names if n not in (*_NONE, "goal")) for heading, names in SECTIONS.items()},
     "What must be kept": ("slo", "goal", "definition"),
     "The search": ("tolerance", "max-seeds", "budget", "at", "rate-from", "no-adjust", "workers"),
-    "The answer and its folder": ("config", "out", "form", "quiet"),
+    "The answer and its folder": ("config", "out", "form", "no-html", "quiet"),
 }
 _EPILOG = """
 \b
@@ -77,8 +77,9 @@ runs of other seeds; the interval tells how far another set of seeds would be of
 @click.option("--no-adjust", is_flag=True, help="Take attainment as found, not corrected for what each seed drew.")
 @click.option("--workers", metavar="N", help="sim: trials at a time; default: one per core.")
 @click.option("--config", metavar="FILE", help="TOML file with options of a run, or a run.json; options win.")
-@click.option("--out", metavar="DIR", help="Keep trials and answer here; the same command again goes on.")
+@click.option("--out", metavar="DIR", help="Keep trials, answer and report.html here; the same command again goes on.")
 @click.option("--format", "form", metavar="NAME", default="text", help="text (default), markdown or json.")
+@click.option("--no-html", is_flag=True, help="Write no report.html into the folder.")
 @click.option("--quiet", is_flag=True, help="No progress.")
 def command(
     goal: str | None,
@@ -93,6 +94,7 @@ def command(
     config: str | None,
     out: str | None,
     form: str,
+    no_html: bool,
     quiet: bool,
     header: tuple[str, ...],
     **options: str | None,
@@ -103,6 +105,7 @@ def command(
     best guess narrow the interval until it is as small as asked. Simulated trials run several at a time.
     """
     from harness import config as configuration
+    from harness import pages
     from harness.capacity.conduct import conduct, folder_of, set_up
     from harness.capacity.settings import settings
     from harness.capacity.store import Store
@@ -121,4 +124,8 @@ def command(
         _terminal.note(f"every trial is kept in '{store.path}'; the same command with --out '{store.path}' goes on")
     info = conduct(setup, store, workers=count, tell=_terminal.nothing if quiet else _terminal.note)
     _terminal.tell(form, info)
+    if store.path is not None and not no_html:
+        report = pages.write_page(info, store.path, _terminal.complain)
+        if report is not None and not quiet:
+            _terminal.note(f"report: {report}")
     return int(info["exit_code"])

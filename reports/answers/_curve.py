@@ -12,6 +12,9 @@ from reports import _numbers
 WIDTH, HEIGHT = 72, 9
 """Columns and lines of the field itself."""
 
+ROOM = WIDTH + 18
+"""Columns that a curve takes with its labels."""
+
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """Bits of the dots of a braille character, by line and column (Unicode 16, chapter 21.1)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ def figure(study: Study) -> go.Figure | str:
         return MISSING
     share = study.share(system)
     shown = [row for row in made if not _alone(row, made)]
-    drawn = style.panels((0.7, 0.3), 520)
+    drawn = style.panels((0.66, 0.34), 560)
     for name, (color, symbol) in _LOOKS.items():
         if rows := [row for row in shown if kind(row) == name]:
             drawn.add_trace(_rates(rows, share, name, color, symbol), row=1, col=1)
@@ -50,7 +51,7 @@ def figure(study: Study) -> go.Figure | str:
     rates = [row["rate_rps"] / share for row in shown]
     drawn.update_layout(
         yaxis=style.log_axis(f"rate tried ({study.rate_unit})", rates),
-        yaxis2=style.axis("sent in all (1,000 requests)", rangemode="tozero"),
+        yaxis2=style.axis("sent (1,000 requests)", rangemode="tozero"),
         xaxis=style.axis(""),
         xaxis2=style.axis("trial (number)", tickformat="d"),
     )
@@ -101,7 +102,12 @@ def _capacities(drawn: go.Figure, system: System, share: float) -> None:
         if found.low_rps is not None and found.high_rps is not None:
             low, high = found.low_rps / share, found.high_rps / share
             drawn.add_hrect(y0=low, y1=high, fillcolor=style.faint(style.GREY), line_width=0, row=1, col=1)
-        style.level(drawn, found.rps / share, f"capacity at {_numbers.option(found.goal * 100)}%", row=1, col=1)
+        at = found.rps / share
+        drawn.add_hline(y=at, line=style.line(style.GREY, "dash", 1), row=1, col=1)
+        drawn.add_annotation(
+            x=0.005, xref="x domain", y=math.log10(at), yref="y", yanchor="bottom", xanchor="left", showarrow=False,
+            text=f"capacity at {_numbers.option(found.goal * 100)}%", font={"size": 12},
+        )  # fmt: skip
 
 
 def _finding(made: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], share: float, unit: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+from harness.capacity.conditions import JOINT
 from harness.capacity.runs import TRIALS, folder_name
 from reports import _numbers, _page, _system, figures
 from reports._clean import clean
@@ -13,6 +15,9 @@ from reports._facts import Facts, first, flat, part
 from reports._sheet import Cell, Section, Sheet, Table
 from reports._study_capacity import of_capacity, share, trials
 from reports.answers import _capacity_said as said
+
+if TYPE_CHECKING:
+    from harness.capacity.trials import Tried
 
 Info = Mapping[str, Any]
 
@@ -168,7 +173,7 @@ def _goal_row(one: Info) -> tuple[str | Cell, ...]:
     return (said.percent(one["goal"]), state, *rates, half, str(one["seeds"]), clean(one["binding"] or "-"))
 
 
-_TRIAL_HEADS = ("trial", "rate (req/s)", "seed", "what", "requests sent", "attainment", "waiting (s)")
+_TRIAL_HEADS = ("trial", "what", "rate (req/s)", "seed", "requests sent", "attainment", "waiting (s)")
 
 
 def _trial_tables(path: Path) -> Iterator[Table]:
@@ -176,22 +181,29 @@ def _trial_tables(path: Path) -> Iterator[Table]:
     if not made:
         return
     folders = _folders(path)
-    rows = []
-    for number, tried in enumerate(made[:MOST], 1):
-        key = tried.key
-        probe = "whole trial" if key.goal is None else f"probe at {said.percent(key.goal)}"
-        outcome = "" if key.goal is None else ": carried" if tried.passed else ": too much"
-        name = folder_name(key)
-        link = f"{TRIALS}/{name}/" if name in folders else None
-        met = "-" if key.goal is not None else _numbers.share(share(tried, "joint"))
-        rows.append(
-            (
-                Cell(str(number), link=link), _numbers.option(key.rate_rps), str(key.seed), f"{probe}{outcome}",
-                f"{tried.requests:,}", met, _numbers.number(tried.wall_s, 2),
-            )
-        )  # fmt: skip
+    rows = tuple(_trial(number, tried, folders) for number, tried in enumerate(made[:MOST], 1))
     more = f" (the first {MOST:,} of {len(made):,})" if len(made) > MOST else ""
-    yield Table(f"trials in the order in which they were made{more}", _TRIAL_HEADS, tuple(rows))
+    yield Table(f"trials in the order in which they were made{more}", _TRIAL_HEADS, rows, left=2)
+
+
+def _trial(number: int, tried: Tried, folders: set[str]) -> tuple[str | Cell, ...]:
+    key, name = tried.key, folder_name(tried.key)
+    met = "-" if key.goal is not None else _numbers.share(share(tried, JOINT))
+    return (
+        Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in folders else None),
+        _what(tried),
+        _numbers.option(key.rate_rps),
+        str(key.seed),
+        f"{tried.requests:,}",
+        met,
+        _numbers.number(tried.wall_s, 2),
+    )
+
+
+def _what(tried: Tried) -> str:
+    if tried.key.goal is None:
+        return "whole trial"
+    return f"probe at {said.percent(tried.key.goal)}: {'carried' if tried.passed else 'too much'}"
 
 
 def _folders(path: Path) -> set[str]:
