@@ -27,7 +27,7 @@ def drawn(
 
     Raises BenchError where no browser is found, or it does not draw them all.
     """
-    wanted = [part for part in parts if part.data is not None and part.height]
+    wanted = [part for part in parts if part.table is not None]
     if not wanted:
         raise BenchError("Nothing here has a figure, so there is no picture of it; take --format html, which says why.")
     page = _page.render("pictures.html.j2", wanted, bundle=bundle, plain=True, width=width, scale=scale)

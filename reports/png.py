@@ -13,15 +13,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Png:
-    """PNG files in the light look, `width` CSS pixels wide, `scale` dots for each of them.
+    """PNG files in the light look, `width` CSS pixels wide, `scale` dots for each of them; of the `sections` named.
 
     `plotly_bundle` is a plotly.js file to use instead of the one that the installed plotly brings.
     """
 
     width: int = _pictures.WIDTH
     scale: float = _pictures.SCALE
+    sections: tuple[str, ...] = ()
     plotly_bundle: str | None = None
 
     def render(self, run: Run) -> dict[str, bytes]:
         """The files by the names of their figures. Raises BenchError where no browser draws them."""
-        return _pictures.drawn(html.parts(run), bundle=self.plotly_bundle, width=self.width, scale=self.scale)
+        parts = html.parts(run, self.sections or tuple(html.SECTIONS))
+        return _pictures.drawn(parts, bundle=self.plotly_bundle, width=self.width, scale=self.scale)

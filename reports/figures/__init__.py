@@ -1,13 +1,14 @@
 """One figure a file: `figure(subject)` gives a plotly Figure, or the sentence that says what would bring its data.
 
-    from harness import folder
-    from reports.figures import caption, latency_cdf
+    from harness import results
+    from reports.figures import caption, latency_cdf, measured
 
-    figure = latency_cdf.figure(folder.load("bench-runs/..."))
+    (run,) = results.open("bench-runs/...")
+    figure = latency_cdf.figure(measured(run))
     print(caption(figure))
     figure.show()
 
-A module holds `OF` (what it draws: see SUBJECTS), `ORDER` and `SECTION` (its place on the page), `TITLE`, `figure`; it
+A module holds `OF` (what it draws: see SUBJECTS), `ORDER` and `SECTION` (its place on the page), `TITLE`, `figure`;
 it is found because it is there. Of runs, one with `OVER_TIME` shows the requests before the cut of the warm-up too.
 """
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
 
     import plotly.graph_objects as go
 
+    from harness.folder import Run
+
+FIDELITY = "fidelity"
+"""The section of figures about the sending."""
 Subject = Literal["run", "study", "compare", "trend"]
 SUBJECTS: dict[str, str] = {
     "run": "a harness.folder.Run",
@@ -48,6 +53,18 @@ def modules(of: Subject = "run") -> dict[str, FigureModule]:
     found = {stem: cast("FigureModule", importlib.import_module(f"{__name__}.{stem}")) for stem in stems}
     ours = {stem: module for stem, module in found.items() if of == module.OF}
     return dict(sorted(ours.items(), key=lambda item: item[1].ORDER))
+
+
+def whole(module: FigureModule) -> bool:
+    """Whether a figure of a run shows the requests before the cut of the warm-up too: the sending, and over time."""
+    return module.SECTION == FIDELITY or getattr(module, "OVER_TIME", False)
+
+
+def measured(run: Run) -> Run:
+    """The run without the requests before the cut of its warm-up, as all other figures want it."""
+    from reports import _data  # heavy, and only for runs
+
+    return _data.measured(run)
 
 
 def finding(figure: go.Figure) -> str:

@@ -35,7 +35,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 def test_figures_become_pictures(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slide or a pull request would lack a figure, or have a blurred one."""
     some = [part for part in html.parts(make_run(300, tags=(HOSTILE, "plain"))) if part.height][:3]
-    monkeypatch.setattr(html, "parts", lambda _: some)
+    monkeypatch.setattr(html, "parts", lambda *_: some)
     found = Png(width=700, scale=1).render(make_run(1))
     widths = {struct.unpack(">I", picture[16:20])[0] for picture in found.values()}
 

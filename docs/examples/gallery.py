@@ -1,0 +1,93 @@
+"""A page of every kind that bench makes, of small seeded runs, with an index: `make gallery`.
+
+    python docs/examples/gallery.py FOLDER
+
+FOLDER is made anew; open FOLDER/index.html. It can be copied as it is: links in it are relative.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shlex
+import shutil
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.cli import main
+from reports import pages
+from reports._sheet import Cell, Section, Sheet, Table
+
+HERE = Path(__file__).resolve().parent
+FOREIGN = HERE.parents[1] / "tests" / "golden" / "results" / "vllm-detailed.json"
+BEGUN = ("schema", "spec", "command", "versions", "host", "clock", "started", "workload", "backend", "slo", "schedule")
+"""What run.json says of a run that still goes on."""
+GOOD = (0, 1, 5)
+"""Exit codes: a step in a series and a comparison that finds a loss are answers too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the gallery: what it shows, the file it is in, and the commands that make it, one a line."""
+
+    title: str
+    shows: str
+    file: str
+    commands: str
+
+
+def make(folder: Path) -> None:
+    """Make all pages and their index in a new `folder`. Raises SystemExit for a command that fails."""
+    described = tomllib.loads((HERE / "gallery.toml").read_text(encoding="utf-8"))["page"]
+    found = [Page(**one) for one in described]
+    folder.mkdir(parents=True)
+    with contextlib.chdir(folder):
+        shutil.copy(FOREIGN, "vllm.json")
+        for page in found:
+            if page.file.startswith("killed/"):
+                _kill(Path("run"), Path("killed"))
+            for command in page.commands.strip().splitlines():
+                _carry_out(command)
+        Path("index.html").write_text(pages.html(_index(found)), encoding="utf-8")
+
+
+def _carry_out(command: str) -> None:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+        code = main(shlex.split(command)[1:])
+    if code not in GOOD:
+        raise SystemExit(f"{command}: exit code {code}: {said.getvalue()}")
+
+
+def _kill(run: Path, killed: Path) -> None:
+    """A copy of a run as a kill leaves it: its rows, and no conclusion."""
+    shutil.copytree(run, killed)
+    (killed / "report.html").unlink()
+    info = json.loads((killed / "run.json").read_text(encoding="utf-8"))
+    begun = {key: info[key] for key in BEGUN}
+    (killed / "run.json").write_text(json.dumps({**begun, "state": "running"}), encoding="utf-8")
+
+
+def _index(found: list[Page]) -> Sheet:
+    rows = tuple((Cell(page.title, link=page.file), page.shows) for page in found)
+    table = Table("Pages", ("page", "what it shows"), rows, left=2)
+    return Sheet(
+        title="Reports of bench",
+        subtitle="One page of every kind, of small seeded runs of the simulator",
+        mark="GALLERY",
+        good=None,
+        answer=f"{len(found)} pages, each one file that opens without a network.",
+        state="",
+        heads=(),
+        warnings=(),
+        sections=(Section("pages", "Pages", tables=(table,)),),
+        commands=tuple(line for page in found for line in page.commands.strip().splitlines()),
+    )
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or Path(sys.argv[1]).exists():
+        raise SystemExit("usage: python docs/examples/gallery.py FOLDER, a folder that is not there yet")
+    make(Path(sys.argv[1]))
