@@ -10,7 +10,8 @@ attainment_rate.figure(study.of_sweep(answers.of("curve"), "curve")).show()
 from __future__ import annotations
 
 from reports._study import Capacity, Kept, Point, Spread, Study, System
+from reports._study_capacity import of_capacity
 from reports._study_many import of_many
 from reports._study_sweep import of_sweep
 
-__all__ = ["Capacity", "Kept", "Point", "Spread", "Study", "System", "of_many", "of_sweep"]
+__all__ = ["Capacity", "Kept", "Point", "Spread", "Study", "System", "of_capacity", "of_many", "of_sweep"]

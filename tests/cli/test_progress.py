@@ -27,7 +27,19 @@ def live() -> Live:
 
 def test_line_tells_where_the_run_stands() -> None:
     """In a log of CI nobody could tell a slow run from a dead one."""
-    assert line(live()) == "0 s, sent 5/8, in flight 1, finished 4, failed 1, within the SLO 50.0%"
+    counts = "0 s, sending for 100 s more, sent 5/8, in flight 1, finished 4, failed 1, within the SLO 50.0% (goal 90%)"
+    recent = "last 10 s TTFT p50 0.150, p99 0.297 s; TPOT p50 0.100, p99 0.100 s"
+
+    assert f"{counts}; rate - of 0.08 req/s; {recent}; lateness p99 4.0 ms" == line(live())
+
+
+def test_a_goal_of_nearly_all_is_not_told_as_all() -> None:
+    """Who asks for 99.9% would read that he asked for all."""
+    found = live()
+    found.slo = Slo(found.slo.bounds, 0.999)
+
+    assert "(goal 99.9%)" in line(found)
+    assert "50.0% (goal 99.9%)" == dict(cells(found))["within SLO"]
 
 
 def test_panel_shows_recent_latencies_and_lateness() -> None:

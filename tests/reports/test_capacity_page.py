@@ -1,0 +1,176 @@
+"""The page of a capacity search: found, open, out of reach, killed, moved without its trials, and of foreign text."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import answers
+from harness.cli import main
+from reports import pages
+from reports.figures import knees, search_path
+from reports.pages import capacity
+from reports.study import of_capacity
+
+SEARCH = [
+    "capacity", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet",
+    "--requests", "300", "--tolerance", "20%", "--no-adjust", "--goal", "85%,90%", "--max-seeds", "14",
+]  # fmt: skip
+HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m|`"
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a quick search for two goals, with the page that it wrote at its end."""
+    folder = tmp_path_factory.mktemp("searched") / "cap"
+    assert main([*SEARCH, "--out", str(folder)]) in (0, 5)
+    return folder
+
+
+@pytest.fixture
+def info(searched: Path) -> dict[str, Any]:
+    """Its answer."""
+    found = answers.of(searched)
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def changed(searched: Path, tmp_path: Path) -> Callable[..., tuple[dict[str, Any], Path]]:
+    """A copy of the search with other values in capacity.json (None: without the key)."""
+
+    def make(*, alone: bool = False, **values: Any) -> tuple[dict[str, Any], Path]:
+        folder = tmp_path / "changed"
+        shutil.copytree(searched, folder)
+        told = {**json.loads((folder / "capacity.json").read_text()), **values}
+        told = {key: value for key, value in told.items() if value is not None}
+        (folder / "capacity.json").write_text(json.dumps(told), encoding="utf-8")
+        if alone:
+            (folder / "trials.parquet").unlink()
+        found = answers.of(folder)
+        assert found is not None
+        return found, folder
+
+    return make
+
+
+def test_a_search_leaves_its_page_which_says_the_capacity_with_its_interval(searched: Path, info: Any) -> None:
+    """A manager who opens the folder would find numbers without a verdict."""
+    html = (searched / "report.html").read_text(encoding="utf-8")
+    sheet = capacity.sheet(info, searched)
+
+    assert "RESOLVED" == sheet.mark
+    assert "95% interval" in sheet.answer
+    assert "Capacity at 85%" in sheet.answer
+    assert "Capacity at 90%" in sheet.answer
+    assert sheet.answer.split(" (")[0] in html
+    assert {"SLO", "System", "Workload", "Preparation", "Tokenizer", "Client floor", "Cost"} == {
+        n for n, _ in sheet.heads
+    }
+    assert html == pages.page(info, searched)
+
+
+def test_the_figures_tell_the_seeds_and_the_trials_that_were_made(info: Any, searched: Path) -> None:
+    """The page would show another search than the one that was made."""
+    study = of_capacity(info, searched)
+    seeds, path = knees.figure(study), search_path.figure(study)
+    assert not isinstance(seeds, str)
+    assert not isinstance(path, str)
+    drawn = sum(len(trace.x) for trace in path.data if trace.name != "requests sent in all")
+
+    assert [one["seeds"] for one in info["answers"]] == [len(trace.x) for trace in seeds.data]
+    assert f"took {info['cost']['requests']:,} requests" in path.layout.meta["finding"]
+    assert info["cost"]["trials"] + info["cost"]["probes"] - 1 == drawn  # without the one that sends one by one
+
+
+def test_points_of_a_search_know_each_bound(info: Any, searched: Path) -> None:
+    """The curve would have no dotted and no dashed line."""
+    [system] = of_capacity(info, searched).systems
+    told = {point["rate_rps"]: point["seeds"] for point in info["curve"]}
+
+    assert told == {point.rate_rps: point.seeds for point in system.points}
+    assert ["ttft", "tpot"] == [bound.metric for bound in system.points[0].bounds]
+    assert ["searched", "searched"] == [found.how for found in system.capacities]
+
+
+def test_a_search_that_was_killed_shows_the_trials_it_made(changed: Any) -> None:
+    """An hour of trials on a real server would seem lost."""
+    gone = dict.fromkeys(("answers", "curve", "cost", "gpus", "confidence", "exit_code", "curve_of"))
+    info, folder = changed(state="running", **gone)
+    sheet = capacity.sheet(info, folder)
+    html = pages.page(info, folder)
+
+    assert "NOT FINISHED" == sheet.mark
+    assert "bench capacity" in sheet.warnings[0][1]
+    assert "whole trials" in html
+    assert "Capacity by seed" in html
+
+
+def test_an_older_search_without_its_trials_keeps_its_curve(changed: Any) -> None:
+    """A capacity.json that was sent by mail could not be shown."""
+    info, folder = changed(alone=True, traffic=None, goals=None)
+    html = pages.page(info, folder)
+
+    assert search_path.MISSING.split(";")[0] in html
+    assert "attainment as found, by rate" in html
+    assert len(info["curve"]) == len(of_capacity(info, folder).systems[0].points)
+
+
+@pytest.mark.parametrize(
+    ("state", "at", "mark", "good"),
+    [
+        ("unreachable", None, "UNREACHABLE", False),
+        ("unresolved", None, "UNRESOLVED", None),
+        ("resolved", "carried", "CARRIED", True),
+        ("resolved", "not carried", "NOT CARRIED", False),
+        ("unresolved", "unresolved", "NOT DECIDED", None),
+    ],
+)
+def test_the_mark_is_what_became_of_the_question(
+    state: str, at: str | None, mark: str, good: bool | None, changed: Any, info: Any
+) -> None:
+    """A search that found nothing would look like one that did."""
+    rate = {"rate_rps": 2.0, "verdict": at} if at else None
+    one = {**info["answers"][0], "state": state, "at": rate, "why": "20 seeds were not enough."}
+    if state == "unreachable":
+        one |= {"capacity_rps": 0.0, "per_gpu_rps": 0.0, "knees": {}, "bounds": [], "low_rps": None, "high_rps": None}
+    told, folder = changed(answers=[one], exit_code=5)
+    sheet = capacity.sheet(told, folder)
+
+    assert (mark, good) == (sheet.mark, sheet.good)
+    assert "20 seeds were not enough." in sheet.warnings[0][0]
+    assert mark in pages.page(told, folder)
+
+
+def test_foreign_text_stays_text(changed: Any, info: Any) -> None:
+    """A model or a bound with markup in its name could run a script in the reader's browser."""
+    one = {**info["answers"][0], "binding": HOSTILE, "why": HOSTILE, "needs": HOSTILE}
+    one["bounds"] = [{**bound, "text": HOSTILE} for bound in one["bounds"]]
+    backend = {**info["backend"], "backend": HOSTILE, "model": HOSTILE, "policy": HOSTILE}
+    spec = {**info["spec"], "policy": HOSTILE, "slo": HOSTILE}
+    told, folder = changed(answers=[one], backend=backend, workload=HOSTILE, spec=spec, curve_of=HOSTILE)
+    html = pages.page(told, folder)
+
+    assert "<script>alert" not in html
+    assert "\u202e" not in html
+    assert "\x1b" not in html
+
+
+def test_no_html_writes_none(tmp_path: Path) -> None:
+    """A nightly job that keeps numbers alone would keep megabytes of plotly.js."""
+    main([*SEARCH[:-4], "--goal", "90%", "--max-seeds", "5", "--no-html", "--out", str(tmp_path / "cap")])
+
+    assert ["capacity.json", "trials.parquet"] == sorted(path.name for path in (tmp_path / "cap").iterdir())
+
+
+def test_the_page_draws_in_a_browser(opened: Any, searched: Path) -> None:
+    """The page would be empty, or complain, or ask the network for something."""
+    page = opened(searched / "report.html", dark=True, width=500)
+
+    page.untroubled()
+    assert {"attainment_rate", "knees", "search_path"} <= set(page.drawn())

@@ -1,0 +1,164 @@
+"""Answers and runs on a terminal: a curve, colour where it is wanted, letters that the terminal has."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from harness.cli import _terminal
+from reports.answers import _curve, _table, capacity, sweep
+from reports.answers._curve import Curve
+from reports.answers._look import PLAIN, Look
+from reports.text import Text
+
+FALLING = [(1.0, 1.0), (2.0, 0.95), (3.0, 0.8), (4.0, 0.2)]
+BRAILLE = re.compile("[\u2801-\u28ff]")
+STYLES = re.compile("\x1b\\[[0-9;]*m")
+ONE = {
+    "goal": 0.9, "state": "resolved", "capacity_rps": 2.25, "low_rps": 2.19, "high_rps": 2.32, "half_width": 0.028,
+    "seeds": 18, "per_gpu_rps": 2.25, "binding": "ttft=0.25", "bounds": [], "why": None, "needs": None, "at": None,
+}  # fmt: skip
+SEARCH: dict[str, Any] = {
+    "kind": "capacity", "state": "finished", "definition": "joint", "gpus": 1, "confidence": 0.95, "adjusted": True,
+    "one_traffic": False, "clock": "virtual", "run": {"requests": 2200, "warmup": "mser5"}, "answers": [ONE],
+    "spec": {"workload": "chatbot", "backend": "sim", "policy": "vllm-v0"},
+    "curve": [
+        {"rate_rps": rate, "seeds": 4, "attainment": share, "least": share, "most": share, "overloaded": 0,
+         "falling": share} for rate, share in FALLING
+    ],
+    "cost": {"requests": 98_000, "trials": 43, "probes": 11, "system_s": 1.0, "wall_s": 6.7},
+}  # fmt: skip
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """What `tell` prints of a search, on a terminal or not, with or without NO_COLOR."""
+
+    def tell(*, terminal: bool, no_color: bool = False) -> str:
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+        monkeypatch.setenv("NO_COLOR", "1" if no_color else "")
+        _terminal.tell("text", SEARCH)
+        return capsys.readouterr().out
+
+    return tell
+
+
+def plotted(lines: list[str]) -> list[list[int]]:
+    """Columns that the curve marks, line by line, of one drawn in ASCII."""
+    return [[at for at, letter in enumerate(line) if letter == "*"] for line in lines if "|" in line]
+
+
+def test_a_curve_falls_where_the_attainment_falls() -> None:
+    """The picture in a terminal would say another thing than the table above it."""
+    text = _curve.drawn(Curve(FALLING, [0.9], "attainment", "req/s", [2.3]), blocks=False)
+    columns = [row for row in plotted(text.splitlines()) if row]
+    where = [sum(row) / len(row) for row in columns]
+
+    assert sorted(where) == where  # further down, further to the right
+    assert "goal 90%" in text
+    assert "1.00" in text.splitlines()[-1]
+    assert text.splitlines()[-1].endswith("4.00 req/s")
+    assert text.isascii()
+
+
+def test_a_curve_in_braille_is_as_large_and_no_line_is_too_long() -> None:
+    """A line that wraps would tear the picture apart."""
+    ascii_, braille = (_curve.drawn(Curve(FALLING, [0.9, 0.99], "t", "req/s"), blocks=b) for b in (False, True))
+
+    assert len(ascii_.splitlines()) == len(braille.splitlines())
+    assert 100 >= max(map(len, [*ascii_.splitlines(), *braille.splitlines()]))
+    assert BRAILLE.search(braille)
+
+
+@pytest.mark.parametrize("points", [[], [(1.0, 0.5)], [(1.0, 0.5), (1.0, 0.6), (1.0, 0.7)], [(1.0, 0.5), (2.0, 0.4)]])
+def test_too_few_points_are_no_curve(points: list[tuple[float, float]]) -> None:
+    """Two points would look like a measured line, and one would divide by zero."""
+    assert "" == _curve.drawn(Curve(points, [0.9], "t", "req/s"), blocks=True)
+
+
+def test_a_terminal_gets_a_curve_and_colour_and_a_pipe_neither(shown: Callable[..., str]) -> None:
+    """A log would be full of escape sequences, or a terminal would stay grey."""
+    pipe, terminal, plain = shown(terminal=False), shown(terminal=True), shown(terminal=True, no_color=True)
+
+    assert not STYLES.search(pipe)
+    assert not BRAILLE.search(pipe)
+    assert "\x1b[1;32mcapacity at 90%" in terminal
+    assert BRAILLE.search(terminal)
+    assert STYLES.sub("", terminal) == plain
+    assert 100 >= max(map(len, plain.splitlines()))
+
+
+def test_the_verdict_and_the_next_step_stand_last(shown: Callable[..., str]) -> None:
+    """They would have scrolled out of the window."""
+    lines = shown(terminal=True, no_color=True).splitlines()
+    [verdict] = [number for number, line in enumerate(lines) if line.startswith("capacity at 90%")]
+
+    assert len(lines) - 8 <= verdict
+    assert "next  see latencies and stages around it:" in lines[-3:]
+    assert lines[-1].endswith("--rate 1.1:2.9:0.3")
+
+
+def test_a_terminal_without_braille_gets_ascii() -> None:
+    """On such a terminal the curve would be a field of question marks, or end in a traceback."""
+    text = capacity.text(SEARCH, Look(terminal=True, color=True, blocks=False))
+
+    assert text.isascii()
+    assert "*" in text
+    assert _terminal.blocks("utf-8")
+    assert [False] * 3 == [_terminal.blocks(name) for name in ("latin-1", None, "no-such-encoding")]
+
+
+def test_a_letter_that_an_encoding_lacks_does_not_cost_the_answer() -> None:
+    """A name in another script would end the command in a traceback."""
+    assert "? -" == _terminal._encodable("\u6a21 \u2500", "latin-1")
+    assert "\u6a21" == _terminal._encodable("\u6a21", "utf-8")
+
+
+def test_rows_have_the_tone_of_their_news() -> None:
+    """A regression would be as green as what stands beside it."""
+    heads, rows = ("metric", "verdict"), [["ttft", "regressed"], ["tpot", "improved"], ["itl", "inconclusive"]]
+    colored = _table.text(heads, rows, look=Look(color=True), tones=[False, True, None])
+
+    assert "\x1b[1;31mttft" in colored
+    assert "\x1b[1;32mtpot" in colored
+    assert STYLES.sub("", colored) == _table.text(heads, rows, look=PLAIN)
+
+
+def test_a_sweep_over_two_axes_has_a_curve_for_each(shown: Callable[..., str]) -> None:
+    """Points of two systems would be joined into one jagged line."""
+    points = [
+        {"values": {"rate": rate, "policy": policy}, "attainment": {"mean": share}}
+        for policy in ("sarathi", "static") for rate, share in FALLING
+    ]  # fmt: skip
+    found = [*sweep._curves({"points": points, "goals": [0.9], "crossings": []})]
+
+    assert ["attainment by rate, policy sarathi", "attainment by rate, policy static"] == [c.title for c in found]
+    assert [FALLING, FALLING] == [c.points for c in found]
+
+
+@pytest.mark.parametrize("ascii_", [False, True])
+def test_a_run_on_a_terminal_shows_attainment_against_the_scale(ascii_: bool, make_run: Any) -> None:
+    """How near a run is to its goal would have to be asked by another command."""
+    text = Text(width=100, curve=True, ascii=ascii_).render(make_run())
+
+    assert "attainment against SLO scale" in text
+    assert ascii_ == (not BRAILLE.search(text))
+    assert 100 >= max(map(len, text.splitlines()))
+
+
+@pytest.mark.parametrize(("n", "slo", "width"), [(240, "", 100), (0, "ttft=0.25", 100), (240, "ttft=0.25", 60)])
+def test_a_run_without_bounds_or_room_has_no_curve(n: int, slo: str, width: int, make_run: Any) -> None:
+    """An empty field, or one that is broken over two lines, would stand in the summary."""
+    assert "SLO scale:" not in Text(width=width, curve=True).render(make_run(n, slo=slo))
+
+
+def test_only_the_name_of_a_line_is_bold(make_run: Any) -> None:
+    """Where everything is bold nothing stands out."""
+    [line] = [line for line in Text(color=True, width=100).render(make_run()).splitlines() if "throughput" in line]
+
+    assert line.startswith("\x1b[1mflow\x1b[0m")
+    assert "\x1b" not in line.split("flow\x1b[0m")[1]
