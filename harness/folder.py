@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,15 +36,23 @@ _REPORT = re.compile(r"report\.(html|md|txt|json|xml|csv|parquet|perfetto\.json)
 """Reports, which `bench report` makes again: report.html, report.csv, a picture of each figure."""
 
 
+class Part(Protocol):
+    """A part of a table that is not held: read when called, with all columns or those named."""
+
+    def __call__(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The rows in pieces."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
     """What a run that is read thin does not hold: its requests with all tokens, and its steps.
 
-    Each part gives its rows in pieces; parts may be read at the same time, in threads.
+    Parts may be read at the same time, in threads.
     """
 
-    requests: tuple[Callable[[], Iterator[pa.Table]], ...]
-    steps: tuple[Callable[[], Iterator[pa.Table]], ...] | None
+    requests: tuple[Part, ...]
+    steps: tuple[Part, ...] | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

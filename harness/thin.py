@@ -27,8 +27,8 @@ from harness.schedule import Schedule
 if TYPE_CHECKING:
     from harness.folder import Run
 
-PART = 4096
-"""Rows that are read at one time: with 128 tokens each, 4 MB of stamps."""
+PART = 2048
+"""Rows that are read at one time: with 128 tokens each, 2 MB of stamps."""
 
 LARGE = 50_000
 """Requests from which on a run is not held whole: with 200 tokens each, 80 MB of stamps."""
@@ -61,12 +61,7 @@ def _thin(path: Path, info: dict[str, Any], file: Path) -> Run:
         complete=info.get("state") == "finished",
         http=folder.table(path, "http", HTTP),
         server_metrics=folder.table(path, "server_metrics"),
-        whole=folder.Whole(
-            tuple(partial(_group, file, group, REQUESTS) for group in range(opened(file).metadata.num_row_groups)),
-            tuple(partial(_group, steps, group, STEPS) for group in range(opened(steps).metadata.num_row_groups))
-            if steps.exists()
-            else None,
-        ),
+        whole=folder.Whole(_groups(file, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),
     )
 
 
@@ -116,7 +111,7 @@ def _one_chunk(table: pa.Table) -> pa.Table:
 def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of a group, a few at a time: their memory can be used again, which costs less than new memory."""
     wanted = pa.schema([schema.field(name) for name in columns])
-    rows = PART if schema is REQUESTS else 64 * PART
+    rows = PART if schema is REQUESTS else 32 * PART
     try:
         with opened(file) as source:
             for batch in source.iter_batches(rows, [group], columns, use_threads=False):
@@ -149,8 +144,12 @@ def since(table: pa.Table, since_s: float | None) -> pa.Table:
     return table if since_s is None else table.filter(pc.greater_equal(table["scheduled_s"], since_s))
 
 
-def _group(file: Path, group: int, schema: pa.Schema) -> Iterator[pa.Table]:
-    return parts(file, group, schema, [name for name in schema.names if name != "error"])
+def _groups(file: Path, schema: pa.Schema) -> tuple[folder.Part, ...]:
+    return tuple(partial(_group, file, group, schema) for group in range(opened(file).metadata.num_row_groups))
+
+
+def _group(file: Path, group: int, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    return parts(file, group, schema, columns or [name for name in schema.names if name != "error"])
 
 
 def _empty(without: Sequence[str]) -> pa.Table:

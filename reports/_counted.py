@@ -14,14 +14,12 @@ from harness.measure import succeeded
 from harness.metrics._lists import gap_lists, lists, row_max
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from harness.folder import Run
+    from harness.folder import Part, Run
     from harness.metrics._lists import Lists
-
-    Part = Callable[[], Iterator[pa.Table]]
 
 TIMES = 240
 """Stretches of time in which gaps are counted."""
@@ -78,6 +76,15 @@ class Stretches:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PromptsAlone:
+    """Steps in which nothing decoded, (steps,) each, by replica and start."""
+
+    replica: np.ndarray
+    start_s: np.ndarray
+    end_s: np.ndarray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Reduced:
     """Stretches of steps, as they add up: `total` is the sum of each column times the seconds of its steps."""
 
@@ -93,7 +100,7 @@ class _Reduced:
 def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
     """All gaps up to `end_s`, when the last token came, and the largest gap of each request (NaN without)."""
     edges_s = np.linspace(0.0, max(end_s, 1e-9) * (1 + 1e-9), TIMES + 1)
-    parts: Sequence[Part] = (run.pieces,) if run.whole is None else run.whole.requests
+    parts: Sequence[Part] = (partial(_pieces, run),) if run.whole is None else run.whole.requests
     with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
         found = list(pool.map(partial(_gaps_of, width_s=edges_s[1]), parts))
     counts = np.sum([counted for counted, _ in found], axis=0)
@@ -106,10 +113,14 @@ def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
     return Gaps(edges_s, bins_s, counts[:, low:high]), np.concatenate([worst for _, worst in found])
 
 
+def _pieces(run: Run, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    return (piece if columns is None else piece.select(columns) for piece in run.pieces())
+
+
 def _gaps_of(part: Part, width_s: float) -> tuple[np.ndarray, np.ndarray]:
     bins = _LAST - _FIRST + 1
     counts, worst = np.zeros(TIMES * bins, np.int64), [np.empty(0)]
-    for piece in part():
+    for piece in part(("token_s", "status")):
         rows = lists(piece, "token_s")
         found = gap_lists(rows)
         worst.append(row_max(found))
@@ -131,19 +142,34 @@ def _of_answered(rows: Lists, found: Lists, ok: np.ndarray) -> tuple[np.ndarray,
     return ended_s[wanted], found.values[wanted]
 
 
-def stretches(run: Run, most: int) -> Stretches | None:
-    """The steps of a run in at most `most` stretches; None where it has none."""
+def steps(run: Run, most: int) -> tuple[Stretches | None, PromptsAlone]:
+    """The steps of a run in at most `most` stretches, None where it has none; and those in which nothing decoded."""
     if run.steps is not None:
         rows = run.steps.num_rows
-        return _merged([_reduced(run.steps, max(1, -(-rows // most)))] if rows else [], most)
+        found = _merged([_reduced(run.steps, max(1, -(-rows // most)))] if rows else [], most)
+        return found, _in_order([_alone(run.steps)])
     if run.whole is None or run.whole.steps is None:
-        return None
+        return None, _in_order([])
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return _merged([one for of in pool.map(_steps_of, run.whole.steps) for one in of], most)
+        parts = list(pool.map(_steps_of, run.whole.steps))
+    return _merged([one for of, _ in parts for one in of], most), _in_order([a for _, alone in parts for a in alone])
 
 
-def _steps_of(part: Part) -> list[_Reduced]:
-    return [_reduced(piece, _ROWS) for piece in part()]
+def _steps_of(part: Part) -> tuple[list[_Reduced], list[np.ndarray]]:
+    both = [(_reduced(piece, _ROWS), _alone(piece)) for piece in part()]
+    return [one for one, _ in both], [alone for _, alone in both]
+
+
+def _alone(steps: pa.Table) -> np.ndarray:
+    """(3, steps) replica, start and end of the steps with prompts and no decode."""
+    alone = (steps["decode_seqs"].to_numpy() == 0) & (steps["prefill_tokens"].to_numpy() > 0)
+    return np.stack([steps[name].to_numpy()[alone].astype(np.float64) for name in ("replica", "start_s", "end_s")])
+
+
+def _in_order(parts: Sequence[np.ndarray]) -> PromptsAlone:
+    replica, start_s, end_s = np.concatenate([np.empty((3, 0)), *parts], axis=1)
+    order = np.lexsort((start_s, replica))
+    return PromptsAlone(replica[order], start_s[order], end_s[order])
 
 
 def _reduced(steps: pa.Table, rows: int) -> _Reduced:

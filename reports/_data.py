@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness.api import Bound, Slo
-    from harness.folder import Run
-    from reports._counted import Gaps, Stretches
+    from harness.folder import Part, Run
+    from reports._counted import Gaps, PromptsAlone, Stretches
 
 T = TypeVar("T")
 LABELS = {
@@ -61,7 +61,7 @@ class Margin:
 
 def measured(run: Run) -> Run:
     """The run without the requests before the cut of its warm-up."""
-    return _kept(run, "measured", lambda: _measured(run))
+    return kept(run, "measured", lambda: _measured(run))
 
 
 def _measured(run: Run) -> Run:
@@ -75,8 +75,9 @@ def _measured(run: Run) -> Run:
     return found
 
 
-def _since(part: Callable[[], Iterator[pa.Table]], since_s: float) -> Iterator[pa.Table]:
-    return (thin.since(piece, since_s) for piece in part())
+def _since(part: Part, since_s: float, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    wanted = columns and [*dict.fromkeys((*columns, "scheduled_s"))]
+    return (thin.since(piece, since_s) for piece in part(wanted))
 
 
 def label(metric: str) -> str:
@@ -107,8 +108,8 @@ def metric(run: Run, name: str) -> np.ndarray:
     if name != "itl" or run.whole is None:
         return seen(run).values(name)
     if "of" in run.memo and "gaps" not in run.memo:
-        of, kept = run.memo["of"]
-        return _kept(run, "worst", lambda: metric(of, name)[kept])
+        of, ours = run.memo["of"]
+        return kept(run, "worst", lambda: metric(of, name)[ours])
     return _gaps(run)[1]
 
 
@@ -120,7 +121,7 @@ def sample(run: Run, name: str) -> np.ndarray:
     """
     if pooled(name) and run.whole is not None:
         raise ValueError(f"all values of {name} do not fit into memory; ask quantiles() and gaps()")
-    return _kept(
+    return kept(
         run,
         f"sample {name}",
         lambda: np.sort(seen(run).sample(name, answered(run)) if pooled(name) else _finite(run, name)),
@@ -144,7 +145,7 @@ def quantiles(run: Run, name: str, qs: Sequence[float] = (0.5, 0.9, 0.99)) -> li
 
 def seen(run: Run) -> slos.Seen:
     """The requests with what SLOs ask of them, computed once: to score under as many SLOs as one likes."""
-    return _kept(run, "seen", lambda: slos.Seen(run.requests, None if run.whole is None else run.pieces))
+    return kept(run, "seen", lambda: slos.Seen(run.requests, None if run.whole is None else run.pieces))
 
 
 def gaps(run: Run) -> Gaps:
@@ -153,12 +154,12 @@ def gaps(run: Run) -> Gaps:
 
 
 def _gaps(run: Run) -> tuple[Gaps, np.ndarray]:
-    return _kept(run, "gaps", lambda: _counted.gaps(run, end_s(run)))
+    return kept(run, "gaps", lambda: _counted.gaps(run, end_s(run)))
 
 
 def end_s(run: Run) -> float:
     """When the last token came, in seconds since the start; 0 without one."""
-    return _kept(run, "end", lambda: float(np.nanmax(measure.first_last(run.requests)[1], initial=0.0)))
+    return kept(run, "end", lambda: float(np.nanmax(measure.first_last(run.requests)[1], initial=0.0)))
 
 
 def has_steps(run: Run) -> bool:
@@ -168,11 +169,20 @@ def has_steps(run: Run) -> bool:
 
 def stretches(run: Run, most: int = 300) -> Stretches | None:
     """The steps of a run in at most `most` stretches, with the totals of all; None where there are none."""
-    return _kept(run, f"stretches {most}", lambda: _counted.stretches(run, most))
+    return _steps(run, most)[0]
 
 
-def _kept(run: Run, name: str, make: Callable[[], T]) -> T:
-    """What was computed of a run before, or now."""
+def prompts_alone(run: Run) -> PromptsAlone:
+    """The steps in which nothing decoded; none where the backend did not show its steps."""
+    return prompts_alone(run.memo["of"][0]) if "of" in run.memo else _steps(run, 300)[1]
+
+
+def _steps(run: Run, most: int) -> tuple[Stretches | None, PromptsAlone]:
+    return kept(run, f"steps {most}", lambda: _counted.steps(run, most))
+
+
+def kept(run: Run, name: str, make: Callable[[], T]) -> T:
+    """What was computed of a run before under that name, or now; do not change it."""
     if name not in run.memo:
         run.memo[name] = make()
     found: T = run.memo[name]
@@ -213,7 +223,7 @@ def answered(run: Run) -> np.ndarray:
 
 def margins(run: Run) -> list[Margin]:
     """Per request-level bound of the SLO, how far each request is from it; bounds on a percentile are left out."""
-    return _kept(run, "margins", lambda: [_margin(run, scored) for scored in _scored(run)])
+    return kept(run, "margins", lambda: [_margin(run, scored) for scored in _scored(run)])
 
 
 def _scored(run: Run) -> list[slos.BoundScore]:

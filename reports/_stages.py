@@ -7,14 +7,19 @@ decode. They add up to E2E.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.metrics._lists import number
 from reports import _data
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pyarrow as pa
+
     from harness.folder import Run
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -22,6 +27,8 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 LATENESS, QUEUE, PREFILL, HANDOFF, STALL, DECODE = "lateness", "queue", "prefill", "handoff", "stall", "decode"
 FIRST = "first"
 """All between sending and the first token, where the backend does not tell queue and prefill apart."""
+
+_ROWS = 65_536
 
 APART = (LATENESS, QUEUE, PREFILL, HANDOFF, STALL, DECODE)
 TOGETHER = (LATENESS, FIRST, DECODE)
@@ -66,17 +73,23 @@ class Shares:
 
 def of(run: Run) -> Stages | None:
     """The phases of every request; None where no request ended well."""
+    return _data.kept(run, "stages", lambda: _of(run))
+
+
+def _of(run: Run) -> Stages | None:
+    told = np.isfinite(_data.column(run, "prefill_start_s")) & np.isfinite(_data.column(run, "prefill_end_s"))
+    apart = bool(np.any(told & _data.answered(run)))
+    keys = APART if apart else TOGETHER
     first, last = (_data.metric(run, name) for name in ("ttft", "e2e"))  # both from the scheduled time
-    due, sent = (_data.column(run, name) for name in ("scheduled_s", "sent_s"))
-    ended = _data.answered(run) & np.isfinite(first) & np.isfinite(last) & np.isfinite(sent)
-    if not np.any(ended):
-        return None
-    begun, prefilled = (_data.column(run, f"prefill_{end}_s") for end in ("start", "end"))
-    told = np.isfinite(begun) & np.isfinite(prefilled)
-    if np.any(ended & told):
-        rows = [sent - due, begun - sent, prefilled - begun, *_after(run, prefilled, due + last)]
-        return Stages(APART, _where(np.stack(rows), ended & told))
-    return Stages(TOGETHER, _where(np.stack([sent - due, first - (sent - due), last - first]), ended))
+    alone = prompts_alone(run) if apart else {}
+    seconds = np.empty((len(keys), run.requests.num_rows))
+    for at in range(0, run.requests.num_rows, _ROWS):  # large runs: little memory at one time
+        here = slice(at, at + _ROWS)
+        rows = _Rows(run.requests.slice(at, _ROWS), first[here], last[here])
+        seconds[:, here] = _apart(rows, alone) if apart else _together(rows)
+    seconds[:, ~_data.answered(run)] = np.nan
+    found = Stages(keys, seconds)
+    return found if np.any(found.known) else None
 
 
 def shares(run: Run) -> Shares | None:
@@ -96,34 +109,48 @@ def shares_of(keys: tuple[str, ...], seconds: Floats) -> Shares:
 
 def prompts_alone(run: Run) -> dict[int, tuple[Floats, Floats]]:
     """Per replica the steps in which nothing decoded: (steps,) starts and ends in seconds, in order."""
-    steps = run.steps
-    if steps is None or steps.num_rows == 0:
-        return {}
-    alone = (steps["decode_seqs"].to_numpy() == 0) & (steps["prefill_tokens"].to_numpy() > 0)
-    replica, start, end = (steps[name].to_numpy()[alone] for name in ("replica", "start_s", "end_s"))
-    order = np.lexsort((start, replica))
-    replica, start, end = replica[order], start[order], end[order]
-    names, at = np.unique(replica, return_index=True)
-    edges = [*at.tolist(), len(replica)]
-    return {int(n): (start[a:b], end[a:b]) for n, a, b in zip(names, edges, edges[1:], strict=False)}
+    steps = _data.prompts_alone(run)
+    names, at = np.unique(steps.replica, return_index=True)
+    edges = [*at.tolist(), len(steps.replica)]
+    return {int(n): (steps.start_s[a:b], steps.end_s[a:b]) for n, a, b in zip(names, edges, edges[1:], strict=False)}
 
 
-def _after(run: Run, prefilled: Floats, last_s: Floats) -> tuple[Floats, Floats, Floats]:
-    """Hand-off, stall and decode of each request."""
-    begun = _data.column(run, "decode_start_s")
-    begun = np.where(np.isfinite(begun), begun, last_s)  # a single token: nothing is decoded
-    handoff = np.nan_to_num(_data.column(run, "handoff_end_s") - _data.column(run, "handoff_start_s"))
-    inside = np.minimum(_alone(run, begun, last_s), np.maximum(last_s - begun, 0.0))
-    return handoff, begun - prefilled - handoff + inside, last_s - begun - inside
+class _Rows(NamedTuple):
+    """Some requests, and (requests,) when their first and last token came, in seconds since they were due."""
+
+    table: pa.Table
+    first: Floats
+    last: Floats
+
+    def column(self, name: str) -> Floats:
+        """(requests,) seconds since the request was due; NaN where there is none."""
+        return number(self.table, name) - number(self.table, "scheduled_s")
 
 
-def _alone(run: Run, since_s: Floats, until_s: Floats) -> Floats:
-    """(requests,) seconds of prompts alone on the replica of each request between the two times."""
-    replica = _data.column(run, "replica")
-    found = np.zeros(len(since_s))
-    for name, (start, end) in prompts_alone(run).items():
+def _together(rows: _Rows) -> Floats:
+    sent = rows.column("sent_s")
+    return np.stack([sent, rows.first - sent, rows.last - rows.first])
+
+
+def _apart(rows: _Rows, alone: Mapping[int, tuple[Floats, Floats]]) -> Floats:
+    sent, begun, done, decodes = (
+        rows.column(f"{n}_s") for n in ("sent", "prefill_start", "prefill_end", "decode_start")
+    )
+    decodes = np.where(np.isfinite(decodes), decodes, rows.last)  # a single token: nothing is decoded
+    handoff = np.nan_to_num(rows.column("handoff_end_s") - rows.column("handoff_start_s"))
+    inside = np.minimum(_alone(rows, decodes, alone), np.maximum(rows.last - decodes, 0.0))
+    waits = decodes - done - handoff + inside
+    return np.stack([sent, begun - sent, done - begun, handoff, waits, rows.last - decodes - inside])
+
+
+def _alone(rows: _Rows, decodes: Floats, alone: Mapping[int, tuple[Floats, Floats]]) -> Floats:
+    """(requests,) seconds of prompts alone on the replica of each request from its first decode to its last token."""
+    replica, due = number(rows.table, "replica"), number(rows.table, "scheduled_s")
+    found = np.zeros(len(due))
+    for name, (start, end) in alone.items():
         ours = replica == name
-        found[ours] = _so_far(start, end, until_s[ours]) - _so_far(start, end, since_s[ours])
+        since, until = (due + decodes)[ours], (due + rows.last)[ours]
+        found[ours] = _so_far(start, end, until) - _so_far(start, end, since)
     return np.maximum(np.nan_to_num(found), 0.0)
 
 
@@ -131,10 +158,6 @@ def _so_far(start: Floats, end: Floats, at_s: Floats) -> Floats:
     """Summed length of the intervals, which lie in order, before each time."""
     lengths = np.concatenate([[0.0], np.cumsum(end - start)])
     i = np.searchsorted(start, at_s, side="right")
-    before = np.where(i > 0, np.minimum(at_s, end[np.maximum(i - 1, 0)]) - start[np.maximum(i - 1, 0)], 0.0)
-    found: Floats = lengths[np.maximum(i - 1, 0)] + before
+    last = np.maximum(i - 1, 0)
+    found: Floats = lengths[last] + np.where(i > 0, np.minimum(at_s, end[last]) - start[last], 0.0)
     return found
-
-
-def _where(rows: Floats, known: npt.NDArray[np.bool_]) -> Floats:
-    return np.where(known, rows, np.nan)
