@@ -48,7 +48,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What came of all seeds at one rate (req/s for the whole system, not per GPU).
+    """What came of all seeds at one rate (req/s for the whole system, not per GPU; of users who wait that achieved).
 
     `metrics` is metric -> mean, p50, p90, p99 -> spread in seconds; empty where every run was overloaded. `folders`
     are those of its runs that can still be read.
@@ -72,7 +72,7 @@ class Point:
 class Capacity:
     """The highest rate (req/s) that reaches a goal: `searched`, with its interval, or `interpolated`, without one.
 
-    `rps` is None where the goal is not crossed, and `said` tells why.
+    `rps` is None where the goal is not crossed; `said` tells why, and `side` on which side of it all rates lie.
     """
 
     goal: float
@@ -81,13 +81,15 @@ class Capacity:
     high_rps: float | None
     how: Literal["searched", "interpolated"]
     said: str = ""
+    side: Literal["above", "below"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class System:
     """One line of a curve: what distinguishes it from the others, its GPUs, its points by rising rate.
 
-    `gpus` is None where nobody tells (a server elsewhere). `slo` is what its points were scored under.
+    `gpus` is None where nobody tells (a server elsewhere). `slo` is what its points were scored under. `made` names it
+    by what was run alone; `again` says that another system has the same runs, which were only scored otherwise.
     """
 
     name: str
@@ -95,6 +97,8 @@ class System:
     points: tuple[Point, ...]
     capacities: tuple[Capacity, ...]
     slo: str = ""
+    made: str = ""
+    again: bool = False
 
     def carried(self, goal: float) -> Capacity | None:
         """What is known of its capacity at a goal."""
@@ -105,13 +109,14 @@ class System:
 class Study:
     """Systems to be seen together. `sources` are the stored answers (sweep.json, capacity.json).
 
-    `slo` is empty where they were scored under several.
+    `slo` is empty where they were scored under several. `told` keeps what was once read of a run.
     """
 
     slo: str
     goals: tuple[float, ...]
     systems: tuple[System, ...]
     sources: tuple[Info, ...]
+    told: dict[Path | str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def per_gpu(self) -> bool:

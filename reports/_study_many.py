@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,9 @@ def of_many(studies: Mapping[str, Study]) -> Study:
     """The systems of all studies, which are named by their folders; goals are those of any."""
     specs = {name: _spec(study) for name, study in studies.items()}
     systems = [
-        replace(system, name=text)
+        replace(system, name=text, made=made)
         for name, study in studies.items()
-        for system, text in zip(study.systems, _names(name, study, specs), strict=True)
+        for system, (text, made) in zip(study.systems, _names(name, study, specs), strict=True)
     ]
     slos = {system.slo for system in systems}
     goals = sorted({goal for study in studies.values() for goal in study.goals})
@@ -27,13 +27,20 @@ def of_many(studies: Mapping[str, Study]) -> Study:
     return Study(slos.pop() if len(slos) == 1 else "", tuple(goals), tuple(_apart(systems)), sources)
 
 
-def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What distinguishes the systems of one study from those of the others, and from one another."""
+def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """What distinguishes the systems of one study from those of the others, and from one another; and what was run."""
     others = [spec for other, spec in specs.items() if other != name]
     differs = {key: value for key, value in specs[name].items() if any(spec.get(key) != value for spec in others)}
     told = ", ".join(f"{clean(key, 40)} {clean(value, 60)}" for key, value in differs.items()) or clean(name, 60)
-    own = [system.name for system in study.systems] if len(study.systems) > 1 else [""]
-    return [", ".join(text for text in (told if others else "", one) if text) or clean(name, 60) for one in own]
+    several = len({system.made for system in study.systems}) > 1
+    for system in study.systems:
+        own = system.name if len(study.systems) > 1 else ""
+        made = system.made if several else ""
+        yield _joined(told, own), _joined(told, made)
+
+
+def _joined(*texts: str) -> str:
+    return ", ".join(text for text in texts if text)
 
 
 def _spec(study: Study) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.sweep.axes import RATE
+from harness.sweep.axes import RATE, RESCORED, SCALE, SLO
 from reports._clean import clean
-from reports._stored import facts
+from reports._stored import facts, first
 from reports._study import Capacity, Info, Kept, Point, Spread, Study, System
 
 Where = tuple[tuple[str, Any], ...]
@@ -23,9 +24,20 @@ def of_sweep(info: Info, path: str | Path) -> Study:
     for point in info["points"]:
         where = tuple((name, value) for name, value in point["values"].items() if name != RATE)
         lines.setdefault(where, []).append(point)
-    systems = tuple(_system(info, where, points, home) for where, points in lines.items())
+    systems = _marked(info, {where: _system(info, where, points, home) for where, points in lines.items()})
     slos = {system.slo for system in systems}
     return Study(slos.pop() if len(slos) == 1 else "", tuple(info["goals"]), systems, (info,))
+
+
+def _marked(info: Info, systems: Mapping[Where, System]) -> tuple[System, ...]:
+    """The systems, of which one of those that share their runs stands for them: that under the SLO of the runs."""
+    groups: dict[str, list[Where]] = {}
+    for where, system in systems.items():
+        groups.setdefault(system.made, []).append(where)
+    own = {SCALE: 1, SLO: info["spec"].get(SLO)}
+    shown = {max(group, key=lambda where: sum(own.get(name) == value for name, value in where))
+             for group in groups.values()}  # fmt: skip
+    return tuple(system if where in shown else replace(system, again=True) for where, system in systems.items())
 
 
 def named(values: Iterable[tuple[str, Any]]) -> str:
@@ -43,6 +55,7 @@ def _system(info: Info, where: Where, points: list[Info], home: Path) -> System:
         tuple(known),
         tuple(_capacities(info, dict(where))),
         slos.pop() if len(slos) == 1 else "",
+        made=named(value for value in where if value[0] not in RESCORED) or _alone(info["spec"]),
     )
 
 
@@ -53,20 +66,18 @@ def _alone(spec: Mapping[str, Any]) -> str:
 
 
 def _point(info: Info, point: Info, home: Path) -> Point | None:
-    rate_rps = point["values"].get(RATE, info["spec"].get(RATE))
-    attainment = Spread.of(point["attainment"])
     folders = tuple(home / run["folder"] for run in point["runs"] if run["valid"])
     there = tuple(folder for folder in folders if (folder / "run.json").is_file())
-    rate_rps = _rate(there) if rate_rps is None else rate_rps
+    rate_rps = _rate(info, point, there)
     if rate_rps is None:
         return None
     return Point(
-        rate_rps=float(rate_rps),
+        rate_rps=rate_rps,
         seeds=point["valid"],
         requests=point["requests"],
         overloaded=point["overloaded"],
         invalid=point["invalid"],
-        attainment=attainment,
+        attainment=Spread.of(point["attainment"]),
         bounds=tuple(_kept(bound) for bound in point["bounds"]),
         goodput_rps=Spread.of(point["goodput_rps"]),
         throughput_rps=Spread.of(point["throughput_rps"]),
@@ -89,7 +100,7 @@ def _capacities(info: Info, where: Mapping[str, Any]) -> Iterable[Capacity]:
     for crossing in info["crossings"]:
         if crossing["along"] == RATE and crossing["where"] == where:
             said = clean(crossing["why"] or "", 300)
-            yield Capacity(crossing["goal"], crossing["at"], None, None, "interpolated", said)
+            yield Capacity(crossing["goal"], crossing["at"], None, None, "interpolated", said, crossing["side"])
 
 
 def _gpus(points: list[Info], home: Path) -> int | None:
@@ -105,9 +116,10 @@ def _gpus_of(run: Info, home: Path) -> object:
     return (facts(home / run["folder"]).get("backend") or {}).get("gpus")
 
 
-def _rate(folders: Iterable[Path]) -> float | None:
-    """The rate that the traffic itself says it has; None of users who wait for answers."""
-    for folder in folders:
-        rate_rps = (facts(folder).get("workload") or {}).get("rate_rps")
-        return float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None
-    return None
+def _rate(info: Info, point: Info, folders: Iterable[Path]) -> float | None:
+    """The rate that was asked for, else that of the traffic itself, else (users who wait for answers) that achieved."""
+    asked = point["values"].get(RATE, info["spec"].get(RATE))
+    own = (first(folders).get("workload") or {}).get("rate_rps") if asked is None else asked
+    achieved = point["throughput_rps"]
+    rate_rps = achieved["mean"] if own is None and achieved is not None else own
+    return float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None

@@ -28,8 +28,12 @@ LOOKS = {
 
 
 def marker(key: str) -> dict[str, object]:
-    """The `marker` of the bars of a phase: hatched in its colour on a faint ground of the same."""
-    look = LOOKS[key]
+    """The `marker` of the bars of a phase."""
+    return marked(LOOKS[key])
+
+
+def marked(look: Look) -> dict[str, object]:
+    """The `marker` of bars: hatched in their colour on a faint ground of the same."""
     pattern = {"shape": look.hatch, "size": 6, "solidity": 0.35, "fgcolor": look.color, "fillmode": "replace"}
     ground = {"bgcolor": style.faint(look.color)} if look.hatch else {}
     return {"color": look.color, "pattern": {**pattern, **ground}, "line": {"color": look.color, "width": 1}}

@@ -23,6 +23,9 @@ MOST = 8
 NO_CURVE = (
     "A curve over the rate needs runs at several rates; bench sweep --rate 1:4:0.5, or bench capacity, makes them."
 )
+PANELS = 3
+"""Systems that get a panel each."""
+
 _COLORS = (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE)
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
 _WIDE = 30.0
@@ -45,20 +48,66 @@ class Line:
         return [f"{self.symbol}-open" if point.overloaded else self.symbol for point in points]
 
 
-def lines(study: Study) -> list[Line]:
-    """The systems that have at least two rates, in their order, `MOST` at most."""
-    kept = [system for system in study.systems if len({point.rate_rps for point in system.points}) > 1][:MOST]
+def look(number: int) -> tuple[str, str]:
+    """Colour and marker of the system of that number, below `MOST`."""
+    return _COLORS[number % len(_COLORS)], _SYMBOLS[number]
+
+
+def lines(study: Study, *, made: bool = False, least: int = 2) -> list[Line]:
+    """The systems that have at least `least` rates, in their order, `MOST` at most.
+
+    With `made` systems stand for what was run: those that only score the same runs otherwise are left out.
+    """
+    able = [system for system in study.systems if len({point.rate_rps for point in system.points}) >= least]
+    kept = [system for system in able if not (made and system.again)][:MOST]
+    names = [system.made or system.name if made else system.name for system in kept]
     return [
         Line(
             system,
             system.points,
             np.array([point.rate_rps for point in system.points]) / study.share(system),
-            _COLORS[i % len(_COLORS)],
-            _SYMBOLS[i],
-            f"{in_figure(system.name)}: " if len(kept) > 1 else "",
+            *look(i),
+            f"{in_figure(name)}: " if len(kept) > 1 else "",
         )
-        for i, system in enumerate(kept)
+        for i, (system, name) in enumerate(zip(kept, names, strict=True))
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Points to stand side by side: rates of one system under its `name`, or systems (no `name`); `unit` of the labels.
+
+    The labels are printed.
+    """
+
+    name: str
+    unit: str
+    points: dict[str, Point]
+
+
+def groups(study: Study) -> list[Group]:
+    """The rates of each system, `PANELS` systems at most; where none has several rates, the systems themselves."""
+    curves = lines(study, made=True)[:PANELS]
+    if not curves:
+        single = lines(study, made=True, least=1)
+        points = {line.prefix.removesuffix(": ") or in_figure(line.system.name): line.points[0] for line in single}
+        return [Group("", "", points)] if points else []
+    return [
+        Group(
+            line.prefix.removesuffix(": "),
+            study.rate_unit,
+            {_numbers.plain(float(x), 4): point for x, point in zip(line.x, line.points, strict=True)},
+        )
+        for line in curves
+    ]
+
+
+def group_axis(study: Study, found: Sequence[Group]) -> dict[str, object]:
+    """The axis over the labels of groups."""
+    if not found[0].unit:
+        return style.axis("", type="category")
+    title = f"rate per GPU ({study.rate_unit})" if study.per_gpu else f"rate ({study.rate_unit})"
+    return style.axis(title, type="category")
 
 
 def left_out(study: Study, drawn: Sequence[Line]) -> str:

@@ -15,12 +15,12 @@ from reports.figures import _style as style
 from reports.figures import _systems
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import plotly.graph_objects as go
 
     from reports.figures._systems import Line
-    from reports.study import Capacity, Kept, Point, Study
+    from reports.study import Capacity, Kept, Point, Study, System
 
 ORDER = 1
 OF = "study"
@@ -30,6 +30,8 @@ _BOUNDS = {"ttft": ("dot", "square", style.VERMILLION), "tpot": ("dash", "diamon
 _OTHER = ("dashdot", "x", style.PURPLE)
 _WITH_BOUNDS = 2
 """Systems up to which the bounds are drawn one by one."""
+_NAMED = 3
+"""Systems that a sentence can name."""
 
 
 def figure(study: Study) -> go.Figure | str:
@@ -54,8 +56,8 @@ def _draw(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
     points = [point for point in line.points if point.attainment is not None]
     x = line.x[[point.attainment is not None for point in line.points]]
     _band(drawn, line, points, x)
-    _curve(drawn, x, [_mean(point) for point in points], f"{line.prefix}all bounds", style.line(line.color, width=3),
-           line.ring(points))  # fmt: skip
+    joint = f"{line.prefix}all bounds" if bounds else line.prefix.removesuffix(": ")
+    _curve(drawn, x, [_mean(p) for p in points], joint, style.line(line.color, width=3), line.ring(points))
     for kept in _single(points) if bounds else ():
         dash, symbol, color = _BOUNDS.get(kept.metric, _OTHER)
         values = [_of(point, kept) for point in points]
@@ -137,11 +139,10 @@ def _label(told: Capacity, share: float) -> str:
 def finding(study: Study) -> str:
     """What is carried at the first goal; of several systems the ratio of the best to the others."""
     goal = study.goals[0] if study.goals else 0.9
-    told = [(system, system.carried(goal)) for system in study.systems]
-    known = [(system.name, one.rps / study.share(system), one) for system, one in told if one and one.rps]
+    told = [(system, one) for system in study.systems if (one := system.carried(goal)) is not None]
+    known = [(system.name, one.rps / study.share(system), one) for system, one in told if one.rps]
     if not known:
-        why = next((one.said for _, one in told if one is not None and one.said), "")
-        return f"{goal * 100:g}% is not crossed{f': {why}' if why else ' by any of the rates tried'}."
+        return _not_crossed(goal, told)
     known.sort(key=lambda found: -found[1])
     (name, best, how), *others = known
     sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
@@ -149,8 +150,24 @@ def finding(study: Study) -> str:
         return f"Attainment falls below {goal * 100:g}% at {_numbers.number(best)} {study.rate_unit}, {sure}."
     text = f"At {goal * 100:g}% {name} carries {_numbers.number(best)} {study.rate_unit} ({sure})"
     beside = [f"{_numbers.number(best / rps)} times that of {other} ({_numbers.number(rps)})"
-              for other, rps, _ in others]  # fmt: skip
-    return f"{text}{', ' if beside else ''}{' and '.join(beside)}."
+              for other, rps, _ in others[:_NAMED]]  # fmt: skip
+    return "; ".join([", ".join([text, *beside]), *_beyond(told)]) + "."
+
+
+def _not_crossed(goal: float, told: Sequence[tuple[System, Capacity]]) -> str:
+    if len(told) == 1 and told[0][1].said:
+        return f"{goal * 100:g}% is not crossed: {told[0][1].said}."
+    beyond = "; ".join(_beyond(told))
+    return f"{goal * 100:g}% is not crossed by any of the rates tried{f': {beyond}' if beyond else ''}."
+
+
+def _beyond(told: Sequence[tuple[System, Capacity]]) -> Iterator[str]:
+    """The systems that stay on one side of the goal."""
+    for side in ("above", "below"):
+        names = [system.name for system, one in told if one.rps is None and one.side == side]
+        if names:
+            shown = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} systems"
+            yield f"{shown} stay{'s' if len(names) == 1 else ''} {side} the goal at every rate tried"
 
 
 def _notes(study: Study, lines: Sequence[Line]) -> list[str]:

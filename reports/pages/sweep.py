@@ -13,6 +13,7 @@ from reports._facts import Facts, first, flat, part
 from reports._sheet import Cell, Section, Sheet, Table
 from reports._study_sweep import of_sweep
 from reports.answers import _sweep_said as words
+from reports.figures import attainment_over
 
 if TYPE_CHECKING:
     from reports._study import Info, Study
@@ -97,6 +98,8 @@ def of_figures(study: Study) -> Iterator[Section]:
     """The figures of a study in their sections."""
     modules = figures.modules("study")
     for key, title in SECTIONS.items():
+        if key == "over" and not any(attainment_over.along(source) for source in study.sources if "axes" in source):
+            continue
         shown = {name: module for name, module in modules.items() if key == module.SECTION}
         parts = tuple(_page.part(name, module.TITLE, module.figure(study)) for name, module in shown.items())
         if parts:
