@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-OPTIONS = ("base", "head", "run", "pairs", "seed", "pause", "out", "trend")
+OPTIONS = ("base", "head", "run", "pairs", "seed", "pause", "out", "no-html", "trend")
 """Names of the options of `pair_options`, in the order in which help shows them."""
 
 _ALL = (
@@ -37,6 +37,7 @@ _ALL = (
     click.option("--seed", metavar="N", help="Seed of the first pair (default 0); each pair has the next one."),
     click.option("--pause", metavar="TIME", help="Wait between runs (default 0)."),
     click.option("--out", metavar="DIR", help="Folder of the pairs; the same command again goes on there."),
+    click.option("--no-html", is_flag=True, help="Write no report.html into the folder of the pairs."),
     click.option("--trend", metavar="DIR", help="Instead: the nights in DIR/<workload>/<backend>/<utc>-<sha>/."),
 )
 

@@ -155,7 +155,7 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
             "or a,b,c; --base and --head, or --run twice, make the runs."
         )
     foreign = [name for name in (*asked.values, *(["config"] if config else [])) if name not in RESCORED]
-    foreign += [name for name in OPTIONS if options.get(name)]
+    foreign += [name for name in OPTIONS if options.get(name.replace("-", "_"))]
     if foreign:
         raise UsageError(f"--{foreign[0]} is for runs that are made: give --base and --head, not stored runs.")
     settings = _compare_files.settings(options)
@@ -169,6 +169,7 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
 def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
     """The answer on pairs that are made now; it stands in their folder too."""
     from harness import config as configuration
+    from harness import pages
     from harness.cli import _compare_files, _compare_runs, _terminal
     from harness.compare.commands import shown
     from harness.errors import UsageError
@@ -187,6 +188,8 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     info["notes"] += _compare_runs.same_sides(made, info["gates"])
     info["exit_code"] = _first({made.exit_code or 0, info["exit_code"]})
     write_json(made.out / "compare.json", info)
+    if not options["no_html"]:
+        pages.write_page(info, made.out, say)
     return info
 
 

@@ -236,5 +236,6 @@ def _same_slo(pairs: Sequence[Pair]) -> str | None:
 
 
 def _workload(pairs: Sequence[Pair]) -> Mapping[str, Any] | None:
-    told = _first(pairs).get("workload")
-    return {"name": told} if isinstance(told, str) else told
+    first = _first(pairs)
+    told = first.get("workload")
+    return {**(first.get("traffic") or {}), "name": told} if isinstance(told, str) else told

@@ -32,7 +32,8 @@ class Comparison:
     """The answer `info`, which stands in `folder`.
 
     `contrasts` are the pairs at one point whose runs could be read, request by request; `point` names that point and
-    says why it was chosen (empty where there is one point only), `missing` why there are no contrasts.
+    says why it was chosen (empty where there is one point only), `missing` why there are no contrasts. `searches` has
+    the answers of both searches, by side, where searches were compared and both are still there.
     """
 
     info: Mapping[str, Any]
@@ -40,6 +41,7 @@ class Comparison:
     contrasts: tuple[Contrast, ...]
     point: str
     missing: str
+    searches: Mapping[str, Row]
 
     @property
     def floors(self) -> Facts:
@@ -64,6 +66,7 @@ class Comparison:
 
 _OF = "attainment of "
 _NOTHING = "The figure needs the runs that were compared; put their folders where the comparison found them."
+_SEARCHED = "Searches keep no requests of their trials; compare two sweeps to see what the requests of both sides did."
 
 
 def of(info: Mapping[str, Any], path: str | Path) -> Comparison:
@@ -72,12 +75,13 @@ def of(info: Mapping[str, Any], path: str | Path) -> Comparison:
     folder = given if given.is_dir() else given.parent
     point, why = _point(info)
     contrasts: tuple[Contrast, ...] = ()
-    missing = _NOTHING
+    searches = _runs.searches(info, folder)
+    missing = _SEARCHED if searches else _NOTHING
     try:
         contrasts = tuple(_contrasts(info, folder, point))
     except UsageError as error:
         missing = f"The runs that were compared cannot be read: {error}"
-    return Comparison(info, folder, contrasts, why, "" if contrasts else missing)
+    return Comparison(info, folder, contrasts, why, "" if contrasts else missing, searches)
 
 
 def _contrasts(info: Mapping[str, Any], folder: Path, point: Mapping[str, str]) -> Iterator[Contrast]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import results
+from harness import answers, results
 from harness.errors import UsageError
 from harness.folder import read_info
 from harness.rescore import reading
@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from reports._facts import Facts
 
 
+SEARCH = "capacity.json"
+
+
 def folder_of(pair: Mapping[str, Any], side: str, beside: Path) -> Path | None:
-    """The run of a side of a pair, if it is still there: a folder or a file; None else.
+    """The run or search of a side of a pair, if it is still there: a folder or a file; None else.
 
     A run folder of another schedule than was compared is another run.
     """
     for path in _places(Path(str(pair.get(f"{side}_run") or "")), beside):
-        if path.is_file() or ((path / "run.json").exists() and _is_it(path, pair.get("schedule_hash"))):
+        if path.is_file() or (path / SEARCH).is_file():
+            return path
+        if (path / "run.json").exists() and _is_it(path, pair.get("schedule_hash")):
             return path
     return None
 
@@ -32,12 +37,30 @@ def folder_of(pair: Mapping[str, Any], side: str, beside: Path) -> Path | None:
 def source(pair: Mapping[str, Any], side: str, beside: Path) -> Source | None:
     """The requests of a side of a pair, all that were sent; None where they cannot be found, or not be told apart."""
     path = folder_of(pair, side, beside)
-    if path is None:
+    if path is None or (path / SEARCH).is_file():
         return None
     found = [run for run in _read(path, float(pair.get("cut_s") or 0.0)) if run.table.num_rows]
     wanted = [run for run in found if (run.info.get("schedule") or {}).get("sha256") == pair.get("schedule_hash")]
     kept = wanted if len(found) > 1 else found
     return kept[0] if len(kept) == 1 else None
+
+
+def searches(info: Mapping[str, Any], beside: Path) -> dict[str, Mapping[str, Any]]:
+    """The answers of both searches of the first valid pair, by side; empty where these were no searches."""
+    pair: Mapping[str, Any] = next((pair for pair in info["pairs"] if pair["valid"]), {})
+    found: dict[str, Mapping[str, Any]] = {}
+    for side in ("base", "head"):
+        places = _places(Path(str(pair.get(f"{side}_run") or "")), beside)
+        told = next((told for place in places if (told := _search(place)) is not None), None)
+        if told is None:
+            return {}
+        found[side] = told
+    return found
+
+
+def _search(place: Path) -> Mapping[str, Any] | None:
+    told = answers.of(place) if (place / SEARCH).is_file() else None
+    return told if told is not None and told["kind"] == "capacity" else None
 
 
 def floors(info: Mapping[str, Any], beside: Path) -> Facts:
@@ -56,7 +79,7 @@ LOOKED = 3
 
 def _floor(pair: Mapping[str, Any], side: str, beside: Path) -> str:
     path = folder_of(pair, side, beside)
-    if path is None or not path.is_dir():
+    if path is None or not (path / "run.json").is_file():
         return ""
     found = _remote.floors(read_info(path))
     units = {name: _numbers.unit_of([floor.p99_s]) for name, floor in found.items()}

@@ -28,6 +28,9 @@ TITLE = "Latency on both sides, and the difference"
 _SPAN = (0.002, 0.998)
 """Between these shares of either side the curves are drawn."""
 
+_MOST = 800
+"""Points of a curve."""
+
 
 def figure(comparison: Comparison) -> go.Figure | str:
     """Share of the requests at or below a latency, of both sides; and head minus base in points, mean of the pairs."""
@@ -48,11 +51,11 @@ def _within(comparison: Comparison, metric: str) -> tuple[np.ndarray, np.ndarray
 
 
 def _spanned(comparison: Comparison, metric: str) -> np.ndarray:
-    """Which of the times are drawn."""
+    """Which of the times are drawn: from where one side begins to answer to where both have all but ended."""
     base, head = (side.mean(axis=0) for side in _within(comparison, metric))
     low, high = np.minimum(base, head), np.maximum(base, head)
-    inside: np.ndarray = np.flatnonzero((high >= _SPAN[0]) & (low <= _SPAN[1] * low.max(initial=0.0)) & (high > 0))
-    return inside
+    inside = np.flatnonzero((high >= high[0] + _SPAN[0]) & (low <= _SPAN[1] * low[-1]))
+    return inside[:: max(1, -(-len(inside) // _MOST))]
 
 
 def _metric(drawn: go.Figure, comparison: Comparison, metric: str, row: int) -> Band:
@@ -68,7 +71,13 @@ def _metric(drawn: go.Figure, comparison: Comparison, metric: str, row: int) -> 
     found = _contrast.band([100 * pair for pair in head - base])
     if found.said:
         _sides.band(
-            drawn, TIMES_S[shown], (found.low[shown], found.high[shown]), "head", found.said, row=row + 1, col=1
+            drawn,
+            TIMES_S[shown],
+            (np.maximum(found.low[shown], -100), np.minimum(found.high[shown], 100)),
+            "head",
+            found.said,
+            row=row + 1,
+            col=1,
         )
     drawn.add_scatter(
         x=TIMES_S[shown], y=found.mean[shown], name=f"{label}, head - base", mode="lines", showlegend=False,

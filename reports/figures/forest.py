@@ -211,6 +211,8 @@ def _finding(rows: Sequence[Row], info: Mapping[str, Any]) -> str:
         return f"{_every(rows)} equivalent: no loss as large as must be found is possible within its bounds." if (
             info["mode"] == "paired"
         ) else f"{_every(rows)} equivalent: none is worse."  # fmt: skip
+    if len(rows) == 1:
+        return clean(f"{verdicts[0].capitalize()}: {said.at(rows[0])}{rows[0]['label']} {said.change(rows[0])}.")
     counts = ", ".join(f"{sum(row['verdict'] == v for row in rows)} {v}" for v in verdicts)
     worst = max(rows, key=lambda row: (row["verdict"] == verdicts[0], abs(_loss(row, row["change_pct"]))))
     where = f" at {said.where(worst)}" if worst["point"] else ""

@@ -72,7 +72,7 @@ def _panel(drawn: go.Figure, row: Row, points: np.ndarray, place: int) -> None:
     name, unit = _sides.label(row["label"]), _sides.unit(row)
     low, high = float(points.min()), float(points.max())
     wide = low > 0 and high > _WIDE * low
-    pad = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+    pad = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
     ends = [low, high] if wide else [low - pad, high + pad]
     drawn.add_scatter(
         x=points[:, 0], y=points[:, 1], name=f"{name} ({unit})", mode="markers", showlegend=False,
@@ -81,13 +81,12 @@ def _panel(drawn: go.Figure, row: Row, points: np.ndarray, place: int) -> None:
     )  # fmt: skip
     drawn.add_scatter(
         x=ends, y=ends, name="the same on both sides", mode="lines", meta=style.MARKS, hoverinfo="skip",
-        line=style.line(style.GREY, "dash", 1.5), showlegend=place == 0, **at,
+        line=style.line(style.GREY, "dash", 1.5), showlegend=False, **at,
     )  # fmt: skip
     worse = "above" if row["better"] == "lower" else "below"
     drawn.add_annotation(
-        x=0.03 if worse == "above" else 0.97, y=0.97 if worse == "above" else 0.03, showarrow=False,
-        xref="x domain", yref="y domain", xanchor="left" if worse == "above" else "right",
-        yanchor="top" if worse == "above" else "bottom", text="head worse", font={"size": 12}, **at,
+        x=0, y=1, xref="x domain", yref="y domain", xanchor="left", yanchor="bottom", yshift=2, showarrow=False,
+        text=f"{worse} the line the head is worse", font={"size": 12}, **at,
     )  # fmt: skip
     for side, update in (("base", drawn.update_xaxes), ("head", drawn.update_yaxes)):
         title = f"{side}: {name} ({unit})"
@@ -112,6 +111,6 @@ def _notes(info: Mapping[str, Any], found: Mapping[str, tuple[Row, np.ndarray]])
     several = any(row["point"] for row in info["gates"])
     more = len({row["metric"] for row in info["gates"]}) - len(found)
     return [
-        "A dot is a pair; those of all points are in one panel." if several else "A dot is a pair.",
+        f"A dot is a pair{', of any point' if several else ''}; on the line both sides are the same.",
         f"{more} more gated metrics are not drawn." if more > 0 else "",
     ]

@@ -90,8 +90,10 @@ def _notes(comparison: Comparison, drawn: int) -> Iterator[str]:
     if comparison.point:
         yield f"At {clean(comparison.point)}."
     contrasts = comparison.contrasts
-    first, every = contrasts[0], sum(contrast.requests for contrast in contrasts)
-    if drawn < every:
-        of = f"pair {first.pair}" if len(contrasts) > 1 else "the pair"
-        yield f"Drawn are {drawn:,} of the {first.requests:,} requests of {of}, evenly chosen of those that ended well."
+    first = contrasts[0]
+    of = f" of pair {first.pair}" if len(contrasts) > 1 else ""
+    if drawn < first.requests:
+        yield f"Drawn are {drawn:,} of the {first.requests:,} requests{of}, evenly chosen of those that ended well."
+    elif of:
+        yield f"Drawn are the {_numbers.count(drawn, 'request')}{of}."
     yield "Below the dashed line the head was faster."

@@ -12,7 +12,7 @@ from harness.sweep.crossing import crossing
 from harness.sweep.spread import LEAST_SEEDS, spread
 from reports import _numbers
 from reports._clean import clean, in_figure
-from reports.figures import _sides
+from reports.figures import _sides, _sides_searched
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class _Axis:
 def figure(comparison: Comparison) -> go.Figure | str:
     """Share of requests within the SLO against the rate per GPU (or another axis), of base and head."""
     info = comparison.info
+    if comparison.searches:
+        return _sides_searched.figure(comparison)
     rows = comparison.of_metric("attainment")
     if info["refused"] or not rows:
         return "The runs have no SLO in common, so there is no attainment to draw; give --slo ttft=0.25,tpot=0.1."

@@ -54,7 +54,10 @@ def figure(comparison: Comparison) -> go.Figure | str:
         xaxis=style.log_axis("SLO scale (1 = the SLO of the comparison)", SCALES[shown]),
         yaxis=style.axis("requests within the SLO (%)", range=[-2, 104]),
     )
-    style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
+    drawn.add_hline(
+        y=goal * 100, line={"color": style.GREY, "width": 1, "dash": "dash"}, annotation_text=f"goal {goal * 100:g}%",
+        annotation_position="bottom right", annotation_font_size=12,
+    )  # fmt: skip
     drawn.add_vline(x=1.0, line={"color": style.GREY, "width": 1, "dash": "dot"})
     crossings = {side: _crossing(comparison, place) for place, side in enumerate(_sides.SIDES)}
     for place, side in enumerate(_sides.SIDES):

@@ -29,6 +29,7 @@ _MARKS = {
 _TRUST = {
     "exact": "Simulators repeat themselves to the last bit, so any difference is real and no test is needed.",
     "paired": "Each pair sent the same requests to both sides; the paired t decides, with Holm's correction.",
+    "searched": "The capacities that both sides have for the same seed are a pair; the paired t decides.",
 }
 _DEFINITIONS = (
     (
@@ -57,7 +58,7 @@ def sheet(info: Info, path: Path) -> Sheet:
         mark=mark,
         good=good,
         answer=_answer(info),
-        state=_TRUST[info["mode"]] if info["gates"] else "",
+        state=_TRUST["searched" if found.searches else info["mode"]] if info["gates"] else "",
         heads=tuple(_heads(found)),
         warnings=tuple((_sentence(each["message"]), _sentence(each.get("remedy"))) for each in info["warnings"]),
         sections=tuple(s for s in _sections(found) if s.texts or s.tables or s.parts),
@@ -167,9 +168,12 @@ def _apart(info: Info) -> Iterator[Section]:
 
 def _parts(found: Comparison) -> dict[str, tuple[_page.Part, ...]]:
     every: dict[str, tuple[_page.Part, ...]] = {"losses": (), "curves": (), "pairs": ()}
-    for name, module in figures.modules("compare").items():
-        if found.info["gates"]:
-            every[module.SECTION] += (_page.part(name, module.TITLE, module.figure(found)),)
+    told: set[str] = set()
+    for name, module in figures.modules("compare").items() if found.info["gates"] else ():
+        part_ = _page.part(name, module.TITLE, module.figure(found))
+        if part_.table or part_.caption not in told:  # what keeps several figures from the page is said once
+            every[module.SECTION] += (part_,)
+        told.add(part_.caption)
     return every
 
 
