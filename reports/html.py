@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from harness.errors import no_such
-from reports import _box, _data, _next, _page, _view, figures
+from reports import _box, _data, _next, _page, _sliders, _view, figures
 
 if TYPE_CHECKING:
     from harness.folder import Run
@@ -64,11 +64,14 @@ class Html:
 def parts(run: Run, sections: Collection[str] = tuple(SECTIONS)) -> list[Part]:
     """The figures of a run in the order of the page: those of the `sections`."""
     shown = _data.measured(run)
-    return [
+    found = [
         _page.part(key, module.TITLE, module.figure(run if _whole(module) else shown))
         for key, module in figures.modules().items()
         if (FIDELITY if module.SECTION == FIDELITY else "figures") in sections
     ]
+    sliders = _sliders.of_run(shown) if "figures" in sections else None
+    place = next((i for i, part in enumerate(found) if part.key == "slo_plane"), 0)
+    return found if sliders is None else [*found[:place], sliders, *found[place:]]
 
 
 def _shown(asked: Sequence[str], *, remote: bool) -> dict[str, str]:

@@ -6,7 +6,7 @@ or a marker always says the same as the colour.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
@@ -26,11 +26,17 @@ _NIGHT = {
     GREY: "#a3a3a3",
     OCHRE: "#f0e442",
 }
+HALO = "rgb(255,255,255)"
+"""The colour of the ground, around a line over shades."""
+
 MARKS = "marks"
 """`meta` of a trace that only marks points of another one; it is not repeated in the table."""
 
 COUNTS = "counts"
-"""`meta` of a heat map whose cells are counts: its table adds neighbouring cells up instead of choosing some."""
+"""`meta` of a heat map of counts, its `z` their common logarithm: its table adds up those of neighbouring cells."""
+
+Table: TypeAlias = tuple[list[str], list[list[str]], int, str]
+"""Heads, printed rows, how many points the figure holds, and what the rows are of them."""
 
 _SHADES = {
     "rgb(226,236,245)": "rgb(38,50,62)",
@@ -55,7 +61,12 @@ def faint(color: str) -> str:
     return f"rgba({red},{green},{blue},0.22)"
 
 
-DARK = {**_NIGHT, **{faint(color): faint(instead) for color, instead in _NIGHT.items()}, **_SHADES}
+DARK = {
+    **_NIGHT,
+    **{faint(color): faint(instead) for color, instead in _NIGHT.items()},
+    **_SHADES,
+    HALO: "rgb(21,24,28)",
+}
 """What the page puts in the place of each colour on a dark ground."""
 
 
@@ -99,9 +110,10 @@ def panels(heights: Sequence[float], height: int, *, shared: bool = True, spacin
     return figure
 
 
-def done(figure: go.Figure, finding: str, notes: Iterable[str] = ()) -> go.Figure:
-    """`figure` with its finding (one sentence) and its notes kept in `layout.meta`."""
-    figure.update_layout(meta={"finding": finding, "notes": [n for n in notes if n]})
+def done(figure: go.Figure, finding: str, notes: Iterable[str] = (), table: Table | None = None) -> go.Figure:
+    """`figure` with its finding (one sentence), its notes, and the `table` for its points if it brings one."""
+    own = {} if table is None else {"table": table}
+    figure.update_layout(meta={"finding": finding, "notes": [n for n in notes if n], **own})
     return figure
 
 

@@ -201,9 +201,9 @@
       if (told.plane) {
         const there = bounded(0) && bounded(1);
         tell(told.plane.key, (figure) => {
-          for (const trace of told.plane.traces) {
-            figure.data[trace].x = there ? [value(0)] : [];
-            figure.data[trace].y = there ? [value(1)] : [];
+          for (const trace of figure.data.filter((each) => each.name === told.plane.name)) {
+            trace.x = there ? [value(0)] : [];
+            trace.y = there ? [value(1)] : [];
           }
         });
       }

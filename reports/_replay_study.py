@@ -1,0 +1,148 @@
+"""The stored runs of a study counted over the positions of sliders: read once, for all figures that ask."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness import slo as slos
+from harness.errors import BenchError
+from harness.rescore.reading import sources
+from harness.sweep.crossing import crossing
+from reports._clean import clean
+from reports._grid import Grid, grid
+from reports._replay import Cells, cells
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
+
+    from harness.api import Slo
+    from harness.rescore.reading import Source
+    from harness.sweep.crossing import Crossing
+    from reports._study import Study, System
+
+KEPT = "replay"
+NONE = (
+    "The runs behind this page are not in its folder any more, so nothing can be scored again; "
+    "bench sweep keeps them below points/."
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rate:
+    """The runs at one rate (requests per second of the whole system), one per seed."""
+
+    rate_rps: float
+    runs: tuple[Cells, ...]
+
+    @property
+    def requests(self) -> int:
+        """Measured requests of all runs: their weight."""
+        return sum(run.requests for run in self.runs)
+
+    def mean(self, of: Callable[[Cells], float | None]) -> float | None:
+        """The mean over the seeds that have a value; None of none."""
+        known = [value for run in self.runs if (value := of(run)) is not None]
+        return math.fsum(known) / len(known) if known else None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scored:
+    """A system with its rates, rising; `share` is what they are divided by for a rate per GPU."""
+
+    name: str
+    share: float
+    rates: tuple[Rate, ...]
+
+    def crossing(self, met: Callable[[Cells], int], goal: float) -> Crossing:
+        """Where the mean attainment falls below a goal, as `bench sweep` and `bench slo` find it."""
+        means = [rate.mean(lambda run: met(run) / run.requests) or 0.0 for rate in self.rates]
+        return crossing([rate.rate_rps for rate in self.rates], means, [rate.requests for rate in self.rates], goal)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """Systems over one grid. `asked` is the whole SLO; `unread` runs could not be read, `invalid` ones prove nothing:
+    both play no part.
+    """
+
+    asked: Slo
+    goals: tuple[float, ...]
+    grid: Grid
+    systems: tuple[Scored, ...]
+    unit: str
+    unread: int
+    invalid: int = 0
+
+
+def of_study(study: Study) -> Replay | str:
+    """The runs of a study over the grid of sliders, or the sentence that says why there are none; kept with it."""
+    if KEPT not in study.told:
+        study.told[KEPT] = _read(study)
+    found: Replay | str = study.told[KEPT]
+    return found
+
+
+def _read(study: Study) -> Replay | str:
+    lines = _lines(study)
+    read = [(i, rate, _sources(folders)) for i, (_, points) in enumerate(lines) for rate, folders in points]
+    every = [source for _, _, found in read for source in found]
+    if not every:
+        return NONE
+    try:
+        asked = _asked(study.slo, every[0])
+        places = grid([source.seen for source in every], asked)
+        counted = [(i, rate, tuple(cells(s.seen, places) for s in found)) for i, rate, found in read]
+    except BenchError as error:
+        return str(error)
+    systems = tuple(
+        Scored(
+            system.name, study.share(system), tuple(Rate(rate, runs) for j, rate, runs in counted if i == j and runs)
+        )
+        for i, (system, _) in enumerate(lines)
+    )
+    planned = sum(len(folders) for _, points in lines for _, folders in points)
+    invalid = sum(point.invalid for system in study.systems for point in system.points)
+    kept = tuple(system for system in systems if system.rates)
+    return Replay(asked, study.goals or (asked.goal,), places, kept, study.rate_unit, planned - len(every), invalid)
+
+
+def _lines(study: Study) -> list[tuple[System, tuple[tuple[float, tuple[Path, ...]], ...]]]:
+    """Each system with its rates and the folders of its runs; those that differ in their SLO alone have the same."""
+    found: dict[tuple[tuple[float, tuple[Path, ...]], ...], System] = {}
+    for system in study.systems:
+        points = tuple((point.rate_rps, point.folders) for point in system.points if point.folders)
+        if points:
+            found.setdefault(points, system)
+    return [(system, points) for points, system in found.items()]
+
+
+def _sources(folders: Iterable[Path]) -> list[Source]:
+    """The runs that can be read and have measured requests."""
+    found = []
+    for folder in folders:
+        try:
+            found += [source for source in sources(folder) if len(source.table)]
+        except BenchError:  # the page says how many are missing
+            continue
+    return found
+
+
+def _asked(text: str, source: Source) -> Slo:
+    """The SLO of the study: that of its runs where it has the same text, or none of its own."""
+    own = slos.restored(source.info)
+    return own if not text or clean(slos.text(own), 400) == text else slos.parse(text, goal=own.goal)
+
+
+def scaled(run: Cells, factor: int) -> int:
+    """Requests that keep every bound times a factor of the grid."""
+    return int(run.scaled[factor])
+
+
+def at(run: Cells, first: int, second: int) -> int:
+    """Requests that keep a bound on TTFT and one on TPOT, by position."""
+    return int(np.sum(run.counts[: first + 1, : second + 1]))

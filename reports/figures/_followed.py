@@ -1,0 +1,111 @@
+"""Attainment against rate as the sliders of a page move it: at first under the SLO itself."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports import _numbers, _replay_study
+from reports._clean import in_figure
+from reports.figures import _style as style
+from reports.figures._systems import NO_CURVE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import plotly.graph_objects as go
+
+    from harness.sweep.crossing import Crossing
+    from reports._replay import Cells
+    from reports._replay_study import Replay, Scored
+
+EACH = 5
+"""Traces of a system: under the SLO itself (which stays), then both bounds, TTFT, TPOT, and where goals are crossed."""
+_COLORS = (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE)
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
+
+
+def places(replay: Replay) -> list[list[int]]:
+    """Per system the traces that follow the sliders: all bounds, TTFT, TPOT, crossings."""
+    return [list(range(EACH * i + 1, EACH * (i + 1))) for i in range(len(replay.systems))]
+
+
+def figure(replay: Replay) -> go.Figure | str:
+    """The share of requests within the bounds of the sliders, against the rate."""
+    if all(len(system.rates) < 2 for system in replay.systems):
+        return NO_CURVE
+    drawn = style.new(400)
+    for number, system in enumerate(replay.systems):
+        _draw(drawn, replay, system, number)
+    title = f"rate per GPU ({replay.unit})" if "GPU" in replay.unit else f"rate ({replay.unit})"
+    highest = max(rate.rate_rps / system.share for system in replay.systems for rate in system.rates)
+    drawn.update_layout(
+        xaxis=style.axis(title, range=[0, highest * 1.04]),
+        yaxis=style.axis("requests within the bounds (%)", range=[-2, 104]),
+    )
+    for goal in replay.goals:
+        style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
+    return style.done(drawn, _finding(replay), ["The thin grey line is the SLO itself and stays.", _hint(replay)])
+
+
+def _draw(drawn: go.Figure, replay: Replay, system: Scored, number: int) -> None:
+    one = len(replay.systems) == 1
+    prefix = "" if one else f"{in_figure(system.name)}: "
+    color, symbol = _COLORS[number % len(_COLORS)], _SYMBOLS[number % len(_SYMBOLS)]
+    x = np.array([rate.rate_rps for rate in system.rates]) / system.share
+    ttft, tpot = replay.grid.axes
+    joint = _percent(system, lambda run: _replay_study.at(run, ttft.start, tpot.start) / run.requests)
+    alone = [_percent(system, partial(_alone, axis=i, place=a.start)) for i, a in enumerate(replay.grid.axes)]
+    drawn.add_scatter(x=x, y=joint, name=f"{prefix}the SLO itself", mode="lines", showlegend=False, hoverinfo="skip",
+                      line=style.line(style.GREY, "solid", 1), meta=style.MARKS)  # fmt: skip
+    looks = ((joint, "all bounds", color, "solid", symbol, 3.0),
+             (alone[0], "TTFT only", style.VERMILLION if one else color, "dot", "square", 1.5),
+             (alone[1], "TPOT only", style.GREEN if one else color, "dash", "diamond", 1.5))  # fmt: skip
+    for y, name, colored, dash, mark, width in looks:
+        drawn.add_scatter(
+            x=x, y=y, name=f"{prefix}{name}", mode="lines+markers", line=style.line(colored, dash, width),
+            marker={"symbol": mark, "size": 8, "color": colored}, hovertemplate="%{x:.4r}: %{y:.1f}%",
+        )  # fmt: skip
+    crossed = [
+        (goal, found.at / system.share) for goal in replay.goals if (found := _crossing(replay, system, goal)).at
+    ]
+    drawn.add_scatter(
+        x=[at for _, at in crossed], y=[goal * 100 for goal, _ in crossed], name=f"{prefix}goal crossed",
+        mode="markers", meta=style.MARKS, showlegend=one, hovertemplate="%{y:g}% at %{x:.3r}",
+        marker={"symbol": "circle-open", "size": 16, "color": color, "line": {"width": 3}},
+    )  # fmt: skip
+
+
+def _crossing(replay: Replay, system: Scored, goal: float) -> Crossing:
+    ttft, tpot = replay.grid.axes
+    return system.crossing(lambda run: _replay_study.at(run, ttft.start, tpot.start), goal)
+
+
+def _percent(system: Scored, of: Callable[[Cells], float | None]) -> list[float | None]:
+    means = [rate.mean(of) for rate in system.rates]
+    return [None if value is None else value * 100 for value in means]
+
+
+def _alone(run: Cells, axis: int, place: int) -> float | None:
+    one = run.alone[axis]
+    return float(one.shares()[place]) if one.requests and place < len(one.counts) else None
+
+
+def _finding(replay: Replay) -> str:
+    goal = replay.goals[0]
+    texts = []
+    for system in replay.systems:
+        found = _crossing(replay, system, goal)
+        name = f"{system.name}: " if len(replay.systems) > 1 else ""
+        if found.at is None:
+            texts.append(f"{name}all rates lie {found.side} {goal * 100:g}%")
+        else:
+            at = f"{_numbers.number(found.at / system.share)} {replay.unit}"
+            texts.append(f"{name}{goal * 100:g}% is crossed near {at} under the SLO itself")
+    return f"{'; '.join(texts)}; the sliders move the curve."
+
+
+def _hint(replay: Replay) -> str:
+    return "Means over the seeds." if any(len(r.runs) > 1 for s in replay.systems for r in s.rates) else ""

@@ -1,0 +1,75 @@
+"""Goodput over the plane of a bound on TTFT and one on TPOT: every pair of bounds, counted from the stored table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from reports import _data, _numbers, _replay
+from reports.figures import _plane
+from reports.figures import _style as style
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from harness.folder import Run
+    from reports._grid import Axis
+    from reports._replay import Cells
+
+ORDER = 4
+OF = "run"
+SECTION = "figures"
+TITLE = "Goodput over the bounds"
+
+
+def figure(run: Run) -> go.Figure | str:
+    """Requests per second that keep both bounds, as contours over the two, and where the goal is reached."""
+    found = _replay.of_run(run)
+    if isinstance(found, str):
+        return found
+    grid, counted = found
+    if (lacking := _plane.bare(grid)) is not None:
+        return lacking
+    ttft, tpot = grid.axes
+    met = counted.met()[:-1, :-1].T  # (TPOT, TTFT)
+    x, y = np.array(ttft.limits_s), np.array(tpot.limits_s)
+    goodput, share = counted.goodput_rps(met), met / counted.requests
+    goal = grid.slo.goal
+    drawn = style.new(460)
+    drawn.add_trace(_plane.surface(x, y, goodput, "goodput", "req/s", (float(goodput.min()), float(goodput.max()))))
+    drawn.add_traces(_plane.goal_line(x, y, share * 100, goal))
+    drawn.add_traces(_plane.marks(ttft, tpot))
+    _plane.axes(drawn, ttft, tpot)
+    return style.done(drawn, _finding(counted, ttft, tpot, goal), _notes(run, met, ttft, tpot))
+
+
+def _finding(counted: Cells, ttft: Axis, tpot: Axis, goal: float) -> str:
+    met = counted.met()
+    share = met / counted.requests
+    here = int(met[ttft.start, tpot.start])
+    goodput = _numbers.number(float(counted.goodput_rps(np.array(here))))
+    told = ", ".join(f"{_data.label(a.metric)} {_numbers.limit(a.own_s)}" for a in (ttft, tpot) if a.own_s is not None)
+    start = f"Goodput is {goodput} req/s {f'at {told}' if told else 'without bounds'}"
+    kept = [_least(ttft, share[:-1, tpot.start], goal), _least(tpot, share[ttft.start, :-1], goal)]
+    said = [text for text in kept if text]
+    one = f"{goal * 100:g}% of the requests keep it"
+    if not said:
+        return f"{start}; {goal * 100:g}% are reached by moving neither bound alone, as far as drawn."
+    return f"{start}; {one} with {' or with '.join(said)} and the other bound as it is."
+
+
+def _least(axis: Axis, shares: np.ndarray, goal: float) -> str:
+    """The least bound of an axis that reaches the goal."""
+    reached = np.flatnonzero(shares >= goal)
+    return (
+        f"a {_data.label(axis.metric)} bound from {_numbers.limit(axis.limits_s[reached[0]])}" if len(reached) else ""
+    )
+
+
+def _notes(run: Run, met: np.ndarray, ttft: Axis, tpot: Axis) -> list[str]:
+    held = len(_data.margins(run)) - sum(axis.own_s is not None for axis in (ttft, tpot))
+    return [
+        f"Exact at each of the {met.size:,} pairs of bounds, drawn smoothly between them.",
+        "Other bounds of the SLO stay as they are." if held > 0 else "",
+    ]
