@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from reports import _numbers
 from reports.figures._style import COUNTS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 COLUMNS = 8
 ROWS = 16
@@ -19,7 +16,7 @@ ROWS = 16
 def table(trace: Any) -> tuple[list[str], list[tuple[str, ...]], str]:
     """Of a trace with `z` (rows, columns): labels of the columns, rows that begin with their label, what they are."""
     z = np.asarray(trace.z, np.float64)
-    return _added(trace, np.nan_to_num(z)) if trace.meta == COUNTS else _chosen(trace, z)
+    return _added(trace, np.nan_to_num(np.round(10.0**z))) if trace.meta == COUNTS else _chosen(trace, z)
 
 
 def _chosen(trace: Any, z: np.ndarray) -> tuple[list[str], list[tuple[str, ...]], str]:
@@ -45,7 +42,7 @@ def _added(trace: Any, z: np.ndarray) -> tuple[list[str], list[tuple[str, ...]],
     return across, filled, f"the {np.count_nonzero(z):,} cells drawn, counts of neighbouring cells added up"
 
 
-def _between(edges: Sequence[float]) -> list[str]:
+def _between(edges: np.ndarray) -> list[str]:
     text = [_cell(edge) for edge in edges]
     return [f"{low} to {high}" for low, high in zip(text, text[1:], strict=False)]
 

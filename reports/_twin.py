@@ -37,8 +37,10 @@ class Twin:
 def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
     """The points of `figure`, one row per shared x (or y), else one row per point; evenly thinned to `most` rows.
 
-    Of a heat map or contour a row per y and a column per x.
+    Of a heat map or contour a row per y and a column per x. A figure may bring a table of its own.
     """
+    if (own := figure.layout.meta.get("table")) is not None:
+        return Twin(*own)
     traces = [t for t in figure.data if t.meta != MARKS]
     if grids := [t for t in traces if getattr(t, "z", None) is not None]:
         return _grid(figure, grids[0])

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 MOST = 2000
 RANKS = "evenly spaced ranks, tails whole"
+TAIL_RANKS = "ranks evenly spaced on the log axis, the greatest hundred whole"
 
 
 def extremes(columns: Sequence[np.ndarray], most: int = MOST) -> np.ndarray:
@@ -45,6 +46,15 @@ def ranks(n: int, most: int = MOST) -> np.ndarray:
     tail = most // 20
     middle = np.linspace(tail, n - tail - 1, most - 2 * tail).astype(np.int64)
     return np.unique(np.concatenate([np.arange(tail), middle, np.arange(n - tail, n)]))
+
+
+def tail_ranks(n: int, most: int = MOST) -> np.ndarray:
+    """Ranks (from 0) of `n` sorted values for a tail on a log axis: thinner the more values are greater still.
+
+    The greatest hundred stay whole.
+    """
+    above = np.unique(np.geomspace(1, max(n, 1), most - 100).astype(np.int64)) if n > most else np.arange(1, n + 1)
+    return np.sort(n - np.union1d(above, np.arange(1, min(100, n) + 1)))
 
 
 def note(n: int, drawn: int, what: str, how: str) -> str:
