@@ -28,6 +28,9 @@ TITLE = "Latency on both sides, and the difference"
 _SPAN = (0.002, 0.998)
 """Between these shares of either side the curves are drawn."""
 
+ROWS = 20
+"""Rows of the table for a metric."""
+
 _MOST = 800
 """Points of a curve."""
 
@@ -41,7 +44,7 @@ def figure(comparison: Comparison) -> go.Figure | str:
         return "No request ended well on either side, so there is no latency to draw."
     drawn = style.panels([0.27, 0.23] * len(metrics), 60 + 480 * len(metrics), shared=False, spacing=0.09)
     tops = {metric: _metric(drawn, comparison, metric, 2 * place + 1) for place, metric in enumerate(metrics)}
-    return style.done(drawn, _finding(tops), _notes(comparison, tops))
+    return style.done(drawn, _finding(tops), _notes(comparison, tops), _table(comparison, tops))
 
 
 def _within(comparison: Comparison, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -95,6 +98,21 @@ def _metric(drawn: go.Figure, comparison: Comparison, metric: str, row: int) -> 
             text=f"SLO {_numbers.limit(limit)}", font={"size": 12},
         )  # fmt: skip
     return found
+
+
+def _table(comparison: Comparison, tops: dict[str, Band]) -> style.Table:
+    """Of each metric some of the times, with the shares of both sides and their difference."""
+    rows, points = [], 0
+    for metric, band in tops.items():
+        shown = _spanned(comparison, metric)
+        points += len(shown)
+        base, head = (100 * side.mean(axis=0) for side in _within(comparison, metric))
+        for at in shown[np.unique(np.linspace(0, len(shown) - 1, min(len(shown), ROWS)).astype(np.int64))]:
+            values = (TIMES_S[at], base[at], head[at], band.mean[at], band.low[at], band.high[at])
+            rows.append([_data.label(metric), *map(_numbers.number, map(float, values))])
+    heads = ["metric", "s", "base, at or below (%)", "head, at or below (%)", "head - base (points)"]
+    heads += ["low end of the band (points)", "high end of the band (points)"]
+    return heads, rows, points, ""
 
 
 def _limits(comparison: Comparison, metric: str) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from harness.compare import said
 from reports import _numbers
 from reports._clean import clean
-from reports.figures import _sides
+from reports.figures import _reduce, _sides
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ _LOOKS = {
     "improved": (style.BLUE, "diamond"),
     "equivalent": (style.GREEN, "circle"),
 }
+COLUMNS = 12
+"""Most pairs that are columns of the table; all are in the JSON of the answer."""
+
 _ROW = 34
 _EDGE = 98.0
 """A loss of a quantity that should be high cannot be above 100 %, so the axis need not go far beyond."""
@@ -58,7 +62,8 @@ def figure(comparison: Comparison) -> go.Figure | str:
         margin={**drawn.layout.margin.to_plotly_json(), "r": 78, "l": 20},
     )
     drawn.add_vline(x=0, line={"color": style.GREY, "width": 1})
-    return style.done(drawn, _finding(rows, comparison.info), _notes(rows, left_out, comparison.info))
+    info = comparison.info
+    return style.done(drawn, _finding(rows, info), _notes(rows, left_out, info), _table(rows, info))
 
 
 def _rows(comparison: Comparison) -> tuple[list[Row] | str, int]:
@@ -83,7 +88,7 @@ def _rows(comparison: Comparison) -> tuple[list[Row] | str, int]:
 def _loss(row: Row, change_pct: float | None) -> float:
     """A change of the quantity as its loss in percent or points; NaN where it is not known."""
     if change_pct is None:
-        return float("nan")
+        return math.nan
     return (-change_pct if row["better"] == "higher" else change_pct) + 0.0
 
 
@@ -91,7 +96,7 @@ def _ends(row: Row, *, exact: bool) -> tuple[float, float]:
     """Both ends of the bar: the bounds, of simulators the range over the pairs; NaN where there are none."""
     if exact:
         known = [_loss(row, change) for change in row["changes_pct"] if change is not None]
-        return (min(known), max(known)) if len(known) > 1 else (float("nan"), float("nan"))
+        return (min(known), max(known)) if len(known) > 1 else (math.nan, math.nan)
     ends = [_loss(row, row[end]) for end in ("low_pct", "high_pct")]
     return min(ends), max(ends)
 
@@ -124,7 +129,6 @@ def _means(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str], info: Ma
     means = np.array([_loss(row, row["change_pct"]) for row in rows])
     low, high = (np.array([_ends(row, exact=exact)[end] for row in rows]) for end in (0, 1))
     looks = [_LOOKS[row["verdict"]] for row in rows]
-    ends = "of the pairs" if exact else f"{100 * (1 - info['alpha']):.4g}% bound"
     drawn.add_scatter(
         x=means, y=names, name="mean over the pairs" if any(row["pairs"] > 1 for row in rows) else "loss",
         mode="markers", showlegend=False,
@@ -133,12 +137,6 @@ def _means(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str], info: Ma
                  "arrayminus": np.nan_to_num(means - low), "thickness": 2, "width": 6, "color": style.GREY},
         hovertemplate="%{x:.3g}",
     )  # fmt: skip
-    if np.isfinite(low).any():
-        for name, values in ((f"least {ends}" if exact else f"lower {ends}", low),
-                             (f"most {ends}" if exact else f"upper {ends}", high)):  # fmt: skip
-            drawn.add_scatter(
-                x=values, y=names, name=name, mode="markers", showlegend=False, hoverinfo="skip", marker={"opacity": 0}
-            )
     for place, row in enumerate(rows):
         drawn.add_annotation(
             x=1, xref="paper", xanchor="left", xshift=6, y=place, text=_told(row, exact=exact), showarrow=False,
@@ -159,14 +157,37 @@ def _told(row: Row, *, exact: bool) -> str:
 
 def _pairs(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str]) -> None:
     """A dot for each pair; the pairs are counted at each point."""
+    if all(len(row["changes_pct"]) < 2 for row in rows):
+        return
+    dots = [
+        (_loss(row, change), name, pair)
+        for row, name in zip(rows, names, strict=True)
+        for pair, change in enumerate(row["changes_pct"], 1)
+        if change is not None
+    ]
+    kept = [dots[i] for i in _reduce.sampled(np.array([loss for loss, _, _ in dots]))]
+    drawn.add_scatter(
+        x=np.array([loss for loss, _, _ in kept]), y=[name for _, name, _ in kept], mode="markers", name="pairs",
+        marker={"size": 6, "color": style.GREY, "symbol": "circle-open", "line": {"width": 1.2}}, showlegend=False,
+        customdata=[pair for _, _, pair in kept], hovertemplate="pair %{customdata}: %{x:.3g}",
+    )  # fmt: skip
+
+
+def _table(rows: Sequence[Row], info: Mapping[str, Any]) -> style.Table:
+    """The same as numbers: losses in percent, of shares in points."""
+    exact = info["mode"] == "exact"
     most = max(len(row["changes_pct"]) for row in rows)
-    for pair in range(most if most > 1 else 0):
-        changes = [row["changes_pct"][pair] if pair < len(row["changes_pct"]) else None for row in rows]
-        drawn.add_scatter(
-            x=np.array([_loss(row, change) for row, change in zip(rows, changes, strict=True)]), y=names,
-            name=f"pair {pair + 1}", mode="markers", showlegend=False, hovertemplate=f"pair {pair + 1}: %{{x:.3g}}",
-            marker={"size": 6, "color": style.GREY, "symbol": "circle-open", "line": {"width": 1.2}},
-        )  # fmt: skip
+    most = most if 1 < most <= COLUMNS else 0
+    bound = "of the pairs" if exact else f"{100 * (1 - info['alpha']):.4g}% bound"
+    ends = [f"least {bound}", f"most {bound}"] if exact else [f"lower {bound}", f"upper {bound}"]
+    heads = ["metric", "unit of the loss", "loss, mean", *ends, *(f"pair {pair + 1}" for pair in range(most))]
+    printed = []
+    for row in rows:
+        pairs = [_loss(row, change) for change in row["changes_pct"][:most]]
+        numbers = [_loss(row, row["change_pct"]), *_ends(row, exact=exact), *pairs, *[math.nan] * (most - len(pairs))]
+        unit = "points" if row["scale"] == "difference" else "%"
+        printed.append([clean(f"{said.at(row)}{row['label']}"), unit, *(_numbers.number(n) for n in numbers)])
+    return heads, printed, len(rows), ""
 
 
 def _beyond(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str], edge: float) -> None:

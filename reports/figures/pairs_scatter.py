@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from plotly.subplots import make_subplots
 
+from harness.compare import said
 from reports import _numbers
+from reports._clean import clean
+from reports.answers import compare as told
 from reports.figures import _sides
 from reports.figures import _style as style
 
@@ -23,6 +26,9 @@ SECTION = "pairs"
 TITLE = "Each pair: base against head"
 MOST = 4
 """Metrics that are drawn, two in a row."""
+
+ROWS = 60
+"""Rows of the table."""
 
 _COLUMNS = 2
 _WIDE = 20.0
@@ -44,7 +50,7 @@ def figure(comparison: Comparison) -> go.Figure | str:
     drawn = _panels(len(found))
     for place, (row, points) in enumerate(found.values()):
         _panel(drawn, row, points, place)
-    return style.done(drawn, _finding(found), _notes(info, found))
+    return style.done(drawn, _finding(found), _notes(info, found), _table(info["gates"], found))
 
 
 def _points(gates: Sequence[Row]) -> dict[str, tuple[Row, np.ndarray]]:
@@ -57,6 +63,22 @@ def _points(gates: Sequence[Row]) -> dict[str, tuple[Row, np.ndarray]]:
         points += [(float(a), float(b)) for a, b in both if a is not None and b is not None]
     most = list(found.items())[:MOST]
     return {metric: (row, _sides.factor(row) * np.array(points).reshape(-1, 2)) for metric, (row, points) in most}
+
+
+def _table(gates: Sequence[Row], found: Mapping[str, Any]) -> style.Table:
+    """A row for each pair of each metric, evenly chosen where they are many."""
+    every = [
+        [clean(f"{said.at(row)}{row['label']}"), str(pair), *(_value(row, value) for value in both)]
+        for row in gates
+        if row["metric"] in found
+        for pair, both in enumerate(zip(*(row["values"][side] for side in _sides.SIDES), strict=True), 1)
+    ]
+    kept = np.unique(np.linspace(0, len(every) - 1, min(len(every), ROWS)).astype(np.int64))
+    return ["metric", "pair", "base (with unit)", "head (with unit)"], [every[i] for i in kept], len(every), ""
+
+
+def _value(row: Row, value: float | None) -> str:
+    return told.value({**row, "base": value}, "base")
 
 
 def _panels(count: int) -> go.Figure:
