@@ -1,0 +1,30 @@
+"""The numbers of a run as a Parquet table, tidy: run, class, metric, unit, statistic, value, low, high."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from reports import _metric_table
+
+if TYPE_CHECKING:
+    from harness.folder import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Parquet:
+    """The table of `csv` for programs: nulls where there is no class, no value or no interval; times in seconds."""
+
+    def render(self, run: Run) -> bytes:
+        """The content of the file."""
+        return self.render_all([run])
+
+    def render_all(self, runs: Sequence[Run]) -> bytes:
+        """The same of several runs in one table."""
+        file = io.BytesIO()
+        pq.write_table(_metric_table.table(runs), file, compression="zstd")
+        return file.getvalue()

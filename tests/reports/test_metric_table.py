@@ -1,0 +1,80 @@
+"""The table of numbers, as CSV and as Parquet: complete, with units, the same in both, harmless in a spreadsheet."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness import registry
+from harness.folder import Run
+from reports import _metric_table
+
+MakeRun = Callable[..., Run]
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def lines(text: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+@pytest.mark.parametrize("case", ["good", "classes"])
+def test_table_golden(case: str, make_run: MakeRun) -> None:
+    """What spreadsheets and scripts read would change its names or its units without anybody noticing."""
+    within = {"attainment": {"low": 0.91, "high": 0.97}, "metrics": {"ttft": {"mean": [0.11, 0.13]}}}
+    run = make_run(60, within=within, tags=(None,) if case == "good" else ("chat", "code", None))
+    path = GOLDEN / f"{case}.csv.txt"
+    expected = path.read_text(encoding="utf-8") if path.exists() else ""
+    text = registry.make("reports", "csv").render(run)
+    actual = re.sub(r"\d+\.\d+", lambda n: f"{float(n[0]):.6g}", text)  # the last digits are those of a numpy
+    if expected != actual:
+        path.with_name(f"{path.name}.got").write_text(actual, encoding="utf-8")
+        pytest.fail("\n".join(difflib.unified_diff(expected.splitlines(), actual.splitlines(), lineterm="")))
+
+
+def test_parquet_holds_what_csv_holds(make_run: MakeRun) -> None:
+    """Two programs that read the same run would find other numbers."""
+    runs = [make_run(60, tags=("a", "b")), make_run(40, seed=1, slo="p99:ttft=0.3")]
+    table = pq.read_table(io.BytesIO(registry.make("reports", "parquet").render_all(runs)))
+    told = lines(registry.make("reports", "csv").render_all(runs))
+
+    assert list(_metric_table.HEADS) == table.column_names
+    assert [(row["metric"], row["statistic"]) for row in told] == list(
+        zip(table["metric"].to_pylist(), table["statistic"].to_pylist(), strict=True)
+    )
+    assert [float(row["value"]) if row["value"] else None for row in told] == table["value"].to_pylist()
+    assert {"metrics"} == {table.schema.metadata[b"bench.table"].decode()}
+
+
+def test_every_number_has_a_unit_or_is_a_flag(make_run: MakeRun) -> None:
+    """Seconds would be taken for milliseconds."""
+    rows = _metric_table.rows([make_run(60, slo="p99:ttft=0.3,tpot=0.1", tags=("a", "b"))])
+
+    assert {"flag"} == {row.statistic for row in rows if not row.unit}
+    assert ("value of p99:ttft=0.3", "s", "p99") in {row[2:5] for row in rows}
+    assert len({row[:5] for row in rows}) == len(rows)
+
+
+def test_a_killed_run_has_its_numbers_too(make_run: MakeRun) -> None:
+    """The table of a run that was killed would be empty, although its rows were kept."""
+    run = make_run(60, complete=False)
+    for key in ("summary", "verdict", "fidelity", "warnings"):
+        del run.info[key]
+    found = {row[2:5]: row.value for row in _metric_table.rows([run])}
+
+    assert found["requests", "requests", "count"] == 60.0
+    assert found["ttft", "s", "mean"] is not None
+
+
+@pytest.mark.parametrize("name", ['=HYPERLINK("https://evil.example/")', "+1", "-1", "@x"])
+def test_no_class_of_traffic_is_a_formula(name: str, make_run: MakeRun) -> None:
+    """A spreadsheet would run what a server or a trace put into the name of a class."""
+    told = lines(registry.make("reports", "csv").render(make_run(40, tags=(name, "a\nb\x1b[31m"))))
+
+    assert {"", f"'{name}", "a b"} == {row["class"] for row in told}
