@@ -18,12 +18,16 @@
     }
   }
 
+  function atNightOf(figure) {
+    let text = JSON.stringify(figure);
+    for (const [light, instead] of Object.entries(atNight)) text = text.replaceAll(light, instead);
+    return JSON.parse(text);
+  }
+
   function themed(key) {
     const night = !printing && dark.matches;
     const theme = night ? themes.dark : themes.light;
-    let text = JSON.stringify(figures.get(key));
-    if (night) for (const [light, instead] of Object.entries(atNight)) text = text.replaceAll(light, instead);
-    const { data, layout } = JSON.parse(text);
+    const { data, layout } = night ? atNightOf(figures.get(key)) : structuredClone(figures.get(key));
     layout.font.color = theme.ink;
     layout.paper_bgcolor = layout.plot_bgcolor = theme.paper;
     layout.hoverlabel = { namelength: -1, bgcolor: theme.paper, font: { color: theme.ink } };
@@ -43,6 +47,22 @@
     const { data, layout } = themed(box.dataset.figure);
     box.dataset.drawn = "yes";
     return Plotly.react(box, data, layout, { displayModeBar: false, responsive: !printing });
+  }
+
+  // one figure at a time, so that the page can be read, scrolled and used in between
+  const waiting = new Set();
+  function drawSoon(box) {
+    if (waiting.add(box).size === 1) setTimeout(drawNext);
+  }
+
+  function drawNext() {
+    const [box] = waiting;
+    waiting.delete(box);
+    try {
+      if (!box.dataset.drawn) draw(box);
+    } finally {
+      if (waiting.size) setTimeout(drawNext);
+    }
   }
 
   function redraw(all) {
@@ -83,7 +103,7 @@
         for (const entry of entries) {
           if (entry.isIntersecting) {
             seen.unobserve(entry.target);
-            if (!entry.target.dataset.drawn) draw(entry.target);
+            drawSoon(entry.target);
           }
         }
       },
