@@ -9,7 +9,7 @@ import numpy as np
 from harness.quantiles import quantile
 from reports import _data, _numbers
 from reports._facts import part
-from reports.figures import _reduce
+from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
 from reports.figures._rate import stretch
 
@@ -24,6 +24,7 @@ SECTION = "fidelity"
 TITLE = "Planned and sent requests"
 LATE_S = 0.010
 _MOST_BINS = 120
+_STRETCHES = 40
 
 
 def figure(run: Run) -> go.Figure | str:
@@ -42,6 +43,7 @@ def figure(run: Run) -> go.Figure | str:
         _rate(drawn, values, width, name, line)
     _declared(drawn, run, end_s)
     kept = _lateness(drawn, sent, late)
+    _percentiles(drawn, sent, late)
     drawn.update_yaxes(style.axis("requests per second", rangemode="tozero"), row=1, col=1)
     drawn.update_yaxes(style.axis("lateness (ms)", rangemode="tozero"), row=2, col=1)
     drawn.update_xaxes(style.axis(""), row=1, col=1)
@@ -102,6 +104,19 @@ def _lateness(drawn: go.Figure, sent: np.ndarray, late: np.ndarray) -> int:
     if len(y) and float(np.max(y)) > LATE_S * 1000 / 4:
         style.level(drawn, LATE_S * 1000, "late from 10 ms", row=2, col=1)
     return len(kept)
+
+
+def _percentiles(drawn: go.Figure, sent: np.ndarray, late: np.ndarray) -> None:
+    """p50 and p99 of the lateness of stretches of equally many requests; of a simulator, which is never late, none."""
+    known = np.isfinite(late)
+    order = np.argsort(sent[known], kind="stable")
+    middle, *found = _latencies.stretches(sent[known][order], late[known][order] * 1000.0, (0.5, 0.99), _STRETCHES)
+    for name, values, dash in zip(("p50", "p99"), found, ("solid", "dash"), strict=True):
+        if np.any(values > 0):
+            drawn.add_scatter(
+                x=middle, y=values, row=2, col=1, name=f"lateness {name}", mode="lines",
+                line=style.line(style.GREY, dash, 2.5), hovertemplate=f"%{{x:.2f}} s: {name} %{{y:.3r}} ms late",
+            )  # fmt: skip
 
 
 def _finding(due: int, sent: np.ndarray, late: np.ndarray) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from harness import warmup
 from harness.quantiles import quantile
 from reports import _data, _numbers
-from reports.figures import _reduce
+from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -72,16 +72,14 @@ def _points(drawn: go.Figure, at: np.ndarray, ttft: np.ndarray, met: np.ndarray,
 
 
 def _lines(drawn: go.Figure, at: np.ndarray, ttft: np.ndarray) -> None:
-    """p50 and p90 of stretches of equally many requests, drawn where each stretch holds at least ten."""
-    stretches = [s for s in np.array_split(np.arange(len(at)), min(_STRETCHES, max(1, len(at) // _LEAST))) if len(s)]
-    if len(stretches) < 3:
-        return
-    middle = np.array([float(np.mean(at[s])) for s in stretches])
-    for q, dash in ((0.5, "solid"), (0.9, "dash")):
-        drawn.add_scatter(
-            x=middle, y=[quantile(ttft[s], q) for s in stretches], name=f"p{q * 100:g} of {len(stretches)} stretches",
-            mode="lines", line=style.line(style.GREY, dash, 2.5), hovertemplate="%{x:.2f} s: %{y:.4r} s",
-        )  # fmt: skip
+    """p50 and p90 of stretches of equally many requests."""
+    middle, *found = _latencies.stretches(at, ttft, (0.5, 0.9), _STRETCHES)
+    for name, values, dash in zip(("p50", "p90"), found, ("solid", "dash"), strict=True):
+        if len(middle):
+            drawn.add_scatter(
+                x=middle, y=values, name=f"{name} of {len(middle)} stretches", mode="lines",
+                line=style.line(style.GREY, dash, 2.5), hovertemplate="%{x:.2f} s: %{y:.4r} s",
+            )  # fmt: skip
 
 
 def _finding(ttft: np.ndarray) -> str:

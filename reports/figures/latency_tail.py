@@ -8,8 +8,9 @@ import numpy as np
 
 from harness.quantiles import quantile
 from reports import _data, _numbers
-from reports.figures import _reduce
+from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
+from reports.figures._latencies import LOOKS
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -20,12 +21,7 @@ ORDER = 7
 OF = "run"
 SECTION = "figures"
 TITLE = "Tail of the latency"
-NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "worst gap"}
-_LOOKS = {
-    "ttft": (style.VERMILLION, "dot", "square"),
-    "tpot": (style.GREEN, "dash", "diamond"),
-    "itl": (style.BLUE, "solid", "circle"),
-}
+_SHOWN = ("ttft", "tpot", "itl")
 _MARKED = (0.9, 0.99, 0.999, 0.9999)
 
 
@@ -42,7 +38,7 @@ class Tail(NamedTuple):
 
 def figure(run: Run) -> go.Figure | str:
     """Share of the requests (%) that take longer, against seconds."""
-    tails = [Tail(name, _of_requests(run, name)) for name in NAMES]
+    tails = [Tail(name, _latencies.of_requests(run, name)) for name in _SHOWN]
     tails = [tail for tail in tails if np.any(tail.values > 0)]
     if not tails:
         return _data.EMPTY if run.requests.num_rows == 0 else (
@@ -50,7 +46,7 @@ def figure(run: Run) -> go.Figure | str:
         )  # fmt: skip
     drawn = style.new()
     kept = sum(_draw(drawn, tail) for tail in tails)
-    limits = _limits(run, tails)
+    limits = _latencies.limits(run, [tail.metric for tail in tails])
     ends = [float(v) for tail in tails for v in tail.values[tail.values > 0][[0, -1]]]
     drawn.update_layout(
         xaxis=style.log_axis("seconds (log scale)", [*ends, *limits.values()]),
@@ -62,33 +58,21 @@ def figure(run: Run) -> go.Figure | str:
     return style.done(drawn, _finding(tails, limits), [_reduce.note(total, kept, "values", _reduce.TAIL_RANKS)])
 
 
-def _of_requests(run: Run, name: str) -> np.ndarray:
-    """Of a pooled metric the worst value of each request, not each single one."""
-    values = _data.metric(run, name)
-    return np.sort(values[_data.answered(run) & np.isfinite(values)])
-
-
-def _limits(run: Run, tails: list[Tail]) -> dict[str, float]:
-    """Bounds on every request of all classes, by metric."""
-    bounds = [b for b in _data.slo(run).bounds if b.tag is None and b.percentile is None and np.isfinite(b.limit)]
-    return {b.metric: b.limit for b in bounds if b.metric in {tail.metric for tail in tails}}
-
-
 def _draw(drawn: go.Figure, tail: Tail) -> int:
     """The curve without its last point, beyond which is nothing, and marks at percentiles."""
-    color, dash, symbol = _LOOKS[tail.metric]
+    name, color, dash, symbol = LOOKS[tail.metric]
     n = len(tail.values)
     kept = _reduce.tail_ranks(n)
     kept = kept[tail.values[kept] > 0]
     share = np.where(kept < n - 1, (n - 1 - kept) / n, 1 / n) * 100.0
     drawn.add_scatter(
-        x=tail.values[kept], y=share, name=NAMES[tail.metric], mode="lines", legendgroup=tail.metric,
+        x=tail.values[kept], y=share, name=name, mode="lines", legendgroup=tail.metric,
         line={**style.line(color, dash), "shape": "hv"}, hovertemplate="longer than %{x:.4r} s: %{y:.3r}%",
     )  # fmt: skip
     marks = [q for q in _MARKED if n * (1 - q) >= 1]
     drawn.add_scatter(
         x=[quantile(tail.values, q) for q in marks], y=[(1 - q) * 100 for q in marks], mode="markers",
-        name=f"{NAMES[tail.metric]} percentiles", showlegend=False, legendgroup=tail.metric, meta=style.MARKS,
+        name=f"{name} percentiles", showlegend=False, legendgroup=tail.metric, meta=style.MARKS,
         marker={"symbol": symbol, "size": 9, "color": color}, text=[f"p{q * 100:g}" for q in marks],
         hovertemplate="%{text}: %{x:.4r} s",
     )  # fmt: skip
@@ -97,14 +81,14 @@ def _draw(drawn: go.Figure, tail: Tail) -> int:
 
 def _bound(drawn: go.Figure, tail: Tail, limit_s: float, place: int) -> None:
     """A line at the bound, in the look of its curve, with the share of requests beyond it."""
-    color, dash, _ = _LOOKS[tail.metric]
+    name, color, dash, _ = LOOKS[tail.metric]
     low, high = drawn.layout.xaxis.range
     left = np.log10(limit_s) > (low + high) / 2  # the side that has room
     drawn.add_vline(x=limit_s, line={"color": color, "width": 1.5, "dash": dash})
     drawn.add_annotation(
         x=float(np.log10(limit_s)), y=0.03 + 0.08 * place, yref="paper", showarrow=False, font={"size": 12},
         xanchor="right" if left else "left", xshift=-4 if left else 4, yanchor="bottom",
-        text=f"{NAMES[tail.metric]} SLO {_numbers.limit(limit_s)}: {_numbers.share(tail.beyond(limit_s))} beyond",
+        text=f"{name} SLO {_numbers.limit(limit_s)}: {_numbers.share(tail.beyond(limit_s))} beyond",
     )  # fmt: skip
 
 
@@ -112,9 +96,9 @@ def _finding(tails: list[Tail], limits: dict[str, float]) -> str:
     parts = []
     for tail in tails:
         worst, high = (_numbers.seconds(quantile(tail.values, q)) for q in (1.0, 0.999))
-        text = f"{NAMES[tail.metric]} is {worst} at worst"
+        text = f"{LOOKS[tail.metric].name} is {worst} at worst"
         if len(tail.values) >= 1000 and high != worst:
-            text = f"{NAMES[tail.metric]} exceeds {high} in one of 1,000 requests and is {worst} at worst"
+            text = f"{LOOKS[tail.metric].name} exceeds {high} in one of 1,000 requests and is {worst} at worst"
         if tail.metric in limits:
             beyond = _numbers.share(tail.beyond(limits[tail.metric]))
             text += f" ({beyond} beyond its bound of {_numbers.limit(limits[tail.metric])})"

@@ -1,0 +1,61 @@
+"""The latencies of requests that figures draw: names, looks and values, the same in every figure of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from harness.quantiles import quantile
+from reports import _data
+from reports.figures import _style as style
+
+if TYPE_CHECKING:
+    from harness.folder import Run
+
+
+class Look(NamedTuple):
+    """Name, colour, dash and marker."""
+
+    name: str
+    color: str
+    dash: str
+    symbol: str
+
+
+LOOKS = {
+    "ttft": Look("TTFT", style.VERMILLION, "dot", "square"),
+    "tpot": Look("TPOT", style.GREEN, "dash", "diamond"),
+    "itl": Look("worst gap", style.BLUE, "longdash", "cross"),
+    "e2e": Look("E2E", style.PURPLE, "solid", "circle"),
+}
+_LEAST = 10
+"""Requests that a stretch must have for a percentile of its own."""
+
+
+def of_requests(run: Run, metric: str) -> np.ndarray:
+    """Sorted values of the requests that ended well: of gaps the worst of each request, not each single one."""
+    if not _data.pooled(metric):
+        return _data.sample(run, metric)
+    return _data.kept(run, f"worst {metric}", lambda: _worst(run, metric))
+
+
+def _worst(run: Run, metric: str) -> np.ndarray:
+    values = _data.metric(run, metric)
+    return np.sort(values[_data.answered(run) & np.isfinite(values)])
+
+
+def limits(run: Run, metrics: list[str]) -> dict[str, float]:
+    """Bounds on every request of all classes, by metric (s)."""
+    bounds = [b for b in _data.slo(run).bounds if b.tag is None and b.percentile is None and np.isfinite(b.limit)]
+    return {b.metric: b.limit for b in bounds if b.metric in metrics}
+
+
+def stretches(at: np.ndarray, values: np.ndarray, qs: tuple[float, ...], most: int) -> list[np.ndarray]:
+    """Of stretches of equally many requests, in the order of `at`: the middle of each, then its quantiles `qs`.
+
+    There are at most `most`, each of at least ten requests; fewer than three are none.
+    """
+    parts = np.array_split(np.arange(len(at)), min(most, len(at) // _LEAST)) if len(at) >= 3 * _LEAST else []
+    middle = np.array([float(np.mean(at[part])) for part in parts])
+    return [middle, *(np.array([quantile(values[part], q) for part in parts]) for q in qs)]
