@@ -211,7 +211,7 @@ def curve_tables(curve: Info) -> Iterator[Rows | str]:
          *(_numbers.share((point["bounds"][name] or {}).get("mean")) for name in names)]
         for point in curve["points"]
     ]  # fmt: skip
-    yield Rows(heads, rows, title=f"{clean(curve['slo'])} over the rate{label}", notes=tuple(_crossed(curve)))
+    yield Rows(heads, rows, title=f"{clean(curve['slo'])} over the rate{label}", notes=tuple(crossed(curve)))
     scales = [point for point in curve["points"] if point["scale"] and point["factors"]]
     for at in range(0, len(scales), COLUMNS):
         part = scales[at : at + COLUMNS]
@@ -237,7 +237,8 @@ def _spread(found: Info | None) -> list[str]:
     return [_numbers.share(found["mean"]), interval, span]
 
 
-def _crossed(curve: Info) -> Iterator[str]:
+def crossed(curve: Info) -> Iterator[str]:
+    """Where the curve crosses each goal."""
     for found in curve["crossings"]:
         goal = f"{found['goal'] * 100:g}%"
         if found["at_rps"] is None:

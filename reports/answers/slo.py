@@ -54,14 +54,14 @@ def _parts(info: Info) -> Iterator[str | Rows]:
     runs = info["runs"]
     if len(runs) <= APART:
         for run in runs:
-            yield from _run(run, info)
+            yield from of_run(run, info)
     else:
         yield f"{len(runs)} runs, {sum(run['measured'] for run in runs):,} measured requests"
         yield overview(runs, info)
         yield from _left_out(runs, info)
     for curve in info["curves"]:
         yield from curve_tables(curve)
-    yield from _warnings(runs)
+    yield from warnings(runs)
 
 
 def _left_out(runs: Sequence[Info], info: Info) -> Iterator[str]:
@@ -75,8 +75,9 @@ def _left_out(runs: Sequence[Info], info: Info) -> Iterator[str]:
         )
 
 
-def _run(run: Info, info: Info) -> Iterator[str | Rows]:
-    yield _opening(run)
+def of_run(run: Info, info: Info) -> Iterator[str | Rows]:
+    """Sentences and tables of one run, the first of which names it."""
+    yield opening(run)
     if not run["measured"]:
         yield "no request is left to score"
         return
@@ -92,7 +93,8 @@ def _run(run: Info, info: Info) -> Iterator[str | Rows]:
     yield from profiles(run)
 
 
-def _opening(run: Info) -> str:
+def opening(run: Info) -> str:
+    """What a run is, and of how many requests."""
     backend = clean(str((run["spec"] or {}).get("backend") or "").partition(":")[0], 30)
     tool = clean((run["source"] or {}).get("tool") or "", 30)
     if tool:
@@ -171,7 +173,8 @@ def _capacity(found: Info) -> str:
     return f"capacity at {goal}: {_numbers.number(rate)} req/s{between}, by the search in this folder"
 
 
-def _warnings(runs: Sequence[Info]) -> Iterator[str]:
+def warnings(runs: Sequence[Info]) -> Iterator[str]:
+    """What a reader must know of the runs."""
     bad = [run for run in runs if run["valid"] is False]
     if bad:
         reason = f": {clean(bad[0]['reasons'][0], 300)}" if bad[0]["reasons"] else ""

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from reports import _data
+from reports._clean import in_figure
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -44,7 +45,13 @@ def _kept(drawn: go.Figure, name: str) -> dict[str, Any]:
 
 
 def surface(
-    x: np.ndarray, y: np.ndarray, z: np.ndarray, name: str, unit: str, ends: tuple[float, float]
+    x: np.ndarray,
+    y: np.ndarray,
+    z: np.ndarray,
+    name: str,
+    unit: str,
+    ends: tuple[float, float],
+    names: tuple[str, str] = ("TTFT", "TPOT"),
 ) -> dict[str, Any]:
     """A filled contour of `z` (rows are y) between `ends`, with its scale below the legend's side."""
     low, high, size = levels(*ends)
@@ -53,7 +60,7 @@ def surface(
         "contours": {"start": low, "end": high, "size": size, "coloring": "fill", "showlines": True},
         "line": {"width": 0.5, "color": style.GREY},
         "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 14, "outlinewidth": 0},
-        "hovertemplate": f"TTFT %{{x:.4r}} s, TPOT %{{y:.4r}} s: %{{z:.3r}} {unit}",
+        "hovertemplate": f"{in_figure(names[0])} %{{x:.4r}} s, {in_figure(names[1])} %{{y:.4r}} s: %{{z:.3r}} {unit}",
     }  # fmt: skip
 
 

@@ -70,6 +70,6 @@ def _least(axis: Axis, shares: np.ndarray, goal: float) -> str:
 def _notes(run: Run, met: np.ndarray, ttft: Axis, tpot: Axis) -> list[str]:
     held = len(_data.margins(run)) - sum(axis.own_s is not None for axis in (ttft, tpot))
     return [
-        f"Exact at each of the {met.size:,} pairs of bounds, drawn smoothly between them.",
+        f"Exact counts of all requests at each of the {met.size:,} pairs of bounds, drawn smoothly between them.",
         "Other bounds of the SLO stay as they are." if held > 0 else "",
     ]
