@@ -34,7 +34,7 @@ def us(time_s: float) -> float:
 def names(shown: Shown) -> Iterator[Event]:
     """What the client's tracks are called."""
     yield _name("process_name", {"name": "client: requests"})
-    yield _name("process_labels", {"labels": shown.said})
+    yield _name("process_labels", {"labels": shown.said.replace(",", "")})
     yield _name("process_sort_index", {"sort_index": 0})
     yield _name("thread_name", {"name": "sending"})
 

@@ -99,7 +99,7 @@ def _kind(held: Mapping[str, int]) -> str:
 
 def _counters(replica: int, steps: Columns, blocks: object) -> Iterator[Event]:
     """Requests running and waiting, and blocks of KV memory, wherever they change."""
-    where = {"ph": "C", "pid": FIRST_REPLICA + replica, "tid": 1}
+    where = {"ph": "C", "cat": "counter", "pid": FIRST_REPLICA + replica, "tid": 1}
     at = steps["start_s"]
     yield from _changes(where, "requests", at, {name: steps[name] for name in ("running", "waiting")})
     free = steps["free_blocks"]
@@ -157,4 +157,6 @@ def _gauges(shown: Shown) -> Iterator[Event]:
     for word, name, unit, scale in _GAUGES:
         values = told.gauge(word, at_s, mean=word == "kv_use") if len(at_s) else None
         if values is not None:
-            yield from _changes({"ph": "C", "pid": SERVER, "tid": 1}, name, at_s, {unit: scale * values})
+            yield from _changes(
+                {"ph": "C", "cat": "counter", "pid": SERVER, "tid": 1}, name, at_s, {unit: scale * values}
+            )
