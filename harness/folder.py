@@ -23,6 +23,7 @@ from harness.errors import UsageError
 from harness.measure import pieces
 from harness.records import HTTP, REQUESTS, STEPS, VERSION, http_table, steps_table, to_table
 from harness.recount import Recounts, corrections
+from harness.run_shape import broken
 from harness.schedule import Schedule
 from harness.storage import Stream, batches, write_json, write_parquet
 
@@ -125,7 +126,7 @@ class RunFolder:
         _check_usable(path)
         _make(path)
         requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock: from here the folder is ours
-        started = _redacted({"schema": VERSION, **info, "state": "running"}, redact)
+        started = redacted({"schema": VERSION, **info, "state": "running"}, redact)
         write_json(path / "run.json", started)
         requests.start()
         for file in path.iterdir():
@@ -164,7 +165,7 @@ class RunFolder:
 
     def update(self, info: Mapping[str, Any]) -> None:
         """Replace some top-level keys of `run.json`."""
-        self.info = {**self.info, **_redacted(info, self._redact)}
+        self.info = {**self.info, **redacted(info, self._redact)}
         write_json(self.path / "run.json", self.info)
 
     def finish(self, info: Mapping[str, Any] | None = None, recounted: Recounts | None = None) -> None:
@@ -200,7 +201,7 @@ class RunFolder:
         return f"<RunFolder {self.path} {self.info['state']}, {len(self._waiting)} records not yet on disk>"
 
 
-def _redacted(info: Mapping[str, Any], redact: Callable[[str], str] | None) -> dict[str, Any]:
+def redacted(info: Mapping[str, Any], redact: Callable[[str], str] | None) -> dict[str, Any]:
     """The same with `redact` applied to every text in it."""
     if redact is None:
         return {**info}
@@ -276,25 +277,9 @@ def read_info(path: Path) -> dict[str, Any]:
         raise UsageError(f"No run in '{path}': its run.json was not written by bench (it names no schema).")
     if info["schema"] > VERSION:
         raise UsageError(f"'{path}' has schema {info['schema']}, this bench reads up to {VERSION}; use a newer bench.")
-    if (broken := _broken(info)) is not None:
-        raise UsageError(f"No run in '{path}': its run.json is damaged at '{broken}'.")
+    if (place := broken(info)) is not None:
+        raise UsageError(f"No run in '{path}': its run.json is damaged at '{place[:200]}'.")
     return info
-
-
-def _broken(info: Mapping[str, Any]) -> str | None:
-    """The first part that is not what every reader takes it to be."""
-    for name in ("spec", "workload", "backend", "slo", "verdict", "summary", "warmup", "schedule"):
-        if not isinstance(info.get(name), dict | None):
-            return name
-    if not isinstance((info.get("workload") or {}).get("rate_rps"), int | float | None):
-        return "rate_rps"
-    try:
-        warmup.restored(info)
-    except (KeyError, TypeError, ValueError):
-        return "warmup"
-    bounds = (info.get("slo") or {}).get("bounds") or []
-    sound = isinstance(bounds, list) and all(isinstance(b, dict) and {"metric", "limit"} <= b.keys() for b in bounds)
-    return None if sound else "slo"
 
 
 def table(path: Path, name: str, schema: pa.Schema | None = None, *, stream_first: bool = False) -> pa.Table | None:

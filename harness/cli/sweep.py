@@ -16,7 +16,7 @@ _FIRST = ("rate", "over", "seeds", "seed", "goal")
 _SECTIONS = {
     "What to sweep over": _FIRST,
     **{heading: [name for name in names if name not in _FIRST] for heading, names in SECTIONS.items()},
-    "The sweep and its folder": ("config", "out", "workers", "drain", "form", "quiet"),
+    "The sweep and its folder": ("config", "out", "workers", "drain", "form", "no-html", "quiet"),
 }
 _EPILOG = """
 \b
@@ -86,6 +86,7 @@ The same command with the same --out goes on where it was left; values and seeds
 )
 @click.option("--workers", metavar="N", help="Simulated runs at a time; default: one per core.")
 @click.option("--format", "form", default="text", metavar="NAME", help="text (default), markdown, csv or json.")
+@click.option("--no-html", is_flag=True, help="Write no report.html.")
 @click.option("--quiet", is_flag=True, help="No progress and no notes; the answer is still printed.")
 def command(
     rate: str | None,
@@ -96,17 +97,18 @@ def command(
     out: str | None,
     workers: str | None,
     form: str,
+    no_html: bool,
     quiet: bool,
     header: tuple[str, ...],
     **options: Any,
 ) -> int:
     """Run a workload at many rates, or over the values of any option, and tell how many requests kept the SLO at each.
 
-    The folder of the sweep holds sweep.json, sweep.csv, sweep.md and, under points/, the folder of every run.
+    The folder of the sweep holds sweep.json, sweep.csv, sweep.md, report.html and, under points/, every run.
     """
     from pathlib import Path
 
-    from harness import answers
+    from harness import answers, pages
     from harness import config as configuration
     from harness.cli import _terminal
     from harness.config import CHECKS
@@ -126,6 +128,8 @@ def command(
     folder = new_folder(sweep.home) if out is None else Path(out)
     info = conduct(sweep, folder, workers=count, quiet=quiet, say=say)
     _terminal.tell(form, info)
+    if not no_html and pages.write_page(info, folder, _terminal.complain) is not None:
+        say(f"report: {pages.beside(folder)}")
     if info["error"]:
         _terminal.complain(info["error"])
     return int(info["exit_code"])

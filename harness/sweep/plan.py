@@ -10,6 +10,7 @@ from typing import Any
 from harness.api import Simulator
 from harness.config import CHECKS, Given, RunSpec, run_spec
 from harness.errors import UsageError
+from harness.folder import redacted
 from harness.host import versions
 from harness.load import at_rate, own_rate
 from harness.plan import Plan, make_backend, plan
@@ -84,6 +85,7 @@ def plan_sweep(
         "kind": "sweep",
         "versions": versions(),
         "spec": _common(checked, specs, options, axes),
+        **_described(checked, rated=RATE in {a.name for a in axes}),
         "clock": "virtual" if virtual else "wall",
         "fixed": fixed,
         "axes": [a.stored for a in axes],
@@ -181,6 +183,20 @@ def _common(
     redact = getattr(checked[0].backend, "redact", str)
     told = {name: value for name, value in shared.items() if name not in away}
     return {name: redact(value) if isinstance(value, str) else value for name, value in told.items()}
+
+
+def _described(checked: Sequence[Plan], *, rated: bool) -> dict[str, Any]:
+    """What all runs have in common of their traffic and their system; no rates where they are swept over."""
+    redact = getattr(checked[0].backend, "redact", None)
+    traffic = _alike([one.traffic for one in checked])
+    rates = {"rate_rps": None, "arrivals_rps": None} if rated else {}
+    backend = _alike([one.backend.describe() for one in checked])
+    return redacted({"traffic": {**traffic, **rates}, "backend": backend}, redact)
+
+
+def _alike(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all of them say."""
+    return {name: value for name, value in found[0].items() if all(one.get(name) == value for one in found)}
 
 
 def _home(first: Plan) -> Path:

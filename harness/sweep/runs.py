@@ -92,6 +92,7 @@ def facts(run: Run, look: Rescoring) -> dict[str, Any]:
         "reasons": info["verdict"]["reasons"],
         "failed_for": exceeded(info),
         "warnings": [caution for caution in info["warnings"] if caution["code"] != OVERLOAD],
+        "gpus": (info.get("backend") or {}).get("gpus"),
         "requests": summary["requests"],
         "warmup": info.get("warmup") or {},
         "schedule_sha256": info["schedule"]["sha256"],

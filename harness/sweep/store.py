@@ -12,7 +12,10 @@ from harness.errors import UsageError
 from harness.storage import locked, write_json
 
 FILE = "sweep.json"
-OURS = {FILE, f"{FILE}.part", "sweep.csv", "sweep.md", "points", "report.html"}
+OURS = {FILE, f"{FILE}.part", "sweep.csv", "sweep.md", "points"}
+REPORTS = "report"
+"""How the names of reports begin, which bench report may have left in the folder."""
+
 RUNNING: Mapping[str, Any] = {
     "state": "running",
     "exit_code": None,
@@ -45,7 +48,8 @@ def opened(out: Path, stored: Mapping[str, Any], planned: int) -> Iterator[None]
 def _check_ours(out: Path) -> None:
     if out.exists() and not out.is_dir():
         raise UsageError(f"'{out}' is a file; --out names a folder.")
-    foreign = sorted({p.name for p in out.iterdir()} - OURS) if out.is_dir() else []
+    there = {p.name for p in out.iterdir() if not p.name.startswith(REPORTS)} if out.is_dir() else set()
+    foreign = sorted(there - OURS)
     if foreign:
         raise UsageError(f"'{out}' holds '{foreign[0]}', which is no part of a sweep; name an empty folder.")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from reports import _numbers, _page, _stored, _sweep_verdict, _system, figures
+from reports import _numbers, _page, _sliders, _stored, _sweep_verdict, _system, figures
 from reports._clean import clean
 from reports._facts import Facts, first, flat, part
 from reports._sheet import Cell, Section, Sheet, Table
@@ -18,8 +18,13 @@ from reports.figures import attainment_over
 if TYPE_CHECKING:
     from reports._study import Info, Study
 
-SECTIONS = {"figures": "Goodput", "over": "Over other options", "latency": "Latency and throughput",
-            "time": "Where the time goes"}  # fmt: skip
+SECTIONS = {
+    "figures": "Goodput",
+    "over": "Over other options",
+    "sliders": "Other SLOs",
+    "latency": "Latency and throughput",
+    "time": "Where the time goes",
+}
 """Sections of the figures of a study that a page of sweeps has, with their titles."""
 
 MOST = 200
@@ -88,22 +93,22 @@ def _floor(info: Info, study: Study) -> str:
 
 
 def _sections(info: Info, study: Study, home: Path) -> Iterator[Section]:
-    yield from of_figures(study)
+    yield from of_figures(study, home.name)
     tables = tuple(Table(_caption(t), tuple(t.heads), tuple(map(tuple, t.rows)), t.left) for t in words.tables(info))
     yield Section("points", "Points", tuple(words.crossings(info)), tables)
     yield Section("runs", "Runs", (), (runs(info, home),))
 
 
-def of_figures(study: Study) -> Iterator[Section]:
-    """The figures of a study in their sections."""
+def of_figures(study: Study, *paths: str) -> Iterator[Section]:
+    """The figures of a study in their sections; `paths` is what `bench slo` is given for the same runs."""
     modules = figures.modules("study")
     for key, title in SECTIONS.items():
         if key == "over" and not any(attainment_over.along(source) for source in study.sources if "axes" in source):
             continue
-        shown = {name: module for name, module in modules.items() if key == module.SECTION}
-        parts = tuple(_page.part(name, module.TITLE, module.figure(study)) for name, module in shown.items())
-        if parts:
-            yield Section(key, title, parts=parts)
+        shown = {name: module for name, module in modules.items() if key == module.SECTION != "sliders"}
+        parts = [_page.part(name, module.TITLE, module.figure(study)) for name, module in shown.items()]
+        parts += _sliders.of_study(study, *paths) if key == "sliders" else ()
+        yield Section(key, title, parts=tuple(parts))
 
 
 def _caption(table: words.Rows) -> str:

@@ -13,7 +13,8 @@ from harness.cli import main
 
 Sweep = Callable[..., dict[str, Any]]
 
-QUICK = ("--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet")
+QUICK = ("--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet",
+         "--no-html")  # fmt: skip
 
 
 @pytest.fixture

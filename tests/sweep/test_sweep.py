@@ -295,7 +295,7 @@ def test_bench_report_tells_a_sweep_again(sweep: Sweep, tmp_path: Path, capsys: 
     """What was measured yesterday could not be looked at today."""
     printed = sweep(*TWO, "--seeds", "1")["printed"]
 
-    assert 0 == main(["report", str(tmp_path / "sweep")])
+    assert 0 == main(["report", str(tmp_path / "sweep"), "--format", "text"])
     assert printed == capsys.readouterr().out
 
 
