@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 
 import numpy as np
@@ -96,10 +97,15 @@ def test_what_is_no_run_is_told(tmp_path):
     [
         ("verdict", "good", "verdict"),
         ("spec", [], "spec"),
-        ("workload", {"rate_rps": "x"}, "rate_rps"),
-        ("warmup", {"requests": 3}, "warmup"),
-        ("slo", {"bounds": [{}]}, "slo"),
-        ("slo", {"bounds": 3}, "slo"),
+        ("workload", {"rate_rps": "x"}, "workload.rate_rps"),
+        ("warmup", {"requests": 3}, "warmup.rule"),
+        ("slo", {"bounds": [{}]}, "slo.bounds[0].metric"),
+        ("slo", {"bounds": 3}, "slo.bounds"),
+        ("summary", {"metrics": {"ttft": {"p50": "fast"}}}, "summary.metrics.ttft.p50"),
+        ("summary", {"status": {"ok": None}}, "summary.status.ok"),
+        ("within", {"attainment": {"low": 0.9, "high": 1e308}}, "within.attainment.high"),
+        ("within", {"metrics": {"ttft": {"mean": [0.1]}}}, "within.metrics.ttft.mean"),
+        ("warnings", ["late"], "warnings[0]"),
     ],
 )
 def test_a_damaged_run_json_is_told(stored, part, value, named):
@@ -109,7 +115,7 @@ def test_a_damaged_run_json_is_told(stored, part, value, named):
     (path / "run.json").write_text(json.dumps({**info, part: value}))
 
     for opened in (sources, results.open):
-        with pytest.raises(UsageError, match=f"its run.json is damaged at '{named}'"):
+        with pytest.raises(UsageError, match=re.escape(f"its run.json is damaged at '{named}'")):
             list(opened(path))
 
 
