@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.compare import said
 from harness.errors import UsageError
+from reports._clean import clean
 from reports.comparison import _contrast, _runs
 from reports.comparison._contrast import Contrast
 
@@ -108,4 +109,4 @@ def _point(info: Mapping[str, Any]) -> tuple[Mapping[str, str], str]:
 
 
 def _said(row: Row, why: str) -> str:
-    return f"{said.where(row)}, {why}"
+    return f"{clean(said.where(row))}, {why}"

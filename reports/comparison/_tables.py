@@ -66,7 +66,18 @@ def differences(info: Info) -> tuple[Table, ...]:
         (clean(each["field"], 80), clean(each["base"], 300), clean(each["head"], 300), why)
         for each, why in every[:MOST]
     )
-    return (Table(f"what differs{_of(rows, every)}", ("field", "base", "head", "note"), rows, left=4),) if rows else ()
+    return (
+        (
+            Table(
+                f"facts that are not the same on both sides{_of(rows, every)}",
+                ("field", "base", "head", "note"),
+                rows,
+                left=4,
+            ),
+        )
+        if rows
+        else ()
+    )
 
 
 def changed(found: Comparison) -> tuple[Table, ...]:
@@ -79,7 +90,7 @@ def changed(found: Comparison) -> tuple[Table, ...]:
            for which in ("both", "base", "head", "neither")))
         for each in found.contrasts[:MOST]
     )  # fmt: skip
-    where = f" at {clean(found.point, 200)}" if found.point else ""
+    where = f" at {found.point}" if found.point else ""
     heads = ("pair", "requests", "met on both", "by the base only", "by the head only", "on neither")
     return (Table(f"requests by where they met the SLO{where}", heads, rows),)
 
@@ -90,7 +101,7 @@ def pairs(found: Comparison) -> tuple[Table, ...]:
     rows = tuple(_pair(pair, found.folder) for pair in info["pairs"][:MOST])
     heads = ("pair", "at", "seed", "order", "base run", "head run", "state", "schedule", "measured from (s)",
              "cached prompt tokens, base", "cached prompt tokens, head")  # fmt: skip
-    return (Table(f"pairs{_of(rows, info['pairs'])}", heads, rows, left=8),) if rows else ()
+    return (Table(f"pairs of runs{_of(rows, info['pairs'])}", heads, rows, left=8),) if rows else ()
 
 
 def _cell(name: str, text: str, row: Info) -> str | Cell:

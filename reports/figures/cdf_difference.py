@@ -10,7 +10,6 @@ import numpy as np
 from harness import slo as slos
 from harness.errors import UsageError
 from reports import _data, _numbers
-from reports._clean import clean
 from reports.comparison import _contrast
 from reports.comparison._contrast import METRICS, TIMES_S, Band
 from reports.figures import _sides
@@ -143,7 +142,7 @@ def _finding(tops: dict[str, Band]) -> str:
 
 def _notes(comparison: Comparison, tops: dict[str, Band]) -> Iterator[str]:
     if comparison.point:
-        yield f"At {clean(comparison.point)}."
+        yield f"At {comparison.point}."
     yield "Failed requests are never answered; requests of one token have no TPOT. Shares are exact where drawn."
     said = next(iter(tops.values())).said
     if said:

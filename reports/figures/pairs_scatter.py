@@ -125,7 +125,7 @@ def _finding(found: Mapping[str, tuple[Row, np.ndarray]]) -> str:
     for row, points in found.values():
         worse, same = int(_worse(row, points).sum()), int((points[:, 0] == points[:, 1]).sum())
         equal = f" and the same in {same}" if same else ""
-        parts.append(f"{row['label']} is worse in {worse} of {_numbers.count(len(points), 'pair')}{equal}")
+        parts.append(f"{clean(row['label'])} is worse in {worse} of {_numbers.count(len(points), 'pair')}{equal}")
     return "In the head " + ", ".join(parts) + "."
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from reports import _numbers
-from reports._clean import clean
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def _finding(comparison: Comparison) -> str:
 
 def _notes(comparison: Comparison, drawn: int) -> Iterator[str]:
     if comparison.point:
-        yield f"At {clean(comparison.point)}."
+        yield f"At {comparison.point}."
     contrasts = comparison.contrasts
     first = contrasts[0]
     of = f" of pair {first.pair}" if len(contrasts) > 1 else ""
@@ -96,4 +95,4 @@ def _notes(comparison: Comparison, drawn: int) -> Iterator[str]:
         yield f"Drawn are {drawn:,} of the {first.requests:,} requests{of}, evenly chosen of those that ended well."
     elif of:
         yield f"Drawn are the {_numbers.count(drawn, 'request')}{of}."
-    yield "Below the dashed line the head was faster."
+    yield "Below the dashed line a request used less of its bounds in the head."

@@ -1,0 +1,330 @@
+"""The page of a comparison: what its figures draw, where its links lead, and that foreign text stays text."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import answers
+from harness.cli import main
+from harness.sweep.crossing import crossing
+from reports import comparison, figures, pages
+from reports.comparison._contrast import SCALES, TIMES_S
+from reports.figures import cdf_difference, forest, pairs_scatter, requests_paired, sides_rate, sides_scale
+from reports.pages import compare as compare_page
+
+Comparison = comparison.Comparison
+Info = dict[str, Any]
+Change = Callable[..., Info]
+SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--slo", "ttft=0.25,tpot=0.1",
+          "--quiet", "--no-html"]  # fmt: skip
+HOSTILE = (
+    "</script><script>document.title='owned'</script><a href='https://evil.example/'>x</a><img src=x>\u202e\x1b[31m"
+)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two sweeps, `old` and `new`, three pairs of runs on a wall clock, and their comparisons."""
+    folder = tmp_path_factory.mktemp("compared")
+    for name, policy in {"old": "vllm-v0", "new": "sarathi"}.items():
+        rates = ["--rate", "1,2,4", "--seeds", "2", "--requests", "60", "--policy", policy]
+        assert main(["sweep", *SYSTEM, *rates, "--out", str(folder / name)]) == 0
+        for seed in range(3):
+            run = folder / "walls" / name / f"seed-{seed}"
+            options = ["--rate", "2", "--requests", "60", "--policy", policy, "--seed", str(seed)]
+            assert main(["run", *SYSTEM, *options, "--out", str(run)]) == 0
+            info = json.loads((run / "run.json").read_text())
+            (run / "run.json").write_text(json.dumps({**info, "clock": "wall"}))
+    for sides, file in ((("old", "new"), "sweeps"), (("walls/old", "walls/new"), "paired"), (("old", "old"), "same")):
+        main(["compare", *(str(folder / side) for side in sides), "--json", str(folder / f"{file}.json")])
+    return folder
+
+
+def told(home: Path, name: str) -> Info:
+    """The answer of that name."""
+    found = answers.of(home / f"{name}.json")
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def sweeps(home: Path) -> Comparison:
+    """Two sweeps of a simulator beside one another."""
+    return comparison.of(told(home, "sweeps"), home / "sweeps.json")
+
+
+@pytest.fixture
+def paired(home: Path) -> Comparison:
+    """Three pairs of runs at one rate, on a wall clock."""
+    return comparison.of(told(home, "paired"), home / "paired.json")
+
+
+def trace(figure: Any, name: str) -> Any:
+    """The one trace of that name."""
+    [found] = [t for t in figure.data if t.name == name]
+    return found
+
+
+def drawn(module: Any, subject: Comparison) -> Any:
+    figure = module.figure(subject)
+
+    assert not isinstance(figure, str), figure
+    return figure
+
+
+def test_a_loss_is_to_the_right_whatever_should_be_high(sweeps: Comparison) -> None:
+    """Less goodput and a longer TTFT would point into opposite directions, and nobody could read the figure."""
+    figure = drawn(forest, sweeps)
+    loss = dict(zip(trace(figure, "mean over the pairs").y, trace(figure, "mean over the pairs").x, strict=True))
+    rows = {f"{row['metric']} {row['point']['rate']}": row["change_pct"] for row in sweeps.info["gates"]}
+
+    assert rows["goodput_rps 2.0"] < 0 < rows["ttft 2.0"]
+    assert pytest.approx(-rows["goodput_rps 2.0"]) == loss["goodput_rps<br>rate 2.0"]
+    assert pytest.approx(rows["ttft 2.0"]) == loss["ttft mean<br>rate 2.0"]
+    assert len(rows) == len(loss)
+
+
+def test_losses_stand_beside_their_limits(paired: Comparison) -> None:
+    """A reader could not tell a loss that is ignored from one that must be found."""
+    figure = drawn(forest, paired)
+    zones = [(zone.x0, zone.x1, round(zone.y0 + 0.42)) for zone in figure.layout.shapes if zone.type == "rect"]
+    dots = trace(figure, "pairs")
+    edge = figure.layout.xaxis.range[1]
+    [tpot] = [place for place, row in enumerate(paired.info["gates"]) if row["metric"] == "tpot"]
+
+    assert (-2, 2, tpot) in zones and (5, edge, tpot) in zones
+    assert 3 * len(paired.info["gates"]) == len(dots.x)
+    assert {"1", "2", "3"} == {str(pair) for pair in dots.customdata}
+
+
+def test_what_could_be_chance_is_no_small_percentage(paired: Comparison) -> None:
+    """'+0.4 %' of a metric that did not change would be believed."""
+    rows = paired.info["gates"]
+    chance = [row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"] for row in rows]
+    texts = [note.text for note in drawn(forest, paired).layout.annotations if note.xref == "paper" and note.x == 1]
+
+    assert chance == [text == "~" for text in texts]
+    assert any(chance)
+
+
+def test_a_loss_beyond_the_axis_has_an_arrow(sweeps: Comparison) -> None:
+    """A tenfold TTFT would stand outside of the picture, as if it were not there."""
+    row = {**sweeps.info["gates"][1], "change_pct": 900.0, "changes_pct": [900.0, 900.0]}
+    figure = drawn(forest, dataclasses.replace(sweeps, info={**sweeps.info, "gates": [row]}))
+    arrow = trace(figure, "beyond the axis")
+
+    assert 900.0 > figure.layout.xaxis.range[1] > arrow.x[0] > 0
+    assert ("triangle-right",) == tuple(arrow.marker.symbol)
+
+
+def test_curves_are_those_of_the_answer(sweeps: Comparison) -> None:
+    """The curve would show another comparison than the table below it."""
+    figure = drawn(sides_rate, sweeps)
+    rows = sweeps.of_metric("attainment")
+    base = [row["base"] for row in rows]
+    at = crossing([1.0, 2.0, 4.0], base, [sides_rate.WEIGHT] * 3, 0.9).at
+
+    assert at is not None
+    assert pytest.approx([100 * share for share in base]) == trace(figure, "base").y
+    assert [1.0, 2.0, 4.0] == list(trace(figure, "head").x)
+    assert "dot" == trace(figure, "head, ttft=0.25 only").line.dash
+    assert f"base keeps 90% up to {at:.2f} req/s per GPU" in figures.finding(figure)
+    assert pytest.approx(at) == next(s.x0 for s in figure.layout.shapes if s.x0 == s.x1)
+
+
+def test_rates_are_divided_by_the_gpus_of_each_side(sweeps: Comparison) -> None:
+    """A system of twice the GPUs would look twice as good as it is."""
+    info = copy.deepcopy(dict(sweeps.info))
+    info["head"]["system"]["gpus"] = 2
+    figure = drawn(sides_rate, dataclasses.replace(sweeps, info=info))
+
+    assert [0.5, 1.0, 2.0] == list(trace(figure, "head").x)
+    assert "The base has 1 GPUs, the head 2." in figures.caption(figure)
+
+
+def test_scale_one_is_the_attainment_of_the_answer(sweeps: Comparison) -> None:
+    """The curve from the stored requests would be of other requests than the verdict."""
+    point = sweeps.info["pairs"][sweeps.contrasts[0].pair - 1]["point"]
+    [row] = [row for row in sweeps.of_metric("attainment") if row["point"] == point]
+    one = int(np.flatnonzero(SCALES == 1.0)[0])
+    found = [np.mean([c.sides[side].attainment[one] for c in sweeps.contrasts]) for side in (0, 1)]
+
+    assert pytest.approx([row["base"], row["head"]]) == found
+    assert f"At {sweeps.point}." in figures.caption(drawn(sides_scale, sweeps))
+    assert "where the attainment of the two sides differs most" in sweeps.point
+
+
+def test_requests_that_changed_sides_are_the_difference(sweeps: Comparison) -> None:
+    """Requests of one side would be compared with others of the other side."""
+    one = int(np.flatnonzero(SCALES == 1.0)[0])
+    found = requests_paired.counts(sweeps)
+    base, head = (sum(c.sides[side].attainment[one] * c.requests for c in sweeps.contrasts) for side in (0, 1))
+    figure = drawn(requests_paired, sweeps)
+
+    assert sum(c.requests for c in sweeps.contrasts) == sum(found.values())
+    assert pytest.approx(base - head) == found["base"] - found["head"]
+    assert f"{found['base']:,} met the SLO in the base and miss it in the head" in figures.finding(figure)
+
+
+def test_differences_of_the_shares_are_exact(sweeps: Comparison) -> None:
+    """The difference of two smoothed curves would hide, or make up, a loss at the bound."""
+    curve = trace(drawn(cdf_difference, sweeps), "TTFT, head - base")
+    at = int(np.argmin(np.abs(TIMES_S - curve.x[len(curve.x) // 2])))
+    shares = [np.mean([c.sides[side].within["ttft"][at] for c in sweeps.contrasts]) for side in (0, 1)]
+
+    assert pytest.approx(100 * (shares[1] - shares[0])) == curve.y[len(curve.x) // 2]
+
+
+def test_each_pair_is_a_dot(sweeps: Comparison) -> None:
+    """A pair that tells another story than the mean could not be seen."""
+    figure = drawn(pairs_scatter, sweeps)
+    row = sweeps.info["gates"][0]
+    older = {**sweeps.info, "gates": [{k: v for k, v in row.items() if k != "values"}]}
+    said = pairs_scatter.figure(dataclasses.replace(sweeps, info=older))
+
+    assert 6 == len(trace(figure, "ttft mean (s)").x)
+    assert row["values"]["base"] == list(trace(figure, "goodput_rps (req/s)").x[:2])
+    assert isinstance(said, str) and "compare the runs again" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "mark"),
+    [("sweeps", ("REGRESSED", False)), ("same", ("EQUIVALENT", True)), ("paired", ("REGRESSED", False))],
+)
+def test_the_page_begins_with_the_verdict(name: str, mark: tuple[str, bool], home: Path) -> None:
+    """A manager would have to find out what the figures mean."""
+    sheet = compare_page.sheet(told(home, name), home / "page.html")
+    heads = dict(sheet.heads)
+
+    assert mark == (sheet.mark, sheet.good)
+    assert "ttft=0.25,tpot=0.1, goal 90%" == heads["SLO"]
+    assert heads["Preparation"].startswith("distserve:") and "GPT-2" in heads["Tokenizer"]
+    assert "valid" in heads["Validity"]
+    assert [f"bench compare {home / 'old'} {home / 'new'}"] == list(sheet.commands) or name != "sweeps"
+
+
+@pytest.mark.parametrize("verdict", ["improved", "inconclusive", "invalid", "refused"])
+def test_every_verdict_has_a_page(verdict: str, home: Path) -> None:
+    """The night on which nothing can be told is the one on which the page is read."""
+    info = told(home, "paired")
+    stop = {"field": "model", "base": "a", "head": "b", "message": "the model differs: a in the base, b in the head"}
+    more = {"refused": [stop], "gates": [], "shown": []} if verdict == "refused" else {}
+    html = pages.page({**info, "verdict": verdict, "text": f"{verdict}: because.", **more}, home / "page.html")
+
+    assert {"refused": "NOT COMPARABLE", "invalid": "NOT VALID"}.get(verdict, verdict.upper()) in html
+    assert (verdict == "refused") == ("What stands against it" in html)
+    assert (verdict != "refused") == ('data-figure="forest"' in html)
+
+
+def test_a_comparison_that_was_moved_finds_its_runs(home: Path, tmp_path: Path) -> None:
+    """The artifact of a job would have no curves, and links into nothing."""
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(home / "walls", moved / "walls")
+    info = copy.deepcopy(told(home, "paired"))
+    for pair in info["pairs"]:
+        for side, name in (("base", "old"), ("head", "new")):
+            pair[f"{side}_run"] = f"/gone/walls/{name}/seed-{pair['seed']}"
+    (moved / "walls" / "old" / "seed-0" / "report.html").write_text("a report")
+    table = compare_page.sheet(info, moved).sections[-1].tables[0]
+    links = [cell.link for cell in table.rows[0] if not isinstance(cell, str) and cell.link]
+
+    assert ["./walls/old/seed-0/report.html", "./walls/new/seed-0/"] == links
+    assert 3 == len(comparison.of(info, moved).contrasts)
+
+
+def test_another_run_in_the_place_is_not_taken_for_it(home: Path, tmp_path: Path) -> None:
+    """The curves would be of whatever was run last into that folder."""
+    shutil.copytree(home / "walls", tmp_path / "walls")
+    info = copy.deepcopy(told(home, "paired"))
+    for pair in info["pairs"]:
+        pair.update(base_run="walls/old/seed-0", head_run="walls/new/seed-0", schedule_hash="f" * 64)
+    found = comparison.of(info, tmp_path)
+
+    assert () == found.contrasts
+    assert "put their folders where the comparison found them" in str(sides_scale.figure(found))
+
+
+def searched(capacity_rps: float, gpus: int) -> Info:
+    """What a search leaves."""
+    curve = [
+        {"rate_rps": rate, "attainment": share, "least": share - 0.01, "most": share + 0.01, "overloaded": 0,
+         "falling": share}
+        for rate, share in ((0.8 * capacity_rps, 0.97), (1.1 * capacity_rps, 0.85))
+    ]  # fmt: skip
+    answer = {"goal": 0.9, "capacity_rps": capacity_rps, "low_rps": 0.98 * capacity_rps, "high_rps": None}
+    return {"kind": "capacity", "backend": {"gpus": gpus}, "curve": curve, "answers": [answer]}
+
+
+def test_two_searches_are_drawn_with_their_capacities(sweeps: Comparison) -> None:
+    """Who compares capacities would not see the curves they stand on."""
+    both = {"base": searched(4.0, 1), "head": searched(6.0, 2)}
+    figure = drawn(sides_rate, dataclasses.replace(sweeps, searches=both))
+
+    assert [3.2, 4.4] == pytest.approx(list(trace(figure, "base, as found").x))
+    assert [2.4, 3.3] == pytest.approx(list(trace(figure, "head, as found").x))
+    assert "At 90% the base carries 4.00 req/s per GPU, the head 3.00 req/s per GPU: 0.750 times as much." == (
+        figures.finding(figure)
+    )
+
+
+@pytest.fixture
+def hostile(home: Path) -> Info:
+    """An answer in which everything that others wrote is markup, or very long."""
+    info = copy.deepcopy(told(home, "sweeps"))
+    for side in ("base", "head"):
+        info[side]["label"] = HOSTILE + side
+        info[side]["system"].update(model=HOSTILE, policy=HOSTILE * 90)
+    for row in (*info["gates"], *info["shown"]):
+        row["point"] = {HOSTILE: row["point"]["rate"]}
+        row["label"] = HOSTILE if row["metric"] == "ttft" else row["label"]
+    for pair in info["pairs"]:
+        pair["point"] = {HOSTILE: pair["point"]["rate"]}
+        pair.update(order=HOSTILE, seed=HOSTILE, reasons=[HOSTILE])
+    info.update(text=HOSTILE * 50, notes=[HOSTILE], slo=None)
+    info["workload"]["provenance"].update(preparation=HOSTILE, tokenizer=HOSTILE)
+    info["differences"] = [{"field": HOSTILE, "base": HOSTILE * 90, "head": HOSTILE}]
+    info["warnings"] = [{"code": "x", "message": HOSTILE, "remedy": HOSTILE}]
+    info["exact"]["first_request"].update(request_id=HOSTILE, column=HOSTILE, base=HOSTILE)
+    info["versions"][HOSTILE] = HOSTILE
+    return info
+
+
+def test_the_page_draws_and_foreign_text_does_nothing(hostile: Info, home: Path, opened: Callable[..., Any]) -> None:
+    """A label of a run could run its script in the reader's browser; a dark, narrow page could stay empty."""
+    html = pages.page(hostile, home / "sweeps.json")
+    seen = opened(html, dark=True, width=500, height=30_000)
+
+    assert list(figures.modules("compare")) == seen.drawn()
+    assert seen.page.title().startswith("</script><script>document.title='owned'")
+    assert [0, 0, 0] == [html.count(text) for text in ("<script>document", "\u202e", "\x1b")]
+    seen.untroubled()
+
+
+def test_the_same_comparison_gives_the_same_bytes(home: Path) -> None:
+    """A page that changes without cause cannot be kept in a repository."""
+    info = told(home, "paired")
+
+    assert pages.page(info, home) == pages.page(info, home)
+
+
+def test_pairs_leave_a_page_unless_they_are_told_not_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A night of runs would end without anything to look at."""
+    options = ["--base", "sim", "--head", "sim", "--rate", "2", "--requests", "30", "--quiet", "--out", str(tmp_path)]
+    made, page = main(["compare", *options]), tmp_path / "report.html"
+    linked = "./pairs/01-seed0/base/" in page.read_text()
+    page.unlink()
+    again = main(["compare", *options, "--no-html"])
+    wrong = main(["compare", str(tmp_path), str(tmp_path), "--no-html"])
+
+    assert (0, 0, 2) == (made, again, wrong)
+    assert linked and not page.exists()
+    assert "--no-html is for runs that are made" in capsys.readouterr().err
