@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import slo as slos
 from harness.capacity.conditions import JOINT
+from harness.capacity.runs import TRIALS, folder_name
 from harness.capacity.store import TABLE
 from harness.capacity.trials import Ledger
 from harness.errors import UsageError
@@ -33,7 +34,9 @@ def of_capacity(info: Info, path: str | Path) -> Study:
     whole = sorted((t for t in tried if _counts(t, info)), key=lambda t: (t.key.rate_rps, t.key.seed))
     by_rate = [list(group) for _, group in groupby(whole, key=lambda t: t.key.rate_rps)]
     slo = slos.restored(info)
-    points = [_point(group, slo.bounds) for group in by_rate] or [_told(point) for point in info.get("curve") or []]
+    points = [_point(group, slo.bounds, folders(path)) for group in by_rate] or [
+        _told(point) for point in info.get("curve") or []
+    ]
     gpus = part(info, "backend").get("gpus")
     name, text = _name(info), clean(part(info, "slo").get("text") or slos.text(slo), 400)
     system = System(name, gpus if isinstance(gpus, int) and gpus > 0 else None, tuple(points), _found(info), text)
@@ -63,7 +66,14 @@ def _counts(tried: Tried, info: Info) -> bool:
     return tried.key.goal is None and planned in (None, tried.key.planned)
 
 
-def _point(made: Sequence[Tried], bounds: Sequence[Bound]) -> Point:
+def folders(path: str | Path) -> dict[str, Path]:
+    """The folders of runs that a search on a real clock keeps, by name."""
+    given = Path(path)
+    home = (given if given.is_dir() else given.parent) / TRIALS
+    return {folder.name: folder for folder in sorted(home.iterdir())} if home.is_dir() else {}
+
+
+def _point(made: Sequence[Tried], bounds: Sequence[Bound], kept: Mapping[str, Path]) -> Point:
     return Point(
         rate_rps=made[0].key.rate_rps,
         seeds=len(made),
@@ -72,6 +82,7 @@ def _point(made: Sequence[Tried], bounds: Sequence[Bound]) -> Point:
         invalid=0,
         attainment=_spread(made, JOINT),
         bounds=tuple(_kept(made, bound) for bound in bounds),
+        folders=tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None),
     )
 
 
@@ -103,7 +114,7 @@ def _found(info: Info) -> tuple[Capacity, ...]:
 
 def _capacities(info: Info) -> Iterator[Capacity]:
     for one in info.get("answers") or []:
-        said = clean(one["why"] or "", 300)
+        said = clean(one["why"] or "", 300).rstrip(".")
         rps = None if one["state"] == "unreachable" else one["capacity_rps"]
         yield Capacity(one["goal"], rps, one["low_rps"], one["high_rps"], "searched", said)
 

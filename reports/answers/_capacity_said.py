@@ -147,17 +147,26 @@ def advice(info: Mapping[str, Any]) -> tuple[str, str]:
     """What to do next, and the command that does it."""
     if "answers" not in info or info["state"] == "interrupted":
         return "end the search, with the same --out", again(info)
+    if all(one["state"] == "unreachable" for one in info["answers"]):
+        return "try bounds that can be kept", again(info, slo="ttft=1,tpot=0.2")
     seeds = [found for one in info["answers"] if (found := _MORE.search(one["needs"] or ""))]
     if seeds:
         most = max(seeds, key=lambda found: int(found[1]))[1]
         return "decide what is open, with the same --out", f"{again(info)} --max-seeds {most}"
+    command = around(info)
+    if not command:
+        return "give the search more to work with, with the same --out", f"{again(info)} --max-seeds 40"
+    return "see latencies and stages around it", command
+
+
+def around(info: Mapping[str, Any]) -> str:
+    """A sweep over the rates around what was found; empty where nothing was."""
     rates = [one["capacity_rps"] for one in info["answers"] if one["capacity_rps"]]
     if not rates:
-        return "try bounds that can be kept", again(info, slo="ttft=1,tpot=0.2")
+        return ""
     low, high = (_numbers.option(rate, 2) for rate in (0.5 * min(rates), 1.3 * max(rates)))
     step = _numbers.option((float(high) - float(low)) / 6, 1)
-    around = _command("sweep", info, {"rate": f"{low}:{high}:{step}"}, leave_out=("goal", "requests", "seed"))
-    return "see latencies and stages around it", around
+    return _command("sweep", info, {"rate": f"{low}:{high}:{step}"}, leave_out=("goal", "requests", "seed"))
 
 
 def _command(name: str, info: Mapping[str, Any], own: Mapping[str, str | None], leave_out: Sequence[str]) -> str:

@@ -9,28 +9,30 @@ from urllib.parse import quote
 
 from harness.capacity.conditions import JOINT
 from harness.capacity.runs import TRIALS, folder_name
-from reports import _numbers, _page, _system, figures
+from reports import _numbers, _page, figures
 from reports._clean import clean
 from reports._facts import Facts, first, flat, part
 from reports._sheet import Cell, Section, Sheet, Table
-from reports._study_capacity import of_capacity, share, trials
+from reports._study_capacity import folders, of_capacity, share, trials
 from reports.answers import _capacity_said as said
+from reports.pages import sweep
 
 if TYPE_CHECKING:
     from harness.capacity.trials import Tried
+    from reports._page import Part
+    from reports._study import Study
 
 Info = Mapping[str, Any]
 
-FIGURES = ("figures", "search")
-"""Sections of the figures of a study that a search can have; latencies and stages need runs that are kept."""
+RUNS_NEEDED = "Simulated trials keep attainment alone; this keeps runs, and shows the rest"
 MOST = 200
 """Rows of the table of trials; all of them are in trials.parquet."""
 
 
 def sheet(info: Info, path: Path) -> Sheet:
     """What stands on the page of a search whose capacity.json is `info`, kept in the folder `path`."""
-    found = info.get("answers") or []
     mark, good = _mark(info)
+    study = of_capacity(info, path)
     return Sheet(
         title=_title(info),
         subtitle=_subtitle(info),
@@ -38,10 +40,10 @@ def sheet(info: Info, path: Path) -> Sheet:
         good=good,
         answer=_answer(info),
         state=_state(info),
-        heads=tuple(_heads(info)),
+        heads=_heads(info, study),
         warnings=tuple(_warnings(info)),
-        sections=tuple(s for s in _sections(info, path, found) if s.texts or s.tables or s.parts),
-        commands=(said.again(info), *([said.advice(info)[1]] if found else [])),
+        sections=tuple(s for s in _sections(info, path, study) if s.texts or s.tables or s.parts),
+        commands=(said.again(info), *([said.advice(info)[1]] if info.get("answers") else [])),
         facts=_facts(info),
     )
 
@@ -93,34 +95,15 @@ def _state(info: Info) -> str:
     return " ".join(sentence for one in found[:1] for sentence in said.sentences(info, one))
 
 
-def _heads(info: Info) -> Iterator[tuple[str, str]]:
-    slo, traffic = clean(part(info, "slo").get("text") or part(info, "spec").get("slo") or "", 400), _traffic(info)
-    provenance = part(traffic, "provenance")
-    rows = (
-        ("SLO", f"{slo} (seconds)" if slo else None),
-        ("System", _system.system(info) or clean(part(info, "spec").get("backend") or "", 200)),
-        ("Workload", ", ".join(text for text in (first(traffic, "name"), *_system.source(_as_run(info))) if text)),
-        ("Preparation", first(provenance, "preparation", "source")),
-        ("Tokenizer", first(provenance, "tokenizer")),
-        ("Client floor", _floor(info)),
-        ("Cost", said.cost(info) if "cost" in info else None),
-    )
-    yield from ((name, value) for name, value in rows if value)
+def _heads(info: Info, study: Study) -> Facts:
+    """As of a sweep, and what the search cost."""
+    cost = (("Cost", said.cost(info).removeprefix("cost: ")),) if "cost" in info else ()
+    return (*sweep.heads({**info, "traffic": _traffic(info)}, study), *cost)
 
 
 def _traffic(info: Info) -> Info:
     """The traffic as a run tells it; of older searches the name alone."""
     return part(info, "traffic") or {"name": info.get("workload")}
-
-
-def _as_run(info: Info) -> dict[str, Any]:
-    return {"workload": _traffic(info), "spec": part(info, "spec")}
-
-
-def _floor(info: Info) -> str:
-    if info.get("clock") == "virtual":
-        return "none: times are those of a simulator"
-    return "that of each trial; see their pages"
 
 
 def _warnings(info: Info) -> Iterator[tuple[str, str]]:
@@ -139,14 +122,27 @@ def _warnings(info: Info) -> Iterator[tuple[str, str]]:
         )
 
 
-def _sections(info: Info, path: Path, found: Sequence[Info]) -> Iterator[Section]:
-    study = of_capacity(info, path)
-    modules = figures.modules("study")
-    for name, title in zip(FIGURES, ("The curve", "The search"), strict=True):
-        shown = {key: module for key, module in modules.items() if name == module.SECTION}
-        parts = tuple(_page.part(key, module.TITLE, module.figure(study)) for key, module in shown.items())
-        tables = tuple(_curve_tables(info, found) if name == "figures" else _trial_tables(path))
-        yield Section("curve" if name == "figures" else name, title, parts=parts, tables=tables)
+def _sections(info: Info, path: Path, study: Study) -> Iterator[Section]:
+    """The curve, then what only kept runs tell, then how the capacity was found."""
+    found = info.get("answers") or []
+    yield Section("curve", "The curve", parts=_parts("figures", study), tables=tuple(_curve_tables(info, found)))
+    if any(point.folders for point in study.systems[0].points):
+        yield from (s for s in sweep.of_figures(study, *(str(f) for f in _kept(study, path))) if s.key != "figures")
+    elif found:
+        told, command = RUNS_NEEDED, said.around(info)
+        yield Section("more", "Latencies, stages and other SLOs", (f"{told}: {command}",) if command else ())
+    yield Section("search", "The search", parts=_parts("search", study), tables=tuple(_trial_tables(path)))
+
+
+def _parts(section: str, study: Study) -> tuple[Part, ...]:
+    shown = {key: module for key, module in figures.modules("study").items() if section == module.SECTION}
+    return tuple(_page.part(key, module.TITLE, module.figure(study)) for key, module in shown.items())
+
+
+def _kept(study: Study, path: Path) -> Iterator[Path]:
+    """The folders of whole trials, as `bench slo` is given them."""
+    for point in study.systems[0].points:
+        yield from (Path(path.name) / TRIALS / folder.name for folder in point.folders)
 
 
 def _curve_tables(info: Info, found: Sequence[Info]) -> Iterator[Table]:
@@ -180,17 +176,17 @@ def _trial_tables(path: Path) -> Iterator[Table]:
     made = trials(path)
     if not made:
         return
-    folders = _folders(path)
-    rows = tuple(_trial(number, tried, folders) for number, tried in enumerate(made[:MOST], 1))
+    kept = folders(path)
+    rows = tuple(_trial(number, tried, kept) for number, tried in enumerate(made[:MOST], 1))
     more = f" (the first {MOST:,} of {len(made):,})" if len(made) > MOST else ""
     yield Table(f"trials in the order in which they were made{more}", _TRIAL_HEADS, rows, left=2)
 
 
-def _trial(number: int, tried: Tried, folders: set[str]) -> tuple[str | Cell, ...]:
+def _trial(number: int, tried: Tried, kept: Mapping[str, Path]) -> tuple[str | Cell, ...]:
     key, name = tried.key, folder_name(tried.key)
     met = "-" if key.goal is not None else _numbers.share(share(tried, JOINT))
     return (
-        Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in folders else None),
+        Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in kept else None),
         _what(tried),
         _numbers.option(key.rate_rps),
         str(key.seed),
@@ -204,12 +200,6 @@ def _what(tried: Tried) -> str:
     if tried.key.goal is None:
         return "whole trial"
     return f"probe at {said.percent(tried.key.goal)}: {'carried' if tried.passed else 'too much'}"
-
-
-def _folders(path: Path) -> set[str]:
-    """Names of the folders of runs: a search on a real clock keeps each."""
-    home = (path if path.is_dir() else path.parent) / TRIALS
-    return {folder.name for folder in home.iterdir()} if home.is_dir() else set()
 
 
 def _facts(info: Info) -> Facts:
