@@ -139,7 +139,8 @@ def _values(panel: Panel) -> dict[str, Any]:
     trace: dict[str, Any] = {
         "x": panel.at, "y": np.array(y), "mode": "markers",
         "marker": {"color": style.BLUE, "size": 6},
-        "text": [_hover(panel, night) for night in panel.nights], "hovertemplate": "%{text}",
+        "text": [in_figure(night["commit"] or "", 20) for night in panel.nights],
+        "hovertemplate": f"%{{x}}: %{{y:,.4~g}} {panel.unit} %{{text}}",
     }  # fmt: skip
     if any(math.isfinite(end) for end in low):
         up, down = (np.abs(np.array(end) - np.array(y)) for end in (high, low))
@@ -245,17 +246,6 @@ def _lines(drawn: go.Figure, row: int, panel: Panel, *, labels: bool) -> None:
                 x=night, y=1, xref=f"x{number}", yref=f"y{number} domain", text=label, showarrow=False,
                 yanchor="top", xanchor="left", font={"size": 12, "color": style.GREY},
             )  # fmt: skip
-
-
-def _hover(panel: Panel, night: Info) -> str:
-    value = night["value"]
-    if value is None:
-        return ""
-    text = f"{said.night_of(night['night'], night['commit'])}: {said.value_of(panel.metric, value)}"
-    if night.get("low") is not None:
-        ends = " to ".join(said.value_of(panel.metric, night[end]) for end in ("low", "high"))
-        text += f" (95 % interval {ends})"
-    return in_figure(text, 200)
 
 
 def _step(metric: Info, step: Info) -> str:
