@@ -36,7 +36,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with two sweeps, `old` and `new`, three pairs of runs on a wall clock, and their comparisons."""
     folder = tmp_path_factory.mktemp("compared")
     for name, policy in {"old": "vllm-v0", "new": "sarathi"}.items():
-        rates = ["--rate", "1,2,4", "--seeds", "2", "--requests", "60", "--policy", policy]
+        rates = ["--rate", "1,2,4", "--seeds", "2", "--requests", "60", "--policy", policy, "--workers", "1"]
         assert main(["sweep", *SYSTEM, *rates, "--out", str(folder / name)]) == 0
         for seed in range(3):
             run = folder / "walls" / name / f"seed-{seed}"
@@ -47,6 +47,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for sides, file in ((("old", "new"), "sweeps"), (("walls/old", "walls/new"), "paired"), (("old", "old"), "same")):
         main(["compare", *(str(folder / side) for side in sides), "--json", str(folder / f"{file}.json")])
     return folder
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A drawing library that takes no time to pack, for pages that nobody opens."""
+    file = tmp_path_factory.mktemp("bundle") / "plotly.js"
+    file.write_text("0;")
+    return str(file)
 
 
 def told(home: Path, name: str) -> Info:
@@ -213,12 +221,13 @@ def test_the_page_begins_with_the_verdict(name: str, mark: tuple[str, bool], hom
 
 
 @pytest.mark.parametrize("verdict", ["improved", "inconclusive", "invalid", "refused"])
-def test_every_verdict_has_a_page(verdict: str, home: Path) -> None:
+def test_every_verdict_has_a_page(verdict: str, home: Path, small: str) -> None:
     """The night on which nothing can be told is the one on which the page is read."""
     info = told(home, "paired")
     stop = {"field": "model", "base": "a", "head": "b", "message": "the model differs: a in the base, b in the head"}
     more = {"refused": [stop], "gates": [], "shown": []} if verdict == "refused" else {}
-    html = pages.page({**info, "verdict": verdict, "text": f"{verdict}: because.", **more}, home / "page.html")
+    info = {**info, "verdict": verdict, "text": f"{verdict}: because.", **more}
+    html = pages.page(info, home / "page.html", bundle=small)
 
     assert {"refused": "NOT COMPARABLE", "invalid": "NOT VALID"}.get(verdict, verdict.upper()) in html
     assert (verdict == "refused") == ("What stands against it" in html)
@@ -309,11 +318,11 @@ def test_the_page_draws_and_foreign_text_does_nothing(hostile: Info, home: Path,
     seen.untroubled()
 
 
-def test_the_same_comparison_gives_the_same_bytes(home: Path) -> None:
+def test_the_same_comparison_gives_the_same_bytes(home: Path, small: str) -> None:
     """A page that changes without cause cannot be kept in a repository."""
     info = told(home, "paired")
 
-    assert pages.page(info, home) == pages.page(info, home)
+    assert pages.page(info, home, bundle=small) == pages.page(info, home, bundle=small)
 
 
 def test_pairs_leave_a_page_unless_they_are_told_not_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
