@@ -1,0 +1,269 @@
+"""Sliders of a page: what they show, moved by keyboard, is what `bench slo` prints."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from harness import answers, folder
+from harness.cli import main
+from harness.folder import Run
+from harness.rescore.answer import answer
+from harness.rescore.asked import Asked
+from harness.rescore.objectives import read
+from harness.rescore.reading import sources
+from reports import _data, _numbers, _page, _replay_study, _sheet, _sliders, figures, html, pages
+from reports.answers import slo as told
+from reports.figures import capacity_plane, slo_plane, slo_scale_rates
+from reports.study import Study, of_sweep
+
+MakeRun = Callable[..., Run]
+Open = Callable[..., Any]
+SIM = ("--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--quiet",
+       "--no-html")  # fmt: skip
+SLO = "ttft=0.25,tpot=0.1"
+MOVES = (
+    ("ttft", "ArrowRight"), ("ttft", "End"), ("tpot", "Home"), ("ttft", "PageDown"), ("scale", "ArrowLeft ArrowLeft"),
+    ("tpot", "ArrowRight ArrowRight"), ("scale", "PageUp"), ("tpot", "End"),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A simulated sweep of three rates with two seeds each, near what the system can carry."""
+    out = tmp_path_factory.mktemp("stored") / "curve"
+    asked = ("--rate", "1.5,2.5,3.5", "--seeds", "2", "--requests", "200", "--slo", SLO, "--goal", "90%")
+    assert main(["sweep", *SIM, *asked, "--workers", "1", "--out", str(out)]) == 0
+    return out
+
+
+@pytest.fixture
+def study(stored: Path) -> Study:
+    """The systems of the sweep."""
+    info = answers.of(stored)
+    assert info is not None
+    return of_sweep(info, stored)
+
+
+def sheet(study: Study, path: Path) -> str:
+    """A page with nothing but the sliders and what follows them."""
+    return _sheet.render(_bare(_sheet.Section("sliders", "Other SLOs", parts=_sliders.of_study(study, str(path)))))
+
+
+def printed(command: str) -> dict[str, Any]:
+    """What the command of a page answers."""
+    words = command.split(" ")
+    assert ["bench", "slo"] == words[:2]
+    path, options = words[2], dict(zip(words[3::2], words[4::2], strict=True))
+    slo = "" if options["--slo"] == "''" else options["--slo"]
+    factors = (float(options["--scale"]),) if "--scale" in options else ()
+    return answer(sources(path), Asked(objectives=(read(slo),), factors=factors))
+
+
+def part(page: Any, name: str) -> Any:
+    return page.locator(f'[data-part="{name}"]')
+
+
+def rows(page: Any) -> list[list[str]]:
+    """The table below the sliders."""
+    found: list[list[str]] = part(page, "rows").locator("tr").evaluate_all(
+        "(all) => all.map((row) => Array.from(row.children).map((cell) => cell.textContent))"
+    )  # fmt: skip
+    return found
+
+
+def moved(seen: Any, moves: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """The command of the page after each of several moves by keyboard, every one of which changes it."""
+    page = seen.page
+    for slider, keys in moves:
+        part(page, slider).focus()
+        for key in keys.split(" "):
+            before = part(page, "command").inner_text()
+            page.keyboard.press(key)
+            seen.until(f"document.querySelector('[data-part=command]').textContent !== {before!r}")
+        yield str(part(page, "command").inner_text())
+
+
+def test_sliders_of_a_run_show_what_slo_prints(stored: Path, opened: Open) -> None:
+    """The page would claim other goodput under other bounds than the command that it names."""
+    path = stored / "points" / "rate=2.5" / "seed-0"
+    run = _data.measured(folder.load(path))
+    plane, sliders = _page.part("slo_plane", "Plane", slo_plane.figure(run)), _sliders.of_run(run)
+    assert sliders is not None
+    seen = opened(_sheet.render(_bare(_sheet.Section("s", "S", parts=(sliders, plane)))))
+    commands = [str(part(seen.page, "command").inner_text())]
+
+    assert f"bench slo {path} --slo {SLO}" == commands[0]
+    for command in moved(seen, MOVES):
+        commands.append(command)
+        info = printed(command)
+        shown, text = rows(seen.page), told.text(info)
+        if "--scale" in command:
+            line = [word for word in text.splitlines() if re.match(r"\d[\d.]* +\d", word)][-1].split()
+            assert [shown[0][1], shown[0][2], *(row[1] for row in shown[1:])] == line[1:]
+        else:
+            bounds = next(row for row in told.of_run(info["runs"][0], info) if not isinstance(row, str)).rows
+            assert bounds[0][:3] == shown[0]
+            assert [row[1] for row in bounds[1:]] == [row[1] for row in shown[1:]][: len(bounds[1:])]
+            assert f"goal 90% {bounds[0][3]}" in part(seen.page, "said").inner_text()
+    assert len(set(commands)) == len(commands)
+    assert "no bound" in part(seen.page, "tpot-value").inner_text()
+    assert "no bound" in part(seen.page, "tpot").get_attribute("aria-valuetext")
+    part(seen.page, "back").focus()
+    seen.page.keyboard.press("Enter")
+    seen.until(f"document.querySelector('[data-part=command]').textContent === '{commands[0]}'")
+    seen.untroubled()
+
+
+def test_sliders_of_a_sweep_show_what_slo_prints(stored: Path, study: Study, opened: Open) -> None:
+    """The curve of a page would cross the goal elsewhere than the command that it names says."""
+    seen = opened(sheet(study, stored))
+    drawn = "document.querySelector('[data-figure=sliders_rate]').data[1].y.join()"
+    curves = {seen.page.evaluate(drawn)}
+    for command in moved(seen, MOVES[2:6]):
+        [curve] = printed(command)["curves"]
+        shown, said = rows(seen.page), part(seen.page, "said").inner_text()
+        curves.add(seen.page.evaluate(drawn))
+        if "--scale" in command:
+            assert [_numbers.share(point["scale"][0]) for point in curve["points"]] == [row[2] for row in shown]
+            continue
+        for point, row in zip(curve["points"], shown, strict=True):
+            means = [point[name]["mean"] for name in ("attainment", "goodput_rps")]
+            assert [_numbers.number(point["rate_rps"]), str(point["runs"])] == row[:2]
+            assert [_numbers.share(means[0]), _numbers.number(means[1])] == row[2:4]
+            bounds = [_numbers.share(one["mean"]) for one in point["bounds"].values()]
+            assert bounds == [cell for cell in row[4:] if cell != "-"]
+        [cross] = curve["crossings"]
+        where = f"near {_numbers.number(cross['at_rps'])} req/s" if cross["at_rps"] else f"lie {cross['side']} it"
+        assert where in said
+
+    assert len(curves) > 3  # the figure follows
+    seen.untroubled()
+
+
+def test_without_script_a_few_slos_stand_in_a_table(study: Study, opened: Open) -> None:
+    """A reader whose browser runs no script would see sliders that do nothing."""
+    parts = _sliders.of_study(study, "curve")[:1]
+    seen = opened(_sheet.render(_bare(_sheet.Section("s", "S", parts=parts))), js=False)
+
+    assert seen.page.locator("input").first.is_hidden()
+    assert seen.page.locator("details", has_text="A few of them as a table").locator("table td").count() >= 15
+
+
+def test_figures_of_stored_runs_say_what_they_show(study: Study) -> None:
+    """The pictures over scales and bounds would be empty, or their sentences would tell nothing."""
+    scale, plane = slo_scale_rates.figure(study), capacity_plane.figure(study)
+
+    assert isinstance(scale, go.Figure)
+    assert isinstance(plane, go.Figure)
+    assert "req/s per GPU" in figures.finding(plane)
+    assert re.search(r"At \d.*, 90% of the requests are within the SLO", figures.finding(scale))
+    assert all(part.table is not None for part in _sliders.of_study(study, "x")[1:])
+
+
+def test_the_plane_of_rates_is_the_crossing(study: Study, stored: Path) -> None:
+    """The plane would tell another rate than bench slo finds for the same bounds."""
+    replay = _replay_study.of_study(study)
+    assert not isinstance(replay, str)
+    [system] = replay.systems
+    ttft, tpot = replay.grid.axes
+    i, j = ttft.start + 3, tpot.start - 2
+    text = f"ttft={ttft.limits_s[i]},tpot={tpot.limits_s[j]}"
+    [curve] = answer(sources(stored), Asked(objectives=(read(text),)))["curves"]
+    found, _ = capacity_plane.carried(system, 0.9, [[i], [j]])
+
+    assert curve["crossings"][0]["at_rps"] == pytest.approx(found[0, 0] * system.share, rel=1e-12)
+
+
+def test_a_sweep_without_its_runs_says_so(stored: Path) -> None:
+    """A page made of sweep.json alone would break, or show sliders of nothing."""
+    info = answers.of(stored)
+    assert info is not None
+    study = of_sweep(info, stored / "elsewhere")
+
+    assert _replay_study.NONE == capacity_plane.figure(study)
+    assert [_replay_study.NONE] == [part.caption for part in _sliders.of_study(study, "x")]
+
+
+def test_bounds_of_classes_and_percentiles_are_held(make_run: MakeRun) -> None:
+    """A command of the page would leave out what else the SLO asks."""
+    run = make_run(slo="ttft=0.25,ttft@chat=0.4,p99:itl=0.2,e2e=3", tags=("chat", None))
+    found = _sliders.of_run(_data.measured(run))
+    assert found is not None
+    assert found.data is not None
+    content: Any = found.data["sliders"]
+
+    assert content["rest"] == "ttft@chat=0.4,p99:itl=0.2,e2e=3"
+    assert content["open"] is True
+    assert "percentile" in found.caption
+
+
+def test_hostile_paths_and_classes_stay_text(make_run: MakeRun, opened: Open) -> None:
+    """A folder or a class of traffic could run its script in the reader's browser."""
+    bad = "</script><script>document.title='owned'</script>' \"<img src=x>"
+    run = make_run(tags=(bad, None))
+    bound = {"metric": "ttft", "limit": 0.2, "tag": None, "percentile": None}
+    run.info["slo"] = {"goal": 0.9, "bounds": [bound, {**bound, "metric": "tpot", "tag": bad}]}
+    found = _sliders.of_run(_data.measured(Run(Path(bad), run.info, run.requests, None, None, True)))
+    assert found is not None
+    seen = opened(_sheet.render(_bare(_sheet.Section("s", "S", parts=(found,)))))
+
+    seen.until("document.querySelector('[data-part=command]').textContent")
+    assert bad.split("'")[0] in part(seen.page, "command").inner_text()
+    assert seen.page.title() == "t"
+    seen.untroubled()
+
+
+def test_counts_of_many_requests_stay_small(make_run: MakeRun) -> None:
+    """A page of a long run would grow with it."""
+    found = _sliders.of_run(_data.measured(make_run(8000, 5)))
+    assert found is not None
+
+    assert len(gzip.compress(json.dumps(found.data).encode())) < 5_000
+
+
+def _bare(section: _sheet.Section) -> _sheet.Sheet:
+    """A page of one section."""
+    return _sheet.Sheet("t", "", "MARK", None, "An answer.", "", (), (), (section,))
+
+
+def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Callable[[str], Any]) -> None:
+    """What bench slo answered could not be handed on as a page."""
+    path = stored / "points" / "rate=2.5" / "seed-0"
+    asked = Asked(objectives=(read("ttft=0.3,tpot=0.08"), read("ttft=1")), goals=(0.9, 0.99), factors=(0.5, 1.0, 2.0),
+                  limits_s=(("ttft", (0.1, 0.3, 1.0)), ("tpot", (0.05, 0.1))), by=("prompt",))  # fmt: skip
+    one = pages.page(answer(sources(path), asked), tmp_path / "slo.json")
+    many = pages.page(answer(sources(stored), Asked(objectives=(read("ttft=0.3"),))), tmp_path / "slo.json")
+
+    assert ["scale-0-0", "scale-0-1", "plane-0"] == [figure["key"] for figure in content_of(one)["figures"]]
+    assert ["curve-0"] == [figure["key"] for figure in content_of(many)["figures"]]
+    assert "by prompt" in one
+    assert "rate=3.5/seed-1" in many
+    assert "requests keep ttft=0.3,tpot=0.08: goodput is" in one
+
+
+def test_a_run_is_drawn_over_its_bounds(make_run: MakeRun) -> None:
+    """The plane would tell another goodput at the SLO than the summary, or an empty axis without any bound."""
+    figure = slo_plane.figure(_data.measured(make_run()))
+    bare = slo_plane.figure(_data.measured(make_run(slo="")))
+
+    assert isinstance(figure, go.Figure)
+    assert isinstance(bare, go.Figure)
+    goodput = make_run().info["summary"]["goodput_rps"]
+    assert f"Goodput is {_numbers.number(goodput)} req/s at TTFT 250 ms, TPOT 100 ms" in figures.finding(figure)
+    assert "without bounds" in figures.finding(bare)
+
+
+def test_the_page_of_a_run_has_its_sliders_before_the_plane(make_run: MakeRun) -> None:
+    """The mark in the plane would move far from the hand that moves it, or there would be no sliders."""
+    keys = [part.key for part in html.parts(make_run(60), ("figures",))]
+
+    assert keys.index("slo_plane") == keys.index("sliders") + 1
+    assert "sliders" not in [part.key for part in html.parts(make_run(60), ("fidelity",))]
