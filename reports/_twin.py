@@ -40,7 +40,8 @@ def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
     Of a heat map or contour a row per y and a column per x. A figure may bring a table of its own.
     """
     if (own := figure.layout.meta.get("table")) is not None:
-        return Twin(*own)
+        heads, rows, points, said = own
+        return Twin(tuple(heads), tuple(map(tuple, rows)), points, said)
     traces = [t for t in figure.data if t.meta != MARKS]
     if grids := [t for t in traces if getattr(t, "z", None) is not None]:
         return _grid(figure, grids[0])
@@ -57,8 +58,8 @@ def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
         names = np.concatenate([np.full(len(x), t.name, dtype=object) for t, x in zip(traces, xs, strict=True)])
         columns = [names, np.concatenate(xs), np.concatenate(ys)]
     kept = _thinned(columns[0] if heads[0] == SERIES else np.zeros(len(columns[0])), most)
-    rows = tuple(tuple(_cell(column[i]) for column in columns) for i in kept)
-    return Twin(tuple(_plain(head) for head in heads), rows, len(columns[0]))
+    printed = tuple(tuple(_cell(column[i]) for column in columns) for i in kept)
+    return Twin(tuple(_plain(head) for head in heads), printed, len(columns[0]))
 
 
 def _grid(figure: go.Figure, trace: Any) -> Twin:
@@ -95,7 +96,7 @@ def _values(figure: go.Figure, traces: Sequence[Any]) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, str):
         return _plain(value)
-    return _numbers.option(float(value))
+    return "-" if value is None else _numbers.option(float(value))
 
 
 def _plain(text: str) -> str:

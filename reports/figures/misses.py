@@ -40,7 +40,7 @@ def figure(run: Run) -> go.Figure | str:
     drawn.add_bar(
         x=[count / total * 100.0 for count in found.values()], y=names, orientation="h", name="share of the misses",
         text=[f"{share} ({count:,})" for share, count in zip(shares, found.values(), strict=True)],
-        textposition="outside", textfont={"size": 12}, cliponaxis=False,
+        textposition="outside", textfont={"size": 12}, cliponaxis=False, meta=style.MARKS,
         marker={"color": style.faint(style.VERMILLION), "line": {"color": style.VERMILLION, "width": 1.5}},
         hovertemplate="%{y}: %{text}",
     )  # fmt: skip
@@ -49,9 +49,11 @@ def figure(run: Run) -> go.Figure | str:
     drawn.update_xaxes(
         style.axis("share of the requests that missed (%)", range=[0, room], tickvals=[0, 20, 40, 60, 80, 100])
     )
-    drawn.update_yaxes(style.axis("", type="category", categoryorder="array", categoryarray=names[::-1]))
+    drawn.update_yaxes(style.axis("cause", type="category", categoryorder="array", categoryarray=names[::-1]))
+    rows = [[cause, f"{count:,}", share] for cause, count, share in zip(names, found.values(), shares, strict=True)]
+    table = ["cause", "requests", "share of the requests that missed"], rows, len(rows), f"all {len(rows)} causes"
     apart = [] if _stages.QUEUE in found or _stages.FIRST not in found else [_stages.UNTOLD]
-    return style.done(drawn, _finding(found, total, run.requests.num_rows), [_misses.RULE, *apart])
+    return style.done(drawn, _finding(found, total, run.requests.num_rows), [_misses.RULE, *apart], table)
 
 
 def name(cause: str) -> str:

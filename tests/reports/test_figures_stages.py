@@ -1,0 +1,209 @@
+"""Where the time of requests went: stages, single requests, causes of misses, gaps over time, tails."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from harness import slo as slos
+from harness.api import RequestRecord, Step
+from harness.folder import Run
+from harness.records import steps_table, to_table
+from reports import _data, _misses, _stages, figures
+from reports._twin import twin
+from reports.figures import _reduce, gantt, itl_over_time, latency_tail, misses, stages
+
+MakeRun = Callable[..., Run]
+MakeStaged = Callable[..., Run]
+
+
+def drawn(figure: go.Figure | str) -> go.Figure:
+    assert isinstance(figure, go.Figure), figure
+    return figure
+
+
+def record(request_id: int = 0, tokens: Sequence[float] = (1.5, 2.5, 3.0), **more: Any) -> RequestRecord:
+    """Due at 0, sent at 0.25, prefill from 0.5 to its first token, decodes from 0.25 s after it."""
+    facts: dict[str, Any] = {
+        "scheduled_s": 0.0, "sent_s": 0.25, "token_s": tokens, "token_n": None, "prompt_tokens": 100,
+        "output_tokens": len(tokens), "output_tokens_asked": len(tokens), "status": "ok", "replica": 0,
+        "preemptions": 0, "prefill_start_s": 0.5, "prefill_end_s": tokens[0],
+        "decode_start_s": tokens[0] + 0.25 if len(tokens) > 1 else None,
+    }  # fmt: skip
+    return RequestRecord(request_id, **{**facts, **more})
+
+
+def step(start_s: float, end_s: float, *, decodes: int = 0, replica: int = 0) -> Step:
+    return Step(replica, start_s, end_s, 0 if decodes else 100, decodes, 10, 0, 1, 100)
+
+
+@pytest.fixture
+def staged() -> MakeStaged:
+    """Makes a run of records and steps."""
+
+    def make(records: Sequence[RequestRecord], steps: Sequence[Step] = (), slo: str = "ttft=1,tpot=1") -> Run:
+        bounds = [dataclasses.asdict(b) for b in slos.parse(slo).bounds] if slo else []
+        info = {"state": "finished", "slo": {"text": slo, "goal": 0.9, "bounds": bounds}, "summary": {}}
+        return Run(Path("demo"), info, to_table(records), steps_table(steps), None, complete=True)
+
+    return make
+
+
+def test_phases_of_a_request_are_told_from_its_stamps(staged: MakeStaged) -> None:
+    """The time that other requests' prompts took from a decoding request would be called its own work."""
+    one = record(handoff_start_s=1.5, handoff_end_s=1.625)
+    run = staged([one], [step(2.0, 2.25), step(2.25, 2.75, decodes=1), step(2.9, 9.0), step(2.0, 3.0, replica=1)])
+    found = _stages.of(run)
+
+    assert found is not None
+    assert dict(zip(_stages.APART, (0.25, 0.25, 1.0, 0.125, 0.125 + 0.25 + 0.1, 0.9), strict=True)) == pytest.approx(
+        dict(zip(found.keys, found.seconds[:, 0].tolist(), strict=True))
+    )
+
+
+def test_phases_add_up_to_the_latency(staged: MakeStaged) -> None:
+    """A breakdown would hide or invent time."""
+    rng = np.random.default_rng(0)
+    records = [record(i, (1.5 + np.cumsum(0.3 + rng.exponential(0.2, 1 + i % 7))).tolist()) for i in range(200)]
+    at = np.cumsum(rng.exponential(0.05, 100))
+    run = staged(records, [step(a, b, decodes=i % 2) for i, (a, b) in enumerate(zip(at, at[1:], strict=False))])
+    found = _stages.of(run)
+
+    assert found is not None
+    assert _data.metric(run, "e2e").tolist() == pytest.approx(found.seconds.sum(axis=0).tolist())
+    assert np.all(found.seconds >= 0)
+
+
+def test_without_stamps_queue_and_prefill_stand_together(make_run: MakeRun) -> None:
+    """Of an endpoint, which stamps no stages, a queue would be drawn that nobody saw; or nothing at all."""
+    run = make_run(200, failed=5)
+    found, figure = _stages.of(run), drawn(stages.figure(run))
+
+    assert found is not None
+    assert _stages.TOGETHER == found.keys
+    assert (195, 5) == (int(found.known.sum()), int((~found.known).sum()))
+    assert _stages.UNTOLD in figures.caption(figure)
+    assert ["client lateness", "queue and prefill", "decode"] == list(dict.fromkeys(t.name for t in figure.data))
+
+
+def test_both_ways_to_share_out_time_are_told() -> None:
+    """A reader of DistServe's figure and one of its text would compare different percentages."""
+    shares = _stages.shares_of(("queue", "decode"), np.array([[1.0, 1.0], [1.0, 9.0]]))
+
+    assert ((30.0, 70.0), (1 / 6 * 100, 5 / 6 * 100)) == (
+        pytest.approx(shares.percent),
+        pytest.approx(shares.summed_percent),
+    )
+    assert ((1.0, 5.0), 2) == (shares.mean_s, shares.requests)
+
+
+def test_bars_of_the_stages_fill_the_whole_time(make_run: MakeRun) -> None:
+    """A part of the time would be missing from the bars; a group would hold other requests than it says."""
+    figure = drawn(stages.figure(make_run(400, failed=0)))
+    percent = np.sum([t.y for t in figure.data if t.yaxis == "y2"], axis=0)
+
+    assert [100.0] * 4 == pytest.approx(percent.tolist())
+    assert ["n = 200", "n = 160", "n = 36", "n = 4"] == [name.split("<br>")[1] for name in figure.data[0].x]
+    assert twin(figure).heads[0].startswith("requests by their TTFT")
+
+
+@pytest.mark.parametrize(
+    ("cause", "change"),
+    [
+        ("lateness", {"sent_s": 0.9, "prefill_start_s": 0.95}),
+        ("queue", {"prefill_start_s": 1.2}),
+        ("prefill", {"prefill_start_s": 0.3}),
+        ("stall", {"tokens": (0.75, 3.0, 6.0), "decode_start_s": 4.5}),
+        ("handoff", {"tokens": (0.75, 3.0, 6.0), "handoff_start_s": 0.75, "handoff_end_s": 4.5, "decode_start_s": 4.5}),
+        ("decode", {"tokens": (0.75, 3.0, 6.0)}),
+        ("preempted", {"tokens": (0.75, 3.0, 6.0), "preemptions": 1}),
+        ("rejected", {"status": "rejected"}),
+    ],
+)
+def test_a_miss_has_the_cause_that_the_rule_names(cause: str, change: dict[str, Any], staged: MakeStaged) -> None:
+    """Somebody would buy GPUs for a queue where the client was late."""
+    well = record(1, (0.75, 1.0, 1.25))
+
+    assert {cause: 1} == _misses.causes(staged([record(0, **change), well]))
+
+
+def test_every_miss_has_one_cause(make_run: MakeRun) -> None:
+    """The causes would not add up to what the summary calls missed."""
+    run = make_run(500, failed=20, slo="ttft=0.12,tpot=0.03,e2e=1.5")
+    found = _misses.causes(run)
+
+    assert found is not None
+    assert round((1 - run.info["summary"]["attainment"]) * 500) == sum(found.values())
+    assert found["timeout"] + found["error"] == 20
+
+
+def test_causes_need_a_bound_and_a_miss(staged: MakeStaged) -> None:
+    """An empty axis would be shown where nothing missed or nothing was asked."""
+    assert misses.NONE == misses.figure(staged([record(0, (0.75, 1.0))]))
+    assert misses.UNBOUND == misses.figure(staged([record(0)], slo=""))
+
+
+def test_single_requests_are_the_worst_and_neighbours(staged: MakeStaged) -> None:
+    """The picture would show requests that nobody complains of, or bars at wrong times."""
+    records = [record(i, (10.5 + i, 11.5 + i, 12.0 + i), scheduled_s=10.0 + i, sent_s=10.25 + i,
+                      prefill_start_s=10.3 + i, preemptions=int(i % 50 == 0)) for i in range(100)]  # fmt: skip
+    records[70] = dataclasses.replace(records[70], token_s=[90.0, 91.0, 92.0], prefill_end_s=90.0, decode_start_s=90.5)
+    run = staged(records, [step(90.6, 90.9), step(90.95, 90.951)])
+    figure = drawn(gantt.figure(run))
+
+    [queue] = [t for t in figure.data if t.name == "queue" and t.xaxis == "x"]
+    stalls = {(y, round(x, 3)) for t in figure.data if t.name == "stall" for x, y in zip(t.x, t.y, strict=True)}
+    table = twin(figure)
+    assert ("70", 0.25) == (queue.y[0], queue.base[0])
+    assert ("70", 0.3) in stalls
+    assert ("70", 0.001) not in stalls
+    assert "1 stall too short to see is not drawn" in figures.caption(figure)
+    assert [str(i) for i in range(40, 60)] == [row[1] for row in table.rows if row[0] == "lower"]
+    assert ("upper", "70", "80.0") == table.rows[0][:3]
+    assert "preempted" in [row[-1] for row in table.rows if row[1] == "50"]
+
+
+def test_gaps_over_time_count_every_gap(make_run: MakeRun) -> None:
+    """A stall would be lost; the table would tell other numbers than the picture."""
+    run = make_run(300, failed=3)
+    figure = drawn(itl_over_time.figure(run))
+    cells = np.asarray(figure.data[0].customdata)
+    table = twin(figure)
+
+    gaps = _data.sample(run, "itl")
+    assert len(gaps) == cells.sum()
+    assert len(gaps) == sum(int(cell.replace(",", "")) for row in table.rows for cell in row[1:])
+    assert "counts of neighbouring cells added up" in table.said
+    for trace, q in zip(figure.data[1:], (0.5, 0.99), strict=True):
+        assert np.quantile(gaps, q) * 1000 == pytest.approx(float(np.median(trace.y)), rel=0.1)
+
+
+def test_a_tail_tells_the_share_beyond_its_bound(make_run: MakeRun) -> None:
+    """A bound that one of a thousand requests breaks would seem kept, and so would a worst gap among short ones."""
+    run = make_run(5000, 10, slo="ttft=0.3,itl=0.045")
+    figure = drawn(latency_tail.figure(run))
+    ttft = _data.sample(run, "ttft")
+
+    beyond = f"{np.mean(ttft > 0.3) * 100:.1f}% beyond"
+    assert beyond in figures.finding(figure)
+    assert [f"TTFT SLO 300 ms: {beyond}"] == [a.text for a in figure.layout.annotations if "TTFT" in a.text]
+    [curve] = [t for t in figure.data if t.name == "TTFT"]
+    at = int(np.searchsorted(curve.x, np.quantile(ttft, 0.99)))
+    assert curve.y[at] == pytest.approx(1.0, rel=0.1)
+    assert set(ttft[-100:]) <= set(curve.x)
+
+
+@pytest.mark.parametrize("n", [1, 99, 2001, 200_000])
+def test_a_thinned_tail_keeps_its_end(n: int) -> None:
+    """The worst requests would be missing from the picture of the worst."""
+    kept = _reduce.tail_ranks(n)
+
+    assert len(kept) <= _reduce.MOST
+    assert set(range(max(0, n - 100), n)) <= set(kept.tolist())
+    assert kept[0] == 0
