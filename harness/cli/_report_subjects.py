@@ -127,7 +127,8 @@ class Several:
         """The page of all, pictures of its figures, or the texts one after the other."""
         if name in ("html", "png"):
             found = [(answer.info, answer.path) for answer in self.answers]
-            return _drawn(_pages().together(found, (completed(run.load()) for run in self.runs)), name, look)
+            runs = (completed(run.load()) for run in self.runs)
+            return _drawn(_pages().together(found, runs, self.beside("html").parent), name, look)
         return _joined(name, [str(part.form(name, look)) for part in self._parts()])
 
     def tell(self, form: str) -> None:

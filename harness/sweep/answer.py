@@ -22,7 +22,14 @@ def answer(stored: Mapping[str, Any], told: Mapping[str, Told], state: str, erro
     """The whole of sweep.json: the plan that is `stored`, and what was `told` of the runs that ended, by folder."""
     layout = Layout.restored(stored)
     place = {look: number for number, look in enumerate(layout.looks)}
-    found = [_point(point, _runs(layout, point, told, place[point.look])) for point in layout.points]
+    found = [
+        over_seeds(
+            {name: valued(text) for name, text in point.values},
+            point.folder,
+            _runs(layout, point, told, place[point.look]),
+        )
+        for point in layout.points
+    ]
     points = [point for point in found if point["runs"]]
     done = sum(t.ended == "finished" for t in told.values())
     info: dict[str, Any] = {
@@ -31,7 +38,7 @@ def answer(stored: Mapping[str, Any], told: Mapping[str, Told], state: str, erro
         "exit_code": 0,
         "runs": {"planned": len(layout.runs), "done": done},
         "points": points,
-        "crossings": [found for axis in (RATE, SCALE) for found in _crossings(stored["goals"], points, axis)],
+        "crossings": crossings(stored["goals"], points),
         "error": error,
     }
     return info | {"exit_code": exit_code(info), "warnings": list(_warnings(info))}
@@ -43,14 +50,14 @@ def _runs(layout: Layout, point: Point, told: Mapping[str, Told], look: int) -> 
     return [run.facts[look] for run in ended if run.facts]
 
 
-def _point(point: Point, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """One point over its seeds. Only valid runs count."""
+def over_seeds(values: Mapping[str, Any], folder: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """One point, at `values` of the axes, over its seeds. Only valid runs count."""
     valid = [run for run in runs if run["valid"]]
     overloaded = sum(run["overloaded"] for run in valid)
     metrics = {name: _latency(valid, name) for name in LATENCIES if all(name in run["metrics"] for run in valid)}
     return {
-        "values": {name: valued(text) for name, text in point.values},
-        "folder": point.folder,
+        "values": dict(values),
+        "folder": folder,
         "slo": runs[0]["slo"] if runs else None,
         "requests": sum(run["requests"] for run in valid),
         "valid": len(valid),
@@ -94,6 +101,11 @@ def _passed(found: Sequence[Mapping[str, Any]], over: Mapping[str, Any] | None) 
     if over is None:
         return not any(bound["passed"] is False for bound in found)
     return bool(over["mean"] <= found[0]["limit_s"])
+
+
+def crossings(goals: Sequence[float], points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Where attainment crosses each goal, along the rate and along the SLO scale."""
+    return [found for axis in (RATE, SCALE) for found in _crossings(goals, points, axis)]
 
 
 def _crossings(goals: Sequence[float], points: Sequence[Mapping[str, Any]], along: str) -> Iterator[dict[str, Any]]:
@@ -150,7 +162,7 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
             yield f"{run['folder']} is not valid and does not count: {' '.join(run['reasons'])}"
         if run["failed_for"]:
             yield f"{run['folder']}: {run['failed_for']}"
-    yield from _cautions(runs)
+    yield from cautions(runs)
     yield from _judged(info)
     if not any(point["bounds"] for point in info["points"]):
         yield "There is no SLO, so attainment counts every request that ended well; give --slo ttft=0.25,tpot=0.1."
@@ -189,7 +201,7 @@ def _skewed(spread: Mapping[str, Any] | None) -> bool:
     return bool(spread["mean"] > SKEWED and spread["most"] - spread["least"] > 0.01)
 
 
-def _cautions(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def cautions(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What single runs warn of, each kind once with the first of its sentences."""
     told: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.capacity import curve
 from reports import _data, _numbers
 from reports._clean import in_figure
 from reports.figures import _style as style
@@ -57,7 +58,14 @@ def _draw(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
     x = line.x[[point.attainment is not None for point in line.points]]
     _band(drawn, line, points, x)
     joint = f"{line.prefix}all bounds" if bounds else line.prefix.removesuffix(": ")
-    _curve(drawn, x, [_mean(p) for p in points], joint, style.line(line.color, width=3), line.ring(points))
+    look = style.line(line.color, width=3)
+    if _searched(line):
+        _curve(drawn, x, [_mean(p) for p in points], f"{joint}, as found", look, line.ring(points), mode="markers")
+        drawn.add_scatter(
+            x=x, y=np.array(_falling(points)) * 100, name=joint, mode="lines", line=look, hoverinfo="skip"
+        )
+    else:
+        _curve(drawn, x, [_mean(p) for p in points], joint, look, line.ring(points))
     for kept in _single(points) if bounds else ():
         dash, symbol, color = _BOUNDS.get(kept.metric, _OTHER)
         values = [_of(point, kept) for point in points]
@@ -67,11 +75,22 @@ def _draw(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
         _curve(drawn, x, values, f"{line.prefix}{name}", style.line(own, dash, 1.5), shape)
 
 
+def _searched(line: Line) -> bool:
+    """Whether the points are those of a search: of few seeds each, so that the curve is drawn through all of them."""
+    return any(told.how == "searched" for told in line.system.capacities)
+
+
+def _falling(points: Sequence[Point]) -> list[float]:
+    """Attainment of the points made to fall."""
+    return curve.falling([_mean(point) for point in points], [max(point.requests, 1) for point in points])
+
+
 def _curve(
-    drawn: go.Figure, x: np.ndarray, y: Sequence[float], name: str, line: dict[str, object], symbols: list[str]
-) -> None:
+    drawn: go.Figure, x: np.ndarray, y: Sequence[float], name: str, line: dict[str, object], symbols: list[str],
+    mode: str = "lines+markers",
+) -> None:  # fmt: skip
     drawn.add_scatter(
-        x=x, y=np.array(y) * 100, name=name, mode="lines+markers", line=line,
+        x=x, y=np.array(y) * 100, name=name, mode=mode, line=line,
         marker={"symbol": symbols, "size": 8, "color": line["color"]},
         hovertemplate="%{x:.4r}: %{y:.1f}%",
     )  # fmt: skip
@@ -172,7 +191,8 @@ def _beyond(told: Sequence[tuple[System, Capacity]]) -> Iterator[str]:
 
 def _notes(study: Study, lines: Sequence[Line]) -> list[str]:
     points = [point for line in lines for point in line.points if point.attainment is not None]
-    return [_band_note(points), _systems.hollow(points), _many(lines), _systems.left_out(study, lines)]
+    search = "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else ""
+    return [_band_note(points), search, _systems.hollow(points), _many(lines), _systems.left_out(study, lines)]
 
 
 def _band_note(points: Sequence[Point]) -> str:

@@ -51,10 +51,13 @@ def sheet(info: Mapping[str, Any], path: str | Path) -> Sheet:
     return found
 
 
-def together(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run]) -> Sheet:
-    """What stands on one page of several sweeps and searches, each with where it is stored, and several runs."""
+def together(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Sheet:
+    """What stands on one page of several sweeps and searches, each with where it is stored, and several runs.
+
+    Links to the runs are relative to `home`, the folder in which the page will stand.
+    """
     module = importlib.import_module(f"{__name__}._together")
-    found: Sheet = module.sheet(answers, runs)
+    found: Sheet = module.sheet(answers, runs, home)
     return found
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -31,8 +32,11 @@ MOST = 200
 """Rows of the table of runs; all are in sweep.json."""
 
 
-def sheet(info: Info, path: Path) -> Sheet:
-    """What stands on the page of a sweep whose sweep.json is `info`; its runs are looked for below `path`."""
+def sheet(info: Info, path: Path, scored: Sequence[str] = ()) -> Sheet:
+    """What stands on the page of a sweep whose sweep.json is `info`; its runs are looked for below `path`.
+
+    `scored` is what `bench slo` is given for the same runs: the folder itself, where nothing else is said.
+    """
     home = path if path.is_dir() else path.parent
     study = of_sweep(info, home)
     mark, good = _sweep_verdict.mark(info)
@@ -45,7 +49,7 @@ def sheet(info: Info, path: Path) -> Sheet:
         state=_sweep_verdict.state(info),
         heads=heads(info, study),
         warnings=tuple((clean(warning, None), "") for warning in _warned(info)),
-        sections=tuple(_sections(info, study, home)),
+        sections=tuple(_sections(info, study, home, scored or [home.name])),
         commands=_sweep_verdict.commands(info, home.name),
         facts=_used(info, study),
     )
@@ -92,9 +96,9 @@ def _floor(info: Info, study: Study) -> str:
     return f"{', '.join(told)} (99% of all times are nearer to the truth)" if told else "not measured"
 
 
-def _sections(info: Info, study: Study, home: Path) -> Iterator[Section]:
-    yield from of_figures(study, home.name)
-    tables = tuple(Table(_caption(t), tuple(t.heads), tuple(map(tuple, t.rows)), t.left) for t in words.tables(info))
+def _sections(info: Info, study: Study, home: Path, scored: Sequence[str]) -> Iterator[Section]:
+    yield from of_figures(study, *scored)
+    tables = tuple(table(rows) for rows in words.tables(info))
     yield Section("points", "Points", tuple(words.crossings(info)), tables)
     yield Section("runs", "Runs", (), (runs(info, home),))
 
@@ -111,28 +115,33 @@ def of_figures(study: Study, *paths: str) -> Iterator[Section]:
         yield Section(key, title, parts=tuple(parts))
 
 
+def table(rows: words.Rows) -> Table:
+    """A table of the answer in text, for the page."""
+    return Table(_caption(rows), tuple(rows.heads), tuple(map(tuple, rows.rows)), rows.left)
+
+
 def _caption(table: words.Rows) -> str:
     kinds = {"attainment": "attainment and goodput over seeds", "TTFT p50 (ms)": "latencies, mean over seeds"}
     return next((text for head, text in kinds.items() if head in table.heads), "where the goals are crossed")
 
 
-def runs(info: Info, home: Path) -> Table:
-    """Every run with a link to its folder, where it is still there."""
+def runs(info: Info, home: Path, page: Path | None = None) -> Table:
+    """Every run with a link to its folder below `home`, where it is still there; `page` is where the page stands."""
     axes = [axis["name"] for axis in info["axes"] if not axis.get("rescored")]
     once = {point["folder"]: point for point in info["points"]}.values()
-    rows = [(*words.values(axes, point), *_run(run, home)) for point in once for run in point["runs"]]
+    rows = [(*words.values(axes, point), *_run(run, home, page or home)) for point in once for run in point["runs"]]
     more = f" (the first {MOST:,} of {len(rows):,}; all are in sweep.json)" if len(rows) > MOST else ""
     heads = (*map(words.axis, axes), "run", "state", "requests", "attainment", "goodput (req/s)",
              "TTFT p99 (ms)", "TPOT p99 (ms)")  # fmt: skip
     return Table(f"runs, scored under their own SLO{more}", heads, tuple(rows[:MOST]), len(axes) + 2)
 
 
-def _run(run: Info, home: Path) -> tuple[str | Cell, ...]:
+def _run(run: Info, home: Path, page: Path) -> tuple[str | Cell, ...]:
     state = "not valid" if not run["valid"] else "queue grew" if run["overloaded"] else "valid"
     p99 = [part(part(run, "metrics"), name).get("p99") for name in ("ttft", "tpot")]
     timed = [_numbers.in_unit(value, "ms") if run["valid"] and not run["overloaded"] else "-" for value in p99]
     return (
-        Cell(f"seed {clean(run['seed'])}", link=link(home, run["folder"])),
+        Cell(f"seed {clean(run['seed'])}", link=link(home, run["folder"], page)),
         Cell(state, good=None if run["valid"] and not run["overloaded"] else False),
         f"{run['requests']:,}",
         _numbers.share(run["attainment"]),
@@ -141,13 +150,13 @@ def _run(run: Info, home: Path) -> tuple[str | Cell, ...]:
     )
 
 
-def link(home: Path, folder: str) -> str | None:
-    """The relative address of a run: its page where it has one, else its folder; None where it is gone."""
+def link(home: Path, folder: str, page: Path) -> str | None:
+    """The address of a run relative to the page: its own page where it has one, else its folder; None of one gone."""
     place = home / folder
-    if Path(folder).is_absolute() or not place.is_dir():
+    if not place.is_dir():
         return None
-    page = "report.html" if (place / "report.html").is_file() else ""
-    return f"./{quote(folder.rstrip('/'), safe='/=,+')}/{page}"
+    own = "report.html" if (place / "report.html").is_file() else ""
+    return f"./{quote(os.path.relpath(place, page), safe='/=,+')}/{own}"
 
 
 def _used(info: Info, study: Study) -> Facts:
