@@ -12,8 +12,12 @@ from harness.capacity.conditions import JOINT
 from harness.capacity.runs import TRIALS, folder_name
 from harness.capacity.store import TABLE
 from harness.capacity.trials import Ledger
-from harness.errors import UsageError
+from harness.errors import BenchError, UsageError
+from harness.folder import load
 from harness.slo import bound_text
+from harness.sweep.answer import over_seeds
+from harness.sweep.layout import Rescoring
+from harness.sweep.runs import facts
 from harness.sweep.spread import spread
 from reports._clean import clean
 from reports._facts import first, part
@@ -74,6 +78,8 @@ def folders(path: str | Path) -> dict[str, Path]:
 
 
 def _point(made: Sequence[Tried], bounds: Sequence[Bound], kept: Mapping[str, Path]) -> Point:
+    found = tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None)
+    told = _measured(found)
     return Point(
         rate_rps=made[0].key.rate_rps,
         seeds=len(made),
@@ -82,8 +88,21 @@ def _point(made: Sequence[Tried], bounds: Sequence[Bound], kept: Mapping[str, Pa
         invalid=0,
         attainment=_spread(made, JOINT),
         bounds=tuple(_kept(made, bound) for bound in bounds),
-        folders=tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None),
+        **{name: Spread.of(told.get(name)) for name in ("goodput_rps", "throughput_rps", "output_tps")},
+        metrics={
+            name: {part: told_of for part, one in parts.items() if (told_of := Spread.of(one)) is not None}
+            for name, parts in (told.get("metrics") or {}).items()
+        },
+        folders=found,
     )
+
+
+def _measured(kept: Sequence[Path]) -> Mapping[str, Any]:
+    """What a sweep tells of these runs beside attainment; nothing where one of them cannot be read."""
+    try:
+        return over_seeds({}, "", [facts(load(folder), Rescoring()) for folder in kept]) if kept else {}
+    except (BenchError, KeyError, TypeError, AttributeError):
+        return {}
 
 
 def _kept(made: Sequence[Tried], bound: Bound) -> Kept:

@@ -114,7 +114,7 @@ def curve_rows(info: Mapping[str, Any]) -> Sequence[Sequence[str]]:
             *(_numbers.share(p[name]) for name in ("attainment", "least", "most")),
             f"in {p['overloaded']}" if p["overloaded"] else "",
         )
-        for p in info["curve"]
+        for p in info.get("curve") or []
     ]
 
 
