@@ -84,7 +84,10 @@ def no_other(form: str, known: Sequence[str]) -> str:
 def write(info: Mapping[str, Any], files: Files) -> None:
     """Print the answer, and write it in every form that was asked for."""
     if not any(path == "-" for _, path in files.forms):
-        _terminal.say(_render(files.printed, info).rstrip("\n"))
+        if files.printed == "text":
+            _terminal.tell("text", dict(info))
+        else:
+            _terminal.say(_render(files.printed, info).rstrip("\n"))
     for form, path in files.forms:
         rendered = _page(info, path) if form == "html" else _render(form, info)
         if path == "-":

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from harness import answers
+from harness.capacity.runs import folder_name
+from harness.capacity.trials import Ledger
 from harness.cli import main
 from reports import pages
 from reports.figures import knees, search_path
@@ -145,6 +147,22 @@ def test_the_mark_is_what_became_of_the_question(
     assert (mark, good) == (sheet.mark, sheet.good)
     assert "20 seeds were not enough." in sheet.warnings[0][0]
     assert mark in pages.page(told, folder)
+
+
+def test_runs_that_a_search_kept_bring_latencies_and_links(changed: Any) -> None:
+    """Hours on a real server would leave a page without a single latency."""
+    info, folder = changed(clock="wall")
+    tried = next(t for t in Ledger(folder / "trials.parquet") if t.key.goal is None and t.key.rate_rps > 1)
+    run = folder / "trials" / folder_name(tried.key)
+    options = [*SEARCH[1:7], "--requests", "300", "--rate", str(tried.key.rate_rps), "--seed", str(tried.key.seed)]
+    assert main(["run", *options, "--quiet", "--no-html", "--out", str(run)]) == 0
+    [point] = [p for p in of_capacity(info, folder).systems[0].points if p.rate_rps == tried.key.rate_rps]
+    html = pages.page(info, folder)
+
+    assert (run,) == point.folders
+    assert {"ttft", "tpot"} <= set(point.metrics)
+    assert f'href="trials/{run.name}/"' in html
+    assert "TTFT and TPOT against rate" in html
 
 
 def test_foreign_text_stays_text(changed: Any, info: Any) -> None:
