@@ -16,10 +16,11 @@ from reports._sheet import Cell, Table
 
 Info = Mapping[str, Any]
 HEADS = ("series", "metric", "state", "the latest nights", "last night", "last value", "over 7 days", "over 30 days")
-CAPTION = (
-    "Each series by the first of its judged metrics that is worse, else by the first. Over 7 (30) days: the last value "
-    "beside the median of the values 7 to 13 (30 to 36) days before it, ~ where the rule would not call it a step, "
-    "- where there is none to compare with"
+CAPTION = "All series, each by one metric"
+EXPLAINED = (
+    "A series stands in the table by the first of its judged metrics that is worse, else by the first of all. Over 7 "
+    "(30) days: the last value beside the median of the values 7 to 13 (30 to 36) days before it; ~ where the rule "
+    "would not call that a step, - where there is none to compare with."
 )
 _WORST = ("regressed", "none", "suspect", "changed", "improved", "few", "steady")
 _WEEK = 7
@@ -38,7 +39,7 @@ class Points:
 def table(info: Info, links: Mapping[str, str]) -> Table:
     """A row for each series; `links` has where the report of a night stands, by its path."""
     rows = tuple(_row(place, series, links) for place, series in enumerate(info["series"], start=1))
-    return Table(CAPTION, HEADS, rows, left=4)
+    return Table(CAPTION, HEADS, rows, left=1)
 
 
 def anchor(place: int) -> str:
@@ -57,7 +58,7 @@ def _row(place: int, series: Info, links: Mapping[str, str]) -> tuple[str | Cell
     name = Cell(clean(series["name"], 80), link=f"#{anchor(place)}")
     if metric is None:
         return (name, "-", Cell("no valid night", good=False), "", _night(series, links), "-", "-", "-")
-    state = said.state_of(metric)
+    state = "too few nights" if metric["state"] == "few" else said.state_of(metric).partition(":")[0]
     good = {"regressed": False, "none": False, "improved": True}.get(metric["state"])
     last = "overloaded" if said.last_of(metric)["overloaded"] else said.value_of(metric, metric["last"])
     over = [_over(metric, series, days) for days in (_WEEK, 30)]

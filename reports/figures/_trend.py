@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ MOST = 1000
 """Nights of a series that are drawn: the latest."""
 
 _MOST_LABELS = 26
+_FEW_DAYS, _DAY_MS = 14, 86_400_000
 _PANEL_PX, _REST_PX = 150, 130
 _NAN = math.nan
 _SIDES = {
@@ -55,7 +57,7 @@ class Panel:
         keys = ("value", "low", "high", "reference")
         found = [v for key in keys for v in self.scaled(key) if math.isfinite(v)] or [0.0]
         low, high = min(found), max(found)
-        room = 0.18 * (high - low) or 0.1 * abs(high) or 1.0
+        room = 0.24 * (high - low) or 0.1 * abs(high) or 1.0
         floor = -0.12 * (high + room) if low >= 0 else -math.inf  # nothing that is followed can be negative
         return max(low - room, floor), high + room
 
@@ -77,7 +79,7 @@ def figure(info: Info, *, judged: bool) -> go.Figure | None:
         return None
     drawn = style.panels([1.0] * len(found), _REST_PX + _PANEL_PX * len(found))
     named: set[str] = set()
-    several = len(info["series"]) > 1
+    several, ticks = len(info["series"]) > 1, _ticks(found)
     for row, panel in enumerate(found, start=1):
         for name, trace in _traces(panel):
             drawn.add_scatter(row=row, col=1, name=name, legendgroup=name, showlegend=name not in named, **trace)
@@ -87,8 +89,21 @@ def figure(info: Info, *, judged: bool) -> go.Figure | None:
         title = f"{head}{panel.metric['name']}<br>({panel.unit})"
         drawn.update_yaxes(style.axis(title, range=list(panel.edges)), row=row, col=1)
         last = row == len(found)
-        drawn.update_xaxes(style.axis("night (date, UTC)" if last else "", type="date"), row=row, col=1)
+        drawn.update_xaxes(style.axis("night (date, UTC)" if last else "", type="date", **ticks), row=row, col=1)
     return style.done(drawn, _finding(found), _notes(found))
+
+
+def _ticks(found: Sequence[Panel]) -> dict[str, object]:
+    """Ticks at whole days where so few are drawn that plotly would put some between them."""
+    days = [dt.date.fromisoformat(at[:10]) for panel in found for at in (panel.at[0], panel.at[-1])]
+    span = (max(days) - min(days)).days
+    if span > _FEW_DAYS:
+        return {}
+    return {
+        "tick0": min(days).isoformat(),
+        "dtick": _DAY_MS * (1 if span <= _FEW_DAYS / 2 else 2),
+        "tickformat": "%b %-d\n%Y",
+    }
 
 
 def marked(series: Info) -> list[tuple[str, str, list[Info]]]:

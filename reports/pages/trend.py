@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.compare.nights import METRICS
 from reports import _trend_said as said
 from reports import figures
 from reports._clean import clean
 from reports._numbers import count, option
 from reports._page import part
 from reports._sheet import Cell, Section, Sheet, Table
-from reports._trend_index import anchor, table
+from reports._trend_index import EXPLAINED, anchor, table
 from reports._trend_links import links
 from reports.figures import _trend
 
@@ -56,7 +57,7 @@ def sheet(info: Info, path: Path) -> Sheet:
         heads=_heads(info),
         warnings=tuple(_warnings(info)),
         sections=(
-            Section("index", "All series", tables=(table(info, found),)),
+            Section("index", "All series", texts=(EXPLAINED,), tables=(table(info, found),)),
             *(_section(place, one, info, found) for place, one in enumerate(series, start=1)),
         ),
         commands=(f"bench compare --trend {clean(info['folder'], None)}",),
@@ -76,9 +77,13 @@ def _heads(info: Info) -> tuple[tuple[str, str], ...]:
     least, sds = f"{option(100 * rule['least'])}%", option(rule["sds"])
     reference = f"held to the median of the {rule['reference']} nights before it"
     worse = f"worse by more than {least} and {sds} robust standard deviations on {rule['nights']} nights in a row"
+    told = {f"a value is {reference}; {worse} is a step" for one in info["series"] if not one["exact"]}
+    told |= {
+        "of a virtual clock any difference from the night before is a step" for one in info["series"] if one["exact"]
+    }
     return (
-        ("rule", f"a value is {reference}; {worse} is a step; of a virtual clock any difference is one"),
-        ("judged", "capacity, mean TTFT, mean TPOT, failures; all else is shown and decides nothing"),
+        ("rule", "; ".join(sorted(told))),
+        ("judged", f"{', '.join(m.name for m in METRICS if m.judged)}; all else is shown and decides nothing"),
         ("valid", f"{sum(one['valid'] for one in info['series']):,} of {_nights(info)}"),
     )
 
@@ -102,10 +107,15 @@ def _section(place: int, series: Info, info: Info, found: Mapping[str, str]) -> 
     return Section(
         key=anchor(place),
         title=clean(series["name"], 80),
-        texts=(said.title(series), *(clean(text, 400) for text in said.steps_of(series)[-said.MOST :])),
+        texts=(said.title(series), *(_sentence(text) for text in said.steps_of(series)[-said.MOST :])),
         tables=tables,
         parts=tuple(_parts(place, series, info)),
     )
+
+
+def _sentence(text: str) -> str:
+    told = clean(text, 400)
+    return f"{told[0].upper()}{told[1:]}."
 
 
 def _parts(place: int, series: Info, info: Info) -> Iterator[Part]:
