@@ -45,6 +45,11 @@ class Comparison:
     searches: Mapping[str, Row]
 
     @property
+    def same_requests(self) -> bool:
+        """Whether both sides of every pair sent the same requests."""
+        return _runs.same_requests(self.info)
+
+    @property
     def floors(self) -> Facts:
         """The client floor of the first readable run of each side, where it was measured."""
         return _runs.floors(self.info, self.folder)
@@ -69,6 +74,10 @@ _OF = "attainment of "
 _NOTHING = "The figure needs the runs that were compared; put their folders where the comparison found them."
 _SEARCHED = "Searches keep no requests of their trials; compare two sweeps to see what the requests of both sides did."
 
+_PRINTED = (
+    "The commands printed numbers and left no requests; let them leave a run at {out} to see what its requests did."
+)
+
 
 def of(info: Mapping[str, Any], path: str | Path) -> Comparison:
     """The comparison `info` that stands at `path` (its folder or file), with what can be read of its runs."""
@@ -77,7 +86,7 @@ def of(info: Mapping[str, Any], path: str | Path) -> Comparison:
     point, why = _point(info)
     contrasts: tuple[Contrast, ...] = ()
     searches = _runs.searches(info, folder)
-    missing = _SEARCHED if searches else _NOTHING
+    missing = _SEARCHED if searches else _PRINTED if _runs.only_numbers(info, folder) else _NOTHING
     try:
         contrasts = tuple(_contrasts(info, folder, point))
     except UsageError as error:
@@ -90,7 +99,7 @@ def _contrasts(info: Mapping[str, Any], folder: Path, point: Mapping[str, str]) 
         return
     for pair in info["pairs"]:
         if pair["valid"] and (pair.get("point") or {}) == point:
-            sides = [_runs.source(pair, side, folder) for side in ("base", "head")]
+            sides = [_runs.source(info, pair, side, folder) for side in ("base", "head")]
             if sides[0] is not None and sides[1] is not None:
                 yield _contrast.of(pair, sides[0], sides[1], info)
 

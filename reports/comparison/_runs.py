@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import answers, results
+from harness.compare import numbers
 from harness.errors import UsageError
 from harness.folder import read_info
 from harness.rescore import reading
@@ -21,22 +22,28 @@ if TYPE_CHECKING:
 SEARCH = "capacity.json"
 
 
-def folder_of(pair: Mapping[str, Any], side: str, beside: Path) -> Path | None:
+def same_requests(info: Mapping[str, Any]) -> bool:
+    """Whether both sides of every pair sent the same requests; else --allow-different let others pass."""
+    return all(each["field"] != "schedule" for each in (*info["refused"], *info["allowed_differences"]))
+
+
+def folder_of(info: Mapping[str, Any], pair: Mapping[str, Any], side: str, beside: Path) -> Path | None:
     """The run or search of a side of a pair, if it is still there: a folder or a file; None else.
 
     A run folder of another schedule than was compared is another run.
     """
+    schedule = pair.get("schedule_hash") if side == "base" or same_requests(info) else None
     for path in _places(Path(str(pair.get(f"{side}_run") or "")), beside):
         if path.is_file() or (path / SEARCH).is_file():
             return path
-        if (path / "run.json").exists() and _is_it(path, pair.get("schedule_hash")):
+        if (path / "run.json").exists() and _is_it(path, schedule):
             return path
     return None
 
 
-def source(pair: Mapping[str, Any], side: str, beside: Path) -> Source | None:
+def source(info: Mapping[str, Any], pair: Mapping[str, Any], side: str, beside: Path) -> Source | None:
     """The requests of a side of a pair, all that were sent; None where they cannot be found, or not be told apart."""
-    path = folder_of(pair, side, beside)
+    path = folder_of(info, pair, side, beside)
     if path is None or (path / SEARCH).is_file():
         return None
     found = [run for run in _read(path, float(pair.get("cut_s") or 0.0)) if run.table.num_rows]
@@ -63,12 +70,18 @@ def _search(place: Path) -> Mapping[str, Any] | None:
     return told if told is not None and told["kind"] == "capacity" else None
 
 
+def only_numbers(info: Mapping[str, Any], beside: Path) -> bool:
+    """Whether the first pair left numbers that a command printed, and nothing else."""
+    run = next((str(pair.get("base_run") or "") for pair in info["pairs"]), "")
+    return any((place / numbers.FILE).is_file() for place in _places(Path(run), beside))
+
+
 def floors(info: Mapping[str, Any], beside: Path) -> Facts:
     """The client's own error on each side, from the first of its runs that is there and that measured it."""
     return tuple(
         (f"Client floor, {side}", text)
         for side in ("base", "head")
-        for text in [next(filter(None, (_floor(pair, side, beside) for pair in info["pairs"][:LOOKED])), "")]
+        for text in [next(filter(None, (_floor(info, pair, side, beside) for pair in info["pairs"][:LOOKED])), "")]
         if text
     )
 
@@ -77,8 +90,8 @@ LOOKED = 3
 """Pairs that are looked through for a client floor."""
 
 
-def _floor(pair: Mapping[str, Any], side: str, beside: Path) -> str:
-    path = folder_of(pair, side, beside)
+def _floor(info: Mapping[str, Any], pair: Mapping[str, Any], side: str, beside: Path) -> str:
+    path = folder_of(info, pair, side, beside)
     if path is None or not (path / "run.json").is_file():
         return ""
     found = _remote.floors(read_info(path))

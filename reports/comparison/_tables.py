@@ -82,7 +82,7 @@ def differences(info: Info) -> tuple[Table, ...]:
 
 def changed(found: Comparison) -> tuple[Table, ...]:
     """How many requests met the SLO on both sides, on one, on none; a row for each pair."""
-    if not found.contrasts or not found.contrasts[0].sides[0].bounds:
+    if not (found.contrasts and found.contrasts[0].sides[0].bounds and found.same_requests):
         return ()
     rows = tuple(
         (f"pair {each.pair}", f"{each.requests:,}",
@@ -98,10 +98,18 @@ def changed(found: Comparison) -> tuple[Table, ...]:
 def pairs(found: Comparison) -> tuple[Table, ...]:
     """Every pair, or attempt at one, with links to its runs where they are still there."""
     info = found.info
-    rows = tuple(_pair(pair, found.folder) for pair in info["pairs"][:MOST])
+    rows = tuple(_pair(info, pair, found.folder) for pair in info["pairs"][:MOST])
     heads = ("pair", "at", "seed", "order", "base run", "head run", "state", "schedule", "measured from (s)",
              "cached prompt tokens, base", "cached prompt tokens, head")  # fmt: skip
-    return (Table(f"pairs of runs{_of(rows, info['pairs'])}", heads, rows, left=8),) if rows else ()
+    kept = [place for place in range(len(heads)) if any(row[place] != "-" for row in rows)]
+    printed = tuple(tuple(row[place] for place in kept) for row in rows)
+    names = sum(place < NAMES for place in kept)
+    title = f"pairs of runs{_of(rows, info['pairs'])}"
+    return (Table(title, tuple(heads[place] for place in kept), printed, names),) if rows else ()
+
+
+NAMES = 8
+"""Columns of the pairs that are names; the others are numbers."""
 
 
 def _cell(name: str, text: str, row: Info) -> str | Cell:
@@ -122,7 +130,7 @@ def _limits(row: Info) -> tuple[str, ...]:
     return (*limits, needed, *chances)
 
 
-def _pair(pair: Info, folder: Path) -> tuple[str | Cell, ...]:
+def _pair(info: Info, pair: Info, folder: Path) -> tuple[str | Cell, ...]:
     why = "; ".join(pair.get("reasons") or [pair.get("why") or "not valid"])
     cached = pair.get("cached") or {}
     cut_s = pair.get("cut_s")
@@ -132,7 +140,10 @@ def _pair(pair: Info, folder: Path) -> tuple[str | Cell, ...]:
         clean(said.where({"point": pair.get("point") or {}}), 120) or "-",
         "-" if pair.get("seed") is None else clean(pair["seed"], 40),
         clean(pair.get("order") or "-", 20),
-        *(Cell(clean(pair.get(f"{side}_run") or "-", 120), link=link(pair, side, folder)) for side in ("base", "head")),
+        *(
+            Cell(clean(pair.get(f"{side}_run") or "-", 120), link=link(info, pair, side, folder))
+            for side in ("base", "head")
+        ),
         Cell(
             f"valid{again}" if pair["valid"] else clean(f"not valid: {why}", 400), good=None if pair["valid"] else False
         ),
@@ -142,9 +153,9 @@ def _pair(pair: Info, folder: Path) -> tuple[str | Cell, ...]:
     )
 
 
-def link(pair: Info, side: str, folder: Path) -> str | None:
+def link(info: Info, pair: Info, side: str, folder: Path) -> str | None:
     """The relative address of a run: its page where it has one, else its folder; None where it is gone."""
-    found = _runs.folder_of(pair, side, folder)
+    found = _runs.folder_of(info, pair, side, folder)
     if found is None or not found.is_dir():
         return None
     page = "report.html" if (found / "report.html").is_file() else ""

@@ -32,6 +32,8 @@ def figure(comparison: Comparison) -> go.Figure | str:
     contrasts = comparison.contrasts
     if not contrasts:
         return comparison.missing
+    if not comparison.same_requests:
+        return "The two sides sent different requests, so none can be followed from one side to the other."
     if not contrasts[0].sides[0].bounds:
         return "The runs have no bound on single requests, so none changed sides; give --slo ttft=0.25,tpot=0.1."
     used = contrasts[0].used

@@ -29,6 +29,7 @@ _MARKS = {
 _TRUST = {
     "exact": "Simulators repeat themselves to the last bit, so any difference is real and no test is needed.",
     "paired": "Each pair sent the same requests to both sides; the paired t decides, with Holm's correction.",
+    "unknown": "The paired t over the pairs decides, with Holm's correction.",
     "searched": "The capacities that both sides have for the same seed are a pair; the paired t decides.",
 }
 _DEFINITIONS = (
@@ -58,7 +59,7 @@ def sheet(info: Info, path: Path) -> Sheet:
         mark=mark,
         good=good,
         answer=_answer(info),
-        state=_TRUST["searched" if found.searches else info["mode"]] if info["gates"] else "",
+        state=_trust(found),
         heads=tuple(_heads(found)),
         warnings=tuple((_sentence(each["message"]), _sentence(each.get("remedy"))) for each in info["warnings"]),
         sections=tuple(s for s in _sections(found) if s.texts or s.tables or s.parts),
@@ -66,6 +67,17 @@ def sheet(info: Info, path: Path) -> Sheet:
         facts=_facts(info),
         definitions=(*_DEFINITIONS, *_of_metrics()),
     )
+
+
+def _trust(found: Comparison) -> str:
+    """How far the verdict can be trusted; empty where there is none."""
+    info = found.info
+    if not info["gates"] or info["mode"] == "exact":
+        return _TRUST["exact"] if info["gates"] else ""
+    if found.searches:
+        return _TRUST["searched"]
+    known = found.same_requests and all(pair.get("schedule_hash") for pair in info["pairs"] if pair["valid"])
+    return _TRUST["paired" if known else "unknown"]
 
 
 def _of_metrics() -> Facts:
