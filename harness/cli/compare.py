@@ -49,8 +49,8 @@ Examples
       makes the runs itself, interleaved: A B, B A, ...
   bench compare --run 'CMD A' --run 'CMD B' --pairs 5
       any two commands that leave a run, or print JSON with numbers
-  bench compare --trend results
-      a series of nights: has there been a step?
+  bench compare --trend results --html trend.html
+      a series of nights: has there been a step? with a page of all of them
 
 \b
 Gates
