@@ -76,6 +76,8 @@ def checked(options: Mapping[str, Any]) -> Files:
 
 def no_other(form: str, known: Sequence[str]) -> str:
     """The form itself. Raises UsageError for one that is not known."""
+    if form == "html":
+        raise UsageError("--format says what is printed; --html FILE writes the page.")
     if form not in known:
         raise no_such("form", form, known)
     return form

@@ -219,6 +219,8 @@ def test_the_command_writes_the_page_beside_its_other_forms(
     assert code == 1
     assert "bench compare --trend: regressed" in capsys.readouterr().out
     assert pages.page(json.loads(kept.read_text()), page) == page.read_text(encoding="utf-8")
+    assert main(["compare", "--trend", str(root), "--format", "html"]) == 2
+    assert "--html FILE writes the page" in capsys.readouterr().err
 
 
 def test_series_draw_in_a_browser_whatever_they_are_called(nights: Nights, opened: Callable[..., Any]) -> None:
