@@ -36,7 +36,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One bound of the SLO at a point and the share of requests that keep it; None of a bound on a percentile."""
+    """One bound of the SLO at a point and the share of requests that keep it.
+
+    Of a bound on a percentile there is no share; `passed` says whether it was kept.
+    """
 
     text: str
     metric: str
@@ -44,6 +47,7 @@ class Kept:
     tag: str | None
     percentile: float | None
     attainment: Spread | None
+    passed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,12 @@ class Point:
     output_tps: Spread | None = None
     metrics: Mapping[str, Mapping[str, Spread]] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
+
+    def keeps(self, goal: float) -> bool:
+        """Whether so many requests kept the SLO, no bound on a percentile broke, and no queue grew."""
+        if self.overloaded or any(kept.passed is False for kept in self.bounds):
+            return False
+        return self.attainment is not None and self.attainment.mean >= goal
 
 
 @dataclass(frozen=True, slots=True)

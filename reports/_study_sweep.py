@@ -91,7 +91,7 @@ def _point(info: Info, point: Info, home: Path) -> Point | None:
 
 
 def _kept(bound: Info) -> Kept:
-    told = {name: bound[name] for name in ("metric", "limit_s", "tag", "percentile")}
+    told = {name: bound[name] for name in ("metric", "limit_s", "tag", "percentile", "passed")}
     return Kept(text=bound["text"], attainment=Spread.of(bound["attainment"]), **told)
 
 

@@ -103,9 +103,11 @@ def state(info: Info) -> str:
     runs, points, seeds = info["runs"], info["points"], len(info["seeds"])
     invalid = sum(point["invalid"] for point in {p["folder"]: p for p in points}.values())
     grown = sum(bool(point["overloaded"]) for point in points)
-    texts = [f"{runs['done']:,} of {_numbers.count(runs['planned'], 'run')} done",
-             "all of them valid" if not invalid else f"{invalid:,} not valid, which do not count",
-             f"{_numbers.count(seeds, 'seed')} at each of {_numbers.count(len(points), 'point')}"]  # fmt: skip
+    texts = [
+        f"{runs['done']:,} of {_numbers.count(runs['planned'], 'run')} done",
+        "all of them valid" if not invalid else f"{invalid:,} not valid, which do not count",
+        _numbers.count(seeds, "seed") + (" at each point" if len(points) > 1 else ""),
+    ]
     if grown:
         texts.append(f"a queue grew all through a run at {_numbers.count(grown, 'point')}")
     return "; ".join(texts) + "."

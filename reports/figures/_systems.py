@@ -90,7 +90,7 @@ def groups(study: Study) -> list[Group]:
     curves = lines(study, made=True)[:PANELS]
     if not curves:
         single = lines(study, made=True, least=1)
-        points = {line.prefix.removesuffix(": ") or in_figure(line.system.name): line.points[0] for line in single}
+        points = {line.prefix.removesuffix(": ") or _rate(study, line): line.points[0] for line in single}
         return [Group("", "", points)] if points else []
     return [
         Group(
@@ -100,6 +100,10 @@ def groups(study: Study) -> list[Group]:
         )
         for line in curves
     ]
+
+
+def _rate(study: Study, line: Line) -> str:
+    return f"{_numbers.plain(float(line.x[0]), 4)} {study.rate_unit}"
 
 
 def group_axis(study: Study, found: Sequence[Group]) -> dict[str, object]:
@@ -112,8 +116,8 @@ def group_axis(study: Study, found: Sequence[Group]) -> dict[str, object]:
 
 def left_out(study: Study, drawn: Sequence[Line]) -> str:
     """The sentence on systems that are not drawn."""
-    missing = len(study.systems) - len(drawn)
-    if not missing:
+    missing = sum(not system.again for system in study.systems) - sum(not line.system.again for line in drawn)
+    if missing <= 0:
         return ""
     have = "has one rate only" if len(drawn) < MOST else "would not be told apart"
     return f"{_numbers.count(missing, 'system')} more {have}; the tables have all."

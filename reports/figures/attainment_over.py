@@ -156,9 +156,13 @@ def _finding(info: Mapping[str, Any], name: str, lines: Sequence[_Line]) -> str:
         best = max(zip(line.points, line.values, strict=True), key=lambda pair: pair[0]["attainment"]["mean"])
         worst = min(zip(line.points, line.values, strict=True), key=lambda pair: pair[0]["attainment"]["mean"])
         shares = [_numbers.share(point["attainment"]["mean"]) for point, _ in (worst, best)]
-        told.append(f"{f'{line.name}: ' if line.name else ''}{shares[0]} at {clean(worst[1])} to {shares[1]} at "
-                    f"{clean(best[1])}")  # fmt: skip
+        ends = f"{shares[0]} at {_value(worst[1])} to {shares[1]} at {_value(best[1])}"
+        told.append(f"{ends}{f' ({line.name})' if line.name else ''}")
     return f"Attainment over {clean(name, 40)} goes from {'; '.join(told)}."
+
+
+def _value(value: float | str) -> str:
+    return value if isinstance(value, str) else _numbers.plain(value)
 
 
 def _where(crossing: Mapping[str, Any]) -> str:

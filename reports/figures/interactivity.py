@@ -57,7 +57,7 @@ def _points(study: Study, line: Line) -> tuple[list[Point], np.ndarray, np.ndarr
 
 def _draw(drawn: go.Figure, study: Study, line: Line, goal: float) -> None:
     points, users, gpus = _points(study, line)
-    kept = np.array([_keeps(point, goal) for point in points])
+    kept = np.array([point.keeps(goal) for point in points])
     name = line.prefix.removesuffix(": ") or "all rates"
     rates = [_numbers.plain(point.rate_rps / study.share(line.system), 3) for point in points]
     drawn.add_scatter(
@@ -75,15 +75,11 @@ def _draw(drawn: go.Figure, study: Study, line: Line, goal: float) -> None:
         )  # fmt: skip
 
 
-def _keeps(point: Point, goal: float) -> bool:
-    return not point.overloaded and point.attainment is not None and point.attainment.mean >= goal
-
-
 def _finding(study: Study, lines: Sequence[Line], goal: float, unit: str) -> str:
     told = []
     for line in lines[:4]:
         points, users, gpus = _points(study, line)
-        kept = [(gpu, user) for point, user, gpu in zip(points, users, gpus, strict=True) if _keeps(point, goal)]
+        kept = [(gpu, user) for point, user, gpu in zip(points, users, gpus, strict=True) if point.keeps(goal)]
         if kept:
             gpu, user = max(kept)
             told.append(f"{line.prefix}{_numbers.number(float(gpu))} {unit} at {_numbers.number(float(user))} "
