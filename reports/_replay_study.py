@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 KEPT = "replay"
 NONE = (
-    "The runs behind this page are not in its folder any more, so nothing can be scored again; "
-    "bench sweep keeps them below points/."
+    "Nothing can be scored again here, because the tables of the runs are not below this folder; "
+    "bench sweep keeps them in points/."
 )
 
 
@@ -66,8 +66,9 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """Systems over one grid. `asked` is the whole SLO; `unread` runs could not be read, `invalid` ones prove nothing:
-    both play no part.
+    """Systems over one grid, to be `named` where the study has several.
+
+    `asked` is the whole SLO; `unread` runs could not be read and `invalid` ones prove nothing: both play no part.
     """
 
     asked: Slo
@@ -75,7 +76,8 @@ class Replay:
     grid: Grid
     systems: tuple[Scored, ...]
     unit: str
-    unread: int
+    named: bool = False
+    unread: int = 0
     invalid: int = 0
 
 
@@ -108,17 +110,19 @@ def _read(study: Study) -> Replay | str:
     planned = sum(len(folders) for _, points in lines for _, folders in points)
     invalid = sum(point.invalid for system in study.systems for point in system.points)
     kept = tuple(system for system in systems if system.rates)
-    return Replay(asked, study.goals or (asked.goal,), places, kept, study.rate_unit, planned - len(every), invalid)
+    named = sum(not system.again for system in study.systems) > 1
+    goals, unread = study.goals or (asked.goal,), planned - len(every)
+    return Replay(asked, goals, places, kept, study.rate_unit, named, unread, invalid)
 
 
 def _lines(study: Study) -> list[tuple[System, tuple[tuple[float, tuple[Path, ...]], ...]]]:
-    """Each system with its rates and the folders of its runs; those that differ in their SLO alone have the same."""
-    found: dict[tuple[tuple[float, tuple[Path, ...]], ...], System] = {}
-    for system in study.systems:
-        points = tuple((point.rate_rps, point.folders) for point in system.points if point.folders)
-        if points:
-            found.setdefault(points, system)
-    return [(system, points) for points, system in found.items()]
+    """Each system with its rates and the folders of its runs, where they can be read; the same runs once."""
+    points = [
+        (system, tuple((point.rate_rps, point.folders) for point in system.points if point.folders))
+        for system in study.systems
+        if not system.again
+    ]
+    return [(system, rates) for system, rates in points if rates]
 
 
 def _sources(folders: Iterable[Path]) -> list[Source]:

@@ -42,7 +42,7 @@ def of_run(run: Run) -> Part | None:
         return None
     places, counted = found
     asked = _data.slo(run)
-    replay = Replay(asked, (asked.goal,), places, (Scored("", 1.0, (Rate(1.0, (counted,)),)),), "req/s", 0)
+    replay = Replay(asked, (asked.goal,), places, (Scored("", 1.0, (Rate(1.0, (counted,)),)),), "req/s")
     if not _moving(replay):
         return None
     return _part(replay, f"bench slo {_quoted(str(run.path))}", {"plane": {"key": "slo_plane", "name": FOLLOWS}})
@@ -149,6 +149,7 @@ def _told(replay: Replay, command: str, marks: dict[str, object], one: bool) -> 
         "one": one,
         "open": _percentile(replay.asked),
         "command": command,
+        "named": replay.named,
         "goal_option": "" if len(goals) == 1 else f" --goal {','.join(str(goal['text']) for goal in goals)}",
         "axes": [{"metric": a.metric, "limits": list(a.limits_s), "start": a.start} for a in replay.grid.axes],
         "factors": list(replay.grid.factors),
@@ -207,7 +208,7 @@ def _few_of_rates(replay: Replay) -> Table:
     heads = ("rate (req/s)", *(f"scale {replay.grid.factors[i]:g}" for i in factors))
     rows = []
     for system in replay.systems:
-        head = f"{clean(system.name, 60)}: " if len(replay.systems) > 1 else ""
+        head = f"{clean(system.name, 60)}: " if replay.named else ""
         for rate in system.rates:
             shares = [rate.mean(lambda run, i=i: _replay_study.scaled(run, i) / run.requests) for i in factors]  # type: ignore[misc]
             rows.append((f"{head}{_numbers.number(rate.rate_rps)}", *map(_numbers.share, shares)))

@@ -51,7 +51,7 @@ def figure(replay: Replay) -> go.Figure | str:
 
 
 def _draw(drawn: go.Figure, replay: Replay, system: Scored, number: int) -> None:
-    one = len(replay.systems) == 1
+    one = not replay.named
     prefix = "" if one else f"{in_figure(system.name)}: "
     color, symbol = _COLORS[number % len(_COLORS)], _SYMBOLS[number % len(_SYMBOLS)]
     x = np.array([rate.rate_rps for rate in system.rates]) / system.share
@@ -98,7 +98,7 @@ def _finding(replay: Replay) -> str:
     texts = []
     for system in replay.systems:
         found = _crossing(replay, system, goal)
-        name = f"{system.name}: " if len(replay.systems) > 1 else ""
+        name = f"{system.name}: " if replay.named else ""
         if found.at is None:
             texts.append(f"{name}all rates lie {found.side} {goal * 100:g}%")
         else:

@@ -53,14 +53,14 @@ def _drawn(replay: Replay, systems: list[Scored]) -> go.Figure:
     drawn = style.new(460) if len(systems) == 1 else style.panels([1.0] * len(systems), 340 * len(systems))
     for number, (system, (z, _)) in enumerate(zip(systems, found, strict=True), start=1):
         where = {"row": number, "col": 1} if len(systems) > 1 else {}
-        name = in_figure(system.name) if len(systems) > 1 else "rate carried"
+        name = in_figure(system.name) if replay.named else "rate carried"
         ends = (float(known.min()), float(known.max()))
         surface = _plane.surface(np.array(ttft.limits_s), np.array(tpot.limits_s), z, name, replay.unit, ends)
         drawn.add_trace({**surface, "showscale": number == 1}, **where)
         marks = [mark if number == 1 else {**mark, "showlegend": False} for mark in _plane.marks(ttft, tpot)]
         for mark in marks:
             drawn.add_trace(mark, **where)
-        if len(systems) > 1:
+        if replay.named:
             _name(drawn, number, name)
     _plane.axes(drawn, ttft, tpot, len(systems))
     return style.done(drawn, _finding(replay, systems), _notes(replay, systems, found))
@@ -109,7 +109,7 @@ def _finding(replay: Replay, systems: list[Scored]) -> str:
     ttft, tpot = replay.grid.axes
     told = [_at(replay, system, ttft.start, tpot.start) for system in systems]
     head = f"With {goal * 100:g}% of the requests within the SLO "
-    if len(systems) == 1:
+    if not replay.named:
         looser = _looser(replay, systems[0])
         return f"{head}{told[0]} {replay.unit} is carried{looser}."
     each = [f"{system.name} carries {text} {replay.unit}" for system, text in zip(systems, told, strict=True)]

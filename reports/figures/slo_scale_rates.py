@@ -80,7 +80,7 @@ def crossed(replay: Replay, rate: Rate, goal: float) -> float | None:
 
 
 def _draw(drawn: go.Figure, replay: Replay, system: Scored, rate: Rate, number: int) -> None:
-    one = len(replay.systems) == 1
+    one = not replay.named
     color, symbol = _COLORS[number % len(_COLORS)], _SYMBOLS[number % len(_SYMBOLS)]
     y = [share(rate, i) * 100 for i in range(len(replay.grid.factors))]
     name = "all bounds" if one else f"{in_figure(system.name)} at {_at(replay, system, rate)}"
@@ -134,7 +134,7 @@ def _finding(replay: Replay, chosen: list[tuple[Scored, Rate]]) -> str:
     goal = replay.goals[0]
     texts = []
     for system, rate in chosen:
-        name = f"{system.name} at" if len(chosen) > 1 else "At"
+        name = f"{system.name} at" if replay.named else "At"
         at = crossed(replay, rate, goal)
         known = "at no scale drawn" if at is None else f"from about {_numbers.number(at)} times the bounds on"
         texts.append(f"{name} {_at(replay, system, rate)}, {goal * 100:g}% of the requests are within the SLO {known}")
@@ -148,7 +148,7 @@ def _notes(replay: Replay, chosen: list[tuple[Scored, Rate]]) -> list[str]:
     seeds = max(len(rate.runs) for _, rate in chosen)
     return [
         f"The rate is the highest one tried at which {goal} is reached.",
-        f"At no rate of {', '.join(short)} it is; the lowest is drawn." if short and len(chosen) > 1 else "",
-        f"At no rate tried {goal} is reached, so the lowest is drawn." if short and len(chosen) == 1 else "",
+        f"At no rate of {', '.join(short)} it is; the lowest is drawn." if short and replay.named else "",
+        f"At no rate tried {goal} is reached, so the lowest is drawn." if short and not replay.named else "",
         f"Means over {seeds} seeds." if seeds > 1 else "",
     ]

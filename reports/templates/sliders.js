@@ -175,16 +175,16 @@
       const curves = told.systems.map((system) => {
         const points = system.points.map((p) => point(p, state, columns));
         points.forEach((p, i) => {
-          const head = told.systems.length > 1 ? `${system.name}: ` : "";
+          const head = told.named ? `${system.name}: ` : "";
           rows.push([`${head}${number(system.points[i].rate)}`, String(system.points[i].runs.length), share(p.attainment),
             number(p.goodput), ...p.alone.map((a) => share(a))]);
         });
         const found = told.open ? [] : told.goals.map((goal) => {
           const cross = crossing(system.points.map((p) => p.rate), points.map((p) => p.attainment), system.points.map((p) => p.requests), goal.share);
-          const where = told.systems.length > 1 ? `${system.name}: ` : "";
+          const where = told.named ? `${system.name}: ` : "";
           const per = system.share === 1 || cross.at === null ? "" : ` (${number(cross.at / system.share)} per GPU)`;
           sentences.push(cross.at === null
-            ? `${where}${goal.text}: all rates lie ${cross.side} it`
+            ? `${where}all rates lie ${cross.side} ${goal.text}`
             : `${where}${goal.text} is crossed near ${number(cross.at)} req/s${per}, between ${number(cross.between[0])} and ${number(cross.between[1])}`);
           return { goal, at: cross.at };
         });

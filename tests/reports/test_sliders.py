@@ -141,7 +141,7 @@ def test_sliders_of_a_sweep_show_what_slo_prints(stored: Path, study: Study, ope
             bounds = [_numbers.share(one["mean"]) for one in point["bounds"].values()]
             assert bounds == [cell for cell in row[4:] if cell != "-"]
         [cross] = curve["crossings"]
-        where = f"near {_numbers.number(cross['at_rps'])} req/s" if cross["at_rps"] else f"lie {cross['side']} it"
+        where = f"near {_numbers.number(cross['at_rps'])} req/s" if cross["at_rps"] else f"lie {cross['side']} 90%"
         assert where in said
 
     assert len(curves) > 3  # the figure follows
