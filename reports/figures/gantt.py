@@ -62,9 +62,9 @@ def figure(run: Run) -> go.Figure | str:
     known = np.flatnonzero(stages.known)
     at_worst, by = _worst(run, known)
     at_near = _neighbours(run, known)
-    drawn = style.panels(
-        [len(at_worst) + 2, len(at_near) + 2], 190 + 15 * (len(at_worst) + len(at_near)), shared=False, spacing=0.1
-    )
+    rows = len(at_worst) + len(at_near)
+    plot = 90 + 15 * rows  # pixels of the panels and of what stands between them
+    drawn = style.panels([len(at_worst), len(at_near)], 100 + plot, shared=False, spacing=75 / plot)
     alone = _stages.prompts_alone(run) if stages.apart else {}
     shown: set[str] = set()
     worst, near = _chosen(run, at_worst, stages), _chosen(run, at_near, stages)
@@ -83,12 +83,11 @@ def figure(run: Run) -> go.Figure | str:
 def _worst(run: Run, known: np.ndarray) -> tuple[np.ndarray, str]:
     """Indices of the worst requests, the worst first, and what is bad about them."""
     margins = _data.margins(run)
-    bad, by = (_data.joint(margins), "come nearest to their bounds or exceed them most") if margins else (
-        _data.metric(run, "e2e"), "took longest")  # fmt: skip
+    bad = _data.joint(margins) if margins else _data.metric(run, "e2e")
     order = known[np.argsort(-bad[known], kind="stable")[:WORST]]
-    if margins and bad[order[0]] > 1.0:
-        by = "exceed their bounds most"
-    return order, by
+    if not margins:
+        return order, "took longest"
+    return order, "exceed their bounds most" if bad[order[0]] > 1.0 else "come nearest to their bounds"
 
 
 def _neighbours(run: Run, known: np.ndarray) -> np.ndarray:
@@ -138,7 +137,7 @@ def _panel(
         if len(found.start):
             _add(drawn, row, key, found, chosen.names, since_s, legend=key not in shown)
             shown.add(key)
-    _marks(drawn, row, chosen, chosen.last - since_s + 0.012 * width, shown)
+    _marks(drawn, row, chosen, chosen.last - since_s, 0.012 * width, shown)
     drawn.update_yaxes(
         style.axis("request (id)", type="category", categoryorder="array", categoryarray=chosen.names[::-1],
                    showgrid=False, tickfont={"size": 10}, dtick=1, range=[-0.6, len(chosen.names) - 0.4]),
@@ -179,21 +178,20 @@ def _add(
     )  # fmt: skip
 
 
-def _marks(drawn: go.Figure, row: int, chosen: Chosen, at: np.ndarray, shown: set[str]) -> None:
-    """A cross behind the requests that missed the SLO, a triangle over the end of those that were preempted."""
+def _marks(drawn: go.Figure, row: int, chosen: Chosen, end: np.ndarray, aside: float, shown: set[str]) -> None:
+    """A triangle behind the requests that were preempted, a cross behind those that missed the SLO."""
     looks = (
         ("preempted", chosen.preempted, "triangle-left", style.PURPLE),
         ("missed the SLO", chosen.missed, "x", style.VERMILLION),
     )
-    beside = np.where(chosen.preempted & chosen.missed, 2.0, 1.0)
     for name, which, symbol, color in looks:
         ours = np.flatnonzero(which)
-        x = at[ours] if symbol != "x" else chosen.last[ours] + (at - chosen.last)[ours] * beside[ours]
+        places = 1 + (chosen.preempted[ours] & (symbol == "x"))
         if len(ours):
             drawn.add_scatter(
-                x=x, y=[chosen.names[i] for i in ours.tolist()], row=row, col=1, mode="markers", name=name,
-                legendgroup=name, showlegend=name not in shown, hovertemplate=f"%{{y}}: {name}", meta=style.MARKS,
-                marker={"symbol": symbol, "size": 8, "color": color},
+                x=end[ours] + aside * places, y=[chosen.names[i] for i in ours.tolist()], row=row, col=1,
+                mode="markers", name=name, legendgroup=name, showlegend=name not in shown,
+                hovertemplate=f"%{{y}}: {name}", meta=style.MARKS, marker={"symbol": symbol, "size": 8, "color": color},
             )  # fmt: skip
             shown.add(name)
 

@@ -22,8 +22,8 @@ OVER_TIME = True
 TITLE = "Gaps between tokens over the run"
 NONE = "No request has two tokens or more, so there are no gaps; ask for longer answers, or see the counts by status."
 _TIMES, _HEIGHT = 120, 60
-_SHOWN = 1e-6
-"""Bins below and above which lies less than this share of the gaps are left out of the picture."""
+_DEEP = 20
+"""The picture reaches down to this part of the median gap at most: below are tokens that came together."""
 
 _QUANTILES = ((0.5, "p50", "solid"), (0.99, "p99", "dash"))
 _LEAST = 100
@@ -42,24 +42,25 @@ def figure(run: Run) -> go.Figure | str:
     drawn = style.new(460)
     _cells(drawn, edges_s, found.bins_s, counts)
     _lines(drawn, edges_s, found.bins_s, counts)
+    span_s = _span(found)
+    below = float(found.counts[:, found.bins_s[1:] <= span_s[0]].sum()) / found.total
     drawn.update_layout(
         xaxis=style.axis("time since the start (s)", range=[float(edges_s[0]), float(edges_s[-1])]),
-        yaxis=style.log_axis("gap between tokens (ms, log scale)", _span(found) * 1000.0),
+        yaxis=style.log_axis("gap between tokens (ms, log scale)", span_s * 1000.0),
         margin={"r": 90},
     )  # fmt: skip
     notes = [
         f"{found.total:,} gaps are counted, in stretches of {_numbers.seconds(float(edges_s[1] - edges_s[0]))}.",
         "Lines are read off the bins of the counts, which are at most 3.2% wide.",
+        f"{_numbers.share(below)} of the gaps are shorter than the picture reaches." if below else "",
     ]
     return style.done(drawn, _finding(run, found), notes)
 
 
 def _span(found: Gaps) -> np.ndarray:
     """The shortest and the longest gap of the picture (s)."""
-    share = np.cumsum(found.counts.sum(axis=0)) / found.total
-    low = int(np.searchsorted(share, _SHOWN))
-    bins = np.maximum(found.bins_s, found.bins_s[1] / 2)  # the first one may begin at 0
-    ends: np.ndarray = bins[[low, -1]]
+    deepest = binned_quantile(found.bins_s, found.counts.sum(axis=0), 0.5) / _DEEP
+    ends: np.ndarray = np.maximum(found.bins_s[[0, -1]], deepest)
     return ends
 
 
