@@ -83,20 +83,21 @@ def _rows(run: Run, kept: np.ndarray) -> list[dict[str, Any]]:
     table = run.requests.take(pa.array(kept))
     first, last = first_last(table)
     columns = [name for name in _TOLD if name in table.column_names]
-    met = _met(run)[kept] if len(kept) else np.empty(0, bool)
-    bounded = bool(_data.slo(run).bounds)
+    met = _met(run, kept)
     rows: list[dict[str, Any]] = table.select(columns).to_pylist()
-    for row, first_s, last_s, kept_slo in zip(rows, first.tolist(), last.tolist(), met.tolist(), strict=True):
+    for row, first_s, last_s, kept_slo in zip(rows, first.tolist(), last.tolist(), met, strict=True):
         row["first_s"] = first_s if np.isfinite(first_s) else None
         row["last_s"] = last_s if np.isfinite(last_s) else None
-        row["met"] = bool(kept_slo) if bounded else None
+        row["met"] = kept_slo
     return rows
 
 
-def _met(run: Run) -> np.ndarray:
-    """Per request whether it kept every bound that is on single requests."""
+def _met(run: Run, kept: np.ndarray) -> list[bool | None]:
+    """Whether these requests kept every bound that is on single requests; None where there is no such bound."""
     margins = _data.margins(run)
-    met: np.ndarray = _data.joint(margins) <= 1.0 if margins else _data.answered(run)
+    if not margins:
+        return [None] * len(kept)
+    met: list[bool | None] = (_data.joint(margins)[kept] <= 1.0).tolist()
     return met
 
 

@@ -184,6 +184,15 @@ def test_a_backend_without_stages_shows_what_is_known(make_run: MakeRun) -> None
     assert [] == of(events, "s")
 
 
+@pytest.mark.parametrize("slo", ["", "p99:ttft=0.3"])
+def test_no_request_misses_what_is_not_asked_of_it(slo: str, make_run: MakeRun) -> None:
+    """A bound on a percentile of the run would be held against single requests."""
+    begun = [e for e in of(trace(make_run(10, slo=slo))["traceEvents"], "b") if "args" in e]
+
+    assert {"request"} == {event["name"] for event in begun}
+    assert not any("kept its SLO" in event["args"] for event in begun)
+
+
 def test_a_remote_run_shows_what_its_server_said(remote_run: MakeRun) -> None:
     """The timeline of a server elsewhere would have nothing but its client."""
     counted = of(trace(remote_run(floor=None))["traceEvents"], "C")

@@ -185,6 +185,21 @@ def test_nights_lead_to_their_reports_by_relative_path(nights: Nights, tmp_path:
     assert "without/any/" not in html
 
 
+def test_a_night_of_several_runs_leads_to_the_first_report(nights: Nights) -> None:
+    """A night of five seeds would have no report, although each of its runs has one."""
+    root = nights(FLAT[:2], series="seeds")
+    for night in (root / "seeds").iterdir():
+        for seed in ("seed0", "seed1"):
+            (night / seed).mkdir()
+            (night / seed / "run.json").write_text((night / "run.json").read_text())
+            (night / seed / "report.html").write_text("a report")
+        (night / "run.json").unlink()
+    html = pages.page(trend(root), root)
+
+    assert 'href="seeds/20260102-c000001/seed0/report.html"' in html
+    assert "seed1" not in html
+
+
 def test_an_answer_that_moved_with_its_nights_still_leads_to_them(nights: Nights, tmp_path: Path) -> None:
     """The artifact of a job, unpacked elsewhere and told again, would have no links."""
     info = trend(nights(FLAT[:2], report=True))
