@@ -37,7 +37,9 @@ def figure(run: Run) -> go.Figure | str:
     goodput, share = counted.goodput_rps(met), met / counted.requests
     goal = grid.slo.goal
     drawn = style.new(460)
-    drawn.add_trace(_plane.surface(x, y, goodput, "goodput", "req/s", (float(goodput.min()), float(goodput.max()))))
+    known = bool(np.isfinite(counted.per_s))  # a file of another tool may tell no time of sending, hence no rates
+    z, name, unit = (goodput, "goodput", "req/s") if known else (share * 100, "requests within", "%")
+    drawn.add_trace(_plane.surface(x, y, z, name, unit, (float(z.min()), float(z.max()))))
     drawn.add_traces(_plane.goal_line(x, y, share * 100, goal))
     drawn.add_traces(_plane.marks(ttft, tpot))
     _plane.axes(drawn, ttft, tpot)
@@ -48,15 +50,17 @@ def _finding(counted: Cells, ttft: Axis, tpot: Axis, goal: float) -> str:
     met = counted.met()
     share = met / counted.requests
     here = int(met[ttft.start, tpot.start])
-    goodput = _numbers.number(float(counted.goodput_rps(np.array(here))))
+    goodput = f"Goodput is {_numbers.number(float(counted.goodput_rps(np.array(here))))} req/s"
+    within = f"{_numbers.share(here / counted.requests, goal)} of the requests are within the bounds"
     told = ", ".join(f"{_data.label(a.metric)} {_numbers.limit(a.own_s)}" for a in (ttft, tpot) if a.own_s is not None)
-    start = f"Goodput is {goodput} req/s {f'at {told}' if told else 'without bounds'}"
+    start = f"{goodput if np.isfinite(counted.per_s) else within} {f'at {told}' if told else 'without bounds'}"
     kept = [_least(ttft, share[:-1, tpot.start], goal), _least(tpot, share[ttft.start, :-1], goal)]
     said = [text for text in kept if text]
     one = f"{goal * 100:g}% of the requests keep it"
     if not said:
         return f"{start}; {goal * 100:g}% are reached by moving neither bound alone, as far as drawn."
-    return f"{start}; {one} with {' or with '.join(said)} and the other bound as it is."
+    rest = "the other bound as it is" if told else "no other"
+    return f"{start}; {one} with {' or with '.join(said)} and {rest}."
 
 
 def _least(axis: Axis, shares: np.ndarray, goal: float) -> str:

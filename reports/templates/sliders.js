@@ -85,7 +85,7 @@
       if (!n || (scaled ? !own : state.at[axis] >= counts.length)) return null;
       return (scaled ? own[state.factor] : sum(counts.slice(0, state.at[axis] + 1))) / n;
     });
-    return { attainment: met / run.n, goodput: (met / run.n) * run.per, alone };
+    return { attainment: met / run.n, goodput: run.per === null ? null : (met / run.n) * run.per, alone };
   }
 
   function point(told, state, columns) {
@@ -94,7 +94,7 @@
       const known = found.map((one) => one.alone[axis]).filter((value) => value !== null);
       return mean(known);
     });
-    return { attainment: mean(found.map((f) => f.attainment)), goodput: mean(found.map((f) => f.goodput)), alone };
+    return { attainment: mean(found.map((f) => f.attainment)), goodput: mean(found.map((f) => f.goodput).filter((value) => value !== null)), alone };
   }
 
   function quoted(text) {

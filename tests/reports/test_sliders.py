@@ -12,7 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from harness import answers, folder
+from harness import answers, folder, results
 from harness.cli import main
 from harness.folder import Run
 from harness.rescore.answer import answer
@@ -267,3 +267,15 @@ def test_the_page_of_a_run_has_its_sliders_before_the_plane(make_run: MakeRun) -
 
     assert keys.index("slo_plane") == keys.index("sliders") + 1
     assert "sliders" not in [part.key for part in html.parts(make_run(60), ("fidelity",))]
+
+
+def test_a_file_without_times_of_sending_has_shares_and_no_rates() -> None:
+    """Another tool's results would break the page, or have a goodput of nothing."""
+    file = Path(__file__).resolve().parents[1] / "golden" / "results" / "sglang-detailed.jsonl"
+    [run] = [_data.measured(run) for run in results.open(file)]
+    figure, sliders = slo_plane.figure(run), _sliders.of_run(run)
+
+    assert isinstance(figure, go.Figure)
+    assert "50.0% of the requests are within the bounds" in figures.finding(figure)
+    assert sliders is not None
+    assert "- (50.0%)" in sliders.markup
