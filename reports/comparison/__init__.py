@@ -74,6 +74,7 @@ _OF = "attainment of "
 _NOTHING = "The figure needs the runs that were compared; put their folders where the comparison found them."
 _SEARCHED = "Searches keep no requests of their trials; compare two sweeps to see what the requests of both sides did."
 
+_INVALID = "No pair is valid, so nothing is drawn of its requests; make the pairs again that are named below."
 _PRINTED = (
     "The commands printed numbers and left no requests; let them leave a run at {out} to see what its requests did."
 )
@@ -86,12 +87,19 @@ def of(info: Mapping[str, Any], path: str | Path) -> Comparison:
     point, why = _point(info)
     contrasts: tuple[Contrast, ...] = ()
     searches = _runs.searches(info, folder)
-    missing = _SEARCHED if searches else _PRINTED if _runs.only_numbers(info, folder) else _NOTHING
+    missing = _SEARCHED if searches else _missing(info, folder)
     try:
         contrasts = tuple(_contrasts(info, folder, point))
     except UsageError as error:
         missing = f"The runs that were compared cannot be read: {error}"
     return Comparison(info, folder, contrasts, why, "" if contrasts else missing, searches)
+
+
+def _missing(info: Mapping[str, Any], folder: Path) -> str:
+    """What would bring the requests of the runs."""
+    if not any(pair["valid"] for pair in info["pairs"]):
+        return _INVALID
+    return _PRINTED if _runs.only_numbers(info, folder) else _NOTHING
 
 
 def _contrasts(info: Mapping[str, Any], folder: Path, point: Mapping[str, str]) -> Iterator[Contrast]:
