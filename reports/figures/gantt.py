@@ -20,7 +20,10 @@ ORDER = 12
 OF = "run"
 SECTION = "figures"
 TITLE = "Single requests, phase by phase"
-NONE = "No request ended well, so no phases can be drawn; the counts by status and the errors say why."
+NONE = (
+    "No request ended well with the times of its sending, first and last token, of which phases are told; the counts "
+    "by status and the errors say more."
+)
 WORST = 20
 NEIGHBOURS = 20
 _THIN = 0.002

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.missing import missing
 from reports import _data, _numbers
 from reports.figures import _style as style
 
@@ -21,6 +22,7 @@ SECTION = "figures"
 OVER_TIME = True
 TITLE = "Gaps between tokens over the run"
 NONE = "No request has two tokens or more, so there are no gaps; ask for longer answers, or see the counts by status."
+LOST = "The file that these requests were read from does not hold the times of single tokens, so gaps are not drawn."
 _TIMES, _HEIGHT = 120, 60
 _DEEP = 20
 """The picture reaches down to this part of the median gap at most: below are tokens that came together."""
@@ -34,6 +36,8 @@ def figure(run: Run) -> go.Figure | str:
     """Counts of gaps by when they ended and how long they were (ms, log axis), with lines at p50 and p99."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
+    if "itl" in missing(run.requests):
+        return LOST
     found = _data.gaps(run)
     if not found.total or len(found.bins_s) < 2:
         return NONE

@@ -19,7 +19,10 @@ ORDER = 9
 OF = "run"
 SECTION = "figures"
 TITLE = "Where the time of the requests went"
-NONE = "No request ended well, so there is no time to tell apart; the counts by status and the errors say why."
+NONE = (
+    "No request ended well with the times of its sending, first and last token, of which phases are told; the counts "
+    "by status and the errors say more."
+)
 _GROUPS = (("fastest half", 0.0, 0.5), ("next 40%", 0.5, 0.9), ("next 9%", 0.9, 0.99), ("slowest 1%", 0.99, 1.0))
 _LEAST = 100
 """From this many requests on they are grouped, so that one stands for the slowest hundredth."""

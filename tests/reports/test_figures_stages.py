@@ -14,6 +14,7 @@ import pytest
 from harness import slo as slos
 from harness.api import RequestRecord, Step
 from harness.folder import Run
+from harness.missing import marked
 from harness.records import steps_table, to_table
 from reports import _data, _misses, _stages, figures
 from reports._twin import twin
@@ -182,6 +183,13 @@ def test_gaps_over_time_count_every_gap(make_run: MakeRun) -> None:
     assert "counts of neighbouring cells added up" in table.said
     for trace, q in zip(figure.data[1:], (0.5, 0.99), strict=True):
         assert np.quantile(gaps, q) * 1000 == pytest.approx(float(np.median(trace.y)), rel=0.1)
+
+
+def test_gaps_that_a_file_does_not_hold_are_not_drawn(make_run: MakeRun) -> None:
+    """Of a file that tells first and last token alone, one gap a request would be drawn, as long as the whole answer."""
+    run = make_run(50)
+
+    assert itl_over_time.LOST == itl_over_time.figure(dataclasses.replace(run, requests=marked(run.requests, ["itl"])))
 
 
 def test_a_tail_tells_the_share_beyond_its_bound(make_run: MakeRun) -> None:
