@@ -17,6 +17,7 @@ from harness.summary import describe
 from reports import _data
 from reports._clean import clean
 from reports._facts import part
+from reports._remote import floors
 
 if TYPE_CHECKING:
     from harness.folder import Run
@@ -73,7 +74,15 @@ def _of(run: Run) -> Iterator[Row]:
     for metric, values in part(summary, "metrics").items():
         within = part(part(part(run.info, "within"), "metrics"), metric)
         yield from _statistics(name, None, metric, values, within)
+    yield from _floors(name, run.info)
     yield from _classes(name, _data.measured(run), summary)
+
+
+def _floors(name: str, info: Mapping[str, Any]) -> Iterator[Row]:
+    """The client's own error against a server elsewhere: half, and 99 %, of all stamps are nearer to the truth."""
+    for metric, floor in floors(info).items():
+        yield Row(name, None, f"client floor of {metric}", "s", "p50", floor.p50_s)
+        yield Row(name, None, f"client floor of {metric}", "s", "p99", floor.p99_s)
 
 
 def _name(run: Run) -> str:

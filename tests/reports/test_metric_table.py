@@ -72,6 +72,14 @@ def test_a_killed_run_has_its_numbers_too(make_run: MakeRun) -> None:
     assert found["ttft", "s", "mean"] is not None
 
 
+def test_the_floor_of_the_client_stands_beside_what_it_measured(remote_run: MakeRun) -> None:
+    """Who computes with the table would take differences below the client's own error for news."""
+    floor = {"ttft": {"p50_s": 0.0001, "p99_s": 0.002}, "streams": 4, "rate_rps": 5.0, "seconds": 2.0}
+    rows = _metric_table.rows([remote_run(floor=floor)])
+
+    assert [0.0001, 0.002] == [row.value for row in rows if row.metric == "client floor of ttft"]
+
+
 @pytest.mark.parametrize("name", ['=HYPERLINK("https://evil.example/")', "+1", "-1", "@x"])
 def test_no_class_of_traffic_is_a_formula(name: str, make_run: MakeRun) -> None:
     """A spreadsheet would run what a server or a trace put into the name of a class."""
