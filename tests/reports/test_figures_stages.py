@@ -186,7 +186,7 @@ def test_gaps_over_time_count_every_gap(make_run: MakeRun) -> None:
 
 
 def test_gaps_that_a_file_does_not_hold_are_not_drawn(make_run: MakeRun) -> None:
-    """Of a file that tells first and last token alone, one gap a request would be drawn, as long as the whole answer."""
+    """Of a file with first and last tokens alone, one gap a request would be drawn, as long as the whole answer."""
     run = make_run(50)
 
     assert itl_over_time.LOST == itl_over_time.figure(dataclasses.replace(run, requests=marked(run.requests, ["itl"])))
