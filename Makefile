@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help demo test lint check gate baselines perf nightly clean
+.PHONY: help demo test lint check gate baselines gallery pictures perf nightly clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,14 @@ baselines: $(STAMP) ## make the baselines anew, where a difference is meant; com
 	@set -e; for config in baselines/*.toml; do \
 	  $(BIN)/bench run --config $$config --out $${config%.toml} --no-html --quiet --force >/dev/null; \
 	done
+
+gallery: $(STAMP) ## make a page of every kind of report, of small seeded runs: gallery/index.html
+	@rm -rf gallery
+	@$(BIN)/python docs/examples/gallery.py gallery
+	@echo gallery/index.html
+
+pictures: gallery ## take the pictures of docs/guide/report.md from the gallery; needs Chromium
+	$(BIN)/python docs/pictures/make.py gallery
 
 perf: $(STAMP) ## measure client, server, simulator, engine and statistics on this machine; takes an hour
 	$(BIN)/python tests/perf/client_accuracy.py

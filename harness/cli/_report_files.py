@@ -26,11 +26,12 @@ _ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a page is made: which of its sections, with which plotly.js, compressed or `plain`."""
+    """How a page is made: which of its sections, with which plotly.js, compressed or `plain`; where --out puts it."""
 
     sections: tuple[str, ...] = ()
     bundle: str | None = None
     plain: bool = False
+    folder: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ def asked(
         importlib.import_module("reports._browser").find()  # before anything is drawn for it
     if out is not None:
         _check(out, folder=_wants_folder(forms, out))
-    return Asked(forms, out, show, Look(named, bundle, plain))
+    folder = None if out is None else Path(out) if _wants_folder(forms, out) else Path(out).parent
+    return Asked(forms, out, show, Look(named, bundle, plain, folder))
 
 
 def _forms(given: Sequence[str]) -> tuple[str, ...]:

@@ -98,11 +98,17 @@ class OneAnswer:
         """Its page, pictures of that page's figures, or a form of `harness.answers`."""
         if name not in ("html", "png"):
             return answers.render(dict(self.info), name)
-        return _drawn(_pages().sheet(self.info, self.path), name, look)
+        return _drawn(_pages().sheet(self.info, self.path), name, look, self.beside("html").parent)
 
     def tell(self, form: str) -> None:
-        """Print it, in colours where they can be seen."""
-        _terminal.tell(form, dict(self.info))
+        """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""
+        try:
+            _terminal.tell(form, dict(self.info))
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise UsageError(
+                f"'{self.path}' holds an answer of bench {self.info['kind']} that is damaged or was changed by hand "
+                f"({type(error).__name__}: {error}); make it again."
+            ) from None
 
     def beside(self, ending: str) -> Path:
         """In its folder, or beside its file."""
@@ -128,7 +134,8 @@ class Several:
         if name in ("html", "png"):
             found = [(answer.info, answer.path) for answer in self.answers]
             runs = (completed(run.load()) for run in self.runs)
-            return _drawn(_pages().together(found, runs, self.beside("html").parent), name, look)
+            home = self.beside("html").parent
+            return _drawn(_pages().together(found, runs, home), name, look, home)
         return _joined(name, [str(part.form(name, look)) for part in self._parts()])
 
     def tell(self, form: str) -> None:
@@ -209,7 +216,9 @@ def _pages() -> Any:
     return importlib.import_module("reports.pages")  # harness may not import reports statically
 
 
-def _drawn(sheet: object, name: str, look: Look) -> Content:
+def _drawn(sheet: object, name: str, look: Look, home: Path) -> Content:
+    """A page as HTML, or its pictures; what it links to is found from where --out puts it."""
+    sheet = sheet if look.folder is None else _pages().moved(sheet, home, look.folder)
     if name == "html":
         html: str = _pages().html(sheet, bundle=look.bundle, plain=look.plain, sections=look.sections)
         return html

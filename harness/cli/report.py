@@ -89,10 +89,10 @@ def _made(subject: Subject, form: str, asked: Asked) -> Iterator[Path]:
     from harness.cli import _report_files
     from harness.errors import BenchError
 
-    if asked.prints(form):
-        subject.tell(form)
-        return
     try:
+        if asked.prints(form):
+            subject.tell(form)
+            return
         content = subject.form(form, asked.look)
     except BenchError:
         raise

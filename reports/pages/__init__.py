@@ -9,19 +9,21 @@ html = pages.page(answers.of("curve"), "curve")
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from harness.errors import UsageError, no_such
 from reports import _sheet
 
 if TYPE_CHECKING:
     from harness.folder import Run
-    from reports._sheet import Sheet
+    from reports._sheet import Cell, Section, Sheet
 
-__all__ = ["html", "kinds", "page", "pictures", "sheet", "together"]
+__all__ = ["html", "kinds", "moved", "page", "pictures", "sheet", "together"]
 
 
 def kinds() -> list[str]:
@@ -59,6 +61,26 @@ def together(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[R
     module = importlib.import_module(f"{__name__}._together")
     found: Sheet = module.sheet(answers, runs, home)
     return found
+
+
+def moved(sheet: Sheet, home: Path, folder: Path) -> Sheet:
+    """The page that was to stand in `home`, for `folder`: what its tables link to stays where it is."""
+    way = quote(Path(os.path.relpath(home, folder)).as_posix())
+    return sheet if way == "." else replace(sheet, sections=tuple(_led(section, way) for section in sheet.sections))
+
+
+def _led(section: Section, way: str) -> Section:
+    tables = (
+        replace(table, rows=tuple(tuple(_linked(cell, way) for cell in row) for row in table.rows))
+        for table in section.tables
+    )
+    return replace(section, tables=tuple(tables))
+
+
+def _linked(cell: str | Cell, way: str) -> str | Cell:
+    if isinstance(cell, str) or cell.link is None or cell.link.startswith("#"):
+        return cell
+    return replace(cell, link=f"{way}/{cell.link}")
 
 
 def html(sheet: Sheet, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -85,6 +87,15 @@ def test_several_runs_stand_on_one_page(report: Report, place: Path) -> None:
 
     assert several == (place / "runs" / "report.html").read_text(encoding="utf-8")
     assert "attainment_rate" in several
+
+
+def test_a_page_in_another_folder_still_leads_to_the_runs(report: Report, place: Path) -> None:
+    """Links of a page that was written elsewhere would lead nowhere."""
+    assert 0 == report("curve", "--format", "html", "--out", "elsewhere/")[0]
+    led = re.findall(r'href="([^"#]*seed-0[^"]*)"', (place / "elsewhere" / "report.html").read_text(encoding="utf-8"))
+
+    assert led
+    assert [] == [link for link in led if not (place / "elsewhere" / unquote(link)).exists()]
 
 
 def test_every_form_is_the_file_of_its_ending(report: Report, place: Path) -> None:
