@@ -126,11 +126,12 @@ def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     more = math.ceil(seeds * (half / tolerance) ** 2)
     if more > MOST_NEEDED:
         return "another SLO or goal: near this one attainment hardly depends on the rate."
+    allowed = max(more, setup.settings.max_seeds + more - seeds)  # seeds whose curve does not count were tried too
     minutes = (more - seeds) * setup.requests / found.estimate.rate_rps / 60
     longer = "" if setup.planned.virtual else f", some {minutes:.0f} minutes more"
     return (
         f"about {more} seeds of {setup.requests:,} requests{longer} for +-{100 * tolerance:.3g}% "
-        f"(--max-seeds {more}); a wider --tolerance takes fewer."
+        f"(--max-seeds {allowed}); a wider --tolerance takes fewer."
     )
 
 

@@ -138,9 +138,14 @@ def percent(value: float) -> str:
 
 def again(info: Mapping[str, Any], **more: str) -> str:
     """The command that makes this search, with other values where `more` names them."""
+    told = info.get("definition")
     goals = ",".join(percent(one["goal"]) for one in info.get("answers") or [])
-    own = {"goal": goals or None, "definition": None if info["definition"] == "joint" else info["definition"]}
-    return _command("capacity", info, {**own, **more}, leave_out=("seed",) if not info["spec"].get("seed") else ())
+    own = {"goal": goals or None, "definition": None if told in (None, "joint") else clean(told)}
+    return _command("capacity", info, {**own, **more}, leave_out=("seed",) if not _spec(info).get("seed") else ())
+
+
+def _spec(info: Mapping[str, Any]) -> Mapping[str, Any]:
+    return info.get("spec") or {}
 
 
 def advice(info: Mapping[str, Any]) -> tuple[str, str]:
@@ -171,7 +176,7 @@ def around(info: Mapping[str, Any]) -> str:
 
 def _command(name: str, info: Mapping[str, Any], own: Mapping[str, str | None], leave_out: Sequence[str]) -> str:
     """The options of the runs, then those of the command itself."""
-    given = {**{key: value for key, value in info["spec"].items() if key not in leave_out}, **own}
+    given = {**{key: value for key, value in _spec(info).items() if key not in leave_out}, **own}
     words = [
         part
         for option, value in given.items()

@@ -98,7 +98,7 @@ def _state(info: Info) -> str:
 def _heads(info: Info, study: Study) -> Facts:
     """As of a sweep, and what the search cost."""
     cost = (("Cost", said.cost(info).removeprefix("cost: ")),) if "cost" in info else ()
-    return (*sweep.heads({**info, "traffic": _traffic(info)}, study), *cost)
+    return (*sweep.heads({"clock": None, **info, "traffic": _traffic(info)}, study), *cost)
 
 
 def _traffic(info: Info) -> Info:

@@ -192,3 +192,19 @@ def test_the_page_draws_in_a_browser(opened: Any, searched: Path) -> None:
 
     page.untroubled()
     assert {"attainment_rate", "knees", "search_path"} <= set(page.drawn())
+
+
+def test_a_damaged_answer_is_told_in_a_sentence(changed: Any, info: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever edited capacity.json by hand would get a traceback."""
+    _, folder = changed(answers=[{"goal": 0.9}], curve="x")
+
+    assert main(["report", str(folder)]) == 2
+    assert "is damaged or was changed by hand (KeyError: 'bounds'); make it again." in capsys.readouterr().err
+
+
+def test_the_least_that_a_kill_leaves_has_a_page(tmp_path: Path) -> None:
+    """A search that was killed in its first second would end `bench report` in a traceback."""
+    (tmp_path / "capacity.json").write_text('{"schema": 1, "kind": "capacity", "state": "running"}', encoding="utf-8")
+
+    assert main(["report", str(tmp_path)]) == 0
+    assert "NOT FINISHED" in (tmp_path / "report.html").read_text(encoding="utf-8")
