@@ -154,6 +154,47 @@ def make_run(tmp_path: Path) -> MakeRun:
     return make
 
 
+def soiled(value: Any, text: str) -> Any:
+    """The same object with every text replaced, and keys of unknown names added."""
+    if isinstance(value, dict):
+        return {k: soiled(v, text) for k, v in value.items()} | {text: text}
+    if isinstance(value, list):
+        return [soiled(v, text) for v in value]
+    return text if isinstance(value, str) else value
+
+
+def _soiled_table(table: pa.Table, text: str) -> pa.Table:
+    """The same table with the text in every column of texts; a status stays, and every other tag."""
+    for at, field_ in enumerate(table.schema):
+        if pa.types.is_string(field_.type) and field_.name != "status":
+            old = table.column(at).to_pylist()
+            new = [text if word is not None and word != "plain" else word for word in old]
+            table = table.set_column(at, field_, pa.array(new, field_.type))
+    return table
+
+
+@pytest.fixture
+def hostile_run(make_run: MakeRun, remote_run: Any) -> Callable[..., Run]:
+    """A run, of a server elsewhere if `remote`, with the given text in every foreign field of run.json and tables."""
+
+    def make(text: str, *, remote: bool = False) -> Run:
+        run = remote_run() if remote else make_run(120, 20, tags=(text, "plain"))
+        bounds = [{"metric": "ttft", "limit": 0.2, "tag": text, "percentile": None},
+                  {"metric": "tpot", "limit": 0.1, "tag": None, "percentile": None}]  # fmt: skip
+        sound = {"schema": 1, "state": "finished", "slo": {"text": text, "bounds": bounds, "goal": 0.9}}
+        info = {key: soiled(value, text) for key, value in run.info.items() if key != "summary"} | sound
+        if not remote:
+            summary = run.info["summary"]
+            scored = [{**bound, "text": text, "tag": text} for bound in summary["bounds"]]
+            info["summary"] = {**summary, "bounds": scored, "binding": text, "slo": text, "classes": {text: 0.5}}
+        kept = {name: getattr(run, name) for name in ("requests", "http", "server_metrics")}
+        tables = {name: _soiled_table(table, text) for name, table in kept.items() if table is not None}
+        path = run.path / text[:40].replace("/", "_").replace("\0", "")
+        return dataclasses.replace(run, path=path, info=info, complete=True, **tables)
+
+    return make
+
+
 @pytest.fixture
 def content_of() -> Callable[[str], dict[str, Any]]:
     """What a page holds for its script: `figures`, each with `key`, `data` and `layout`, and `dark`."""
@@ -223,7 +264,7 @@ def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
 
     def look(
         html: str | Path, *, dark: bool = False, js: bool = True, wait: bool = True, width: int = 1200,
-        height: int = 12_000,
+        height: int = 24_000,
     ) -> Opened:  # fmt: skip
         path = html if isinstance(html, Path) else tmp_path / f"page-{len(contexts)}.html"
         if not isinstance(html, Path):

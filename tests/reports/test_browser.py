@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from harness import slo
-from harness.conclude import conclude
+from harness.conclude import completed, conclude
 from harness.drive import Outcome
 from harness.folder import Run
 from harness.gap_law import Law
@@ -50,18 +50,36 @@ def test_every_picture_of_traffic_draws(width: int, opened: Open) -> None:
     seen.untroubled()
 
 
-def test_hostile_text_does_nothing(make_run: MakeRun, opened: Open) -> None:
+@pytest.mark.parametrize("remote", [False, True])
+def test_hostile_text_does_nothing(remote: bool, hostile_run: Callable[..., Run], opened: Open) -> None:
     """A server could run its script in the reader's browser, or make a link of a class of traffic."""
-    run = make_run(
-        tags=(HOSTILE, "plain"), command=HOSTILE, backend={"name": HOSTILE, "model": HOSTILE}, started="2026"
-    )
-    run.info["slo"]["bounds"] = [{"metric": "ttft", "limit": 0.2, "tag": HOSTILE, "percentile": None},
-                                 {"metric": "tpot", "limit": 0.1, "tag": None, "percentile": None}]  # fmt: skip
-    seen = opened(Html().render(run))
+    run = completed(hostile_run(HOSTILE + " \u202e" + "A" * 10_000, remote=remote))
+    seen = opened(Html().render(run), width=500, height=900, wait=False)
+    seen.until("typeof Plotly !== 'undefined'")
+    width = seen.page.evaluate("document.documentElement.scrollWidth")
+    seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")  # draws them all: such a page is very long
+    seen.until("document.querySelectorAll('[data-figure]:not(:has(.main-svg))').length === 0")
 
-    assert list(figures.modules()) == seen.drawn()
-    assert seen.page.title().startswith("chatbot on </script><script>document.title")
+    assert seen.page.title().startswith("</script><script>document.title")
+    assert 500 == width
     seen.untroubled()
+
+
+def test_the_keyboard_leads_to_the_result(make_run: MakeRun, opened: Open) -> None:
+    """Who has no mouse would tab through all parts of the page before the result, and not see where he is."""
+    seen = opened(Html().render(make_run(60)), height=700, wait=False)
+    box = "document.activeElement.getBoundingClientRect()"
+    seen.page.keyboard.press("Tab")
+
+    assert "To the result" == seen.page.evaluate("document.activeElement.textContent")
+    assert seen.page.evaluate(f"{box}.left >= 0 && {box}.width > 0")
+    assert "solid" == seen.page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    seen.page.keyboard.press("Enter")
+    assert "main" == seen.page.evaluate("document.activeElement.id")
+    seen.page.keyboard.press("Tab")
+    assert seen.page.evaluate(
+        "document.activeElement.closest('main') !== null && document.activeElement.tabIndex === 0"
+    )
 
 
 def test_figures_wait_until_they_are_seen(make_run: MakeRun, opened: Open) -> None:

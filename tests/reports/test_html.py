@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.conclude import completed
 from harness.errors import UsageError
 from harness.folder import Run
 from reports import figures
@@ -63,35 +64,6 @@ class Page(HTMLParser):
 
 def without_library(html: str) -> str:
     return re.sub(r'(<script type="text/plain" id="plotly">)[^<]*', r"\1", html)
-
-
-def soiled(value: Any, text: str) -> Any:
-    """The same object with every text replaced, and keys of unknown names added."""
-    if isinstance(value, dict):
-        return {k: soiled(v, text) for k, v in value.items()} | {text: text}
-    if isinstance(value, list):
-        return [soiled(v, text) for v in value]
-    return text if isinstance(value, str) else value
-
-
-@pytest.fixture
-def hostile_run(make_run: MakeRun) -> Callable[[str], Run]:
-    """A run whose every foreign text is the given one."""
-
-    def make(text: str) -> Run:
-        run = make_run(120, 20, tags=(text, "plain"))
-        bounds = [{"metric": "ttft", "limit": 0.2, "tag": text, "percentile": None},
-                  {"metric": "tpot", "limit": 0.1, "tag": None, "percentile": None}]  # fmt: skip
-        slo = {"text": text, "bounds": bounds, "goal": 0.9}
-        kept = {key: run.info[key] for key in ("schema", "state")}
-        info = {key: soiled(value, text) for key, value in run.info.items() if key != "summary"} | kept | {"slo": slo}
-        errors = [text if error else None for error in run.requests.column("error").to_pylist()]
-        at = run.requests.schema.get_field_index("error")
-        table = run.requests.set_column(at, run.requests.schema.field(at), [errors])
-        path = run.path / text[:40].replace("/", "_").replace("\0", "")
-        return Run(path, info, table, run.steps, run.schedule, True)
-
-    return make
 
 
 def test_page_answers_first(make_run: MakeRun) -> None:
@@ -202,6 +174,19 @@ def test_foreign_text_stays_text(text: str, hostile_run: Callable[[str], Run], m
     if text == SCRIPT:
         assert SCRIPT in page.words()
         assert SCRIPT not in html
+    assert len(html) < 2_500_000
+
+
+@pytest.mark.parametrize("text", [*HOSTILE[:3], " ".join(HOSTILE)], ids=range(4))
+def test_text_of_a_server_stays_text(text: str, hostile_run: Callable[..., Run], remote_run: Callable[[], Run]) -> None:
+    """A server could put a script into the report through its metrics, its headers or its answers."""
+    html = Html().render(completed(hostile_run(text, remote=True)))
+    page, usual = Page(html), Page(Html().render(completed(remote_run())))
+
+    assert set(usual.names()) >= set(page.names())
+    assert [a for tag, a in page.tags if tag == "a" and not (a["href"] or "").startswith("#")] == []
+    assert SCRIPT not in html
+    assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]", html)
     assert len(html) < 2_500_000
 
 
