@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,62 +13,17 @@ from reports import _numbers
 from reports import _trend_said as said
 from reports._clean import clean, in_figure
 from reports.figures import _style as style
+from reports.figures._trend_panel import MOST, Info, Panel, marked, panels
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-Info = Mapping[str, Any]
-MOST = 1000
-"""Nights of a series that are drawn: the latest."""
-
-_MOST_LABELS = 26
 _FEW_DAYS, _DAY_MS = 14, 86_400_000
 _PANEL_PX, _REST_PX = 150, 130
-_NAN = math.nan
 _SIDES = {
     "worse": (style.VERMILLION, "diamond", "step to the worse"),
     "better": (style.GREEN, "triangle-up", "step to the better"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """A metric of a series: its nights, and `scale`, by which its values become those of `unit`."""
-
-    series: Info
-    metric: Info
-    nights: Sequence[Info]
-    unit: str
-    scale: float
-
-    @property
-    def at(self) -> list[str]:
-        """Dates of the nights."""
-        return [str(night["night"]) for night in self.nights]
-
-    def scaled(self, key: str) -> list[float]:
-        """Values of the nights in the unit of the panel, NaN where there is none."""
-        return [_NAN if night.get(key) is None else self.scale * night[key] for night in self.nights]
-
-    @property
-    def edges(self) -> tuple[float, float]:
-        """Lower and upper end of what is drawn, with room for marks at both."""
-        keys = ("value", "low", "high", "reference")
-        found = [v for key in keys for v in self.scaled(key) if math.isfinite(v)] or [0.0]
-        low, high = min(found), max(found)
-        room = 0.24 * (high - low) or 0.1 * abs(high) or 1.0
-        floor = -0.12 * (high + room) if low >= 0 else -math.inf  # nothing that is followed can be negative
-        return max(low - room, floor), high + room
-
-    @property
-    def breaks(self) -> set[str]:
-        """Nights that are not connected with the one before."""
-        return {str(one["night"]) for one in self.series["breaks"]}
-
-
-def panels(info: Info, *, judged: bool) -> list[Panel]:
-    """A panel for each metric of each series, of those that are judged or of those that are only shown."""
-    return [_panel(one, m) for one in info["series"] for m in one["metrics"] if bool(m["judged"]) is judged]
 
 
 def figure(info: Info, *, judged: bool) -> go.Figure | None:
@@ -104,34 +58,6 @@ def _ticks(found: Sequence[Panel]) -> dict[str, object]:
         "dtick": _DAY_MS * (1 if span <= _FEW_DAYS / 2 else 2),
         "tickformat": "%b %-d\n%Y",
     }
-
-
-def marked(series: Info) -> list[tuple[str, str, list[Info]]]:
-    """(label, night, changes) of each vertical line, in the order of time: a capital where nothing is connected
-    across it, a small letter where only versions changed."""
-    found = [(str(one["night"]), True, one["changed"]) for one in series["breaks"]]
-    found += [(str(one["night"]), False, one["changed"]) for one in series.get("versions") or []]
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-    ordered = sorted(found, key=lambda one: (one[0], not one[1]))[-_MOST_LABELS:]
-    return [
-        (letter if breaks else letter.lower(), night, changed)
-        for letter, (night, breaks, changed) in zip(letters, ordered, strict=False)
-    ]
-
-
-def _panel(series: Info, metric: Info) -> Panel:
-    nights = metric["nights"][-MOST:]
-    unit, scale = _unit(metric, nights)
-    return Panel(series, metric, nights, unit, scale)
-
-
-def _unit(metric: Info, nights: Sequence[Info]) -> tuple[str, float]:
-    if metric["unit"] == "s":
-        unit = _numbers.unit_of(night["value"] for night in nights)
-        return unit, 1000.0 if unit == "ms" else 1.0
-    if metric["unit"] == "share":
-        return "%", 100.0
-    return ("req/s" if metric["unit"] == "1/s" else in_figure(metric["unit"], 20)), 1.0
 
 
 def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -173,7 +99,7 @@ def _connected(panel: Panel) -> dict[str, Any]:
     for at, value in zip(panel.at, panel.scaled("value"), strict=True):
         if at in panel.breaks:
             x.append(at)
-            y.append(_NAN)
+            y.append(math.nan)
         x.append(at)
         y.append(value)
     return {

@@ -15,7 +15,7 @@ from reports._page import part
 from reports._sheet import Cell, Section, Sheet, Table
 from reports._trend_index import EXPLAINED, anchor, table
 from reports._trend_links import links
-from reports.figures import _trend
+from reports.figures import _trend_panel
 
 if TYPE_CHECKING:
     from reports._page import Part
@@ -142,7 +142,7 @@ def _changes(series: Info) -> Iterator[Table]:
     """What the vertical lines stand for."""
     rows = [
         (label, night, clean(one["what"], 60), clean(one["before"], 80), clean(one["after"], 80))
-        for label, night, changed in _trend.marked(series)
+        for label, night, changed in _trend_panel.marked(series)
         for one in changed
     ]
     if rows:
