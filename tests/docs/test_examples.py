@@ -21,7 +21,9 @@ def stored(tmp_path: Path) -> tuple[Path, Path]:
     """A run and a sweep over two rates."""
     run, sweep = tmp_path / "run", tmp_path / "curve"
     assert 0 == main(["run", *SIM, "--no-html", "--rate", "1", "--warmup", "10", "--out", str(run)])
-    assert 0 == main(["sweep", *SIM, "--rate", "1,2", "--seeds", "1", "--workers", "1", "--out", str(sweep)])
+    assert 0 == main(
+        ["sweep", *SIM, "--rate", "1,2", "--seeds", "1", "--workers", "1", "--no-html", "--out", str(sweep)]
+    )
     return run, sweep
 
 
