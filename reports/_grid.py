@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.api import Bound, Slo
 from harness.missing import missing
+from harness.slo import OWN
 
 if TYPE_CHECKING:
     from harness.slo import Seen
@@ -47,13 +48,15 @@ class Axis:
 class Grid:
     """The positions of all sliders: two axes of bounds, and factors of the whole SLO.
 
-    `slo` is what the sliders start from, without its bounds on percentiles; `rest` is what of it no slider moves.
+    `slo` is what the sliders start from, without its bounds on percentiles; `rest` is what of it no slider moves. `own`
+    says that requests bring bounds along, which no slider moves either.
     """
 
     slo: Slo
     rest: Slo
     axes: tuple[Axis, Axis]
     factors: tuple[float, ...]
+    own: bool = False
 
 
 def grid(seen: Sequence[Seen], slo: Slo) -> Grid:
@@ -63,7 +66,8 @@ def grid(seen: Sequence[Seen], slo: Slo) -> Grid:
     moved = {_own(bounds, metric) for metric in METRICS}
     rest = tuple(b for b in bounds if b not in moved)
     factors = series(1 / AROUND, AROUND, FINE) if bounds else ()
-    return Grid(Slo(bounds, slo.goal), Slo(rest, slo.goal), (ttft, tpot), tuple(factors))
+    own = any(s.own(metric) is not None for s in seen for metric in OWN)
+    return Grid(Slo(bounds, slo.goal), Slo(rest, slo.goal), (ttft, tpot), tuple(factors), own)
 
 
 def series(low: float, high: float, steps: Sequence[float]) -> list[float]:

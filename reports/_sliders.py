@@ -119,6 +119,7 @@ def _caption(replay: Replay) -> str:
         "The sliders count the stored requests again under other bounds; nothing is run.",
         "At its right end a slider stands for no bound.",
         f"{clean(rest, 200)} stays as it is." if rest else "",
+        "Bounds that requests bring along stay as they are; the scale moves them too." if replay.grid.own else "",
         "A bound on a percentile of the run is not part of these shares." if _percentile(replay.asked) else "",
         f"{_numbers.count(replay.invalid, 'run')} not valid: bench slo counts them, this page does not."
         if replay.invalid

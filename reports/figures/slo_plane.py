@@ -53,7 +53,8 @@ def _finding(counted: Cells, ttft: Axis, tpot: Axis, goal: float) -> str:
     goodput = f"Goodput is {_numbers.number(float(counted.goodput_rps(np.array(here))))} req/s"
     within = f"{_numbers.share(here / counted.requests, goal)} of the requests are within the bounds"
     told = ", ".join(f"{_data.label(a.metric)} {_numbers.limit(a.own_s)}" for a in (ttft, tpot) if a.own_s is not None)
-    start = f"{goodput if np.isfinite(counted.per_s) else within} {f'at {told}' if told else 'without bounds'}"
+    where = f"at {told}" if told else "without a bound on all requests"
+    start = f"{goodput if np.isfinite(counted.per_s) else within} {where}"
     kept = [_least(ttft, share[:-1, tpot.start], goal), _least(tpot, share[ttft.start, :-1], goal)]
     said = [text for text in kept if text]
     one = f"{goal * 100:g}% of the requests keep it"

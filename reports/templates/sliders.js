@@ -184,7 +184,7 @@
           const where = told.named ? `${system.name}: ` : "";
           const per = system.share === 1 || cross.at === null ? "" : ` (${number(cross.at / system.share)} per GPU)`;
           sentences.push(cross.at === null
-            ? `${where}all rates lie ${cross.side} ${goal.text}`
+            ? `${where}${where ? "all" : "All"} rates lie ${cross.side} ${goal.text}`
             : `${where}${goal.text} is crossed near ${number(cross.at)} req/s${per}, between ${number(cross.between[0])} and ${number(cross.between[1])}`);
           return { goal, at: cross.at };
         });

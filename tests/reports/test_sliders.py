@@ -249,6 +249,24 @@ def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Ca
     assert "requests keep ttft=0.3,tpot=0.08: goodput is" in one
 
 
+def test_hostile_names_in_an_answer_stay_text(stored: Path, tmp_path: Path) -> None:
+    """A folder or a workload could run its script in the reader's browser."""
+    bad = "<script>alert(1)</script>\x1b[31m\u202e" + "x" * 10_000
+    asked = Asked(objectives=(read("ttft=0.3,tpot=0.08"),), factors=(0.5, 1.0), by=("prompt",))
+    info = answer(sources(stored), asked)
+    for run in info["runs"]:
+        run.update(path=bad, name=bad, workload=bad, reasons=[bad], valid=False, spec={"backend": bad}, seed=bad)
+        run["slos"][0].update(text=bad, binding=bad)
+    few = {**info, "runs": info["runs"][:2], "curves": []}
+    made = [pages.page(one, tmp_path / bad[:90]) for one in (info, few)]
+
+    for page in made:
+        assert "<script>alert" not in page
+        assert "\x1b" not in page
+        assert "\u202e" not in page
+        assert "&lt;script&gt;alert(1)" in page
+
+
 def test_a_run_is_drawn_over_its_bounds(make_run: MakeRun) -> None:
     """The plane would tell another goodput at the SLO than the summary, or an empty axis without any bound."""
     figure = slo_plane.figure(_data.measured(make_run()))
@@ -258,7 +276,7 @@ def test_a_run_is_drawn_over_its_bounds(make_run: MakeRun) -> None:
     assert isinstance(bare, go.Figure)
     goodput = make_run().info["summary"]["goodput_rps"]
     assert f"Goodput is {_numbers.number(goodput)} req/s at TTFT 250 ms, TPOT 100 ms" in figures.finding(figure)
-    assert "without bounds" in figures.finding(bare)
+    assert "without a bound on all requests" in figures.finding(bare)
 
 
 def test_the_page_of_a_run_has_its_sliders_before_the_plane(make_run: MakeRun) -> None:
