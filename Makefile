@@ -71,6 +71,7 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/trend_rule.py
 	$(BIN)/python tests/perf/compare_speed.py
 	$(BIN)/python tests/perf/rescoring.py
+	$(BIN)/python tests/perf/report_speed.py
 	$(BIN)/python tests/perf/capacity_coverage.py --searches 100
 	$(BIN)/python tests/perf/capacity_coverage.py --bisections 30 --width 0.022
 

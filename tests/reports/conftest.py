@@ -235,7 +235,9 @@ class Opened:
         assert [] == self.said
         assert [] == self.asked
         assert [] == self.page.evaluate("window.violations")
-        assert self.page.locator(".figure a[href], .figure image, img").count() == 0
+        assert self.page.locator(".figure a[href], img").count() == 0
+        pictures = "(all) => all.map((i) => i.getAttribute('xlink:href') || i.getAttribute('href') || '')"
+        assert all(url.startswith("data:") for url in self.page.locator("image").evaluate_all(pictures))  # heat maps
 
 
 @pytest.fixture(scope="session")
