@@ -104,6 +104,8 @@ def _points(axes: Sequence[str], told: Sequence[tuple[Mapping[str, Any], dict[st
 
 def _value(value: object) -> object:
     """A value of an axis: a number or a text."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     if isinstance(value, int | float | str) and not isinstance(value, bool):
         return value
     return "default" if value is None else str(value)

@@ -43,13 +43,19 @@ def page(
 
 
 def sheet(info: Mapping[str, Any], path: str | Path) -> Sheet:
-    """What stands on the page of a stored answer. Raises UsageError for a kind that has no page."""
+    """What stands on the page of a stored answer. Raises UsageError for a kind without a page, and a damaged answer."""
     if info["kind"] not in kinds():
         raise UsageError(
             f"An answer of bench {info['kind']} has no page; take --format text. Pages: {', '.join(kinds())}."
         )
     module = importlib.import_module(f"{__name__}.{info['kind']}")
-    found: Sheet = module.sheet(info, Path(path))
+    try:
+        found: Sheet = module.sheet(info, Path(path))
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise UsageError(
+            f"The answer of bench {info['kind']} in '{path}' is damaged ({type(error).__name__}: {error}); "
+            "--format json prints what is there, and the command that wrote it makes it again."
+        ) from error
     return found
 
 

@@ -1,0 +1,276 @@
+"""The page of a sweep, of runs made one by one, and of several sweeps: what they say is what was measured."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness import answers
+from harness.cli import main
+from harness.errors import UsageError
+from harness.folder import load
+from reports import _sheet, figures, pages, study
+from reports.figures import attainment_over, attainment_rate, interactivity, misses_rate, stages_rate
+from reports.study import Study
+
+SIM = ("--backend", "sim", "--latency", "abc:distserve", "--workers", "1", "--quiet", "--no-html")
+HOSTILE = "</script><script>document.title='owned'</script><a href='https://evil.example/'>x</a><img src=x>%{x}"
+Content = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of two policies over three rates, two seeds of 120 requests each, in simulated time."""
+    out = tmp_path_factory.mktemp("sweeps") / "curve"
+    asked = ("--rate", "1,2,3", "--over", "policy=vllm-v0,sarathi", "--seeds", "2", "--requests", "120")
+    assert 0 == main(["sweep", *SIM, *asked, "--slo", "ttft=0.25,tpot=0.1", "--warmup", "none", "--out", str(out)])
+    return out
+
+
+@pytest.fixture
+def info(swept: Path) -> dict[str, Any]:
+    """Its answer, to be changed at will."""
+    found: dict[str, Any] = json.loads((swept / "sweep.json").read_text())
+    return found
+
+
+def alone(info: dict[str, Any]) -> dict[str, Any]:
+    """The part of the answer that is one policy's."""
+    kept = [point for point in info["points"] if point["values"]["policy"] == "vllm-v0"]
+    crossings = [crossing for crossing in info["crossings"] if crossing["where"] == {"policy": "vllm-v0"}]
+    values = {"points": [{**p, "values": {"rate": p["values"]["rate"]}} for p in kept], "axes": info["axes"][:1]}
+    return {**info, **values, "crossings": [{**crossing, "where": {}} for crossing in crossings]}
+
+
+def traces(found: Any) -> dict[str, Any]:
+    """The traces of a figure by name."""
+    assert not isinstance(found, str), found
+    return {trace.name: trace for trace in found.data}
+
+
+def test_curve_is_that_of_the_answer(info: dict[str, Any], swept: Path) -> None:
+    """The figure would show another attainment than the table and the text of the same sweep."""
+    drawn = traces(attainment_rate.figure(study.of_sweep(alone(info), swept)))
+    points = alone(info)["points"]
+
+    assert [1.0, 2.0, 3.0] == list(drawn["all bounds"].x)
+    assert np.allclose([100 * point["attainment"]["mean"] for point in points], drawn["all bounds"].y)
+    assert np.allclose([100 * point["bounds"][0]["attainment"]["mean"] for point in points], drawn["TTFT only"].y)
+    assert np.allclose([100 * point["attainment"]["least"] for point in points], drawn["lower end of the band"].y)
+    assert ["solid", "dot", "dash"] == [drawn[f"{name}"].line.dash for name in ("all bounds", "TTFT only", "TPOT only")]
+
+
+def test_rates_are_per_gpu_where_gpus_are_known(info: dict[str, Any], swept: Path) -> None:
+    """A system of four GPUs would look four times as good as it is; an endpoint would be given one GPU."""
+    four, unknown = copy.deepcopy(alone(info)), copy.deepcopy(alone(info))
+    for told, gpus in ((four, 4), (unknown, None)):
+        for point in told["points"]:
+            for run in point["runs"]:
+                run["gpus"] = gpus
+    drawn = attainment_rate.figure(study.of_sweep(four, swept))
+    plain = attainment_rate.figure(study.of_sweep(unknown, swept))
+
+    assert [0.25, 0.5, 0.75] == list(traces(drawn)["all bounds"].x)
+    assert [1.0, 2.0, 3.0] == list(traces(plain)["all bounds"].x)
+    assert "rate (req/s)" == plain.layout.xaxis.title.text  # type: ignore[union-attr]  # it is no sentence
+
+
+def test_gpus_of_an_older_sweep_are_those_of_its_runs(info: dict[str, Any], swept: Path) -> None:
+    """The curves of yesterday's sweeps would not be per GPU."""
+    for point in info["points"]:
+        for run in point["runs"]:
+            del run["gpus"]
+
+    assert [1, 1] == [system.gpus for system in study.of_sweep(info, swept).systems]
+    assert [None, None] == [system.gpus for system in study.of_sweep(info, swept / "nowhere").systems]
+
+
+def test_overloaded_points_are_hollow_and_have_no_latency(info: dict[str, Any], swept: Path) -> None:
+    """The length of a run would be read as the latency of the system."""
+    told = alone(info)
+    told["points"][2] |= {"overloaded": 2, "metrics": {}}
+    found = study.of_sweep(told, swept)
+    latency = figures.modules("study")["latency_rate"].figure(found)
+
+    assert ("circle", "circle", "circle-open") == traces(attainment_rate.figure(found))["all bounds"].marker.symbol
+    assert [False, False, True] == np.isnan(traces(latency)["p99"].y).tolist()
+    assert "Hollow points" in figures.caption(attainment_rate.figure(found))  # type: ignore[arg-type]  # no sentence
+
+
+def test_searched_capacity_is_drawn_with_its_interval(info: dict[str, Any], swept: Path) -> None:
+    """A rate that a search found within limits would look as exact as a line."""
+    found = study.of_sweep(alone(info), swept)
+    searched = study.Capacity(0.9, 1.5, 1.25, 1.75, "searched")
+    system = study.System("a", 1, found.systems[0].points, (searched,), found.slo)
+    drawn = attainment_rate.figure(Study(found.slo, (0.9,), (system,), ()))
+
+    assert [(1.25, 1.75)] == [(s.x0, s.x1) for s in drawn.layout.shapes if s.type == "rect"]  # type: ignore[union-attr]
+    assert "falls below 90% at 1.50 req/s per GPU, found by a search" in figures.finding(drawn)  # type: ignore[arg-type]
+    assert all(np.diff(traces(drawn)["all bounds"].y) <= 0)
+
+
+def test_improvement_is_the_ratio_of_the_crossings(info: dict[str, Any], swept: Path) -> None:
+    """The better system would be told to be better by another factor than the curves show."""
+    base = study.of_sweep(alone(info), swept).systems[0]
+    systems = [study.System(name, 1, base.points, (study.Capacity(0.9, rps, None, None, "interpolated"),), "s")
+               for name, rps in (("slow", 1.5), ("fast", 3.0))]  # fmt: skip
+    said = attainment_rate.finding(Study("s", (0.9,), tuple(systems), ()))
+
+    assert "At 90% fast carries 3.00 req/s per GPU" in said
+    assert "2.00 times that of slow (1.50)" in said
+
+
+def test_runs_that_only_score_again_are_read_once(info: dict[str, Any], swept: Path) -> None:
+    """Latencies would be drawn as often as there are SLO scales, as if there were so many systems."""
+    told = alone(info)
+    told["axes"] = [*told["axes"], {"name": "slo-scale", "values": [1, 2], "rescored": True}]
+    told["points"] = [{**p, "values": {**p["values"], "slo-scale": k}} for k in (1, 2) for p in told["points"]]
+    found = study.of_sweep(told, swept)
+    drawn = figures.modules("study")["latency_rate"].figure(found)
+
+    assert [("SLO scale 1", False), ("SLO scale 2", True)] == [(s.name, s.again) for s in found.systems]
+    assert {"p50", "p90", "p99"} == set(traces(drawn))
+    assert ["1 req/s", "2 req/s", "3 req/s"] == [t.name for t in attainment_over.figure(found).data][::2]  # type: ignore[union-attr]
+
+
+def test_phases_and_misses_come_from_the_stored_requests(info: dict[str, Any], swept: Path) -> None:
+    """Bars would not add up to all the time, or to another share of misses than the attainment leaves."""
+    told = alone(info)
+    found = study.of_sweep(told, swept)
+    phases, misses = stages_rate.figure(found), misses_rate.figure(found)
+    missed = np.sum([trace.y for trace in misses.data], axis=0)  # type: ignore[union-attr]
+
+    assert np.allclose(100.0, np.sum([trace.y for trace in phases.data], axis=0))  # type: ignore[union-attr]
+    assert np.allclose([100 * (1 - point["attainment"]["mean"]) for point in told["points"]], missed)
+
+
+def test_point_that_breaks_a_percentile_does_not_keep_the_slo(info: dict[str, Any], swept: Path) -> None:
+    """A rate would be called carried whose p99 is beyond its bound."""
+    told = alone(info)
+    told["points"][0]["attainment"]["mean"] = 1.0
+    told["points"][0]["bounds"][0] |= {"percentile": 99.0, "attainment": None, "passed": False}
+    found = study.of_sweep(told, swept)
+
+    assert "circle-open" == traces(interactivity.figure(found))["all rates"].marker.symbol[0]
+
+
+def test_page_says_what_the_answer_says(info: dict[str, Any], swept: Path, content_of: Content) -> None:
+    """The page would lack the system, the preparation of its traffic, a figure, or the way to a run."""
+    html = pages.page(info, swept)
+    keys = {figure["key"] for figure in content_of(html)["figures"]}
+    links = re.findall(r'href="\./([^"]+)"', html)
+
+    assert html == pages.page(info, swept)
+    assert {"attainment_rate", "latency_rate", "interactivity", "latency_cdf_rates", "stages_rate", "misses_rate",
+            "attainment_over", "sliders"} <= keys  # fmt: skip
+    assert 12 == len(links)
+    assert all((swept / link).is_dir() for link in links)
+    for text in ("opt-13b on a100-80g", "Preparation", "Tokenizer", "none: times are those of a simulator"):
+        assert text in html
+    assert "--rate 1,2,3 --seeds 2" in html
+
+
+def test_page_stands_without_the_runs(info: dict[str, Any], swept: Path, tmp_path: Path) -> None:
+    """Whoever keeps sweep.json alone, to save space, would have no page any more."""
+    shutil.copy(swept / "sweep.json", tmp_path)
+    html = pages.page(info, tmp_path)
+
+    assert 'href="./' not in html
+    assert "nothing is known of single requests" in html
+    assert "opt-13b on a100-80g" in html
+
+
+def test_page_of_a_killed_sweep_tells_what_is_there(info: dict[str, Any], swept: Path, tmp_path: Path) -> None:
+    """Hours of runs would be lost to a machine that went down in the last one."""
+    home = tmp_path / "curve"
+    shutil.copytree(swept, home)
+    shutil.rmtree(home / "points" / "rate=3,policy=sarathi")
+    (home / "sweep.json").write_text(json.dumps({**info, "state": "running", "points": [], "crossings": []}))
+    told = answers.of(home)
+    assert told is not None
+    sheet = pages.sheet(told, home)
+
+    assert "NOT FINISHED" == sheet.mark
+    assert "10 of 12 runs done" in sheet.state
+
+
+@pytest.mark.parametrize("damage", ["points", "spec", "goals"])
+def test_damaged_answer_is_one_sentence(damage: str, info: dict[str, Any], tmp_path: Path) -> None:
+    """A traceback would greet whoever opens a file that was cut off."""
+    del info[damage]
+
+    with pytest.raises(UsageError, match="is damaged"):
+        pages.sheet(info, tmp_path)
+
+
+def test_hostile_text_stays_text(info: dict[str, Any], swept: Path, content_of: Content) -> None:
+    """The name of a policy could run its script in the reader's browser."""
+    for point in info["points"]:
+        point["values"]["policy"] += HOSTILE
+        point["slo"] = HOSTILE
+        for run in point["runs"]:
+            run["folder"] = f"javascript:{HOSTILE}"
+    info |= {"warnings": [HOSTILE * 100], "error": HOSTILE, "spec": {**info["spec"], "backend": HOSTILE}}
+    html = pages.page(info, swept)
+    text = json.dumps(content_of(html))
+
+    assert "<script>document" not in html
+    assert "<a href='https" not in html
+    assert 'href="javascript' not in html
+    assert "<script" not in text
+    assert "<a href" not in text
+
+
+def test_runs_made_one_by_one_are_a_curve(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs that nobody planned as a sweep could only be looked at one by one."""
+    folders = sorted(swept.glob("points/*vllm*/seed-*"))
+    sheet = pages.together([], (load(folder) for folder in folders), swept)
+    own = pages.sheet(alone(json.loads((swept / "sweep.json").read_text())), swept)
+    rows = {section.key: section for section in sheet.sections}["points"].tables[0].rows
+
+    assert "6 runs of 1 system" == sheet.title
+    assert own.answer == sheet.answer
+    assert [row[:2] for row in {s.key: s for s in own.sections}["points"].tables[0].rows] == [row[:2] for row in rows]
+
+
+def test_sweeps_side_by_side_are_named_by_what_differs(info: dict[str, Any], swept: Path, tmp_path: Path) -> None:
+    """Nobody could tell which line of the figure is which system."""
+    found = []
+    for policy in ("vllm-v0", "sarathi"):
+        home = tmp_path / policy
+        home.mkdir()
+        told = alone(info) | {"spec": {**info["spec"], "policy": policy}}
+        found.append((told, home))
+    sheet = pages.together(found, [], tmp_path)
+
+    assert "2 systems side by side" == sheet.title
+    assert "policy vllm-v0" in sheet.answer
+    assert ["vllm-v0", "sarathi"] == [name for name, _ in sheet.heads if name != "SLO"]
+    assert len(_sheet.render(sheet)) > 1_000_000
+
+
+def test_sweep_writes_its_page(tmp_path: Path) -> None:
+    """Whoever made a sweep would have to know of another command to see it."""
+    quick = [word for word in SIM if word != "--no-html"]
+    asked = ("--rate", "1,2", "--seeds", "1", "--requests", "50", "--out", str(tmp_path / "curve"))
+    code = main(["sweep", *quick, *asked])
+
+    assert 0 == code
+    assert "Attainment against rate" in (tmp_path / "curve" / "report.html").read_text()
+
+
+def test_page_of_a_sweep_draws(info: dict[str, Any], swept: Path, opened: Callable[..., Any]) -> None:
+    """A figure would stay empty, or the console would be full of errors."""
+    html = pages.page(info, swept)
+    seen = opened(html, dark=True)
+
+    assert 8 <= len(seen.drawn())
+    seen.untroubled()
