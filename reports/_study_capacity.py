@@ -22,6 +22,7 @@ from harness.sweep.spread import spread
 from reports._clean import clean
 from reports._facts import first, part
 from reports._study import Capacity, Info, Kept, Point, Spread, Study, System
+from reports.answers._capacity_said import lone
 
 if TYPE_CHECKING:
     from harness.api import Bound
@@ -32,7 +33,7 @@ def of_capacity(info: Info, path: str | Path) -> Study:
     """What a search found, also one that was killed; `path` is its folder, where trials.parquet is looked for.
 
     The one source is the answer with `trials`: a row for each, in the order in which they were made. Without that
-    file there are no rows, and points know attainment as a whole alone.
+    file there are no rows, and points know attainment as a whole alone. Requests one by one are no point of a curve.
     """
     tried = trials(path)
     whole = sorted((t for t in tried if _counts(t, info)), key=lambda t: (t.key.rate_rps, t.key.seed))
@@ -41,6 +42,7 @@ def of_capacity(info: Info, path: str | Path) -> Study:
     points = [_point(group, slo.bounds, folders(path)) for group in by_rate] or [
         _told(point) for point in info.get("curve") or []
     ]
+    points = points[lone([point.rate_rps for point in points]) :]
     gpus = part(info, "backend").get("gpus")
     name, text = _name(info), clean(part(info, "slo").get("text") or slos.text(slo), 400)
     system = System(name, gpus if isinstance(gpus, int) and gpus > 0 else None, tuple(points), _found(info), text)

@@ -14,6 +14,12 @@ from reports._clean import clean
 HEADS = ("rate (req/s)", "seeds", "attainment", "least", "most", "queue grew")
 BOUND_HEADS = ("bound", "goal", "own capacity (req/s)", "attainment at capacity")
 RUNNING = "This search was killed, or still goes on; the command that began it, with the same --out, ends it."
+AROUND = 7
+"""Rates of the sweep that is advised, each the same ratio above the one below it."""
+
+LONE = 0.05
+"""A lowest rate below this share of the next is that of requests one by one, which no curve needs to reach."""
+
 _MORE = re.compile(r"--max-seeds (\d+)")
 
 
@@ -59,11 +65,22 @@ def sentences(info: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[str]:
     if one["per_gpu_rps"] is not None and (info["gpus"] or 0) > 1:
         yield f"{_numbers.number(one['per_gpu_rps'])} req/s per GPU ({info['gpus']} GPUs)."
     if one["why"]:
-        yield f"{'Unresolved: ' if one['state'] == 'unresolved' else ''}{clean(one['why'], None)}"
+        yield because(one)
     if one["needs"]:
         yield f"It would take {clean(one['needs'], None)}"
     if one["capacity_rps"] is not None and one["state"] != "unreachable":
         yield _stands_on(info, one)
+
+
+def because(one: Mapping[str, Any]) -> str:
+    """Why the goal is open or out of reach, as a sentence."""
+    text = f"{'unresolved: ' if one['state'] == 'unresolved' else ''}{clean(one['why'], None)}"
+    return text[:1].upper() + text[1:]
+
+
+def lone(rates_rps: Sequence[float]) -> bool:
+    """Whether the first of these rising rates is that of requests one by one."""
+    return len(rates_rps) > 1 and rates_rps[0] < LONE * rates_rps[1]
 
 
 def _verdict(one: Mapping[str, Any]) -> str:
@@ -169,9 +186,14 @@ def around(info: Mapping[str, Any]) -> str:
     rates = [one["capacity_rps"] for one in info["answers"] if one["capacity_rps"]]
     if not rates:
         return ""
-    low, high = (_numbers.option(rate, 2) for rate in (0.5 * min(rates), 1.3 * max(rates)))
-    step = _numbers.option((float(high) - float(low)) / 6, 1)
-    return _command("sweep", info, {"rate": f"{low}:{high}:{step}"}, leave_out=("goal", "requests", "seed"))
+    low, high = 0.5 * min(rates), 1.3 * max(rates)
+    each = [low * (high / low) ** (number / (AROUND - 1)) for number in range(AROUND)]
+    return _command(
+        "sweep",
+        info,
+        {"rate": ",".join(_numbers.option(rate, 2) for rate in each)},
+        leave_out=("goal", "requests", "seed"),
+    )
 
 
 def _command(name: str, info: Mapping[str, Any], own: Mapping[str, str | None], leave_out: Sequence[str]) -> str:

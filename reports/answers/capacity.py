@@ -11,9 +11,6 @@ from reports.answers import _capacity_said as said
 from reports.answers import _curve, _table
 from reports.answers._look import PLAIN, Look
 
-LONE = 0.02
-"""A rate below this share of the highest is that of requests one by one, which no curve needs to reach."""
-
 
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """The answer for a terminal, at most 100 columns: tables first, then what was found and what to do next."""
@@ -64,9 +61,9 @@ def _lines(info: Mapping[str, Any], one: Mapping[str, Any], look: Look) -> Itera
 def _drawn(info: Mapping[str, Any]) -> _curve.Curve:
     """The means made to fall, as the search takes them."""
     answers = info["answers"]
-    least = LONE * max(point["rate_rps"] for point in info["curve"]) if info["curve"] else 0.0
+    points = [(point["rate_rps"], point["falling"]) for point in info["curve"]]
     return _curve.Curve(
-        [(point["rate_rps"], point["falling"]) for point in info["curve"] if point["rate_rps"] > least],
+        points[said.lone([rate for rate, _ in points]) :],
         [one["goal"] for one in answers],
         "attainment by rate, made to fall; a column stands at each capacity",
         "req/s",

@@ -23,6 +23,9 @@ MISSING = (
     "The trials of this search are not there; bench capacity --out DIR keeps them in DIR/trials.parquet, and this page "
     "has to lie beside it."
 )
+FEWEST = 3
+"""Trials below which there is no path to see."""
+
 ALONE = 0.02
 """A rate below this share of all others is that of the trial which tells the time of a request by itself."""
 
@@ -39,6 +42,8 @@ def figure(study: Study) -> go.Figure | str:
     system = study.systems[0] if study.systems else None
     if not made or system is None:
         return MISSING
+    if len(made) < FEWEST:
+        return f"{_numbers.count(len(made), 'trial')} told enough, so there was nothing to search."
     share = study.share(system)
     shown = [row for row in made if not _alone(row, made)]
     drawn = style.panels((0.66, 0.34), 560)

@@ -112,7 +112,8 @@ def _warnings(info: Info) -> Iterator[tuple[str, str]]:
         yield said.RUNNING, f"Go on with it: {said.again(info)} --out, with the folder of this page."
     for one in info.get("answers") or []:
         if one["why"]:
-            yield f"At {said.percent(one['goal'])}: {clean(one['why'], 600)}", clean(one["needs"] or "", 600)
+            needs = clean(one["needs"] or "", 600)
+            yield f"At {said.percent(one['goal'])}: {clean(one['why'], 600)}", needs[:1].upper() + needs[1:]
     grown = [point for point in info.get("curve") or [] if point["overloaded"]]
     if grown:
         rates = f"{_numbers.option(grown[0]['rate_rps'])} req/s"

@@ -99,7 +99,7 @@ def test_the_verdict_and_the_next_step_stand_last(shown: Callable[..., str]) -> 
 
     assert len(lines) - 8 <= verdict
     assert "next  see latencies and stages around it:" in lines[-3:]
-    assert lines[-1].endswith("--rate 1.1:2.9:0.3")
+    assert lines[-1].endswith("--rate 1.1,1.3,1.5,1.8,2.1,2.5,2.9")
 
 
 def test_a_terminal_without_braille_gets_ascii() -> None:
