@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from reports import _numbers
-from reports.figures import _sides
+from reports.figures import _share, _sides
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def figure(comparison: Comparison) -> go.Figure | str:
     shares = _shares(comparison.searches)
     drawn = style.new(440)
     rates: list[float] = []
+    least: list[float] = []
     found = {}
     for place, side in enumerate(_sides.SIDES):
         search = comparison.searches[side]
@@ -33,6 +34,7 @@ def figure(comparison: Comparison) -> go.Figure | str:
             return f"The search of the {side} has no trials that make a curve; give it more seeds."
         x = np.array([point["rate_rps"] / shares[side] for point in points])
         rates += x.tolist()
+        least += [100 * point["least"] for point in points]
         _curve(drawn, x, points, side)
         answer: Info = next((one for one in search.get("answers") or [] if one["goal"] == goal), {})
         found[side] = _capacity(answer, shares[side])
@@ -40,7 +42,7 @@ def figure(comparison: Comparison) -> go.Figure | str:
         _drop(drawn, found[side], side, goal, place)
     drawn.update_layout(
         xaxis=style.axis(f"rate (requests/s{' per GPU' if _known(comparison.searches) else ''})", range=_range(rates)),
-        yaxis=style.axis("requests within the SLO (%)", range=[-2, 104]),
+        yaxis=_share.axis("requests within the SLO (%)", least),
     )
     drawn.add_hline(
         y=goal * 100, line={"color": style.GREY, "width": 1, "dash": "dash"}, annotation_text=f"goal {goal * 100:g}%",
@@ -105,7 +107,7 @@ def _drop(drawn: go.Figure, found: Found, side: str, goal: float, place: int) ->
             fillcolor=style.faint(_sides.COLORS[side]),
         )  # fmt: skip
     drawn.add_annotation(
-        x=low or rate, y=3 + 8 * place, text=f"{side} {_numbers.number(rate)}", showarrow=False,
+        x=low or rate, y=0.02 + 0.08 * place, yref="paper", text=f"{side} {_numbers.number(rate)}", showarrow=False,
         font={"size": 12}, xanchor="right", xshift=-4, yanchor="bottom",
     )  # fmt: skip
 

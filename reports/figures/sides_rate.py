@@ -12,7 +12,7 @@ from harness.sweep.crossing import crossing
 from harness.sweep.spread import LEAST_SEEDS, spread
 from reports import _numbers
 from reports._clean import clean, in_figure
-from reports.figures import _sides, _sides_searched
+from reports.figures import _share, _sides, _sides_searched
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def figure(comparison: Comparison) -> go.Figure | str:
     everything = [x for side in _sides.SIDES for x in found.of(side)]
     drawn.update_layout(
         xaxis=style.axis(found.title, range=_range(everything)),
-        yaxis=style.axis("requests within the SLO (%)", range=[-2, 104]),
+        yaxis=_share.axis("requests within the SLO (%)", _shares(rows)),
     )
     goal = info["goal"]
     drawn.add_hline(
@@ -155,6 +155,12 @@ def _enough(rows: Sequence[Row]) -> bool:
     return all(row["pairs"] >= LEAST_SEEDS for row in rows)
 
 
+def _shares(rows: Sequence[Row]) -> list[float]:
+    """All shares that are drawn, in percent."""
+    every = [(row.get("values") or {}).get(side) or [row[side]] for row in rows for side in _sides.SIDES]
+    return [100 * share for shares in every for share in shares if share is not None]
+
+
 def _carried(found: _Axis, rows: Sequence[Row], order: np.ndarray, side: str, goal: float) -> float | str:
     """Where the mean attainment of a side falls below the goal; 'above' or 'below' where all of it is."""
     x, y = np.asarray(found.of(side))[order], [rows[i][side] for i in order]
@@ -185,8 +191,8 @@ def _drop(
     )
     left = at > (min(values) + max(values)) / 2
     drawn.add_annotation(
-        x=at, y=3 + 8 * place, text=f"{side} {_numbers.number(at)}", showarrow=False, font={"size": 12},
-        xanchor="right" if left else "left", xshift=-4 if left else 4, yanchor="bottom",
+        x=at, y=0.02 + 0.08 * place, yref="paper", text=f"{side} {_numbers.number(at)}", showarrow=False,
+        font={"size": 12}, xanchor="right" if left else "left", xshift=-4 if left else 4, yanchor="bottom",
     )  # fmt: skip
 
 
