@@ -52,7 +52,7 @@ def modules(of: Subject = "run") -> dict[str, FigureModule]:
     stems = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_"))
     found = {stem: cast("FigureModule", importlib.import_module(f"{__name__}.{stem}")) for stem in stems}
     ours = {stem: module for stem, module in found.items() if of == module.OF}
-    return dict(sorted(ours.items(), key=lambda item: item[1].ORDER))
+    return dict(sorted(ours.items(), key=lambda item: (item[1].SECTION == FIDELITY, item[1].ORDER)))
 
 
 def whole(module: FigureModule) -> bool:
