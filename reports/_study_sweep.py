@@ -67,7 +67,7 @@ def _alone(spec: Mapping[str, Any]) -> str:
 
 def _point(info: Info, point: Info, home: Path) -> Point | None:
     folders = tuple(home / run["folder"] for run in point["runs"] if run["valid"])
-    there = tuple(folder for folder in folders if (folder / "run.json").is_file())
+    there = tuple(folder for folder in folders if (folder / "run.json").is_file() or folder.is_file())
     rate_rps = _rate(info, point, there)
     if rate_rps is None:
         return None
