@@ -18,7 +18,7 @@ from harness.missing import marked
 from harness.records import steps_table, to_table
 from reports import _data, _misses, _stages, figures
 from reports._twin import twin
-from reports.figures import _reduce, gantt, itl_over_time, latency_tail, misses, stages
+from reports.figures import _reduce, arrivals, gantt, itl_over_time, latency_tail, misses, stages, timeline
 
 MakeRun = Callable[..., Run]
 MakeStaged = Callable[..., Run]
@@ -168,6 +168,31 @@ def test_single_requests_are_the_worst_and_neighbours(staged: MakeStaged) -> Non
     assert [str(i) for i in range(40, 60)] == [row[1] for row in table.rows if row[0] == "lower"]
     assert ("upper", "70", "80.0") == table.rows[0][:3]
     assert "preempted" in [row[-1] for row in table.rows if row[1] == "50"]
+
+
+def test_preemptions_are_counted_over_time(staged: MakeStaged) -> None:
+    """Memory that ran out again and again would be seen in the sum alone, or not at all."""
+    records = [record(i, (1.5 + i, 2.5 + i), preemptions=2 * (i == 7)) for i in range(10)]
+    run = staged(records, [step(i, i + 0.5, decodes=3) for i in range(10)])
+    run.info["backend"] = {"kv_blocks": 400}
+    figure = drawn(timeline.figure(run))
+    traces = {t.name: t for t in figure.data}
+
+    assert 2 == sum(traces["preemptions"].y[:-1])
+    assert 9.5 <= traces["preemptions"].x[int(np.argmax(traces["preemptions"].y)) + 1]
+    assert [75.0] * 10 == list(traces["KV memory"].y)
+    assert figures.finding(figure).endswith(
+        "75.0% of the KV memory was in use at most; requests were preempted 2 times."
+    )
+
+
+def test_lateness_has_percentiles_over_time(make_run: MakeRun) -> None:
+    """A client that fails in the second half only would look well in the mean."""
+    figure = drawn(arrivals.figure(make_run(600)))
+    traces = {t.name: t for t in figure.data}
+
+    assert np.all(traces["lateness p50"].y < traces["lateness p99"].y)
+    assert 40 == len(traces["lateness p99"].x)
 
 
 def test_gaps_over_time_count_every_gap(make_run: MakeRun) -> None:
