@@ -13,6 +13,7 @@ from harness.errors import BenchError
 from harness.rescore.reading import sources
 from harness.sweep.crossing import crossing
 from reports._clean import clean
+from reports._facts import part
 from reports._grid import Grid, grid
 from reports._replay import Cells, cells
 
@@ -34,10 +35,14 @@ NONE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rate:
-    """The runs at one rate (requests per second of the whole system), one per seed."""
+    """The runs at one rate (requests per second of the whole system), one per seed; the queue of some grew all through.
+
+    Of those, `overloaded` in number, a longer run would keep less.
+    """
 
     rate_rps: float
     runs: tuple[Cells, ...]
+    overloaded: int = 0
 
     @property
     def requests(self) -> int:
@@ -98,13 +103,13 @@ def _read(study: Study) -> Replay | str:
     try:
         asked = _asked(study.slo, every[0])
         places = grid([source.seen for source in every], asked)
-        counted = [(i, rate, tuple(cells(s.seen, places) for s in found)) for i, rate, found in read]
+        counted = [
+            (i, Rate(rate, tuple(cells(s.seen, places) for s in found), _grown(found))) for i, rate, found in read
+        ]
     except BenchError as error:
         return str(error)
     systems = tuple(
-        Scored(
-            system.name, study.share(system), tuple(Rate(rate, runs) for j, rate, runs in counted if i == j and runs)
-        )
+        Scored(system.name, study.share(system), tuple(rate for j, rate in counted if i == j and rate.runs))
         for i, (system, _) in enumerate(lines)
     )
     planned = sum(len(folders) for _, points in lines for _, folders in points)
@@ -123,6 +128,11 @@ def _lines(study: Study) -> list[tuple[System, tuple[tuple[float, tuple[Path, ..
         if not system.again
     ]
     return [(system, rates) for system, rates in points if rates]
+
+
+def _grown(found: Iterable[Source]) -> int:
+    """In how many runs the queue grew all through."""
+    return sum(bool(part(source.info, "verdict").get("overloaded")) for source in found)
 
 
 def _sources(folders: Iterable[Path]) -> list[Source]:

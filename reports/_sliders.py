@@ -14,6 +14,7 @@ from harness import slo as slos
 from harness.api import Slo
 from reports import _data, _numbers, _page, _replay, _replay_study
 from reports._clean import clean
+from reports._facts import part as facts
 from reports._page import Part
 from reports._replay_study import Rate, Replay, Scored
 from reports._sheet import Table
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 KEY, CURVE = "sliders", "sliders_rate"
 TITLE = "Other bounds, scored again"
+GROWN = "Where a queue grew all through a run (overloaded), a longer run would keep less."
 FACTORS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0)
 """SLO scales of the table that needs no script."""
 NEAR = (0.5, 0.8, 1.0, 1.5, 2.0)
@@ -41,8 +43,8 @@ def of_run(run: Run) -> Part | None:
     if isinstance(found, str):
         return None
     places, counted = found
-    asked = _data.slo(run)
-    replay = Replay(asked, (asked.goal,), places, (Scored("", 1.0, (Rate(1.0, (counted,)),)),), "req/s")
+    asked, grown = _data.slo(run), bool(facts(run.info, "verdict").get("overloaded"))
+    replay = Replay(asked, (asked.goal,), places, (Scored("", 1.0, (Rate(1.0, (counted,), int(grown)),)),), "req/s")
     if not _moving(replay):
         return None
     return _part(replay, f"bench slo {_quoted(str(run.path))}", {"plane": {"key": "slo_plane", "name": FOLLOWS}})
@@ -124,6 +126,7 @@ def _caption(replay: Replay) -> str:
         f"{_numbers.count(replay.invalid, 'run')} not valid: bench slo counts them, this page does not."
         if replay.invalid
         else "",
+        GROWN if any(rate.overloaded for system in replay.systems for rate in system.rates) else "",
         f"{_numbers.count(replay.unread, 'run')} could not be read." if replay.unread else "",
     ]
     return " ".join(text for text in texts if text)
@@ -161,7 +164,12 @@ def _told(replay: Replay, command: str, marks: dict[str, object], one: bool) -> 
                 "name": clean(system.name, 60),
                 "share": system.share,
                 "points": [
-                    {"rate": rate.rate_rps, "requests": rate.requests, "runs": [_run(run) for run in rate.runs]}
+                    {
+                        "rate": rate.rate_rps,
+                        "requests": rate.requests,
+                        "overloaded": rate.overloaded,
+                        "runs": [_run(run) for run in rate.runs],
+                    }
                     for rate in system.rates
                 ],
             }

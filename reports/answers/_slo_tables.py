@@ -206,7 +206,7 @@ def curve_tables(curve: Info) -> Iterator[Rows | str]:
     heads = ["rate (req/s)", "runs", "within", "95% of the mean", "range", "goodput (req/s)",
              *(clean(name, 24) for name in names)]  # fmt: skip
     rows = [
-        [_numbers.number(point["rate_rps"]), _runs_at(point), *_spread(point["attainment"]),
+        [_numbers.number(point["rate_rps"]), runs_at(point), *_spread(point["attainment"]),
          rate((point["goodput_rps"] or {}).get("mean")),
          *(_numbers.share((point["bounds"][name] or {}).get("mean")) for name in names)]
         for point in curve["points"]
@@ -223,7 +223,8 @@ def curve_tables(curve: Info) -> Iterator[Rows | str]:
         yield Rows(heads, rows, title="" if at else f"{clean(curve['slo'])}, every bound times the scale{label}")
 
 
-def _runs_at(point: Info) -> str:
+def runs_at(point: Info) -> str:
+    """How many runs stand behind a point, and how many of them are not to be trusted."""
     marks = [f"{point[name]} {name}" for name in ("overloaded", "invalid") if point[name]]
     return f"{point['runs']} ({', '.join(marks)})" if marks else str(point["runs"])
 

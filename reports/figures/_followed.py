@@ -47,7 +47,9 @@ def figure(replay: Replay) -> go.Figure | str:
     )
     for goal in replay.goals:
         style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
-    return style.done(drawn, _finding(replay), ["The thin grey line is the SLO itself and stays.", _hint(replay)])
+    return style.done(
+        drawn, _finding(replay), ["The thin grey line is the SLO itself and stays.", _hint(replay), _hollow(replay)]
+    )
 
 
 def _draw(drawn: go.Figure, replay: Replay, system: Scored, number: int) -> None:
@@ -66,7 +68,8 @@ def _draw(drawn: go.Figure, replay: Replay, system: Scored, number: int) -> None
     for y, name, colored, dash, mark, width in looks:
         drawn.add_scatter(
             x=x, y=y, name=f"{prefix}{name}", mode="lines+markers", line=style.line(colored, dash, width),
-            marker={"symbol": mark, "size": 8, "color": colored}, hovertemplate="%{x:.4r}: %{y:.1f}%",
+            marker={"symbol": [f"{mark}-open" if rate.overloaded else mark for rate in system.rates], "size": 8,
+                    "color": colored}, hovertemplate="%{x:.4r}: %{y:.1f}%",
         )  # fmt: skip
     crossed = [
         (goal, found.at / system.share) for goal in replay.goals if (found := _crossing(replay, system, goal)).at
@@ -109,3 +112,8 @@ def _finding(replay: Replay) -> str:
 
 def _hint(replay: Replay) -> str:
     return "Means over the seeds." if any(len(r.runs) > 1 for s in replay.systems for r in s.rates) else ""
+
+
+def _hollow(replay: Replay) -> str:
+    grown = any(rate.overloaded for system in replay.systems for rate in system.rates)
+    return "Hollow points: a queue grew all through a run, so a longer run falls further." if grown else ""

@@ -97,6 +97,10 @@
     return { attainment: mean(found.map((f) => f.attainment)), goodput: mean(found.map((f) => f.goodput).filter((value) => value !== null)), alone };
   }
 
+  function runsOf(told) {
+    return told.overloaded ? `${told.runs.length} (${told.overloaded} overloaded)` : String(told.runs.length);
+  }
+
   function quoted(text) {
     if (!text) return "''";
     return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
@@ -176,7 +180,7 @@
         const points = system.points.map((p) => point(p, state, columns));
         points.forEach((p, i) => {
           const head = told.named ? `${system.name}: ` : "";
-          rows.push([`${head}${number(system.points[i].rate)}`, String(system.points[i].runs.length), share(p.attainment),
+          rows.push([`${head}${number(system.points[i].rate)}`, runsOf(system.points[i]), share(p.attainment),
             number(p.goodput), ...p.alone.map((a) => share(a))]);
         });
         const found = told.open ? [] : told.goals.map((goal) => {

@@ -20,6 +20,7 @@ from harness.rescore.asked import Asked
 from harness.rescore.objectives import read
 from harness.rescore.reading import sources
 from reports import _data, _numbers, _page, _replay_study, _sheet, _sliders, figures, html, pages
+from reports.answers import _slo_tables as tables
 from reports.answers import slo as told
 from reports.figures import capacity_plane, slo_plane, slo_scale_rates
 from reports.study import Study, of_sweep
@@ -136,7 +137,7 @@ def test_sliders_of_a_sweep_show_what_slo_prints(stored: Path, study: Study, ope
             continue
         for point, row in zip(curve["points"], shown, strict=True):
             means = [point[name]["mean"] for name in ("attainment", "goodput_rps")]
-            assert [_numbers.number(point["rate_rps"]), str(point["runs"])] == row[:2]
+            assert [_numbers.number(point["rate_rps"]), tables.runs_at(point)] == row[:2]
             assert [_numbers.share(means[0]), _numbers.number(means[1])] == row[2:4]
             bounds = [_numbers.share(one["mean"]) for one in point["bounds"].values()]
             assert bounds == [cell for cell in row[4:] if cell != "-"]
