@@ -129,4 +129,4 @@ def _told(found: Found, unit: str) -> str:
 
 def _notes() -> Iterator[str]:
     yield "Bands are the range over the seeds tried; lines fall as attainment must; hollow points were overloaded."
-    yield "The verdict is on the capacities seed by seed, which vary far less than the two searches do on their own."
+    yield "The verdict compares the capacities seed by seed."

@@ -224,4 +224,5 @@ def _notes(rows: Sequence[Row], found: _Axis, carried: Mapping[str, float | str]
     if max(row["pairs"] for row in rows) > 1:
         yield f"Bands are the {'95% interval of the mean' if _enough(rows) else 'range'} over the pairs."
     if found.name == "rate" and found.gpus["base"] != found.gpus["head"]:
-        yield f"The base has {found.gpus['base']:g} GPUs, the head {found.gpus['head']:g}."
+        base, head = (_numbers.count(found.gpus[side], "GPU") for side in _sides.SIDES)
+        yield f"The base has {base}, the head {head}."

@@ -156,7 +156,7 @@ def test_rates_are_divided_by_the_gpus_of_each_side(sweeps: Comparison) -> None:
     figure = drawn(sides_rate, dataclasses.replace(sweeps, info=info))
 
     assert [0.5, 1.0, 2.0] == list(trace(figure, "head").x)
-    assert "The base has 1 GPUs, the head 2." in figures.caption(figure)
+    assert "The base has 1 GPU, the head 2 GPUs." in figures.caption(figure)
 
 
 def test_scale_one_is_the_attainment_of_the_answer(sweeps: Comparison) -> None:
@@ -218,6 +218,16 @@ def test_the_page_begins_with_the_verdict(name: str, mark: tuple[str, bool], hom
     assert heads["Preparation"].startswith("distserve:") and "GPT-2" in heads["Tokenizer"]
     assert "valid" in heads["Validity"]
     assert [f"bench compare {home / 'old'} {home / 'new'}"] == list(sheet.commands) or name != "sweeps"
+
+
+def test_curves_that_are_all_high_are_seen_apart(sweeps: Comparison) -> None:
+    """Two systems between 97 and 99 % would be one line at the top of the figure; a cut axis has to say so."""
+    rows = [{**row, "base": 0.98, "head": 0.97, "values": {"base": [0.98], "head": [0.97]}} for row in sweeps.rows]
+    figure = drawn(sides_rate, dataclasses.replace(sweeps, info={**sweeps.info, "gates": [], "shown": rows}))
+
+    assert (90, 100.4) == pytest.approx(figure.layout.yaxis.range)
+    assert "requests within the SLO (%, from 90)" == figure.layout.yaxis.title.text
+    assert "the base keeps 90% at all points and the head keeps 90% at all points" in figures.finding(figure)
 
 
 @pytest.mark.parametrize("verdict", ["improved", "inconclusive", "invalid", "refused"])
