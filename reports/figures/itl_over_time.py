@@ -95,6 +95,10 @@ def _lines(drawn: go.Figure, edges_s: np.ndarray, bins_s: np.ndarray, counts: np
         if len(enough):
             values = np.array([binned_quantile(bins_s, counts[i], q) for i in enough])
             drawn.add_scatter(
+                x=middle[enough], y=values * 1000.0, name=f"ground of {name}", mode="lines", meta=style.MARKS,
+                line=style.line(style.HALO, width=4.5), showlegend=False, hoverinfo="skip",
+            )  # fmt: skip
+            drawn.add_scatter(
                 x=middle[enough], y=values * 1000.0, name=f"{name} of the stretch", mode="lines", meta=style.MARKS,
                 line=style.line(style.VERMILLION, dash, 2.5), hovertemplate=f"{name} at %{{x:.1f}} s: %{{y:.3r}} ms",
             )  # fmt: skip
