@@ -28,7 +28,8 @@ def mark(info: Info) -> tuple[str, bool | None]:
     points = [point for point in info["points"] if point["attainment"] is not None]
     if not points or any(point["invalid"] for point in points):
         return "NOT VALID", None
-    if not any(point["bounds"] for point in points):
+    points = [point for point in points if point["bounds"]]
+    if not points:
         return "NO GOAL GIVEN", None
     if info["fail_under"] is not None:
         return _JUDGED.get(info["exit_code"], ("NOT DECIDED", None))
@@ -77,7 +78,7 @@ def _by(system: System, study: Study) -> str:
 
 def _ranked(info: Info) -> str:
     """Best and worst of points that have no rate in common to be drawn over."""
-    told = [point for point in info["points"] if point["attainment"] is not None]
+    told = [point for point in info["points"] if point["attainment"] is not None and point["bounds"]]
     if not told:
         return ""
     ordered = sorted(told, key=lambda point: -point["attainment"]["mean"])

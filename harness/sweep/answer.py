@@ -210,7 +210,7 @@ def cautions(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for code, found in told.items():
         first = found[0]
         where = f"{code} in {len(found)} of {len(runs)} runs, first in {first['folder']}"
-        yield f"{where}: {first['message']}; {first['remedy']}."
+        yield f"{where}: {first['message']}{'; ' if first['remedy'] else ''}{first['remedy']}."
 
 
 def _once(points: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -118,6 +118,11 @@ def _alike(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _warnings(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if free := [run["folder"] for run in runs if not run["bounds"]]:
+        yield (
+            f"{len(free)} of {len(runs)} runs had no SLO, first {free[0]}: their attainment counts every request that "
+            "ended well; bench slo, with each of them and one --slo, scores them alike."
+        )
     for run in runs:
         if not run["valid"]:
             yield f"{run['folder']} is not valid and does not count: {' '.join(run['reasons'])}"

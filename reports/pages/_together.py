@@ -74,7 +74,7 @@ def _of_runs(info: Info, home: Path) -> Sheet:
         answer=found.answer,
         state=_sweep_verdict.state(info),
         heads=found.heads,
-        warnings=(*found.warnings, *_traffic(study)),
+        warnings=(*_slos(study), *found.warnings, *_traffic(study)),
         sections=found.sections,
         facts=found.facts,
     )
@@ -110,16 +110,20 @@ def _heads(study: Study, found: Named) -> Iterator[tuple[str, str]]:
 
 
 def _warnings(study: Study, found: Named) -> Iterator[tuple[str, str]]:
-    if not study.slo:
-        yield (
-            "The systems were scored under different SLOs, so their curves do not tell which is better.",
-            ("Score them alike: bench slo, with each folder and one --slo."),
-        )
+    yield from _slos(study)
     yield from _workloads(found)
     yield from _traffic(study)
     for name, (info, _) in found.items():
         for text in (*([info["error"]] if info.get("error") else []), *info.get("warnings", ())):
             yield f"{name}: {clean(text, None)}", ""
+
+
+def _slos(study: Study) -> Iterator[tuple[str, str]]:
+    if len({system.slo for system in study.systems}) > 1:
+        yield (
+            "The systems were scored under different SLOs, so their curves do not tell which is better.",
+            "Score them alike: bench slo, with each folder and one --slo.",
+        )
 
 
 def _workloads(found: Named) -> Iterator[tuple[str, str]]:

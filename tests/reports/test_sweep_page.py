@@ -241,6 +241,17 @@ def test_runs_made_one_by_one_are_a_curve(swept: Path, capsys: pytest.CaptureFix
     assert [row[:2] for row in {s.key: s for s in own.sections}["points"].tables[0].rows] == [row[:2] for row in rows]
 
 
+def test_run_without_an_slo_does_not_reach_the_goal(make_run: Callable[..., Any], tmp_path: Path) -> None:
+    """A run that asked for nothing would be told to keep 99% of it, better than any that asked."""
+    valid = {"valid": True, "overloaded": False, "reasons": [], "text": "valid"}
+    runs = [make_run(slo="", verdict=valid), make_run(seed=1, slo="ttft=0.01", verdict=valid)]
+    sheet = pages.together([], runs, tmp_path)
+
+    assert "GOAL MISSED" == sheet.mark
+    assert "SLO asked ttft=0.01" in sheet.answer
+    assert any("1 of 2 runs had no SLO" in message for message, _ in sheet.warnings)
+
+
 def test_sweeps_side_by_side_are_named_by_what_differs(info: dict[str, Any], swept: Path, tmp_path: Path) -> None:
     """Nobody could tell which line of the figure is which system."""
     found = []
