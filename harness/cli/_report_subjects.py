@@ -178,8 +178,7 @@ def _parts(path: str) -> list[OneAnswer | OneRun]:
     """The answer at a path, or its runs; of a folder of folders all of these."""
     given = Path(path)
     if (answer := answers.of(given)) is not None:
-        paged = answer["kind"] in _pages().kinds()
-        return [OneAnswer(answer, given, default=("text", "html") if paged else ("text",))]
+        return [OneAnswer(answer, given)]
     if given.is_dir() and not (given / "run.json").exists():
         foreign = (OneRun(partial(_same, run)) for run in results.foreign_below(given))
         if inner := [*_below(given), *foreign]:

@@ -182,6 +182,16 @@ def test_a_page_that_cannot_be_drawn_is_told(report: Report, place: Path, monkey
     assert not (place / "curve" / "report.html").exists()
 
 
+@pytest.mark.parametrize("form", ["text", "html", "markdown"])
+def test_an_answer_that_was_changed_by_hand_is_told(form: str, report: Report, place: Path) -> None:
+    """The user would get a traceback, and no word on what to do."""
+    (place / "bad.json").write_text('{"kind": "compare", "schema": 1, "verdict": "regressed", "gates": [{}]}')
+    code, out, err = report("bad.json", "--format", form)
+
+    assert (2, "", 1) == (code, out, err.count("\n"))
+    assert "'bad.json'" in err and "damaged" in err
+
+
 def test_without_a_browser_pictures_are_refused(
     report: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
