@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from harness import slo
 from harness.capacity.trials import Ledger
 from harness.errors import UsageError
+from harness.folder import redacted
 from harness.host import versions
 from harness.storage import locked, write_json
 
@@ -58,8 +59,8 @@ class Store:
 
 
 def asked_of(setup: Setup) -> dict[str, Any]:
-    """What was asked: the part of capacity.json that is known before the first trial."""
-    return {
+    """What was asked: the part of capacity.json that is known before the first trial; no secret of a server in it."""
+    info = {
         "schema": SCHEMA,
         "kind": "capacity",
         "versions": versions(),
@@ -73,6 +74,7 @@ def asked_of(setup: Setup) -> dict[str, Any]:
         "definition": setup.settings.definition,
         "run": {"requests": setup.requests, "warmup": setup.spec.warmup},
     }
+    return redacted(info, getattr(setup.planned.backend, "redact", None))
 
 
 def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:

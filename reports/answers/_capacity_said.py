@@ -156,7 +156,8 @@ def percent(value: float) -> str:
 def again(info: Mapping[str, Any], **more: str) -> str:
     """The command that makes this search, with other values where `more` names them."""
     told = info.get("definition")
-    goals = ",".join(percent(one["goal"]) for one in info.get("answers") or [])
+    asked = [one["goal"] for one in info.get("answers") or []] or info.get("goals") or []
+    goals = ",".join(percent(goal) for goal in asked)
     own = {"goal": goals or None, "definition": None if told in (None, "joint") else clean(told)}
     return _command("capacity", info, {**own, **more}, leave_out=("seed",) if not _spec(info).get("seed") else ())
 

@@ -109,7 +109,7 @@ def _traffic(info: Info) -> Info:
 def _warnings(info: Info) -> Iterator[tuple[str, str]]:
     """What keeps an answer from being final, and what would help."""
     if "answers" not in info:
-        yield said.RUNNING, f"Go on with it: {said.again(info)} --out, with the folder of this page."
+        yield said.RUNNING, f"Go on, with the folder of this page as DIR: {said.again(info)} --out DIR"
     for one in info.get("answers") or []:
         if one["why"]:
             needs = clean(one["needs"] or "", 600)
@@ -148,7 +148,7 @@ def _kept(study: Study, path: Path) -> Iterator[Path]:
 
 def _curve_tables(info: Info, found: Sequence[Info]) -> Iterator[Table]:
     if found:
-        yield Table("capacity by goal", _GOAL_HEADS, tuple(_goal_row(one) for one in found), left=2)
+        yield Table("capacity by goal", _GOAL_HEADS, tuple(_goal_row(one) for one in found))
     for one in found:
         if one["bounds"]:
             rows = tuple(tuple(row) for row in said.bound_rows(one))
