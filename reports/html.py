@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from harness.folder import Run
     from reports._page import Part
 
-FIDELITY = "fidelity"
 SECTIONS = {
     "warnings": "Warnings",
     "percentiles": "Percentiles",
     "ran": "What was run",
     "figures": "Figures",
     "rates": "Other rates",
-    FIDELITY: "Fidelity",
+    figures.FIDELITY: "Fidelity",
     "client": "Client",
     "server": "Server",
     "definitions": "Definitions",
@@ -57,7 +56,7 @@ class Html:
             box=_box.box(run, view),
             rates=_next.several_rates(run),
             sections=shown,
-            fidelity=[key for key, module in figures.modules().items() if module.SECTION == FIDELITY],
+            fidelity=[key for key, module in figures.modules().items() if module.SECTION == figures.FIDELITY],
         )
 
 
@@ -65,9 +64,9 @@ def parts(run: Run, sections: Collection[str] = tuple(SECTIONS)) -> list[Part]:
     """The figures of a run in the order of the page: those of the `sections`."""
     shown = _data.measured(run)
     found = [
-        _page.part(key, module.TITLE, module.figure(run if _whole(module) else shown))
+        _page.part(key, module.TITLE, module.figure(run if figures.whole(module) else shown))
         for key, module in figures.modules().items()
-        if (FIDELITY if module.SECTION == FIDELITY else "figures") in sections
+        if (figures.FIDELITY if module.SECTION == figures.FIDELITY else "figures") in sections
     ]
     sliders = _sliders.of_run(shown) if "figures" in sections else None
     place = next((i for i, part in enumerate(found) if part.key == "slo_plane"), 0)
@@ -81,8 +80,3 @@ def _shown(asked: Sequence[str], *, remote: bool) -> dict[str, str]:
         if name not in there:
             raise no_such("section", name, there)
     return {key: title for key, title in there.items() if not asked or key in asked}
-
-
-def _whole(module: figures.FigureModule) -> bool:
-    """Whether a figure shows the requests before the cut of the warm-up too: those of the sending and over time do."""
-    return module.SECTION == FIDELITY or getattr(module, "OVER_TIME", False)
