@@ -54,6 +54,9 @@ def advice(run: Run, result: Result) -> Advice:
 TRIED = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4)
 """Rates of a curve around the rate of a run, as parts of it."""
 
+ENOUGH = 10_000
+"""Requests at a point of a curve that are advised at most: thirty runs of a million would take an hour."""
+
 
 def several_rates(run: Run) -> tuple[Advice, ...]:
     """What draws curves over the rate around this run; nothing where its rate is not ours to choose."""
@@ -63,8 +66,11 @@ def several_rates(run: Run) -> tuple[Advice, ...]:
         return ()
     config = f"--config {shlex.quote(clean(run.path / 'run.json', None))}"
     rates = ",".join(_numbers.option(asked_rps * share, 3) for share in TRIED)
+    fewer = (
+        f" --requests {ENOUGH}" if run.requests.num_rows > ENOUGH and not part(run.info, "spec").get("duration") else ""
+    )
     return (
-        Advice("measure the curve", f"bench sweep {config} --rate {rates} --seeds 5 --out curve"),
+        Advice("measure the curve", f"bench sweep {config} --rate {rates} --seeds 5{fewer} --out curve"),
         Advice("find the highest rate that reaches the goal", f"bench capacity {config} --out capacity"),
     )
 

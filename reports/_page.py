@@ -113,7 +113,7 @@ def _values(value: Any) -> Any:
 def _nonce(data: str, library: bytes) -> str:
     """Of the content, so that equal input gives an equal file; nobody can foresee it in what he wrote himself."""
     digest = hashlib.sha256(data.encode() + hashlib.sha256(library).digest()).digest()
-    return base64.b64encode(digest[:18]).decode()
+    return base64.urlsafe_b64encode(digest[:18]).decode()
 
 
 def _library(path: str | None) -> bytes:

@@ -24,13 +24,9 @@ QUALIFIED = "valid, with 2 warnings (late-client, few)"
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = [
     SCRIPT,
-    "</script><img src=x onerror=alert(1)>",
-    "\"'><a href='https://evil.example/'>x</a>",
-    "<!--{{ 7*7 }}{% raw %}",
+    "</script><img src=x onerror=alert(1)> \"'><a href='https://evil.example/'>x</a> <!--{{ 7*7 }}{% raw %}",
     "A" * 10_000,
-    "\u202egnp.exe\u2066 \u05e9\u05dc\u05d5\u05dd",
-    "\x1b[31mred\x1b]8;;https://evil.example\x07link\x1b]8;;\x07\x00\x07",
-    "%{x} &lt;b&gt; <b>bold</b>",
+    "\u202egnp.exe\u2066 \u05e9\u05dc\u05d5\u05dd \x1b[31mred\x1b]8;;https://evil.example\x07x\x1b]8;;\x07\x00 %{x} &lt;b&gt; <b>b</b>",
 ]
 
 
@@ -154,7 +150,7 @@ def test_only_scripts_with_the_nonce_may_run(make_run: MakeRun) -> None:
     """The policy would allow a script that came in with foreign text."""
     html = Html().render(make_run())
 
-    [nonce] = set(re.findall(r"script-src 'nonce-([\w+/=]+)'", html))
+    [nonce] = set(re.findall(r"script-src 'nonce-([\w=-]+)'", html))
     running = [a for tag, a in Page(html).tags if tag == "script" and a.get("type") is None]
     assert "unsafe-eval" not in html.split("<style>")[0]
     assert [nonce] == [a.get("nonce") for a in running]
@@ -177,7 +173,7 @@ def test_foreign_text_stays_text(text: str, hostile_run: Callable[[str], Run], m
     assert len(html) < 2_500_000
 
 
-@pytest.mark.parametrize("text", [*HOSTILE[:3], " ".join(HOSTILE)], ids=range(4))
+@pytest.mark.parametrize("text", [SCRIPT, " ".join(HOSTILE)], ids=range(2))
 def test_text_of_a_server_stays_text(text: str, hostile_run: Callable[..., Run], remote_run: Callable[[], Run]) -> None:
     """A server could put a script into the report through its metrics, its headers or its answers."""
     html = Html().render(completed(hostile_run(text, remote=True)))
