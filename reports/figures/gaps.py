@@ -55,8 +55,8 @@ def figure(run: Run) -> go.Figure | str:
 def _law(told: Mapping[str, Any]) -> tuple[Tail, Tail] | None:
     """What was drawn and what was declared, where both were kept."""
     kept = part(told, "gaps")
-    columns = [kept.get(name) for name in ("at", "drawn", "declared")]
-    if not all(isinstance(values, list) and values for values in columns):
+    columns = [values for name in ("at", "drawn", "declared") if isinstance(values := kept.get(name), list) and values]
+    if len(columns) < 3 or len({len(values) for values in columns}) > 1:
         return None
     at, drawn, declared = (np.asarray(values, np.float64) for values in columns)
     return Tail("planned", at, drawn), Tail("declared law", at, declared)

@@ -26,7 +26,7 @@ HOSTILE = [
     SCRIPT,
     "</script><img src=x onerror=alert(1)> \"'><a href='https://evil.example/'>x</a> <!--{{ 7*7 }}{% raw %}",
     "A" * 10_000,
-    "\u202egnp.exe\u2066 \u05e9\u05dc\u05d5\u05dd \x1b[31mred\x1b]8;;https://evil.example\x07x\x1b]8;;\x07\x00 %{x} &lt;b&gt; <b>b</b>",
+    "\u202egnp.exe\u2066 \u05e9\u05dc \x1b[31mred\x1b]8;;https://evil.example\x07x\x1b]8;;\x07\x00 %{x} <b>b</b>",
 ]
 
 
