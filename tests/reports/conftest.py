@@ -240,9 +240,13 @@ class Opened:
         assert all(url.startswith("data:") for url in self.page.locator("image").evaluate_all(pictures))  # heat maps
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The Chromium of this machine, which can resolve no host; skips where there is none."""
+    """The Chromium of this machine, which can resolve no host; skips where there is none.
+
+    Note: not for the whole session, because playwright keeps an event loop running in the thread of the tests, and
+    whatever calls asyncio.run after it would fail.
+    """
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         pytest.skip("no Chromium on this machine; with 'apt-get install chromium' the page is tried in a browser")
