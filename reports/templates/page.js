@@ -82,7 +82,9 @@
     if (typeof DecompressionStream === "undefined") {
       throw new Error("This browser cannot unpack the drawing library; make the report again with --plain, or read the tables.");
     }
-    const bytes = Uint8Array.from(atob(element.textContent.trim()), (c) => c.charCodeAt(0));
+    const packed = atob(element.textContent.trim());
+    const bytes = new Uint8Array(packed.length);
+    for (let i = 0; i < bytes.length; i++) bytes[i] = packed.charCodeAt(i);
     return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   }
 
