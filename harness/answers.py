@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ KINDS = ("sweep", "capacity", "slo", "compare", "trend")
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")
 """What an answer can be told as; csv where its kind is a table."""
+WRONG = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError)
+"""What a damaged answer ends in, when it is told."""
 
 
 def of(path: str | Path) -> dict[str, Any] | None:
@@ -49,6 +52,19 @@ def _current(info: dict[str, Any], folder: Path) -> dict[str, Any]:
     return reported(folder, info)
 
 
+def command(info: Mapping[str, Any]) -> str:
+    """The command that gave an answer."""
+    return "bench compare --trend" if info["kind"] == "trend" else f"bench {info['kind']}"
+
+
+def damaged(info: Mapping[str, Any], path: str | Path, error: Exception) -> UsageError:
+    """What is told where one of `WRONG` came of an answer."""
+    return UsageError(
+        f"'{path}' holds an answer of {command(info)} that is damaged or was changed by hand "
+        f"({type(error).__name__}: {error}); make it again, or see --format json."
+    )
+
+
 def render(info: dict[str, Any], form: str) -> str:
     """An answer in the form of that name: json, text, markdown, and csv where its kind has a table for it."""
     if form == "json":
@@ -57,6 +73,6 @@ def render(info: dict[str, Any], form: str) -> str:
     function = getattr(module, form, None) if form in FORMS else None
     if function is None:
         known = [name for name in FORMS if name == "json" or hasattr(module, name)]
-        raise UsageError(f"An answer of bench {info['kind']} cannot be told as '{form}'; take {', '.join(known)}.")
+        raise UsageError(f"An answer of {command(info)} cannot be told as '{form}'; take {', '.join(known)}.")
     found: str = function(info)
     return found

@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.errors import UsageError
 from reports import figures
-from reports._twin import Twin, twin
+from reports._twin import MOST_ROWS, Twin, twin
 from reports.figures._style import DARK
 
 if TYPE_CHECKING:
@@ -41,13 +41,16 @@ class Part:
     markup: str = ""
 
 
-def part(key: str, title: str, figure: go.Figure | str) -> Part:
-    """The place of a figure, or of the sentence that stands for it; `key` is unique on the page."""
+def part(key: str, title: str, figure: go.Figure | str, rows: int = MOST_ROWS) -> Part:
+    """The place of a figure with a table of at most `rows`, or of the sentence that stands for it.
+
+    `key` is unique on the page.
+    """
     if isinstance(figure, str):
         return Part(key, title, figure, figure, 0, None, None)
     caption, finding = figures.caption(figure), figures.finding(figure)
     height = int(figure.layout.height)
-    return Part(key, title, finding, caption, height, twin(figure), _plain_data(key, figure))
+    return Part(key, title, finding, caption, height, twin(figure, rows), _plain_data(key, figure))
 
 
 def render(

@@ -13,6 +13,8 @@ from harness import answers, pages, results
 from harness import run as running
 from harness.cli import _terminal
 from harness.cli._report_files import Look
+from harness.compare import nights
+from harness.compare.trend import trend
 from harness.conclude import completed
 from harness.errors import UsageError
 from harness.thin import load
@@ -97,18 +99,21 @@ class OneAnswer:
     def form(self, name: str, look: Look) -> Content:
         """Its page, pictures of that page's figures, or a form of `harness.answers`."""
         if name not in ("html", "png"):
-            return answers.render(dict(self.info), name)
+            return self._rendered(name)
         return _drawn(_pages().sheet(self.info, self.path), name, look, self.beside("html").parent)
+
+    def _rendered(self, form: str) -> str:
+        try:
+            return answers.render(dict(self.info), form)
+        except answers.WRONG as error:
+            raise answers.damaged(self.info, self.path, error) from None
 
     def tell(self, form: str) -> None:
         """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""
         try:
             _terminal.tell(form, dict(self.info))
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise UsageError(
-                f"'{self.path}' holds an answer of bench {self.info['kind']} that is damaged or was changed by hand "
-                f"({type(error).__name__}: {error}); make it again."
-            ) from None
+        except answers.WRONG as error:
+            raise answers.damaged(self.info, self.path, error) from None
 
     def beside(self, ending: str) -> Path:
         """In its folder, or beside its file."""
@@ -161,25 +166,27 @@ class Several:
 
 def of(paths: Sequence[str]) -> Subject:
     """What these RUNs are. Raises UsageError where there is none, or where some cannot stand on one page."""
-    found = [part for path in paths for part in _parts(path)]
+    found = [part for path in paths for part in _parts(path, alone=len(paths) == 1)]
     if len(found) == 1:
         return found[0]
     told = tuple(part for part in found if isinstance(part, OneAnswer))
     for part in told:
         if part.info["kind"] not in SHARED:
             raise UsageError(
-                f"'{part.path}' is an answer of bench {part.info['kind']}, a page of its own; report it alone."
+                f"'{part.path}' is an answer of {answers.command(part.info)}, a page of its own; report it alone."
             )
     runs = tuple(part for part in found if isinstance(part, OneRun))
     return Several(told, runs, Path(paths[0]) if len(paths) == 1 else None)
 
 
-def _parts(path: str) -> list[OneAnswer | OneRun]:
-    """The answer at a path, or its runs; of a folder of folders all of these."""
+def _parts(path: str, *, alone: bool) -> list[OneAnswer | OneRun]:
+    """The answer at a path, or its runs; of a folder of folders all of these, of nights `alone` their trend."""
     given = Path(path)
     if (answer := answers.of(given)) is not None:
         return [OneAnswer(answer, given)]
     if given.is_dir() and not (given / "run.json").exists():
+        if alone and nights.is_series(given):
+            return [OneAnswer(trend(given), given)]
         foreign = (OneRun(partial(_same, run)) for run in results.foreign_below(given))
         if inner := [*_below(given), *foreign]:
             return inner

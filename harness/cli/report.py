@@ -36,7 +36,8 @@ Examples
 \b
 Values
   RUN     the folder of a run, a sweep, a search or a comparison, its JSON file (slo.json, compare.json), a folder of
-          runs, or a file of results of vLLM, SGLang, GuideLLM, AIPerf or inference-perf
+          runs, a folder of nights (WORKLOAD/BACKEND/DATE-COMMIT, the trend of bench compare), or a file of results of
+          vLLM, SGLang, GuideLLM, AIPerf or inference-perf
   NAMES   html, text, markdown (md), json, csv, junit, parquet, png (one a figure; needs Chromium or Chrome),
           perfetto (the timeline for ui.perfetto.dev); options of a form follow it: perfetto:requests=500
 """

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,25 @@ def read(root: Path) -> dict[str, list[Night]]:
             f"write each night with 'bench run ... --out {root}/WORKLOAD/BACKEND/20260105T021700Z-COMMIT'."
         )
     return {name: _in_order(nights) for name, nights in sorted(found.items())}
+
+
+def is_series(root: Path) -> bool:
+    """Whether a folder holds two nights or more and nothing else.
+
+    The names of nights begin with their date; those of single runs end with it.
+    """
+    nights = [path for path, _ in _folders(root) if _NAME.match(path.name)]
+    return len(nights) > 1 and not _others(root, set(nights))
+
+
+def _others(root: Path, nights: Collection[Path]) -> bool:
+    """Whether a run, or a sweep, lies outside of the nights, or a night is a sweep."""
+    for place, names, files in os.walk(root):
+        path = Path(place)
+        if "sweep.json" in files or (path not in nights and not set(FILES).isdisjoint(files)):
+            return True
+        names[:] = [] if path in nights else names
+    return False
 
 
 def _in_order(nights: Sequence[Night]) -> list[Night]:

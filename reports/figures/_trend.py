@@ -13,7 +13,7 @@ from reports import _numbers
 from reports import _trend_said as said
 from reports._clean import clean, in_figure
 from reports.figures import _style as style
-from reports.figures._trend_panel import MOST, Info, Panel, marked, panels
+from reports.figures._trend_panel import Info, Panel, panels
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -173,10 +173,7 @@ def _inside(panel: Panel, share: float) -> float:
 def _lines(drawn: go.Figure, row: int, panel: Panel, *, labels: bool) -> None:
     """A vertical line with its letter where hardware, versions or what is sent changed."""
     number = "" if row == 1 else str(row)
-    shown = set(panel.at)
-    for label, night, _ in marked(panel.series):
-        if night not in shown:
-            continue
+    for label, night, _ in panel.lines:
         dash = "solid" if label.isupper() else "dot"
         drawn.add_shape(
             type="line", x0=night, x1=night, y0=0, y1=1, xref=f"x{number}", yref=f"y{number} domain",
@@ -207,7 +204,7 @@ def _finding(found: Sequence[Panel]) -> str:
     last = max(panel.at[-1] for panel in found)
     names = ", ".join(dict.fromkeys(panel.metric["name"] for panel in found))
     few = all(panel.metric["state"] == "few" for panel in found)
-    nights = _numbers.count(max(len(panel.nights) for panel in found), "night")
+    nights = _numbers.count(max(len(panel.metric["nights"]) for panel in found), "night")
     if few:
         return f"{nights} are too few to tell a step in {names}, up to {last}."
     return f"No step that lasts in {names}: {nights}, up to {last}."
@@ -219,16 +216,16 @@ def _of(panel: Panel, found: Sequence[Panel]) -> str:
 
 
 def _notes(found: Sequence[Panel]) -> Iterator[str]:
-    series = list({id(panel.series): panel.series for panel in found}.values())
+    firsts = list({id(panel.series): panel for panel in found}.values())
     if any(math.isfinite(low) for panel in found for low in panel.scaled("low")):
         yield "Bars are the 95 % interval that the run of a night told for itself."
-    if any(one["exact"] for one in series):
+    if any(panel.series["exact"] for panel in firsts):
         yield "The clock is virtual: values have no noise, so any difference is one of the system."
-    if lines := [one for one in series if marked(one)]:
-        letters = "; ".join(", ".join(f"{label}: {night}" for label, night, _ in marked(one)) for one in lines)
+    if lines := [panel.lines for panel in firsts if panel.lines]:
+        letters = "; ".join(", ".join(f"{label}: {night}" for label, night, _ in each) for each in lines)
         yield (
             "Vertical lines: what must be equal changed (capital letter, nothing is connected across it), or a "
             f"version did (small letter, dotted): {letters}."
         )
-    if any(len(panel.metric["nights"]) > MOST for panel in found):
-        yield f"The latest {MOST:,} nights are drawn."
+    if cut := [panel for panel in found if len(panel.nights) < len(panel.metric["nights"])]:
+        yield f"The latest {len(cut[0].nights):,} of {len(cut[0].metric['nights']):,} nights are drawn."

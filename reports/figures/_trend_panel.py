@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from reports._clean import in_figure
 
 Info = Mapping[str, Any]
 MOST = 1000
-"""Nights of a series that are drawn: the latest."""
+"""Nights of a series that are drawn, the latest, unless the answer has another number of them as `drawn`."""
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
@@ -51,26 +51,35 @@ class Panel:
         """Nights that are not connected with the one before."""
         return {str(one["night"]) for one in self.series["breaks"]}
 
+    @property
+    def lines(self) -> list[tuple[str, str, list[Info]]]:
+        """The vertical lines among its nights."""
+        return marked(self.series, set(self.at))
+
 
 def panels(info: Info, *, judged: bool) -> list[Panel]:
     """A panel for each metric of each series, of those that are judged or of those that are only shown."""
-    return [_panel(one, m) for one in info["series"] for m in one["metrics"] if bool(m["judged"]) is judged]
+    most = info.get("drawn", MOST)
+    return [_panel(one, m, most) for one in info["series"] for m in one["metrics"] if bool(m["judged"]) is judged]
 
 
-def marked(series: Info) -> list[tuple[str, str, list[Info]]]:
-    """(label, night, changes) of each vertical line, in the order of time: a capital where nothing is connected
-    across it, a small letter where only versions changed."""
+def marked(series: Info, shown: Collection[str] | None = None) -> list[tuple[str, str, list[Info]]]:
+    """(label, night, changes) of each vertical line in the order of time, of the nights `shown` where they are given.
+
+    The label is a capital where nothing is connected across the line, a small letter where only versions changed.
+    """
     found = [(str(one["night"]), True, one["changed"]) for one in series["breaks"]]
     found += [(str(one["night"]), False, one["changed"]) for one in series.get("versions") or []]
-    ordered = sorted(found, key=lambda one: (one[0], not one[1]))[-len(_LETTERS) :]
+    drawn = [one for one in found if shown is None or one[0] in shown]
+    ordered = sorted(drawn, key=lambda one: (one[0], not one[1]))[-len(_LETTERS) :]
     return [
         (letter if breaks else letter.lower(), night, changed)
         for letter, (night, breaks, changed) in zip(_LETTERS, ordered, strict=False)
     ]
 
 
-def _panel(series: Info, metric: Info) -> Panel:
-    nights = metric["nights"][-MOST:]
+def _panel(series: Info, metric: Info, most: int) -> Panel:
+    nights = metric["nights"][-most:]
     unit, scale = _unit(metric, nights)
     return Panel(series, metric, nights, unit, scale)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from harness import answers
 from harness.errors import UsageError, no_such
 from reports import _sheet
 
@@ -46,16 +47,13 @@ def sheet(info: Mapping[str, Any], path: str | Path) -> Sheet:
     """What stands on the page of a stored answer. Raises UsageError for a kind without a page, and a damaged answer."""
     if info["kind"] not in kinds():
         raise UsageError(
-            f"An answer of bench {info['kind']} has no page; take --format text. Pages: {', '.join(kinds())}."
+            f"An answer of {answers.command(info)} has no page; take --format text. Pages: {', '.join(kinds())}."
         )
     module = importlib.import_module(f"{__name__}.{info['kind']}")
     try:
         found: Sheet = module.sheet(info, Path(path))
-    except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise UsageError(
-            f"The answer of bench {info['kind']} in '{path}' is damaged ({type(error).__name__}: {error}); "
-            "--format json prints what is there, and the command that wrote it makes it again."
-        ) from error
+    except answers.WRONG as error:
+        raise answers.damaged(info, path, error) from error
     return found
 
 

@@ -15,14 +15,14 @@ from reports._page import part
 from reports._sheet import Cell, Section, Sheet, Table
 from reports._trend_index import EXPLAINED, anchor, table
 from reports._trend_links import links
+from reports._trend_room import Room, room
 from reports.figures import _trend_panel
 
 if TYPE_CHECKING:
     from reports._page import Part
 
 Info = Mapping[str, Any]
-MOST_NIGHTS = 40
-MOST_CHANGES = 200
+JUDGED = "trend_judged"
 
 _MARKS = {
     "regressed": ("REGRESSED", False),
@@ -43,7 +43,7 @@ _DEFINITIONS = (
 
 def sheet(info: Info, path: Path) -> Sheet:
     """The page of the answer of `bench compare --trend`; `path` is the file or folder it will stand in."""
-    found = links(info, path)
+    found, there = links(info, path), room(info)
     series = info["series"]
     mark, good = _MARKS.get(info["state"], (str(info["state"]).upper(), None))
     line = said.state_line(info)
@@ -58,7 +58,7 @@ def sheet(info: Info, path: Path) -> Sheet:
         warnings=tuple(_warnings(info)),
         sections=(
             Section("index", "All series", texts=(EXPLAINED,), tables=(table(info, found),)),
-            *(_section(place, one, info, found) for place, one in enumerate(series, start=1)),
+            *(_section(place, one, info, found, there) for place, one in enumerate(series, start=1)),
         ),
         commands=(f"bench compare --trend {clean(info['folder'], None)}",),
         facts=tuple((f"version of {clean(k, 40)}", clean(v, 80)) for k, v in (info.get("versions") or {}).items()),
@@ -102,14 +102,14 @@ def _warnings(info: Info) -> Iterator[tuple[str, str]]:
             yield f"{name}: {noise[0]}.", noise[1]
 
 
-def _section(place: int, series: Info, info: Info, found: Mapping[str, str]) -> Section:
-    tables = (*_metrics(series), *_changes(series), *_gaps(series), *_each(series, found))
+def _section(place: int, series: Info, info: Info, found: Mapping[str, str], there: Room) -> Section:
+    tables = (*_metrics(series), *_changes(series, there), *_gaps(series, there), *_each(series, found, there))
     return Section(
         key=anchor(place),
         title=clean(series["name"], 80),
         texts=(said.title(series), *(_sentence(text) for text in said.steps_of(series)[-said.MOST :])),
         tables=tables,
-        parts=tuple(_parts(place, series, info)),
+        parts=tuple(_parts(place, series, info, there)),
     )
 
 
@@ -118,12 +118,22 @@ def _sentence(text: str) -> str:
     return f"{told[0].upper()}{told[1:]}."
 
 
-def _parts(place: int, series: Info, info: Info) -> Iterator[Part]:
+def _parts(place: int, series: Info, info: Info, there: Room) -> Iterator[Part]:
     """The figures of one series; where no night is valid none, because its table says so."""
     if not series["metrics"]:
         return
+    drawn = {**info, "series": [series], "drawn": there.nights}
     for name, module in figures.modules("trend").items():
-        yield part(f"{name}-{place}", module.TITLE, module.figure({**info, "series": [series]}))
+        figure = module.figure(drawn) if there.shown or name == JUDGED else _left_out(info)
+        yield part(f"{name}-{place}", module.TITLE, figure, rows=there.rows)
+
+
+def _left_out(info: Info) -> str:
+    folder = clean(info["folder"], 200)
+    return (
+        f"Of {len(info['series'])} series only what is judged is drawn; a page of fewer draws these too: "
+        f"bench compare --trend {folder}/WORKLOAD --html FILE."
+    )
 
 
 def _metrics(series: Info) -> Iterator[Table]:
@@ -138,37 +148,38 @@ def _marked(state: str, metric: Info) -> str | Cell:
     return Cell(state, good=False) if said.is_open(metric) else state
 
 
-def _changes(series: Info) -> Iterator[Table]:
+def _changes(series: Info, there: Room) -> Iterator[Table]:
     """What the vertical lines stand for."""
+    drawn = {str(night["night"]) for metric in series["metrics"] for night in metric["nights"][-there.nights :]}
     rows = [
         (label, night, clean(one["what"], 60), clean(one["before"], 80), clean(one["after"], 80))
-        for label, night, changed in _trend_panel.marked(series)
+        for label, night, changed in _trend_panel.marked(series, drawn)
         for one in changed
     ]
     if rows:
         caption = (
             "What changed: across a capital letter nothing is compared, a small one is a version. "
-            f"{_latest(rows, MOST_CHANGES, 'changes')}"
+            f"{_latest(rows, there.rows, 'changes')}"
         )
-        yield Table(caption, ("line", "night", "what", "before", "after"), tuple(rows[-MOST_CHANGES:]), left=5)
+        yield Table(caption, ("line", "night", "what", "before", "after"), tuple(rows[-there.rows :]), left=5)
 
 
-def _gaps(series: Info) -> Iterator[Table]:
+def _gaps(series: Info, there: Room) -> Iterator[Table]:
     rows = [(str(gap["night"]), clean(gap["why"])) for gap in series["gaps"]]
     if rows:
-        caption = f"Nights without a valid run. {_latest(rows, MOST_NIGHTS, 'nights')}"
-        yield Table(caption, ("night", "why"), tuple(rows[-MOST_NIGHTS:]), left=2)
+        caption = f"Nights without a valid run. {_latest(rows, there.rows, 'nights')}"
+        yield Table(caption, ("night", "why"), tuple(rows[-there.rows :]), left=2)
 
 
-def _each(series: Info, found: Mapping[str, str]) -> Iterator[Table]:
+def _each(series: Info, found: Mapping[str, str], there: Room) -> Iterator[Table]:
     """The nights with their judged values and the reports of their runs."""
     judged = [metric for metric in series["metrics"] if metric["judged"]]
     if not judged:
         return
     together = list(zip(*(metric["nights"] for metric in judged), strict=True))
-    rows = [_night(judged, nights, found) for nights in reversed(together[-MOST_NIGHTS:])]
+    rows = [_night(judged, nights, found) for nights in reversed(together[-there.rows :])]
     heads = ("night", "commit", "report", *(f"{m['name']} (95 % interval)" for m in judged))
-    yield Table(f"The nights, the latest first. {_latest(together, MOST_NIGHTS, 'nights')}", heads, tuple(rows), left=3)
+    yield Table(f"The nights, the latest first. {_latest(together, there.rows, 'nights')}", heads, tuple(rows), left=3)
 
 
 def _night(judged: list[Info], nights: tuple[Info, ...], found: Mapping[str, str]) -> tuple[str | Cell, ...]:

@@ -132,6 +132,20 @@ def test_what_has_no_common_file_is_made_of_each_run(report: Report) -> None:
     assert "leave --out away" in report("runs", "--format", "perfetto", "--out", "one.json")[2]
 
 
+def test_a_folder_of_nights_is_told_as_their_trend(report: Report, place: Path) -> None:
+    """The nightly job's folder would show curves of unrelated days, and no step."""
+    for day in (1, 2):
+        shutil.copytree(place / "runs" / "a", place / "nights" / "chatbot" / "sim" / f"2026010{day}T021700Z-c{day}")
+    code, out, err = report("nights")
+    shutil.copytree(place / "runs" / "b", place / "nights" / "chatbot-sim-20260103T021700Z")
+
+    assert (0, "") == (code, err)
+    assert out.startswith("bench compare --trend: ") and out.endswith("\nnights/report.html\n")
+    assert "<title>Trend of nights</title>" in (place / "nights" / "report.html").read_text(encoding="utf-8")
+    assert (0, "nights/report.html\n", "") == report("nights")
+    assert "<title>3 runs of" in (place / "nights" / "report.html").read_text(encoding="utf-8")
+
+
 def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
     """A spreadsheet would read the heads of the second run as numbers."""
     one = report("runs/a", "--format", "csv")[1].splitlines()
@@ -182,10 +196,10 @@ def test_a_page_that_cannot_be_drawn_is_told(report: Report, place: Path, monkey
     assert not (place / "curve" / "report.html").exists()
 
 
-@pytest.mark.parametrize("form", ["text", "html", "markdown"])
+@pytest.mark.parametrize("form", ["text", "html", "markdown", "csv,json"])
 def test_an_answer_that_was_changed_by_hand_is_told(form: str, report: Report, place: Path) -> None:
     """The user would get a traceback, and no word on what to do."""
-    (place / "bad.json").write_text('{"kind": "compare", "schema": 1, "verdict": "regressed", "gates": [{}]}')
+    (place / "bad.json").write_text('{"kind": "sweep", "schema": 1, "state": "finished", "points": [{}]}')
     code, out, err = report("bad.json", "--format", form)
 
     assert (2, "", 1) == (code, out, err.count("\n"))

@@ -212,6 +212,26 @@ def test_an_answer_that_moved_with_its_nights_still_leads_to_them(nights: Nights
     )
 
 
+def test_a_page_of_many_series_draws_less_of_each_and_says_so(nights: Nights) -> None:
+    """A year of thirty series would be a file too large to send."""
+
+    def upgraded(day: int, info: dict[str, Any]) -> None:
+        info["versions"]["vllm"] = "0.1" if day < 20 else "0.2" if day < 80 else "0.3"
+
+    root = nights([100.0] * 84, change=upgraded)
+    info = trend(root)
+    few = trend_page.sheet(info, root).sections[1]
+    many = trend_page.sheet({**info, "series": 40 * info["series"]}, root).sections[40]
+    changes, each = ([row[0] for row in table.rows] for table in (many.tables[1], many.tables[-1]))
+    judged, shown = many.parts
+
+    assert "nights are drawn" not in few.parts[0].caption and "a: 2026-01-21, b: 2026-03-25." in few.parts[0].caption
+    assert "a: 2026-03-25." in judged.caption and "The latest 41 of 84 nights are drawn." in judged.caption
+    assert (["a"], 7) == (changes, len(each))
+    assert judged.table is not None and len(judged.table.rows) <= 14
+    assert "bench compare --trend" in shown.finding and shown.table is None
+
+
 def test_every_state_has_its_mark_and_equal_bytes(nights: Nights) -> None:
     """A job that keeps the page would see a change where there is none, or a state without a word."""
     root = nights(FLAT)
