@@ -31,6 +31,7 @@ NONE = (
     "Nothing can be scored again here, because the tables of the runs are not below this folder; "
     "bench sweep keeps them in points/."
 )
+PERCENTILE = "A bound on a percentile of the run is not part of these shares."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,6 +85,11 @@ class Replay:
     named: bool = False
     unread: int = 0
     invalid: int = 0
+
+    @property
+    def open(self) -> bool:
+        """Whether the SLO bounds a percentile of a run, so that shares of requests do not tell whether it is kept."""
+        return any(bound.percentile is not None for bound in self.asked.bounds)
 
 
 def of_study(study: Study) -> Replay | str:

@@ -122,7 +122,7 @@ def _caption(replay: Replay) -> str:
         "At its right end a slider stands for no bound.",
         f"{clean(rest, 200)} stays as it is." if rest else "",
         "Bounds that requests bring along stay as they are; the scale moves them too." if replay.grid.own else "",
-        "A bound on a percentile of the run is not part of these shares." if _percentile(replay.asked) else "",
+        _replay_study.PERCENTILE if replay.open else "",
         f"{_numbers.count(replay.invalid, 'run')} not valid: bench slo counts them, this page does not."
         if replay.invalid
         else "",
@@ -130,10 +130,6 @@ def _caption(replay: Replay) -> str:
         f"{_numbers.count(replay.unread, 'run')} could not be read." if replay.unread else "",
     ]
     return " ".join(text for text in texts if text)
-
-
-def _percentile(asked: Slo) -> bool:
-    return any(bound.percentile is not None for bound in asked.bounds)
 
 
 def _rest(replay: Replay) -> str:
@@ -151,7 +147,7 @@ def _told(replay: Replay, command: str, marks: dict[str, object], one: bool) -> 
     ]
     return {
         "one": one,
-        "open": _percentile(replay.asked),
+        "open": replay.open,
         "command": command,
         "named": replay.named,
         "goal_option": "" if len(goals) == 1 else f" --goal {','.join(str(goal['text']) for goal in goals)}",

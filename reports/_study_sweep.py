@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.sweep.axes import RATE, RESCORED, SCALE, SLO
+from reports import _numbers
 from reports._clean import clean
 from reports._stored import facts, first
 from reports._study import Capacity, Info, Kept, Point, Spread, Study, System
@@ -43,6 +44,13 @@ def _marked(info: Info, systems: Mapping[Where, System]) -> tuple[System, ...]:
 def named(values: Iterable[tuple[str, Any]]) -> str:
     """'policy vllm-v0, replicas 2' of values of axes."""
     return ", ".join(f"{NAMES.get(name, clean(name, 40))} {clean(value, 60)}" for name, value in values)
+
+
+def at(values: Iterable[tuple[str, Any]]) -> str:
+    """'2 req/s, policy sarathi' of values of axes."""
+    told = list(values)
+    rates = [f"{_numbers.plain(float(value), 4)} req/s" for name, value in told if name == RATE]
+    return ", ".join([*rates, *filter(None, [named((name, value) for name, value in told if name != RATE)])])
 
 
 def _system(info: Info, where: Where, points: list[Info], home: Path) -> System:

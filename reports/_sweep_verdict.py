@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.sweep.axes import RATE
 from reports import _numbers
 from reports._clean import clean
+from reports._study_sweep import at
 from reports.answers import _sweep_said as words
 from reports.figures import attainment_rate
 
@@ -95,7 +96,7 @@ def _share(point: Info, goal: float) -> str:
 
 
 def _at(point: Info) -> str:
-    values = ", ".join(f"{clean(name)} {clean(value)}" for name, value in point["values"].items())
+    values = at(point["values"].items())
     return f" at {values}" if values else ""
 
 

@@ -47,9 +47,9 @@ def figure(replay: Replay) -> go.Figure | str:
     )
     for goal in replay.goals:
         style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
-    return style.done(
-        drawn, _finding(replay), ["The thin grey line is the SLO itself and stays.", _hint(replay), _hollow(replay)]
-    )
+    percentile = _replay_study.PERCENTILE if replay.open else ""
+    notes = ["The thin grey line is the SLO itself and stays.", percentile, _hint(replay), _hollow(replay)]
+    return style.done(drawn, _finding(replay), notes)
 
 
 def _draw(drawn: go.Figure, replay: Replay, system: Scored, number: int) -> None:
@@ -71,9 +71,8 @@ def _draw(drawn: go.Figure, replay: Replay, system: Scored, number: int) -> None
             marker={"symbol": [f"{mark}-open" if rate.overloaded else mark for rate in system.rates], "size": 8,
                     "color": colored}, hovertemplate="%{x:.4r}: %{y:.1f}%",
         )  # fmt: skip
-    crossed = [
-        (goal, found.at / system.share) for goal in replay.goals if (found := _crossing(replay, system, goal)).at
-    ]
+    goals = () if replay.open else replay.goals
+    crossed = [(goal, found.at / system.share) for goal in goals if (found := _crossing(replay, system, goal)).at]
     drawn.add_scatter(
         x=[at for _, at in crossed], y=[goal * 100 for goal, _ in crossed], name=f"{prefix}goal crossed",
         mode="markers", meta=style.MARKS, showlegend=one, hovertemplate="%{y:g}% at %{x:.3r}",
@@ -97,17 +96,23 @@ def _alone(run: Cells, axis: int, place: int) -> float | None:
 
 
 def _finding(replay: Replay) -> str:
-    goal = replay.goals[0]
-    texts = []
-    for system in replay.systems:
-        found = _crossing(replay, system, goal)
-        name = f"{system.name}: " if replay.named else ""
-        if found.at is None:
-            texts.append(f"{name}all rates lie {found.side} {goal * 100:g}%")
-        else:
-            at = f"{_numbers.number(found.at / system.share)} {replay.unit}"
-            texts.append(f"{name}{goal * 100:g}% is crossed near {at} under the SLO itself")
-    return f"{'; '.join(texts)}; the sliders move the curve."
+    if replay.open:
+        return "The sliders move the curve, which counts the bounds on single requests alone."
+    texts = [_crossed(replay, system) for system in replay.systems]
+    text = "; ".join([*texts, "the sliders move the curve"])
+    return f"{text if replay.named else text[:1].upper() + text[1:]}."
+
+
+def _crossed(replay: Replay, system: Scored) -> str:
+    """How the first goal fares under the SLO itself."""
+    found, goal = _crossing(replay, system, replay.goals[0]), f"{replay.goals[0] * 100:g}%"
+    name = f"{system.name}: " if replay.named else ""
+    if found.at is not None:
+        at = f"{_numbers.number(found.at / system.share)} {replay.unit}"
+        return f"{name}{goal} is crossed near {at} under the SLO itself"
+    if len(system.rates) == 1:
+        return f"{name}{goal} is {'reached' if found.side == 'above' else 'missed'} at its one rate"
+    return f"{name}all rates lie {found.side} {goal}"
 
 
 def _hint(replay: Replay) -> str:

@@ -123,14 +123,26 @@ def left_out(study: Study, drawn: Sequence[Line]) -> str:
     return f"{_numbers.count(missing, 'system')} more {have}; the tables have all."
 
 
+def no_panel(study: Study, found: Sequence[Group]) -> str:
+    """The sentence on systems that have no panel among these groups; where those are systems themselves, no bar."""
+    shown = sum(len(group.points) if not group.unit else 1 for group in found)
+    missing = sum(not system.again for system in study.systems) - shown
+    if missing <= 0:
+        return ""
+    most = PANELS if found[0].unit else MOST
+    why = f"at most {most} are drawn here" if shown >= most else "no runs at several rates can be read of them"
+    return f"{_numbers.count(missing, 'system')} more left out: {why}."
+
+
 def rate_axis(study: Study, drawn: Sequence[Line]) -> dict[str, object]:
     """The axis of the rates: linear, or log where they are far apart."""
     values = np.concatenate([line.x for line in drawn])
     title = f"rate per GPU ({study.rate_unit})" if study.per_gpu else f"rate ({study.rate_unit})"
     if values.min() > 0 and values.max() / values.min() > _WIDE:
         return style.log_axis(title, values.tolist())
-    top = float(values.max())
-    return style.axis(title, range=[min(0.0, float(values.min())), top * 1.04], rangemode="tozero")
+    low, top = float(values.min()), float(values.max())
+    start = low - 0.3 * (top - low) if low > 0.5 * top else 0.0
+    return style.axis(title, range=[max(start, 0.0), top + 0.04 * (top - start)])
 
 
 def place(drawn: go.Figure, x: float) -> float:

@@ -10,7 +10,7 @@ import numpy as np
 from harness.sweep.axes import RATE, SCALE
 from reports import _numbers
 from reports._clean import clean, in_figure
-from reports._study_sweep import named
+from reports._study_sweep import at
 from reports.answers._sweep_said import axis as axis_title
 from reports.figures import _style as style
 from reports.figures import _systems
@@ -27,6 +27,9 @@ OF = "study"
 SECTION = "over"
 TITLE = "Attainment over another option"
 NONE = "Nothing but the rate was varied; bench sweep --over NAME=LIST shows attainment over another option."
+
+_ROOM = 0.15
+"""Free part of a numeric axis at its left end, where the goals are named."""
 
 Info = dict[str, Any]
 
@@ -83,7 +86,7 @@ def _line(where: tuple[tuple[str, Any], ...], points: list[Mapping[str, Any]], n
     if _numeric([point["values"][name] for point in points]):
         points = sorted(points, key=lambda point: float(point["values"][name]))
         values = [float(point["values"][name]) for point in points]
-    return _Line(in_figure(_at(where)), values, points)
+    return _Line(in_figure(at(where)), values, points)
 
 
 def _draw(drawn: go.Figure, line: _Line, number: int, *, legend: bool) -> None:
@@ -114,11 +117,12 @@ def _axes(drawn: go.Figure, info: Mapping[str, Any], name: str, lines: Sequence[
     values = [value for line in lines for value in line.values]
     title = in_figure(axis_title(name))
     if not _numeric(values):
-        kind = style.axis(title, type="category")
+        kind = style.axis(title, type="category", range=[-0.5, len(dict.fromkeys(values)) - 0.5])
     elif name == SCALE and min(values) > 0:
-        kind = style.log_axis(title, values)
+        kind = style.log_axis(title, [*values, min(values) * (min(values) / max(values)) ** _ROOM])
     else:
-        kind = style.axis(title)
+        low, high = min(values), max(values)
+        kind = style.axis(title, range=[low - _ROOM * (high - low), high + 0.04 * (high - low)])
     drawn.update_xaxes({**kind, "title": {"text": ""}}, row=1, col=1)
     drawn.update_xaxes(kind, row=2, col=1)
     drawn.update_yaxes(style.axis("requests within<br>the SLO (%)", range=[-2, 104]), row=1, col=1)
@@ -166,12 +170,5 @@ def _value(value: float | str) -> str:
 
 
 def _where(crossing: Mapping[str, Any]) -> str:
-    text = _at(tuple(crossing["where"].items()))
+    text = at(crossing["where"].items())
     return f" ({text})" if text else ""
-
-
-def _at(where: tuple[tuple[str, Any], ...]) -> str:
-    """'2 req/s, policy sarathi'."""
-    rates = [f"{_numbers.plain(float(value), 4)} req/s" for name, value in where if name == RATE]
-    rest = named((name, value) for name, value in where if name != RATE)
-    return ", ".join([*rates, *([rest] if rest else [])])

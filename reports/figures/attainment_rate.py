@@ -12,8 +12,8 @@ import numpy as np
 from harness.capacity import curve
 from reports import _data, _numbers
 from reports._clean import in_figure
+from reports.figures import _share, _systems
 from reports.figures import _style as style
-from reports.figures import _systems
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,11 +41,12 @@ def figure(study: Study) -> go.Figure | str:
     if not lines:
         return _systems.NO_CURVE
     drawn = style.new(460)
-    drawn.update_layout(
-        xaxis=_systems.rate_axis(study, lines), yaxis=style.axis("requests within the SLO (%)", range=[-2, 104])
-    )
     for line in lines:
         _draw(drawn, line, bounds=len(lines) <= _WITH_BOUNDS, alone=len(lines) == 1)
+    shares = [*(share for trace in drawn.data for share in trace.y), *(goal * 100 for goal in study.goals)]
+    drawn.update_layout(
+        xaxis=_systems.rate_axis(study, lines), yaxis=_share.axis("requests within the SLO (%)", shares)
+    )
     for goal in study.goals:
         style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
     for number, (line, told) in enumerate(_found(study, lines)):
@@ -57,7 +58,8 @@ def _draw(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
     points = [point for point in line.points if point.attainment is not None]
     x = line.x[[point.attainment is not None for point in line.points]]
     _band(drawn, line, points, x)
-    joint = f"{line.prefix}all bounds" if bounds else line.prefix.removesuffix(": ")
+    every = "bounds on single requests" if _percentile(points) else "all bounds"
+    joint = f"{line.prefix}{every}" if bounds else line.prefix.removesuffix(": ")
     look = style.line(line.color, width=3)
     if _searched(line):
         _curve(drawn, x, [_mean(p) for p in points], f"{joint}, as found", look, line.ring(points), mode="markers")
@@ -115,7 +117,8 @@ def _mean(point: Point) -> float:
 
 def _single(points: Sequence[Point]) -> list[Kept]:
     """The bounds on single requests, each once, where there is more than one."""
-    found = {kept.text: kept for point in points for kept in point.bounds if kept.attainment is not None}
+    found = {kept.text: kept for point in points for kept in point.bounds
+             if kept.attainment is not None and kept.percentile is None}  # fmt: skip
     return list(found.values()) if len(found) > 1 else []
 
 
@@ -143,8 +146,8 @@ def _drop(drawn: go.Figure, study: Study, line: Line, told: Capacity, number: in
         )  # fmt: skip
     left = x > 0.6 * float(max(line.x))
     drawn.add_annotation(
-        x=_systems.place(drawn, x), y=3 + 7 * number, text=_label(told, share), showarrow=False, font={"size": 12},
-        xanchor="right" if left else "left", xshift=-4 if left else 4, yanchor="bottom", bgcolor="rgba(0,0,0,0)",
+        x=_systems.place(drawn, x), y=0.03 + 0.07 * number, yref="y domain", text=_label(told, share), showarrow=False,
+        xanchor="right" if left else "left", xshift=-4 if left else 4, yanchor="bottom", font={"size": 12},
     )  # fmt: skip
 
 
@@ -192,7 +195,19 @@ def _beyond(told: Sequence[tuple[System, Capacity]]) -> Iterator[str]:
 def _notes(study: Study, lines: Sequence[Line]) -> list[str]:
     points = [point for line in lines for point in line.points if point.attainment is not None]
     search = "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else ""
-    return [_band_note(points), search, _systems.hollow(points), _many(lines), _systems.left_out(study, lines)]
+    rest = (_many(lines), _percentiles(points), _systems.left_out(study, lines))
+    return [_band_note(points), search, _systems.hollow(points), *rest]
+
+
+def _percentiles(points: Sequence[Point]) -> str:
+    """What the curve leaves out where the SLO bounds a percentile."""
+    texts = ", ".join(_percentile(points))
+    return f"No part of these shares: {in_figure(texts)}, kept or broken by a run as a whole." if texts else ""
+
+
+def _percentile(points: Sequence[Point]) -> list[str]:
+    """The bounds on percentiles."""
+    return list(dict.fromkeys(kept.text for p in points for kept in p.bounds if kept.percentile is not None))
 
 
 def _band_note(points: Sequence[Point]) -> str:

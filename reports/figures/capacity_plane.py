@@ -108,7 +108,7 @@ def _finding(replay: Replay, systems: list[Scored]) -> str:
     goal = replay.goals[0]
     ttft, tpot = replay.grid.axes
     told = [_at(replay, system, ttft.start, tpot.start) for system in systems]
-    head = f"With {goal * 100:g}% of the requests within the SLO "
+    head = f"With {goal * 100:g}% of the requests within the {'bounds on single requests' if replay.open else 'SLO'} "
     if not replay.named:
         looser = _looser(replay, systems[0])
         return f"{head}{told[0]} {replay.unit} is carried{looser}."
@@ -146,6 +146,7 @@ def _notes(replay: Replay, systems: list[Scored], found: list[tuple[np.ndarray, 
     more = len(replay.systems) - len(systems)
     return [
         f"Each of the {found[0][0].size:,} pairs of bounds is interpolated between the rates tried.",
+        _replay_study.PERCENTILE if replay.open else "",
         "Where nothing is drawn, not even the lowest rate is carried." if empty else "",
         "The highest shade stands for the highest rate tried, or more." if any(top for _, top in found) else "",
         f"{_numbers.count(more, 'system')} more: only {MOST} are drawn, and only those with several rates."

@@ -57,7 +57,13 @@ def figure(study: Study) -> go.Figure | str:
             total += len(found)
         _axes(drawn, row, metric, curves, samples)
     seeds = _study_requests.seeds_note(study, [curve.point for curve in curves])
-    notes = [_reduce.note(total, kept, "values", _reduce.RANKS), seeds, _grown(curves), _chosen(lines)]
+    notes = [
+        _reduce.note(total, kept, "values", _reduce.RANKS),
+        seeds,
+        _grown(curves),
+        _chosen(lines),
+        _left(study, curves, lines),
+    ]
     return style.done(drawn, _finding(curves), notes)
 
 
@@ -137,6 +143,12 @@ def _chosen(lines: Sequence[Line]) -> str:
         drawn = min(MOST, len(lines[0].points))
         return f"{drawn} of {len(lines[0].points)} rates are drawn." if drawn < len(lines[0].points) else ""
     return "All systems at the highest rate that they have in common and keep up with."
+
+
+def _left(study: Study, curves: Sequence[_Curve], lines: Sequence[Line]) -> str:
+    """The sentence on systems of which nothing is drawn."""
+    left = sum(not system.again for system in study.systems) - (1 if len(lines) == 1 else len(curves))
+    return f"{_numbers.count(left, 'system')} more left out." if left > 0 else ""
 
 
 def _finding(curves: Sequence[_Curve]) -> str:

@@ -38,7 +38,8 @@ def figure(study: Study) -> go.Figure | str:
         return "No request missed the SLO; higher rates or a tighter --slo show what makes them miss."
     drawn = _stacked.figure(study, [(group, _percents(causes)) for group, causes in found], _AXIS, _look)
     seeds = _study_requests.seeds_note(study, [point for group in groups for point in group.points.values()])
-    return style.done(drawn, _finding(*found[0]), [_under(study), _misses.RULE, seeds])
+    left = _systems.no_panel(study, [group for group, _ in found])
+    return style.done(drawn, _finding(*found[0]), [_under(study), _misses.RULE, seeds, left])
 
 
 def _causes(study: Study, group: Group) -> Causes:

@@ -28,6 +28,8 @@ SECTION = "sliders"
 TITLE = "Attainment against SLO scale"
 _COLORS = (style.BLUE, style.VERMILLION, style.GREEN, style.PURPLE)
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
+_MARKS = 12
+"""Markers that tell a curve from the others."""
 _ALONE = (("TTFT only", style.VERMILLION, "dot", "square"), ("TPOT only", style.GREEN, "dash", "diamond"))
 
 
@@ -45,7 +47,7 @@ def figure(study: Study) -> go.Figure | str:
         _draw(drawn, replay, system, rate, number)
     drawn.update_layout(
         xaxis=style.log_axis("SLO scale (1 = the SLO)", factors.tolist()),
-        yaxis=style.axis("requests within the SLO (%)", range=[-2, 104]),
+        yaxis=style.axis("requests within the bounds (%)", range=[-2, 104]),
     )
     for goal in replay.goals:
         style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
@@ -92,10 +94,9 @@ def _draw(drawn: go.Figure, replay: Replay, system: Scored, rate: Rate, number: 
 
 
 def _curve(drawn: go.Figure, replay: Replay, y: list[float], name: str, line: dict[str, object], symbol: str) -> None:
-    sizes = [8 if i % 4 == 2 else 0 for i in range(len(y))]
     drawn.add_scatter(
         x=np.array(replay.grid.factors), y=y, name=name, mode="lines+markers", line=line,
-        marker={"size": sizes, "symbol": symbol, "color": line["color"], "line": {"width": 0}},
+        marker={"size": 8, "maxdisplayed": _MARKS, "symbol": symbol, "color": line["color"]},
         hovertemplate="scale %{x:.3r}: %{y:.1f}%",
     )  # fmt: skip
 
@@ -145,10 +146,13 @@ def _notes(replay: Replay, chosen: list[tuple[Scored, Rate]]) -> list[str]:
     own = replay.grid.factors.index(1.0)
     short = [system.name for system, rate in chosen if share(rate, own) < replay.goals[0]]
     goal = f"{replay.goals[0] * 100:g}%"
-    seeds = max(len(rate.runs) for _, rate in chosen)
+    seeds, more = max(len(rate.runs) for _, rate in chosen), len(replay.systems) - len(chosen)
+    several = any(len(system.rates) > 1 for system, _ in chosen)
     return [
-        f"The rate is the highest one tried at which {goal} is reached.",
+        f"The rate is the highest one tried at which {goal} is reached." if several else "",
+        _replay_study.PERCENTILE if replay.open else "",
         f"At no rate of {', '.join(short)} it is; the lowest is drawn." if short and replay.named else "",
         f"At no rate tried {goal} is reached, so the lowest is drawn." if short and not replay.named else "",
         f"Means over {seeds} seeds." if seeds > 1 else "",
+        f"{_numbers.count(more, 'system')} more would not be told apart." if more > 0 else "",
     ]

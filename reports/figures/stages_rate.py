@@ -34,7 +34,8 @@ def figure(study: Study) -> go.Figure | str:
     drawn = _stacked.figure(study, percents, "time (%)", _phases.LOOKS.__getitem__, top=100.5)
     apart = all(_stages.QUEUE in one.keys for _, shares in found for one in shares.values())
     notes = ["Time of all requests taken together.", _stages.RULE if apart else _stages.UNTOLD,
-             _study_requests.seeds_note(study, [p for group in groups for p in group.points.values()])]  # fmt: skip
+             _study_requests.seeds_note(study, [p for group in groups for p in group.points.values()]),
+             _systems.no_panel(study, [group for group, _ in found])]  # fmt: skip
     return style.done(drawn, _finding(*found[0]), notes)
 
 

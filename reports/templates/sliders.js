@@ -184,8 +184,13 @@
             number(p.goodput), ...p.alone.map((a) => share(a))]);
         });
         const found = told.open ? [] : told.goals.map((goal) => {
-          const cross = crossing(system.points.map((p) => p.rate), points.map((p) => p.attainment), system.points.map((p) => p.requests), goal.share);
           const where = told.named ? `${system.name}: ` : "";
+          if (points.length === 1) {
+            const reached = points[0].attainment >= goal.share - 1e-12;
+            sentences.push(`${where}${where ? "goal" : "Goal"} ${goal.text} ${reached ? "reached" : "missed"}`);
+            return { goal, at: null };
+          }
+          const cross = crossing(system.points.map((p) => p.rate), points.map((p) => p.attainment), system.points.map((p) => p.requests), goal.share);
           const per = system.share === 1 || cross.at === null ? "" : ` (${number(cross.at / system.share)} per GPU)`;
           sentences.push(cross.at === null
             ? `${where}${where ? "all" : "All"} rates lie ${cross.side} ${goal.text}`

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import re
 import shutil
@@ -285,3 +286,39 @@ def test_page_of_a_sweep_draws(info: dict[str, Any], swept: Path, opened: Callab
 
     assert 8 <= len(seen.drawn())
     seen.untroubled()
+
+
+def test_bound_on_a_percentile_is_no_part_of_the_curve(info: dict[str, Any], swept: Path) -> None:
+    """The curve of all bounds would lie above that of one of them, and be read as the SLO kept."""
+    told = alone(info)
+    for point in told["points"]:
+        point["bounds"][0] |= {"text": "p90:ttft=0.25", "percentile": 90.0, "passed": False}
+    drawn = attainment_rate.figure(study.of_sweep(told, swept))
+
+    assert {"bounds on single requests", "lower end of the band", "upper end of the band"} == set(traces(drawn))
+    assert "No part of these shares: p90:ttft=0.25" in figures.caption(drawn)  # type: ignore[arg-type]  # no sentence
+
+
+def test_curve_that_is_high_all_over_is_drawn_from_nearer(info: dict[str, Any], swept: Path) -> None:
+    """A search between 88% and 96% would show a flat line, and its rates squeezed into a corner."""
+    told = alone(info)
+    for point, rate, share in zip(told["points"], (3.0, 3.5, 4.0), (0.96, 0.9, 0.88), strict=True):
+        point["values"]["rate"] = rate
+        for spread in (point["attainment"], *(bound["attainment"] for bound in point["bounds"])):
+            spread |= {"mean": share, "least": share, "most": share, "low": None, "high": None}
+    drawn: Any = attainment_rate.figure(study.of_sweep(told, swept))
+
+    assert "requests within the SLO (%, from 80)" == drawn.layout.yaxis.title.text
+    assert 80 == drawn.layout.yaxis.range[0]
+    assert 2 < drawn.layout.xaxis.range[0] < 3
+
+
+def test_systems_without_a_panel_are_told(info: dict[str, Any], swept: Path) -> None:
+    """Three of five policies would pass for all that were tried."""
+    found = study.of_sweep(info, swept)
+    more = [dataclasses.replace(found.systems[0], name=name, made=name) for name in ("orca", "static", "fcfs")]
+    five = dataclasses.replace(found, systems=(*found.systems, *more))
+
+    for module in (stages_rate, misses_rate):
+        assert "2 systems more left out: at most 3 are drawn here." in figures.caption(module.figure(five))  # type: ignore[arg-type]  # no sentence
+        assert "left out" not in figures.caption(module.figure(found))  # type: ignore[arg-type]  # no sentence
