@@ -34,6 +34,7 @@ LABELS = {
     "lateness": "lateness",
 }
 EMPTY = "No request was recorded, so there is nothing to draw; run it longer or with more --requests."
+AGGREGATES = "The file holds aggregates and no single requests, so there is nothing to draw; the verdict says more."
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,11 @@ def _measured(run: Run) -> Run:
 def _since(part: Part, since_s: float, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     wanted = columns and [*dict.fromkeys((*columns, "scheduled_s"))]
     return (thin.since(piece, since_s) for piece in part(wanted))
+
+
+def warmed_up(run: Run) -> str:
+    """What a figure over time says where its run has requests of a warm-up; empty where it has none."""
+    return "" if thin.cut_s(run.info) is None else "The requests of the warm-up are among them."
 
 
 def label(metric: str) -> str:

@@ -55,6 +55,7 @@ class View:
     ran: Facts
     rows: tuple[Row, ...]
     rows_note: str
+    overloaded: bool
     classes: tuple[Group, ...]
     bounded: bool
     kept: bool
@@ -99,6 +100,7 @@ def view(run: Run) -> View:
         ran=_ran(info),
         rows=result.rows,
         rows_note=_rows_note(result),
+        overloaded=result.overloaded,
         classes=result.classes,
         bounded=result.attainment is not None,
         kept=result.kept or _unresolved(info),

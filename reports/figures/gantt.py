@@ -76,7 +76,7 @@ def figure(run: Run) -> go.Figure | str:
     drawn.update_layout(barmode="overlay", bargap=0.25)
     drawn.update_xaxes(style.axis("time since the request was due (s)"), row=1, col=1)
     drawn.update_xaxes(style.axis("time since the start (s)"), row=2, col=1)
-    how = f"Above: {_numbers.count(len(at_worst), 'request')} that {by}, the worst first; below: "
+    how = f"Above: {_numbers.count(len(at_worst), 'request')}, the worst first; below: "
     how += f"{_numbers.count(len(at_near), 'neighbour')} from the middle of the run; all of those that ended well."
     hidden = f"{_numbers.count(left, 'stall')} too short to see {'is' if left == 1 else 'are'} not drawn."
     notes = [how, "" if stages.apart else _stages.UNTOLD, hidden if left else ""]

@@ -57,6 +57,7 @@ def figure(run: Run) -> go.Figure | str:
         f"{found.total:,} gaps are counted, in stretches of {_numbers.seconds(float(edges_s[1] - edges_s[0]))}.",
         "Lines are read off the bins of the counts, which are at most 3.2% wide.",
         f"{_numbers.share(below)} of the gaps are shorter than the picture reaches." if below else "",
+        _data.warmed_up(run),
     ]
     return style.done(drawn, _finding(run, found), notes)
 
@@ -111,14 +112,19 @@ def binned_quantile(bins_s: np.ndarray, counts: np.ndarray, q: float) -> float:
 
 
 def _finding(run: Run, found: Gaps) -> str:
+    """Long gaps are those from the bin on in which ten times the median lies: counts are exact at its edge."""
     middle, high = _data.quantiles(run, "itl", (0.5, 0.99))
-    long = found.counts[:, found.bins_s[:-1] >= 10 * middle]
+    first = max(0, int(np.searchsorted(found.bins_s, 10 * middle, side="right")) - 1)
+    long = found.counts[:, first:]
     share = float(long.sum()) / found.total
     when = int(np.count_nonzero(long.sum(axis=1))) / int(np.count_nonzero(found.counts.sum(axis=1)))
     text = f"Half of the gaps are below {_numbers.seconds(middle)} and 1% above {_numbers.seconds(high)}"
+    if not middle > 0:
+        return text + "."
     if share == 0:
-        return text + "; hardly any is longer than ten times the median."
+        return text + "; none is longer than ten times the median."
+    least = _numbers.seconds(float(found.bins_s[first]))
     return (
-        f"{text}; {_numbers.share(share)} are longer than ten times the median, and they occur in "
+        f"{text}; {_numbers.share(share)} last {least}, about ten times the median, or longer, and they occur in "
         f"{_numbers.share(when)} of the stretches of the run."
     )

@@ -55,7 +55,10 @@ def figure(run: Run) -> go.Figure | str:
     return style.done(
         drawn,
         _finding(ttft),
-        [_reduce.note(len(at), len(kept), "requests", "evenly chosen, with the extremes of each stretch")],
+        [
+            _reduce.note(len(at), len(kept), "requests", "evenly chosen, with the extremes of each stretch"),
+            _data.warmed_up(run),
+        ],
     )
 
 

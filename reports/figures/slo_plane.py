@@ -59,7 +59,7 @@ def _finding(counted: Cells, ttft: Axis, tpot: Axis, goal: float) -> str:
     said = [text for text in kept if text]
     one = f"{goal * 100:g}% of the requests keep it"
     if not said:
-        return f"{start}; {goal * 100:g}% are reached by moving neither bound alone, as far as drawn."
+        return f"{start}; as far as drawn, moving one bound alone does not reach {goal * 100:g}%."
     rest = "the other bound as it is" if told else "no other"
     return f"{start}; {one} with {' or with '.join(said)} and {rest}."
 

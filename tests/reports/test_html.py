@@ -15,7 +15,7 @@ import pytest
 from harness.conclude import completed
 from harness.errors import UsageError
 from harness.folder import Run
-from reports import figures
+from reports import _data, figures, html
 from reports._twin import MOST_ROWS, twin
 from reports.html import Html
 
@@ -119,6 +119,23 @@ def test_goal_and_validity_are_two_things(given: dict[str, Any], mark: str, colo
     assert f'<p class="mark{" " + color if color else ""}">{mark}</p>' in box
     assert box.startswith(f'{" " + color if color else ""}" aria')
     assert not re.search(r'class="word [^"]*(good|bad)', box)
+
+
+def test_figures_of_an_overloaded_run_say_so(make_run: MakeRun) -> None:
+    """The table would keep its latencies back, and the figures below it tell them as if they meant something."""
+    grown = {"code": "overload", "message": "overloaded: the queue grew"}
+    pages = [Html().render(make_run(warnings=warnings)) for warnings in ([], [grown])]
+
+    assert [False, True] == ["latencies and goodput in these figures tell how long" in page for page in pages]
+
+
+def test_aggregates_are_not_advised_to_run_longer(make_run: MakeRun) -> None:
+    """A reader of another tool's aggregates would send more requests, and again find no figure."""
+    run = make_run(0, source={"tool": "vllm", "per_request": False})
+    told = {part.finding for part in html.parts(run)}
+
+    assert _data.AGGREGATES in told
+    assert _data.EMPTY not in told
 
 
 def test_verdict_of_the_harness_is_shown_as_it_comes(make_run: MakeRun) -> None:
