@@ -61,7 +61,7 @@ def damaged(info: Mapping[str, Any], path: str | Path, error: Exception) -> Usag
     """What is told where one of `WRONG` came of an answer."""
     return UsageError(
         f"'{path}' holds an answer of {command(info)} that is damaged or was changed by hand "
-        f"({type(error).__name__}: {error}); make it again, or see --format json."
+        f"({type(error).__name__}: {ascii(str(error)[:200])[1:-1]}); make it again, or see --format json."
     )
 
 

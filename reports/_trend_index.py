@@ -63,7 +63,7 @@ def _row(place: int, series: Info, links: Mapping[str, str]) -> tuple[str | Cell
     last = "overloaded" if said.last_of(metric)["overloaded"] else said.value_of(metric, metric["last"])
     over = [_over(metric, series, days) for days in (_WEEK, 30)]
     picture = Cell("", picture=sparkline(metric, {str(one["night"]) for one in series["breaks"]}))
-    return (name, metric["name"], Cell(state, good=good), picture, _night(series, links), last, *over)
+    return (name, clean(metric["name"], 60), Cell(state, good=good), picture, _night(series, links), last, *over)
 
 
 def _night(series: Info, links: Mapping[str, str]) -> Cell:

@@ -57,7 +57,8 @@ def title(series: Mapping[str, Any]) -> str:
     without = f", {gaps:,} of them without a valid run" if gaps else ""
     exact = "; virtual clock: any difference is told" if series["exact"] else ""
     nights = count(series["nights"], "night")
-    return f"{clean(series['name'], 80)}: {nights}{without}, {series['first']} to {series['last']}{exact}"
+    first, last = (clean(series[end], 40) for end in ("first", "last"))
+    return f"{clean(series['name'], 80)}: {nights}{without}, {first} to {last}{exact}"
 
 
 def rows(series: Mapping[str, Any]) -> list[tuple[str, ...]]:

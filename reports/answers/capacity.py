@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
+from reports._clean import in_markdown
 from reports.answers import _capacity_said as said
 from reports.answers import _curve, _table
 from reports.answers._look import PLAIN, Look
@@ -36,16 +37,22 @@ def markdown(info: Mapping[str, Any]) -> str:
     """The same in markdown."""
     if "answers" not in info:
         return said.RUNNING + "\n"
-    parts = [f"**{said.headline(info, one)}**\n\n{' '.join(said.sentences(info, one))}" for one in info["answers"]]
+    parts = [
+        f"**{_marked(said.headline(info, one))}**\n\n{_marked(*said.sentences(info, one))}" for one in info["answers"]
+    ]
     parts += [
-        said.bounds_title(info, one) + "\n\n" + _table.markdown(said.BOUND_HEADS, said.bound_rows(one))
+        _marked(said.bounds_title(info, one)) + "\n\n" + _table.markdown(said.BOUND_HEADS, said.bound_rows(one))
         for one in info["answers"]
         if len(one["bounds"]) > 1
     ]
     if info["curve"]:
-        parts.append(said.curve_title(info) + "\n\n" + _table.markdown(said.HEADS, said.curve_rows(info)))
+        parts.append(_marked(said.curve_title(info)) + "\n\n" + _table.markdown(said.HEADS, said.curve_rows(info)))
     parts.append(said.cost(info))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _marked(*sentences: str) -> str:
+    return in_markdown(" ".join(sentences), None)
 
 
 def _titled(title: str, heads: tuple[str, ...], rows: Any, look: Look) -> str:

@@ -36,7 +36,7 @@ KNOWN = ("p50:", "p90:", "p99:", *TIMES, "token_goodput_tps", "attainment of ")
 
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """The answer, ending with a newline: the verdict first, on a terminal last, where it is seen."""
-    verdict = [look.judged(heading(info), GOOD.get(info["verdict"])), _wrapped(info["text"])]
+    verdict = [look.judged(clean_line(heading(info)), GOOD.get(info["verdict"])), _wrapped(info["text"])]
     told = [
         "\n".join(map(_wrapped, _sides(info))),
         _rows_text(info["gates"], info, look, gated=True),

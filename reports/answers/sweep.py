@@ -61,7 +61,7 @@ def csv(info: Info) -> str:
     rows = [{**point["values"], **_flat(point)} for point in info["points"]]
     heads = [*axes, *dict.fromkeys(name for row in rows for name in row if name not in axes)]
     writer = tables.DictWriter(file, heads, lineterminator="\n")
-    writer.writeheader()
+    writer.writerow({head: clean(head) for head in heads})
     writer.writerows({k: clean(v) if isinstance(v, str) else v for k, v in row.items()} for row in rows)
     return file.getvalue()
 

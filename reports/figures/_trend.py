@@ -40,7 +40,7 @@ def figure(info: Info, *, judged: bool) -> go.Figure | None:
             named.add(name)
         _lines(drawn, row, panel, labels=row == 1)
         head = f"{in_figure(panel.series['name'], 30)}<br>" if several else ""
-        title = f"{head}{panel.metric['name']}<br>({panel.unit})"
+        title = f"{head}{in_figure(panel.metric['name'], 30)}<br>({panel.unit})"
         drawn.update_yaxes(style.axis(title, range=list(panel.edges)), row=row, col=1)
         last = row == len(found)
         drawn.update_xaxes(style.axis("night (date, UTC)" if last else "", type="date", **ticks), row=row, col=1)
@@ -202,7 +202,7 @@ def _finding(found: Sequence[Panel]) -> str:
         text = "; ".join(news[:3]) + more
         return f"{text[0].upper()}{text[1:]}."
     last = max(panel.at[-1] for panel in found)
-    names = ", ".join(dict.fromkeys(panel.metric["name"] for panel in found))
+    names = ", ".join(dict.fromkeys(clean(panel.metric["name"], 60) for panel in found))
     few = all(panel.metric["state"] == "few" for panel in found)
     nights = _numbers.count(max(len(panel.metric["nights"]) for panel in found), "night")
     if few:

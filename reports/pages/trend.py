@@ -178,7 +178,7 @@ def _each(series: Info, found: Mapping[str, str], there: Room) -> Iterator[Table
         return
     together = list(zip(*(metric["nights"] for metric in judged), strict=True))
     rows = [_night(judged, nights, found) for nights in reversed(together[-there.rows :])]
-    heads = ("night", "commit", "report", *(f"{m['name']} (95 % interval)" for m in judged))
+    heads = ("night", "commit", "report", *(f"{clean(m['name'], 60)} (95 % interval)" for m in judged))
     yield Table(f"The nights, the latest first. {_latest(together, there.rows, 'nights')}", heads, tuple(rows), left=3)
 
 

@@ -118,6 +118,14 @@ def test_a_letter_that_an_encoding_lacks_does_not_cost_the_answer() -> None:
     assert "\u6a21" == _terminal._encodable("\u6a21", "utf-8")
 
 
+def test_a_search_from_elsewhere_has_no_effect_in_markdown() -> None:
+    """A comment on a pull request would hold the link of whoever wrote the answer."""
+    told = capacity.markdown({**SEARCH, "answers": [{**ONE, "binding": "[x](https://evil.example) <b>\x1b[31m"}]})
+
+    assert r"\[x\](https:" in told and "&lt;b&gt;" in told
+    assert "\x1b" not in told and "://" not in told
+
+
 def test_rows_have_the_tone_of_their_news() -> None:
     """A regression would be as green as what stands beside it."""
     heads, rows = ("metric", "verdict"), [["ttft", "regressed"], ["tpot", "improved"], ["itl", "inconclusive"]]

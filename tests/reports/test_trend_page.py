@@ -212,6 +212,17 @@ def test_an_answer_that_moved_with_its_nights_still_leads_to_them(nights: Nights
     )
 
 
+def test_a_metric_of_an_answer_from_elsewhere_is_no_link(nights: Nights) -> None:
+    """An artifact that somebody altered could lead the reader away: plotly draws links in the titles of axes."""
+    info = trend(nights(FLAT))
+    for metric in info["series"][0]["metrics"]:
+        metric["name"] = "<a href='https://x'>x</a>"
+    titles = [axis.title.text for axis in drawn(info).select_yaxes()]
+
+    assert titles[0].startswith("&lt;a href") and not any("<a " in title for title in titles)
+    assert "<a href='https" not in pages.page(info, Path())
+
+
 def test_a_page_of_many_series_draws_less_of_each_and_says_so(nights: Nights) -> None:
     """A year of thirty series would be a file too large to send."""
 
