@@ -74,7 +74,8 @@ class Scored:
 class Replay:
     """Systems over one grid, to be `named` where the study has several.
 
-    `asked` is the whole SLO; `unread` runs could not be read and `invalid` ones prove nothing: both play no part.
+    `asked` is the whole SLO; `unread` runs could not be read and `invalid` ones prove nothing: both play no part, nor
+    do systems `without` stored runs.
     """
 
     asked: Slo
@@ -85,6 +86,7 @@ class Replay:
     named: bool = False
     unread: int = 0
     invalid: int = 0
+    without: int = 0
 
     @property
     def open(self) -> bool:
@@ -123,7 +125,8 @@ def _read(study: Study) -> Replay | str:
     kept = tuple(system for system in systems if system.rates)
     named = sum(not system.again for system in study.systems) > 1
     goals, unread = study.goals or (asked.goal,), planned - len(every)
-    return Replay(asked, goals, places, kept, study.rate_unit, named, unread, invalid)
+    without = sum(not system.again for system in study.systems) - len(kept)
+    return Replay(asked, goals, places, kept, study.rate_unit, named, unread, invalid, without)
 
 
 def _lines(study: Study) -> list[tuple[System, tuple[tuple[float, tuple[Path, ...]], ...]]]:

@@ -128,6 +128,7 @@ def _caption(replay: Replay) -> str:
         else "",
         GROWN if any(rate.overloaded for system in replay.systems for rate in system.rates) else "",
         f"{_numbers.count(replay.unread, 'run')} could not be read." if replay.unread else "",
+        f"{_numbers.count(replay.without, 'system')} not here: no runs of it are stored." if replay.without else "",
     ]
     return " ".join(text for text in texts if text)
 

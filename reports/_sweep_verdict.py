@@ -52,7 +52,7 @@ def _crossed(info: Info) -> bool:
 
 def answer(info: Info, study: Study) -> str:
     """The one sentence that a manager reads."""
-    if not study.slo and not any(system.slo for system in study.systems):
+    if any(system.points for system in study.systems) and not any(system.slo for system in study.systems):
         return "No SLO was given, so attainment counts every request that ended well."
     curves = [system for system in study.systems if len({point.rate_rps for point in system.points}) > 1]
     if curves:
@@ -107,12 +107,12 @@ def state(info: Info) -> str:
     grown = sum(bool(point["overloaded"]) for point in points)
     texts = [
         f"{runs['done']:,} of {_numbers.count(runs['planned'], 'run')} done",
-        "all of them valid" if not invalid else f"{invalid:,} not valid, which do not count",
+        "" if not runs["done"] else f"{invalid:,} not valid, which do not count" if invalid else "all of them valid",
         _numbers.count(seeds, "seed") + (" at each point" if len(points) > 1 else ""),
     ]
     if grown:
         texts.append(f"a queue grew all through a run at {_numbers.count(grown, 'point')}")
-    return "; ".join(texts) + "."
+    return "; ".join(text for text in texts if text) + "."
 
 
 def commands(info: Info, path: str) -> tuple[str, ...]:

@@ -164,7 +164,8 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
             yield f"{run['folder']}: {run['failed_for']}"
     yield from cautions(runs)
     yield from _judged(info)
-    if not any(point["bounds"] for point in info["points"]):
+    scored = [point for point in info["points"] if point["attainment"] is not None]
+    if scored and not any(point["bounds"] for point in scored):
         yield "There is no SLO, so attainment counts every request that ended well; give --slo ttft=0.25,tpot=0.1."
     if any(_skewed(point["attainment"]) for point in info["points"]):
         yield (

@@ -48,6 +48,9 @@ _SHADES = {
 SHADES = [[i / (len(_SHADES) - 1), shade] for i, shade in enumerate(_SHADES)]
 """Colour scale of heat maps and contours: one hue, away from the ground with rising value, on either ground."""
 
+_EACH = 12
+"""Whole numbers up to which each gets a tick."""
+
 _FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": "#1b1f24"}
 _AXIS = {
     "gridcolor": "#d9dde2", "linecolor": "#777777", "zeroline": False, "showline": True, "ticks": "outside",
@@ -94,6 +97,11 @@ def log_axis(title: str, values: Iterable[float], **more: object) -> dict[str, o
     shown = [t for t in ticks if low <= np.log10(t) <= high] or [10.0 ** ((low + high) / 2)]
     text = [_numbers.plain(t, 10) for t in shown]
     return axis(title, type="log", range=[low, high], tickvals=shown, ticktext=text, **more)
+
+
+def whole(most: int) -> dict[str, object]:
+    """What gives an axis of up to `most` whole numbers no ticks between them."""
+    return {"tickformat": "d", **({"dtick": 1} if most <= _EACH else {})}
 
 
 def new(height: int = 420) -> go.Figure:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.capacity import curve
+from harness.capacity.conditions import JOINT
 from reports import _data, _numbers
-from reports._clean import in_figure
+from reports._clean import clean, in_figure
 from reports.figures import _share, _systems
 from reports.figures import _style as style
 
@@ -168,12 +169,22 @@ def finding(study: Study) -> str:
     known.sort(key=lambda found: -found[1])
     (name, best, how), *others = known
     sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
+    if len(study.systems) == 1 and (rule := _rule(study)):
+        return (
+            f"With definition {rule}, {_numbers.number(best)} {study.rate_unit} is carried at {goal * 100:g}%, {sure}."
+        )
     if len(study.systems) == 1:
         return f"Attainment falls below {goal * 100:g}% at {_numbers.number(best)} {study.rate_unit}, {sure}."
     text = f"At {goal * 100:g}% {name} carries {_numbers.number(best)} {study.rate_unit} ({sure})"
     beside = [f"{_numbers.number(best / rps)} times that of {other} ({_numbers.number(rps)})"
               for other, rps, _ in others[:_NAMED]]  # fmt: skip
     return "; ".join([", ".join([text, *beside]), *_beyond(told)]) + "."
+
+
+def _rule(study: Study) -> str:
+    """The definition of capacity under which a search went by something else than all bounds together."""
+    told = [str(source.get("definition") or JOINT) for source in study.sources]
+    return clean(next((name for name in told if name != JOINT), ""), 40)
 
 
 def _not_crossed(goal: float, told: Sequence[tuple[System, Capacity]]) -> str:
@@ -195,7 +206,8 @@ def _beyond(told: Sequence[tuple[System, Capacity]]) -> Iterator[str]:
 def _notes(study: Study, lines: Sequence[Line]) -> list[str]:
     points = [point for line in lines for point in line.points if point.attainment is not None]
     search = "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else ""
-    rest = (_many(lines), _percentiles(points), _systems.left_out(study, lines))
+    rule = "What is carried does not go by the curve of all bounds." if _rule(study) else ""
+    rest = (rule, _many(lines), _percentiles(points), _systems.left_out(study, lines))
     return [_band_note(points), search, _systems.hollow(points), *rest]
 
 

@@ -39,7 +39,7 @@ def figure(study: Study) -> go.Figure | str:
             _estimate(drawn, one, share, color, dash)
     drawn.update_layout(
         xaxis=style.axis(f"capacity ({study.rate_unit})"),
-        yaxis=style.axis("seed (number)", tickformat="d", autorange="reversed"),
+        yaxis=style.axis("seed (number)", autorange="reversed", **style.whole(max(len(_knees(one)) for one in found))),
     )
     first, *others = (_finding(one, share, study.rate_unit) for one in found)
     note = "The line is the capacity of all seeds together, the band its interval." if _bands(found) else ""

@@ -126,7 +126,8 @@ def _finding(study: Study, lines: Sequence[Line]) -> str:
             texts.append(f"{_data.label(metric)} p99 goes from {_numbers.seconds(ends[0])} to "
                          f"{_numbers.seconds(ends[1])}")  # fmt: skip
     rates = f"from {_numbers.plain(float(low), 4)} to {_numbers.plain(float(high), 4)} {study.rate_unit}"
-    return f"{line.prefix}{' and '.join(texts)} {rates}, in the mean over the seeds."
+    mean = ", in the mean over the seeds" if max(point.seeds for _, point in known) > 1 else ""
+    return f"{line.prefix}{' and '.join(texts)} {rates}{mean}."
 
 
 def _missing(study: Study, lines: Sequence[Line]) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import plotly.graph_objects as go
 
 from reports import _numbers
+from reports.answers._capacity_said import LONE
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ MISSING = (
 FEWEST = 3
 """Trials below which there is no path to see."""
 
-ALONE = 0.02
-"""A rate below this share of all others is that of the trial which tells the time of a request by itself."""
+_ROOM = 56
+"""Pixels to the right, where the goals are named."""
 
 _LOOKS = {
     "probe: carried": (style.GREEN, "triangle-up-open"),
@@ -58,12 +59,18 @@ def figure(study: Study) -> go.Figure | str:
         yaxis=style.log_axis(f"rate tried ({study.rate_unit})", rates),
         yaxis2=style.axis("sent (1,000 requests)", rangemode="tozero"),
         xaxis=style.axis(""),
-        xaxis2=style.axis("trial (number)", tickformat="d"),
+        xaxis2=style.axis("trial (number)", **style.whole(len(made))),
     )
-    left_out = (
-        "" if len(shown) == len(made) else "The trial of requests one by one, that tells where to begin, is left out."
-    )
-    return style.done(drawn, _finding(made, shown, share, study.rate_unit), [left_out])
+    drawn.update_layout(margin_r=_ROOM)
+    lines = "Dashed lines: the capacity at each goal." if any(c.rps for c in system.capacities) else ""
+    return style.done(drawn, _finding(made, shown, share, study.rate_unit), [lines, _left_out(len(made) - len(shown))])
+
+
+def _left_out(trials: int) -> str:
+    if not trials:
+        return ""
+    which = "The trial of requests one by one is" if trials == 1 else f"{trials} trials of requests one by one are"
+    return f"{which} left out of the upper panel."
 
 
 def kind(row: Mapping[str, Any]) -> str:
@@ -74,8 +81,9 @@ def kind(row: Mapping[str, Any]) -> str:
 
 
 def _alone(row: Mapping[str, Any], made: Sequence[Mapping[str, Any]]) -> bool:
-    others = [other["rate_rps"] for other in made if other is not row]
-    return bool(others) and row["rate_rps"] < ALONE * min(others)
+    """Whether its rate is that of requests one by one, far below all others."""
+    others = [other["rate_rps"] for other in made if other["rate_rps"] != row["rate_rps"]]
+    return bool(others) and row["rate_rps"] < LONE * min(others)
 
 
 def _rates(rows: Sequence[Mapping[str, Any]], share: float, name: str, color: str, symbol: str) -> go.Scatter:
@@ -110,8 +118,8 @@ def _capacities(drawn: go.Figure, system: System, share: float) -> None:
         at = found.rps / share
         drawn.add_hline(y=at, line=style.line(style.GREY, "dash", 1), row=1, col=1)
         drawn.add_annotation(
-            x=0.005, xref="x domain", y=math.log10(at), yref="y", yanchor="bottom", xanchor="left", showarrow=False,
-            text=f"capacity at {_numbers.option(found.goal * 100)}%", font={"size": 12},
+            x=1.005, xref="x domain", y=math.log10(at), yref="y", yanchor="middle", xanchor="left", showarrow=False,
+            text=f"{_numbers.option(found.goal * 100)}%", font={"size": 12},
         )  # fmt: skip
 
 

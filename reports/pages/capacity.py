@@ -63,7 +63,7 @@ def _subtitle(info: Info) -> str:
 
 
 def _mark(info: Info) -> tuple[str, bool | None]:
-    """The state of the first goal, or of the search itself."""
+    """The state of the first goal, of the search itself, or that not all goals are resolved."""
     if "answers" not in info or not info["answers"]:
         return "NOT FINISHED", None
     if info.get("state") == "interrupted":
@@ -73,6 +73,8 @@ def _mark(info: Info) -> tuple[str, bool | None]:
         return {"carried": "CARRIED", "not carried": "NOT CARRIED"}.get(one["at"]["verdict"], "NOT DECIDED"), said.good(
             one
         )
+    if one["state"] == "resolved" and any(other["state"] != "resolved" for other in info["answers"]):
+        return "PARTLY RESOLVED", None
     return str(one["state"]).upper(), said.good(one)
 
 

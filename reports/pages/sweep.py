@@ -58,7 +58,7 @@ def sheet(info: Info, path: Path, scored: Sequence[str] = ()) -> Sheet:
 def _warned(info: Info) -> Iterator[str]:
     if info["error"]:
         yield f"The sweep ended early: {info['error']}"
-    yield from info["warnings"]
+    yield from (text[:1].upper() + text[1:] for text in info["warnings"])
 
 
 def heads(info: Info, study: Study) -> Facts:

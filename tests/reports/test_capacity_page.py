@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from harness.capacity.runs import folder_name
 from harness.capacity.trials import Ledger
 from harness.cli import main
 from reports import pages
-from reports.figures import knees, search_path
+from reports.figures import caption, knees, search_path
 from reports.pages import capacity
 from reports.study import of_capacity
 
@@ -199,7 +200,7 @@ def test_a_damaged_answer_is_told_in_a_sentence(changed: Any, info: Any, capsys:
     _, folder = changed(answers=[{"goal": 0.9}], curve="x")
 
     assert main(["report", str(folder)]) == 2
-    assert "is damaged or was changed by hand (KeyError: 'bounds'); make it again." in capsys.readouterr().err
+    assert "is damaged or was changed by hand (KeyError: 'bounds'); make it again" in capsys.readouterr().err
 
 
 def test_the_least_that_a_kill_leaves_has_a_page(tmp_path: Path) -> None:
@@ -208,3 +209,30 @@ def test_the_least_that_a_kill_leaves_has_a_page(tmp_path: Path) -> None:
 
     assert main(["report", str(tmp_path)]) == 0
     assert "NOT FINISHED" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_search_with_an_open_goal_is_not_called_resolved(info: Any, searched: Path) -> None:
+    """A manager would read RESOLVED in green above a rate that is not."""
+    first, second = info["answers"]
+    told = {**info, "answers": [first, {**second, "state": "unresolved"}]}
+
+    assert ("PARTLY RESOLVED", None) == (capacity.sheet(told, searched).mark, capacity.sheet(told, searched).good)
+
+
+def test_a_search_of_each_bound_by_itself_does_not_speak_of_their_curve(info: Any, searched: Path) -> None:
+    """The curve of all bounds crosses the goal below the rate that is said to be carried."""
+    told = {**info, "definition": "separate"}
+
+    assert capacity.sheet(told, searched).sections[0].parts[0].caption.startswith("With definition separate, ")
+
+
+def test_trials_of_requests_one_by_one_are_left_out_of_the_path(info: Any, searched: Path) -> None:
+    """A search for two goals sends them one by one for every seed, and all other rates would be one flat line."""
+    study = of_capacity(info, searched)
+    source = study.sources[0]
+    first = next(row for row in source["trials"] if row["rate_rps"] == min(r["rate_rps"] for r in source["trials"]))
+    drawn = search_path.figure(replace(study, sources=({**source, "trials": [*source["trials"], first]},)))
+
+    assert not isinstance(drawn, str)
+    assert min(min(trace.y) for trace in drawn.data if trace.yaxis == "y") > 10 * first["rate_rps"]
+    assert "2 trials of requests one by one are left out" in caption(drawn)

@@ -18,7 +18,7 @@ from harness import answers
 from harness.cli import main
 from harness.errors import UsageError
 from harness.folder import load
-from reports import _sheet, figures, pages, study
+from reports import _sheet, _sliders, figures, pages, study
 from reports.figures import attainment_over, attainment_rate, interactivity, misses_rate, stages_rate
 from reports.study import Study
 
@@ -322,3 +322,26 @@ def test_systems_without_a_panel_are_told(info: dict[str, Any], swept: Path) -> 
     for module in (stages_rate, misses_rate):
         assert "2 systems more left out: at most 3 are drawn here." in figures.caption(module.figure(five))  # type: ignore[arg-type]  # no sentence
         assert "left out" not in figures.caption(module.figure(found))  # type: ignore[arg-type]  # no sentence
+
+
+def test_sliders_tell_of_a_system_without_stored_runs(info: dict[str, Any], swept: Path) -> None:
+    """A search beside a sweep would be missing from the curve that follows the sliders without a word."""
+    found = study.of_sweep(info, swept)
+    bare = dataclasses.replace(found.systems[0], name="orca", made="orca", points=())
+
+    captions = [
+        _sliders.of_study(dataclasses.replace(found, systems=systems, told={}), "curve")[0].caption
+        for systems in (found.systems, (*found.systems, bare))
+    ]
+
+    assert [False, True] == ["1 system not here: no runs of it are stored." in text for text in captions]
+
+
+def test_sweep_killed_before_its_first_run_has_an_slo(info: dict[str, Any], swept: Path) -> None:
+    """Its page would say that none was given."""
+    told = {**info, "state": "running", "points": [], "crossings": [], "runs": {**info["runs"], "done": 0}}
+    sheet = pages.sheet(told, swept)
+
+    assert "NOT FINISHED" == sheet.mark
+    assert "No run has ended that could be scored." == sheet.answer
+    assert "valid" not in sheet.state
