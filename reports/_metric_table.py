@@ -69,6 +69,7 @@ def table(runs: Sequence[Run]) -> pa.Table:
 
 def _of(run: Run) -> Iterator[Row]:
     name, summary = _name(run), part(run.info, "summary")
+    yield Row(name, None, "finished", "", "flag", float(run.complete))
     yield from _counts(name, run.info, summary)
     yield from _shares(name, run.info, summary)
     for metric, values in part(summary, "metrics").items():

@@ -38,6 +38,8 @@ class Perfetto:
 
     def render(self, run: Run) -> str:
         """The JSON text, an event a line. Raises UsageError for a run whose file tells no times."""
+        if run.requests.num_rows == 0:
+            raise UsageError(f"'{run.path}' holds no single requests; there is no timeline of it.")
         if "sent_s" in missing(run.requests):
             raise UsageError(f"'{run.path}' does not tell when requests were sent; there is no timeline of it.")
         shown = _timeline.shown(run, self.requests, self.start_s, self.window_s)

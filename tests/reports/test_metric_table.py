@@ -62,7 +62,7 @@ def test_every_number_has_a_unit_or_is_a_flag(make_run: MakeRun) -> None:
 
 
 def test_a_killed_run_has_its_numbers_too(make_run: MakeRun) -> None:
-    """The table of a run that was killed would be empty, although its rows were kept."""
+    """The table of a run that was killed would be empty, or look like that of a run that ended, although it did not."""
     run = make_run(60, complete=False)
     for key in ("summary", "verdict", "fidelity", "warnings"):
         del run.info[key]
@@ -70,6 +70,7 @@ def test_a_killed_run_has_its_numbers_too(make_run: MakeRun) -> None:
 
     assert found["requests", "requests", "count"] == 60.0
     assert found["ttft", "s", "mean"] is not None
+    assert found["finished", "", "flag"] == 0.0
 
 
 def test_the_floor_of_the_client_stands_beside_what_it_measured(remote_run: MakeRun) -> None:

@@ -207,6 +207,8 @@ def test_without_times_there_is_no_timeline(make_run: MakeRun) -> None:
 
     with pytest.raises(UsageError, match="does not tell when requests were sent"):
         trace(dataclasses.replace(run, requests=marked(run.requests, ["sent_s"])))
+    with pytest.raises(UsageError, match="holds no single requests"):
+        trace(make_run(0))
     with pytest.raises(UsageError, match="due or under way from 1000000 s on; choose another start"):
         trace(run, "perfetto:start=1000000")
     with pytest.raises(UsageError, match="requests must be 1 or more, got 0"):
