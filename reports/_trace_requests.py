@@ -114,7 +114,7 @@ def _sendings(shown: Shown) -> Iterator[Event]:
     """A slice as narrow as can be seen for each sending, from which the arrow to its batches begins."""
     sent = sorted((row for row in shown.rows if row["sent_s"] is not None), key=lambda row: row["sent_s"])
     at = [us(row["sent_s"]) for row in sent]
-    for row, ts, after in zip(sent, at, [*at[1:], float("inf")], strict=True):
+    for row, ts, after in zip(sent, at, [*at, float("inf")][1:], strict=True):
         where = {"pid": CLIENT, "tid": SENDER, "ts": ts}
         args = {"request": row["request_id"], "late (ms)": _ms(row["sent_s"], row["scheduled_s"])}
         yield {"ph": "X", "name": "send", "cat": "sending", "dur": min(_INSTANT_US, after - ts), "args": args, **where}

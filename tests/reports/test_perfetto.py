@@ -201,6 +201,17 @@ def test_a_remote_run_shows_what_its_server_said(remote_run: MakeRun) -> None:
     assert counted
 
 
+def test_requests_that_were_never_sent_are_drawn_without_a_sending(make_run: MakeRun) -> None:
+    """A run whose requests were all dropped would have no timeline at all."""
+    run = make_run(5)
+    place = run.requests.schema.get_field_index("sent_s")
+    nothing = pa.nulls(5, pa.float64())
+    events = trace(dataclasses.replace(run, requests=run.requests.set_column(place, "sent_s", nothing)))["traceEvents"]
+
+    assert 5 == len([e for e in events if e["ph"] == "b" and e["name"].startswith("request")])
+    assert not [e for e in events if e["name"] == "send"]
+
+
 def test_without_times_there_is_no_timeline(make_run: MakeRun) -> None:
     """A file of results without times would be drawn as if all had been sent at once."""
     run = make_run(20)
