@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from harness.api import RequestRecord, Step
 
 _TABLES = ("requests", "steps", "http", "server_metrics")
-_OURS = ("run.json", "schedule.parquet", "journal.parquet",
+OURS = ("run.json", "schedule.parquet", "journal.parquet",
          *(f"{name}.{end}" for name in _TABLES for end in ("parquet", "arrows")))  # fmt: skip
+"""Files of a run."""
 _REPORT = re.compile(r"report\.(html|md|txt|json|xml|csv|parquet|perfetto\.json)|report-[a-z0-9_]+\.png")
 """Reports, which `bench report` makes again: report.html, report.csv, a picture of each figure."""
 
@@ -309,7 +310,7 @@ def _check_usable(path: Path) -> None:
     found = {p.name.removesuffix(".part") for p in path.iterdir()} if path.is_dir() else set()
     if found <= {"requests.arrows", "run.json"} and not (path / "run.json").exists():
         return  # empty, or killed while the first run.json was being written
-    foreign = sorted(name for name in found.difference(_OURS) if not _REPORT.fullmatch(name))
+    foreign = sorted(name for name in found.difference(OURS) if not _REPORT.fullmatch(name))
     if foreign:
         raise UsageError(f"'{path}' holds '{foreign[0]}', which is no part of a run; name an empty folder.")
     try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from harness import writable
 from harness.errors import BenchError, UsageError
 
 _WHOLE = ("sweep.json", "capacity.json")
@@ -22,13 +23,10 @@ def beside(path: str | Path, ending: str = "html") -> Path:
 
 
 def put(path: Path, content: str | bytes) -> None:
-    """Write the file aside and move it in one step. Raises UsageError where it cannot be written."""
-    part = path.with_name(f"{path.name}.part")
+    """Write the file whole or not at all. Raises UsageError where it cannot be written."""
     try:
-        part.write_bytes(content.encode() if isinstance(content, str) else content)
-        part.replace(path)
+        writable.put(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise UsageError(f"'{path}' cannot be written: {error.strerror}.") from None
 
 

@@ -12,6 +12,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness import writable
 from harness.errors import UsageError
 
 ROW_GROUP_BYTES = 64 << 20
@@ -89,9 +90,7 @@ def _groups(rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
 
 def write_json(path: Path, info: Mapping[str, Any]) -> None:
     """Write JSON that every reader takes (no NaN), and put it in its place when it is whole."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(json.dumps(info, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    part.replace(path)
+    writable.put(path, (json.dumps(info, indent=2, allow_nan=False) + "\n").encode())
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import config, slo, writable
+from harness import config, pages, slo, writable
 from harness.api import Slo
 from harness.cli import _terminal
 from harness.compare import gates, refusals
@@ -69,7 +69,7 @@ def checked(options: Mapping[str, Any]) -> Files:
     if sum(path == "-" for _, path in forms) > 1:
         raise UsageError("Two forms cannot both go to standard output; write - once, and a file for the other.")
     for _, path in forms:
-        if path != "-" and not _is_device(Path(path)):
+        if path != "-":
             writable.check(path)
     return Files(no_other(options.get("form") or "text", PRINTED), tuple(forms))
 
@@ -95,7 +95,7 @@ def write(info: Mapping[str, Any], files: Files) -> None:
         if path == "-":
             _terminal.say(rendered.rstrip("\n"))
         else:
-            _put(Path(path), rendered)
+            pages.put(Path(path), rendered)
 
 
 def _page(info: Mapping[str, Any], path: str) -> str:
@@ -112,20 +112,3 @@ def _render(form: str, info: Mapping[str, Any]) -> str:
         module = importlib.import_module("reports.answers.compare_junit")
     render: Callable[[Mapping[str, Any]], str] = getattr(module, form.replace("-", "_"))
     return render(info)
-
-
-def _is_device(path: Path) -> bool:
-    """Whether it is a device or a pipe, which is written to and must not become a file."""
-    return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def _put(path: Path, rendered: str) -> None:
-    try:
-        if _is_device(path):
-            path.write_text(rendered, encoding="utf-8")
-            return
-        part = path.with_name(path.name + ".part")
-        part.write_text(rendered, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise UsageError(f"'{path}' cannot be written: {error.strerror}.") from None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from harness import answers, pages, registry, spec, writable
 from harness.errors import UsageError, no_such
+from harness.folder import OURS
 
 if TYPE_CHECKING:
     from harness.cli._report_subjects import Subject
@@ -20,6 +21,7 @@ Content = str | bytes | Mapping[str, bytes]
 
 FILES = ("html", "parquet", "png", "perfetto")
 """Forms that are never printed."""
+_DATA = {*OURS, *(f"{kind}.json" for kind in answers.KINDS)}
 _SHORT = {"md": "markdown", "txt": "text", "xml": "junit"}
 _ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.json"}
 
@@ -97,7 +99,11 @@ def _name(form: str) -> str:
 
 def _check(out: str, *, folder: bool) -> None:
     """Raise UsageError where nothing can be written there; a folder for several files is made."""
+    if not out.strip():
+        raise UsageError("--out is empty; name a file, or a folder.")
     if not folder:
+        if Path(out).name in _DATA and Path(out).exists():
+            raise UsageError(f"'{out}' holds what was measured, not a report; name another file.")
         writable.check(out)
         return
     try:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import writable
+from harness import pages, writable
 from harness.cli import _terminal
 from harness.config import credible_rate
 from harness.errors import UsageError
@@ -82,9 +82,5 @@ def page_to_write(html: str | None) -> None:
 
 def draw(html: str, facts: Mapping[str, object], title: str) -> None:
     """Write a page of pictures (`reports.traffic.page`); an existing file is replaced."""
-    file = Path(html)
-    page = importlib.import_module("reports.traffic").page(facts, title)
-    part = file.with_name(file.name + ".part")
-    part.write_text(page, encoding="utf-8")
-    part.replace(file)
+    pages.put(Path(html), importlib.import_module("reports.traffic").page(facts, title))
     _terminal.note(f"Pictures: {html}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -124,6 +125,19 @@ def test_reports_of_a_run_stand_in_its_folder_and_give_way_to_the_next_one(repor
     assert not list((place / "runs" / "a").glob("report*"))
 
 
+def test_a_pipe_or_a_device_is_written_to_and_stays(report: Report, place: Path) -> None:
+    """`--out /dev/null` would put a file into the place of the machine's null device."""
+    os.mkfifo(place / "pipe")
+    reader = os.open(place / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    code, _, err = report("runs/a", "--format", "md", "--out", "pipe")
+    told = os.read(reader, 100)
+    os.close(reader)
+
+    assert (0, "") == (code, err)
+    assert told.startswith(report("runs/a", "--format", "md")[1][:50].encode())
+    assert (place / "pipe").is_fifo()
+
+
 def test_what_has_no_common_file_is_made_of_each_run(report: Report) -> None:
     """The timelines of two runs would be laid over each other."""
     code, out, _ = report("runs", "--format", "perfetto")
@@ -168,6 +182,9 @@ def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
         ("curve --plotly-bundle no.js", "The plotly bundle 'no.js' cannot be read"),
         ("curve --out nowhere/x.html", "'nowhere/x.html' cannot be written"),
         ("curve --format html,md --out slo.json", "--out 'slo.json' is to be a folder"),
+        ("runs/a --out runs/a/run.json", "'runs/a/run.json' holds what was measured, not a report; name another file."),
+        ("slo.json --out slo.json --format md", "'slo.json' holds what was measured"),
+        ("curve --out=", "--out is empty; name a file, or a folder."),
         ("curve compare.json", "'compare.json' is an answer of bench compare, a page of its own; report it alone."),
     ],
 )
