@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,10 @@ def _shown(info: dict[str, Any]) -> str:
 
     look = importlib.import_module("reports.answers._look")  # harness may not import reports statically
     module = importlib.import_module(f"reports.answers.{info['kind']}")
-    found: str = module.text(info, look.Look(terminal=True, color=colored(), blocks=blocks(sys.stdout.encoding)))
+    shown = look.Look(
+        terminal=True, color=colored(), blocks=blocks(sys.stdout.encoding), columns=shutil.get_terminal_size().columns
+    )
+    found: str = module.text(info, shown)
     return found.rstrip("\n")
 
 
@@ -87,5 +91,5 @@ def blocks(encoding: str | None) -> bool:
 
 
 def colored() -> bool:
-    """Whether standard output is a terminal whose user wants colours (no-color.org)."""
-    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    """Whether standard output is a terminal that knows colours, and whose user wants them (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reports.answers._curve import ROOM
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """`terminal` brings a small curve, `color` colours; without `blocks` nothing but ASCII is drawn."""
+    """On a `terminal` the verdict stands last, and a small `curve` above it; `color` brings colours.
+
+    Without `blocks` nothing but ASCII is drawn. A terminal of too few `columns` gets no curve: it would wrap.
+    """
 
     terminal: bool = False
     color: bool = False
     blocks: bool = True
+    columns: int = 100
+
+    @property
+    def curve(self) -> bool:
+        """Whether a curve is drawn, and fits."""
+        return self.terminal and self.columns >= ROOM
 
     def bold(self, text: str) -> str:
         """What is to be seen first."""

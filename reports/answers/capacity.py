@@ -24,7 +24,7 @@ def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     ]
     if info["curve"]:
         parts.append(_titled(said.curve_title(info), said.HEADS, said.curve_rows(info), look))
-    if look.terminal:
+    if look.curve:
         parts.append(_curve.drawn(_drawn(info), blocks=look.blocks))
     parts.append(_wrapped(said.cost(info)))
     parts.append("\n".join(line for one in info["answers"] for line in _lines(info, one, look)))

@@ -31,7 +31,7 @@ APART = 3
 def text(info: Info, look: Look = PLAIN) -> str:
     """The answer for a terminal, at most 100 columns."""
     blocks = [_wrapped(part) if isinstance(part, str) else _titled(part, look) for part in _parts(info)]
-    if look.terminal:  # before the sentence that says what to do next
+    if look.curve:  # before the sentence that says what to do next
         blocks[-1:-1] = [_curve.drawn(curve, blocks=look.blocks) for curve in _drawn(info)]
     return "\n".join(block.rstrip("\n") + "\n" for block in blocks if block.strip())
 

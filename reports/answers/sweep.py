@@ -29,7 +29,7 @@ def text(info: Info, look: Look = PLAIN) -> str:
     said = [line for note in words.notes(info) for line in _wrapped(f"note: {note}")]
     said += [look.bold(line) for sentence in words.crossings(info) for line in _wrapped(sentence)]
     tail = "".join(f"{line}\n" for line in said)
-    return "\n".join([head, *tables, *(curves if look.terminal else []), *([tail] if tail else [])])
+    return "\n".join([head, *tables, *(curves if look.curve else []), *([tail] if tail else [])])
 
 
 def _curves(info: Info) -> Iterator[_curve.Curve]:

@@ -38,8 +38,10 @@ SEARCH: dict[str, Any] = {
 def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """What `tell` prints of a search, on a terminal or not, with or without NO_COLOR."""
 
-    def tell(*, terminal: bool, no_color: bool = False) -> str:
+    def tell(*, terminal: bool, no_color: bool = False, columns: int = 100, kind: str = "xterm") -> str:
         monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+        monkeypatch.setenv("COLUMNS", str(columns))
+        monkeypatch.setenv("TERM", kind)
         monkeypatch.setenv("NO_COLOR", "1" if no_color else "")
         _terminal.tell("text", SEARCH)
         return capsys.readouterr().out
@@ -90,6 +92,14 @@ def test_a_terminal_gets_a_curve_and_colour_and_a_pipe_neither(shown: Callable[.
     assert BRAILLE.search(terminal)
     assert STYLES.sub("", terminal) == plain
     assert 100 >= max(map(len, plain.splitlines()))
+
+
+def test_a_narrow_terminal_gets_no_curve_and_a_dumb_one_no_colour(shown: Callable[..., str]) -> None:
+    """The curve would wrap into rubbish, and an editor's shell would show escape sequences."""
+    narrow, dumb = shown(terminal=True, columns=80), shown(terminal=True, kind="dumb")
+
+    assert STYLES.search(narrow) and not BRAILLE.search(narrow)
+    assert BRAILLE.search(dumb) and not STYLES.search(dumb)
 
 
 def test_the_verdict_and_the_next_step_stand_last(shown: Callable[..., str]) -> None:
