@@ -165,7 +165,8 @@ class Several:
 
 
 def of(paths: Sequence[str]) -> Subject:
-    """What these RUNs are. Raises UsageError where there is none, or where some cannot stand on one page."""
+    """What these RUNs are, each once. Raises UsageError where there is none, or where some cannot stand on one page."""
+    paths = list({Path(path).resolve(): path for path in paths}.values())
     found = [part for path in paths for part in _parts(path, alone=len(paths) == 1)]
     if len(found) == 1:
         return found[0]
@@ -213,9 +214,12 @@ def _joined(form: str, texts: Sequence[str]) -> str:
     """Texts one below the other; of CSV tables the heads once."""
     if form.partition(":")[0] != "csv":
         return "\n".join(text.rstrip("\n") + "\n" for text in texts)
-    heads = texts[0].partition("\n")[0]
-    rows = (text.partition("\n")[2] if text.startswith(heads) else text for text in texts)
-    return "\n".join([heads, *(row.rstrip("\n") for row in rows if row)]) + "\n"
+    tables = [text.partition("\n") for text in texts]
+    if len({heads for heads, _, _ in tables}) > 1:
+        raise UsageError(
+            "Their tables have different columns and cannot stand in one CSV file; name one RUN at a time."
+        )
+    return "\n".join([tables[0][0], *(rows.rstrip("\n") for _, _, rows in tables if rows)]) + "\n"
 
 
 def _pages() -> Any:

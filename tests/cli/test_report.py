@@ -83,6 +83,7 @@ def test_several_runs_stand_on_one_page(report: Report, place: Path) -> None:
     assert (0, "bench-report.html\n", "") == report("runs/a", "runs/b")
     assert (0, "runs/report.html\n", "") == report("runs")
     assert (0, "all.html\n", "") == report("runs", "curve", "--out", "all.html")
+    assert (0, "runs/a/report.html\n", "") == report("runs/a", "./runs/a")
 
     drawn = {path: (place / path).read_text(encoding="utf-8") for path in ("bench-report.html", "runs/report.html")}
 
@@ -185,6 +186,7 @@ def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
         ("runs/a --out runs/a/run.json", "'runs/a/run.json' holds what was measured, not a report; name another file."),
         ("slo.json --out slo.json --format md", "'slo.json' holds what was measured"),
         ("curve --out=", "--out is empty; name a file, or a folder."),
+        ("curve runs/a --format csv", "Their tables have different columns"),
         ("curve compare.json", "'compare.json' is an answer of bench compare, a page of its own; report it alone."),
     ],
 )
