@@ -136,7 +136,8 @@ def _crossed(line: Sequence[Mapping[str, Any]], along: str, goal: float) -> dict
     )
     if found.between is not None:
         return {"at": found.at, "between": list(found.between), "side": None, "why": None}
-    why = f"attainment is {found.side} the goal from {at[0]:g} to {at[-1]:g}"
+    unit = " req/s" if along == RATE else ""
+    why = f"attainment is {found.side} the goal from {at[0]:g} to {at[-1]:g}{unit}"
     return {"at": None, "between": None, "side": found.side, "why": why}
 
 

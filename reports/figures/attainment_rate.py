@@ -5,6 +5,7 @@ After figures 8 and 9 of DistServe (OSDI 2024): all bounds together solid, TTFT 
 
 from __future__ import annotations
 
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,8 @@ OF = "study"
 SECTION = "figures"
 TITLE = "Attainment against rate"
 _BOUNDS = {"ttft": ("dot", "square", style.VERMILLION), "tpot": ("dash", "diamond", style.GREEN)}
-_OTHER = ("dashdot", "x", style.PURPLE)
+_OTHERS = (("dashdot", "x", style.PURPLE), ("longdash", "cross", style.OCHRE), ("longdashdot", "star", style.GREY))
+"""Looks of bounds on other metrics and of those of a class."""
 _WITH_BOUNDS = 2
 """Systems up to which the bounds are drawn one by one."""
 _NAMED = 3
@@ -69,8 +71,7 @@ def _draw(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
         )
     else:
         _curve(drawn, x, [_mean(p) for p in points], joint, look, line.ring(points))
-    for kept in _single(points) if bounds else ():
-        dash, symbol, color = _BOUNDS.get(kept.metric, _OTHER)
+    for kept, (dash, symbol, color) in _looks(_single(points)) if bounds else ():
         values = [_of(point, kept) for point in points]
         name = in_figure(f"{_data.bound_label(kept.metric, tag=kept.tag)} only")
         own = color if alone else line.color
@@ -121,6 +122,13 @@ def _single(points: Sequence[Point]) -> list[Kept]:
     found = {kept.text: kept for point in points for kept in point.bounds
              if kept.attainment is not None and kept.percentile is None}  # fmt: skip
     return list(found.values()) if len(found) > 1 else []
+
+
+def _looks(bounds: Sequence[Kept]) -> Iterator[tuple[Kept, tuple[str, str, str]]]:
+    """Each bound with its dash, marker and colour, which those on every request always have."""
+    others = cycle(_OTHERS)
+    for kept in bounds:
+        yield kept, _BOUNDS[kept.metric] if kept.metric in _BOUNDS and kept.tag is None else next(others)
 
 
 def _of(point: Point, wanted: Kept) -> float:

@@ -345,3 +345,16 @@ def test_sweep_killed_before_its_first_run_has_an_slo(info: dict[str, Any], swep
     assert "NOT FINISHED" == sheet.mark
     assert "No run has ended that could be scored." == sheet.answer
     assert "valid" not in sheet.state
+
+
+def test_bound_of_a_class_has_a_look_of_its_own(info: dict[str, Any], swept: Path) -> None:
+    """TTFT of all requests and TTFT of one class would be two dotted lines that nobody can tell apart."""
+    told = alone(info)
+    for point in told["points"]:
+        mine = {**point["bounds"][0], "text": "ttft@api=0.2", "tag": "api"}
+        point["bounds"] = [*point["bounds"], mine, {**mine, "text": "ttft@chat=1", "tag": "chat"}]
+    drawn = traces(attainment_rate.figure(study.of_sweep(told, swept)))
+    looks = {(trace.line.dash, trace.line.color) for name, trace in drawn.items() if name.endswith(" only")}
+
+    assert 4 == len(looks)
+    assert "dot" == drawn["TTFT only"].line.dash
