@@ -102,15 +102,19 @@ def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
     edges_s = np.linspace(0.0, max(end_s, 1e-9) * (1 + 1e-9), TIMES + 1)
     parts: Sequence[Part] = (partial(_pieces, run),) if run.whole is None else run.whole.requests
     with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
-        found = list(pool.map(partial(_gaps_of, width_s=edges_s[1]), parts))
-    counts = np.sum([counted for counted, _ in found], axis=0)
+        found = pool.map(partial(_gaps_of, width_s=edges_s[1]), parts)
+        counts, worst = next(found)
+        largest = [worst]
+        for counted, worst in found:  # one by one: the counts of all parts would take 100 MB
+            counts += counted
+            largest.append(worst)
     bins_s = (np.arange(_FIRST, _LAST + 2, dtype=np.int64) << _SHIFT).view(np.float64)
     held = np.flatnonzero(counts.any(axis=0))
     low, high = (held[0], held[-1] + 1) if len(held) else (0, 1)
     bins_s = bins_s[low : high + 1].copy()
     if low == 0:
         bins_s[0] = 0.0
-    return Gaps(edges_s, bins_s, counts[:, low:high]), np.concatenate([worst for _, worst in found])
+    return Gaps(edges_s, bins_s, counts[:, low:high]), np.concatenate(largest)
 
 
 def _pieces(run: Run, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:

@@ -54,6 +54,11 @@ class Stages:
         found: npt.NDArray[np.bool_] = np.all(np.isfinite(self.seconds), axis=0)
         return found
 
+    def of_known(self) -> Floats:
+        """(phases, known requests) seconds, not copied where all are known."""
+        known = self.known
+        return self.seconds if known.all() else self.seconds[:, known]
+
     @property
     def apart(self) -> bool:
         """Whether queue and prefill are told apart."""
@@ -95,13 +100,13 @@ def _of(run: Run) -> Stages | None:
 def shares(run: Run) -> Shares | None:
     """What the phases are of the time of all requests; None where no request ended well."""
     found = of(run)
-    return None if found is None else shares_of(found.keys, found.seconds[:, found.known])
+    return None if found is None else shares_of(found.keys, found.of_known())
 
 
 def shares_of(keys: tuple[str, ...], seconds: Floats) -> Shares:
     """The same of some requests, all of them known: (phases, requests) seconds, one request or more."""
     total = np.maximum(seconds.sum(axis=0), 1e-12)
-    own = (seconds / total).mean(axis=1) * 100.0
+    own = np.array([(row / total).mean() for row in seconds]) * 100.0  # phase by phase: little memory at one time
     summed = seconds.sum(axis=1) / total.sum() * 100.0
     mean_s, percent, all_of_it = (tuple(float(v) for v in row) for row in (seconds.mean(axis=1), own, summed))
     return Shares(keys, mean_s, percent, all_of_it, seconds.shape[1])

@@ -35,7 +35,7 @@ def figure(run: Run) -> go.Figure | str:
     found = _stages.of(run)
     if found is None:
         return NONE
-    seconds = found.seconds[:, found.known]
+    seconds = found.of_known()
     groups = _groups(_data.metric(run, "ttft")[found.known])
     shares = [_stages.shares_of(found.keys, seconds[:, chosen]) for chosen in groups.values()]
     names = [f"{name}<br>n = {s.requests:,}" for name, s in zip(groups, shares, strict=True)]
