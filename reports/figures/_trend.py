@@ -201,12 +201,21 @@ def _finding(found: Sequence[Panel]) -> str:
         more = f"; and {len(news) - 3} more" if len(news) > 3 else ""
         text = "; ".join(news[:3]) + more
         return f"{text[0].upper()}{text[1:]}."
+    return _without_news(found)
+
+
+def _without_news(found: Sequence[Panel]) -> str:
+    """That no step is new; the latest of those that stayed."""
     last = max(panel.at[-1] for panel in found)
     names = ", ".join(dict.fromkeys(clean(panel.metric["name"], 60) for panel in found))
     few = all(panel.metric["state"] == "few" for panel in found)
     nights = _numbers.count(max(len(panel.metric["nights"]) for panel in found), "night")
     if few:
         return f"{nights} are too few to tell a step in {names}, up to {last}."
+    if stayed := [(panel, step) for panel in found for step in panel.metric["steps"] if step["ended"] is None]:
+        panel, step = max(stayed, key=lambda one: str(one[1]["first"]))
+        older = f"{_of(panel, found)}{_step(panel.metric, step)}"
+        return f"No new step in {names}: {nights}, up to {last}; an older one, {older}."
     return f"No step that lasts in {names}: {nights}, up to {last}."
 
 

@@ -83,6 +83,18 @@ def test_a_step_is_flagged_with_its_first_night_and_its_commit(nights: Nights) -
     assert [] == of(figure, "step to the better")
 
 
+def test_a_step_that_stayed_is_told_when_it_is_no_news_any_more(nights: Nights) -> None:
+    """The page would say that no step lasts above a picture of one that does."""
+    figure = drawn(trend(nights([*FLAT, *[120.0] * 20])))
+
+    assert figures.finding(figure).startswith(
+        "No new step in tpot mean, ttft mean, failed: 30 nights, up to 2026-02-02;"
+    )
+    assert figures.finding(figure).endswith(
+        "an older one, from 2026-01-11 (commit c000010) on: tpot mean 20% worse (100 -> 120 ms)."
+    )
+
+
 def test_values_stand_with_their_interval_beside_the_median_before(nights: Nights) -> None:
     """Noise would look like news."""
     figure = drawn(trend(nights(FLAT)))
