@@ -44,7 +44,7 @@ def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
         return Twin(tuple(heads), tuple(map(tuple, rows)), points, said)
     traces = [t for t in figure.data if t.meta != MARKS]
     if grids := [t for t in traces if getattr(t, "z", None) is not None]:
-        return _grid(figure, grids[0])
+        return _grids(figure, grids)
     xs = [np.asarray(t.x) for t in traces]
     ys = [np.asarray(t.y) for t in traces]
     if _equal(xs):
@@ -60,6 +60,17 @@ def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
     kept = _thinned(columns[0] if heads[0] == SERIES else np.zeros(len(columns[0])), most)
     printed = tuple(tuple(_cell(column[i]) for column in columns) for i in kept)
     return Twin(tuple(_plain(head) for head in heads), printed, len(columns[0]))
+
+
+def _grids(figure: go.Figure, traces: Sequence[Any]) -> Twin:
+    """Grids over the same columns stand below one another, those of each series."""
+    found = [_cells.table(trace) for trace in traces]
+    across, _, said = found[0]
+    if len(found) == 1 or any(other != across for other, _, _ in found):
+        return _grid(figure, traces[0])
+    heads = [SERIES, _title(figure, traces[0], "y"), *(f"{_title(figure, traces[-1], 'x')} {x}" for x in across)]
+    rows = [(_plain(trace.name), *row) for trace, (_, rows, _) in zip(traces, found, strict=True) for row in rows]
+    return Twin(tuple(map(_plain, heads)), tuple(rows), sum(np.asarray(t.z).size for t in traces), f"of each, {said}")
 
 
 def _grid(figure: go.Figure, trace: Any) -> Twin:

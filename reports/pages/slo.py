@@ -64,7 +64,7 @@ def _answer(info: Info) -> str:
     """Of one run how its first objective fares; of several where the goals are crossed."""
     runs = info["runs"]
     if info["curves"]:
-        texts = [f"{clean(curve['slo'], 100)}: {text}" for curve in info["curves"] for text in tables.crossed(curve)]
+        texts = [f"{_named(curve)}: {text}" for curve in info["curves"] for text in tables.crossed(curve)]
         return _sentence("; ".join(texts))
     told = next((run for run in runs if run["measured"]), None)
     if told is None:
@@ -77,6 +77,12 @@ def _answer(info: Info) -> str:
         f"{share} of {_numbers.count(told['measured'], 'request')} keep {clean(slo['text'], 200)}: goodput is "
         f"{_numbers.number(slo['goodput_rps'])} req/s, the goal of {goal * 100:g}% is {kept}.{more}"
     )
+
+
+def _named(curve: Info) -> str:
+    """The objective of a curve and, of several curves, what its runs have in common."""
+    label = f" ({clean(curve['label'], 60)})" if curve["label"] else ""
+    return f"{clean(curve['slo'], 100)}{label}"
 
 
 def _heads(info: Info) -> Facts:

@@ -18,8 +18,12 @@ from harness import answers
 from harness.cli import main
 from harness.errors import UsageError
 from harness.folder import load
-from reports import _sheet, _sliders, figures, pages, study
-from reports.figures import attainment_over, attainment_rate, interactivity, misses_rate, stages_rate
+from harness.rescore.answer import answer
+from harness.rescore.asked import Asked
+from harness.rescore.objectives import read
+from harness.rescore.reading import sources
+from reports import _sheet, _sliders, _twin, figures, pages, study
+from reports.figures import attainment_over, attainment_rate, capacity_plane, interactivity, misses_rate, stages_rate
 from reports.study import Study
 
 SIM = ("--backend", "sim", "--latency", "abc:distserve", "--workers", "1", "--quiet", "--no-html")
@@ -358,3 +362,29 @@ def test_bound_of_a_class_has_a_look_of_its_own(info: dict[str, Any], swept: Pat
 
     assert 4 == len(looks)
     assert "dot" == drawn["TTFT only"].line.dash
+
+
+def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) -> None:
+    """Readers who do not see the panels would be told of the first system alone."""
+    table = _twin.twin(capacity_plane.figure(study.of_sweep(info, swept)))  # type: ignore[arg-type]  # no sentence
+
+    assert {"policy vllm-v0", "policy sarathi"} == {row[0] for row in table.rows}
+    assert table.heads[2].startswith("TTFT bound (s, log scale) ")
+
+
+def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:
+    """Two crossings would stand beside one another, and nobody could tell whose they are."""
+    scored = answer(sources(swept), Asked(objectives=(read("ttft=0.3,tpot=0.1"),)))
+    told = pages.sheet(scored, swept / "slo.json").answer
+
+    assert "tpot=0.1 (policy=sarathi): 90%" in told
+    assert "tpot=0.1 (policy=vllm-v0): 90%" in told
+
+
+def test_sliders_claim_no_crossing_under_a_bound_on_a_percentile(info: dict[str, Any], swept: Path) -> None:
+    """Shares of requests would be read as the whole SLO."""
+    found = dataclasses.replace(study.of_sweep(alone(info), swept), slo="p90:ttft=0.25,tpot=0.1")
+    curve = next(part for part in _sliders.of_study(found, "curve") if part.key == "sliders_rate")
+
+    assert "single requests" in curve.caption
+    assert "90%" not in curve.caption
