@@ -94,7 +94,7 @@ def log_axis(title: str, values: Iterable[float], **more: object) -> dict[str, o
     wide = high - low
     steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7) if wide < 1.2 else (1, 2, 5) if wide <= 3 else (1,)
     ticks = [m * 10.0**e for e in range(int(np.floor(low)), int(np.ceil(high)) + 1) for m in steps]
-    shown = [t for t in ticks if low <= np.log10(t) <= high] or [10.0 ** ((low + high) / 2)]
+    shown = [t for t in ticks if low <= np.log10(t) <= high] or [float(f"{10.0 ** ((low + high) / 2):.3g}")]
     text = [_numbers.plain(t, 10) for t in shown]
     return axis(title, type="log", range=[low, high], tickvals=shown, ticktext=text, **more)
 

@@ -21,6 +21,9 @@ ORDER = 4
 OF = "run"
 SECTION = "figures"
 TITLE = "Goodput over the bounds"
+NONE = (
+    "No request keeps any pair of bounds, so there is no goodput to draw; the counts by status and the errors say why."
+)
 
 
 def figure(run: Run) -> go.Figure | str:
@@ -33,6 +36,8 @@ def figure(run: Run) -> go.Figure | str:
         return lacking
     ttft, tpot = grid.axes
     met = counted.met()[:-1, :-1].T  # (TPOT, TTFT)
+    if not met.any():
+        return NONE
     x, y = np.array(ttft.limits_s), np.array(tpot.limits_s)
     goodput, share = counted.goodput_rps(met), met / counted.requests
     goal = grid.slo.goal

@@ -244,6 +244,16 @@ def test_figures_explain_missing_data(make_run: MakeRun) -> None:
         assert sentence.endswith(".")
 
 
+def test_goodput_of_failures_alone_is_not_drawn(make_run: MakeRun) -> None:
+    """A plane of nothing would have a scale that goes below zero."""
+    assert slo_plane.NONE == slo_plane.figure(make_run(20, failed=20))
+
+
+def test_an_axis_of_one_value_has_a_short_number() -> None:
+    """A run of one request would have 0.1279505146 at its axis."""
+    assert ["0.128"] == _style.log_axis("TTFT (s)", [0.1279505146])["ticktext"]
+
+
 def test_goal_out_of_reach_is_said(make_run: MakeRun) -> None:
     """A run with many failures would seem to need only a wider SLO."""
     figure = drawn(slo_scale.figure(make_run(100, failed=20)))
