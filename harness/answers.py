@@ -49,7 +49,10 @@ def _current(info: dict[str, Any], folder: Path) -> dict[str, Any]:
         return info
     from harness.sweep.conduct import reported  # heavy, and it writes answers itself
 
-    return reported(folder, info)
+    try:
+        return reported(folder, info)
+    except WRONG as error:
+        raise damaged(info, folder, error) from None
 
 
 def command(info: Mapping[str, Any]) -> str:
@@ -61,7 +64,7 @@ def damaged(info: Mapping[str, Any], path: str | Path, error: Exception) -> Usag
     """What is told where one of `WRONG` came of an answer."""
     return UsageError(
         f"'{path}' holds an answer of {command(info)} that is damaged or was changed by hand "
-        f"({type(error).__name__}: {ascii(str(error)[:200])[1:-1]}); make it again, or see --format json."
+        f"({type(error).__name__}: {ascii(str(error)[:200])[1:-1]}); make it again."
     )
 
 

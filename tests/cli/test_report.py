@@ -225,6 +225,16 @@ def test_an_answer_that_was_changed_by_hand_is_told(form: str, report: Report, p
     assert "'bad.json'" in err and "damaged" in err
 
 
+def test_a_running_sweep_that_was_changed_by_hand_is_told(report: Report, place: Path) -> None:
+    """Its answer is made when it is read, and the user would get a traceback of that."""
+    (place / "going").mkdir()
+    (place / "going" / "sweep.json").write_text('{"kind": "sweep", "schema": 1, "state": "running"}')
+    code, _, err = report("going")
+
+    assert (2, 1) == (code, err.count("\n"))
+    assert "'going' holds an answer of bench sweep that is damaged" in err
+
+
 def test_without_a_browser_pictures_are_refused(
     report: Report, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
