@@ -74,11 +74,9 @@ def _scales(together: np.ndarray, goal: float) -> np.ndarray:
 
 def _curve(scales: np.ndarray, ratio: np.ndarray, name: str, line: dict[str, object], symbol: str) -> go.Scatter:
     share = np.searchsorted(np.sort(ratio), scales, side="right") / len(ratio) * 100.0
-    every = len(scales) // 12
-    sizes = np.where(np.arange(len(scales)) % every == every // 2, 8, 0)
     return go.Scatter(
         x=scales, y=share, name=name, mode="lines+markers", line=line,
-        marker={"size": sizes, "symbol": symbol, "color": line["color"], "line": {"width": 0}},
+        marker={"size": 8, "maxdisplayed": 12, "symbol": symbol, "color": line["color"]},
         hovertemplate="scale %{x:.3r}: %{y:.1f}%",
     )  # fmt: skip
 
