@@ -181,6 +181,6 @@ def _finding(found: Stretches, blocks: int | None, preemptions: int) -> str:
     again = f"; requests were preempted {_numbers.count(preemptions, 'time')}" if preemptions else ""
     return (
         f"Over {_numbers.count(found.steps, 'step')} a batch decoded {_numbers.number(found.means['decode_seqs'])} "
-        f"sequences in the mean of the busy time and {found.most['decode_seqs']:,} at most; requests waited during "
-        f"{_numbers.share(found.waiting_share)} of it; {memory}{again}."
+        f"sequences in the mean of the busy time and {found.most['decode_seqs']:,} at most; a batch left "
+        f"requests waiting during {_numbers.share(found.waiting_share)} of it; {memory}{again}."
     )
