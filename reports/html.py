@@ -48,7 +48,7 @@ class Html:
         Raises UsageError when the plotly bundle cannot be read, and for a section that the page does not have.
         """
         view = _view.view(run)
-        shown = _shown(self.sections, remote=bool(view.client))
+        shown = chosen(self.sections, remote=bool(view.client))
         return _page.render(
             "page.html.j2",
             parts(run, shown),
@@ -81,8 +81,11 @@ def _figure(run: Run, drawn: go.Figure | str) -> go.Figure | str:
     return _data.AGGREGATES if aggregates else drawn
 
 
-def _shown(asked: Sequence[str], *, remote: bool) -> dict[str, str]:
-    """The sections of the page with their titles: all that this run has, or those asked for."""
+def chosen(asked: Sequence[str], *, remote: bool) -> dict[str, str]:
+    """The sections of the page with their titles: all that this run has, or those asked for.
+
+    Raises UsageError for a name that is none.
+    """
     there = {key: title for key, title in SECTIONS.items() if remote or key not in ("client", "server")}
     for name in asked:
         if name not in there:

@@ -25,5 +25,5 @@ class Png:
 
     def render(self, run: Run) -> dict[str, bytes]:
         """The files by the names of their figures. Raises BenchError where no browser draws them."""
-        parts = html.parts(run, self.sections or tuple(html.SECTIONS))
+        parts = html.parts(run, html.chosen(self.sections, remote=True))
         return _pictures.drawn(parts, bundle=self.plotly_bundle, width=self.width, scale=self.scale)

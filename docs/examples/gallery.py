@@ -55,8 +55,9 @@ def make(folder: Path) -> None:
 
 
 def _carry_out(command: str) -> None:
+    sys.argv = shlex.split(command)  # what a run tells as the command that made it
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
-        code = main(shlex.split(command)[1:])
+        code = main(sys.argv[1:])
     if code not in GOOD:
         raise SystemExit(f"{command}: exit code {code}: {said.getvalue()}")
 
