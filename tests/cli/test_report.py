@@ -180,6 +180,7 @@ def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
         ("curve --format md --plain", "they go with --format html"),
         ("curve --sections figurs", "No section named 'figurs'."),
         ("runs/a --sections figurs", "No section named 'figurs'."),
+        ("runs/a --sections figurs --format png", "No section named 'figurs'."),
         ("curve --plotly-bundle no.js", "The plotly bundle 'no.js' cannot be read"),
         ("curve --out nowhere/x.html", "'nowhere/x.html' cannot be written"),
         ("curve --format html,md --out slo.json", "--out 'slo.json' is to be a folder"),
