@@ -20,15 +20,20 @@ _OPTIONS = (
 )  # fmt: skip
 
 
+def found() -> str | None:
+    """The program; None where there is none."""
+    return next((path for name in (*NAMES, MAC) if (path := shutil.which(name))), None)
+
+
 def find() -> str:
     """The program. Raises BenchError, saying what to install, where there is none."""
-    found = next((path for name in (*NAMES, MAC) if (path := shutil.which(name))), None)
-    if found is None:
+    program = found()
+    if program is None:
         raise BenchError(
             "No Chromium and no Chrome is on this machine's PATH, and pictures are drawn by one: install it "
             "(apt-get install chromium), or take --format html, whose figures any browser saves."
         )
-    return found
+    return program
 
 
 def finished(html: str, budget_s: float = 60.0) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import re
+import shlex
 
 _ESCAPES = re.compile(
     r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)?"  # OSC: titles, links, clipboard
@@ -29,6 +30,17 @@ def clean(value: object, limit: int | None = 200) -> str:
     if limit is not None and len(text) > limit:
         return f"{text[: limit - 30].rstrip()}... ({len(text):,} characters)"
     return text
+
+
+def sentence(value: object, limit: int) -> str:
+    """The same as a sentence: with a capital and a full stop; empty for nothing."""
+    text = clean(value or "", limit)
+    return text[:1].upper() + text[1:] + ("" if not text or text.endswith((".", "!", "?", ".)")) else ".")
+
+
+def quoted(path: object) -> str:
+    """A path as a shell takes it."""
+    return shlex.quote(clean(path, None))
 
 
 def clean_line(value: object, limit: int = 400) -> str:

@@ -5,7 +5,6 @@ What they show equals what `bench slo` prints for the same bounds, because both 
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import numpy as np
 from harness import slo as slos
 from harness.api import Slo
 from reports import _data, _numbers, _page, _replay, _replay_study
-from reports._clean import clean
+from reports._clean import clean, quoted
 from reports._facts import part as facts
 from reports._page import Part
 from reports._replay_study import Rate, Replay, Scored
@@ -47,7 +46,7 @@ def of_run(run: Run) -> Part | None:
     replay = Replay(asked, (asked.goal,), places, (Scored("", 1.0, (Rate(1.0, (counted,), int(grown)),)),), "req/s")
     if not _moving(replay):
         return None
-    return _part(replay, f"bench slo {_quoted(str(run.path))}", {"plane": {"key": "slo_plane", "name": FOLLOWS}})
+    return _part(replay, f"bench slo {quoted(run.path)}", {"plane": {"key": "slo_plane", "name": FOLLOWS}})
 
 
 def of_study(study: Study, *paths: str) -> tuple[Part, ...]:
@@ -68,12 +67,8 @@ def of_study(study: Study, *paths: str) -> tuple[Part, ...]:
     marks: dict[str, object] = {"plane": {"key": "capacity_plane", "name": FOLLOWS}}
     if curve.data:
         marks["curve"] = {"key": CURVE, "traces": followed.places(replay)}
-    command = " ".join(["bench slo", *map(_quoted, paths)])
+    command = " ".join(["bench slo", *map(quoted, paths)])
     return (_part(replay, command, marks), *([curve] if curve.data else []), *more)
-
-
-def _quoted(path: str) -> str:
-    return shlex.quote(clean(path, None))
 
 
 def _moving(replay: Replay) -> bool:

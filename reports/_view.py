@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.failures import exceeded
 from reports import _data, _facts, _next, _numbers, _remote, _rows, _sending, _system, _trust
-from reports._clean import clean
+from reports._clean import clean, sentence
 from reports._definitions import DEFINITIONS, OF_REMOTE
 from reports._facts import Facts, caution, first, pairs, part
 
@@ -171,7 +171,7 @@ def _verdict(run: Run) -> tuple[str, str]:
     """The state in capitals and the sentence that goes with it."""
     told = part(run.info, "verdict")
     reasons = [clean(r, 400) for r in told.get("reasons") or []]
-    said = _sentence(told.get("text"), 600)
+    said = sentence(told.get("text"), 600)
     if not run.complete:
         state = clean(run.info.get("state") or "")
         how = _ENDS.get(state, "It ended early")
@@ -179,19 +179,19 @@ def _verdict(run: Run) -> tuple[str, str]:
         of = f" of {planned:,} planned" if planned else ""
         were = _numbers.were(planned or run.requests.num_rows, "request")
         text = f"{how}: {run.requests.num_rows:,}{of} {were} recorded, and all figures speak of these alone."
-        told_all = " ".join([text, *(_sentence(reason, 400) for reason in reasons)])
+        told_all = " ".join([text, *(sentence(reason, 400) for reason in reasons)])
         return ("INTERRUPTED" if state == "interrupted" else "NOT FINISHED"), told_all
     if not told:
         return "NOT JUDGED", "The run holds no verdict."
     if told.get("valid") and (failed := exceeded(run.info)) is not None:
-        return FAILED, _sentence(failed, 600)
+        return FAILED, sentence(failed, 600)
     if told.get("valid"):
         grown = caution(run.info, "overload")
         if grown is not None:
             grew = clean(grown.get("message") or "", 600).removeprefix("overloaded: ")
-            return OVERLOADED, f"{_sentence(grew, 600)} {_sentence(grown.get('remedy'), 400)}".strip()
+            return OVERLOADED, f"{sentence(grew, 600)} {sentence(grown.get('remedy'), 400)}".strip()
         return VALID, "All checks of the run passed."
-    return "NOT VALID", " ".join(_sentence(reason, 400) for reason in reasons) or said
+    return "NOT VALID", " ".join(sentence(reason, 400) for reason in reasons) or said
 
 
 def _qualified(info: Mapping[str, Any]) -> str:
@@ -299,9 +299,4 @@ def _no_warnings(run: Run, word: str) -> str:
 def _warnings(info: Mapping[str, Any], leave_out: str | None) -> tuple[Warned, ...]:
     found = [w for w in info.get("warnings") or [] if isinstance(w, dict)]
     kept = [w for w in found if leave_out is None or w.get("code") != leave_out]
-    return tuple(Warned(_sentence(w.get("message"), 600), _sentence(w.get("remedy"), 400)) for w in kept)
-
-
-def _sentence(value: object, limit: int) -> str:
-    text = clean(value or "", limit)
-    return text[:1].upper() + text[1:] + ("" if not text or text.endswith((".", "!", "?", ".)")) else ".")
+    return tuple(Warned(sentence(w.get("message"), 600), sentence(w.get("remedy"), 400)) for w in kept)

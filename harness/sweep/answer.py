@@ -158,11 +158,6 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
     elif seeds < LEAST_SEEDS:
         one = "one run at each point: no interval" if seeds == 1 else f"{seeds} seeds at each point: no interval"
         yield f"{one}; repeat with --seeds {LEAST_SEEDS} or more, into the same --out."
-    for run in runs:
-        if not run["valid"]:
-            yield f"{run['folder']} is not valid and does not count: {' '.join(run['reasons'])}"
-        if run["failed_for"]:
-            yield f"{run['folder']}: {run['failed_for']}"
     yield from cautions(runs)
     yield from _judged(info)
     scored = [point for point in info["points"] if point["attainment"] is not None]
@@ -204,7 +199,12 @@ def _skewed(spread: Mapping[str, Any] | None) -> bool:
 
 
 def cautions(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What single runs warn of, each kind once with the first of its sentences."""
+    """What keeps single runs from counting, then what they warn of, each kind once with the first of its sentences."""
+    for run in runs:
+        if not run["valid"]:
+            yield f"{run['folder']} is not valid and does not count: {' '.join(run['reasons'])}"
+        if run["failed_for"]:
+            yield f"{run['folder']}: {run['failed_for']}"
     told: dict[str, list[Mapping[str, Any]]] = {}
     for run in runs:
         for caution in run["warnings"]:

@@ -123,9 +123,4 @@ def _warnings(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             f"{len(free)} of {len(runs)} runs had no SLO, first {free[0]}: their attainment counts every request that "
             "ended well; bench slo, with each of them and one --slo, scores them alike."
         )
-    for run in runs:
-        if not run["valid"]:
-            yield f"{run['folder']} is not valid and does not count: {' '.join(run['reasons'])}"
-        if run["failed_for"]:
-            yield f"{run['folder']}: {run['failed_for']}"
     yield from cautions(runs)

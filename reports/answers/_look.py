@@ -28,10 +28,6 @@ class Look:
         """What is to be seen first."""
         return self._styled(text, "bold")
 
-    def dim(self, text: str) -> str:
-        """What may be passed over."""
-        return self._styled(text, "dim")
-
     def judged(self, text: str, good: bool | None) -> str:
         """Good or bad news; None: neither."""
         return self._styled(text, "bold" if good is None else "bold green" if good else "bold red")

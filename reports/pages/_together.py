@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UsageError
 from harness.sweep.gathered import gathered
 from reports import _numbers, _sweep_verdict
-from reports._clean import clean
+from reports._clean import clean, quoted
 from reports._sheet import Section, Sheet, Table
 from reports.answers import _capacity_said, _sweep_said
 from reports.figures import attainment_rate
@@ -56,7 +55,7 @@ def sheet(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run]
         heads=tuple(_heads(study, found)),
         warnings=tuple(_warnings(study, found)),
         sections=(*sweep.of_figures(study, *_paths(found)), *_sections(found, home)),
-        commands=(f"bench report {' '.join(map(_quoted, _paths(found)))}",) if _paths(found) else (),
+        commands=(f"bench report {' '.join(map(quoted, _paths(found)))}",) if _paths(found) else (),
     )
 
 
@@ -94,10 +93,6 @@ def _study(info: Info, home: Path) -> Study:
 
 def _paths(found: Named) -> list[str]:
     return [str(home) for name, (_, home) in found.items() if name != RUNS]
-
-
-def _quoted(path: str) -> str:
-    return shlex.quote(clean(path, None))
 
 
 def _heads(study: Study, found: Named) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.compare import gates, said
 from reports import _numbers, _page, _system, comparison, figures
-from reports._clean import clean
+from reports._clean import clean, quoted, sentence
 from reports._facts import Facts, first, flat, part
 from reports._sheet import Section, Sheet
 from reports.answers import compare as told
@@ -61,7 +61,9 @@ def sheet(info: Info, path: Path) -> Sheet:
         answer=_answer(info),
         state=_trust(found),
         heads=tuple(_heads(found)),
-        warnings=tuple((_sentence(each["message"]), _sentence(each.get("remedy"))) for each in info["warnings"]),
+        warnings=tuple(
+            (sentence(each["message"], 600), sentence(each.get("remedy"), 600)) for each in info["warnings"]
+        ),
         sections=tuple(s for s in _sections(found) if s.texts or s.tables or s.parts),
         commands=_commands(found),
         facts=_facts(info),
@@ -91,11 +93,6 @@ def _answer(info: Info) -> str:
     if info["verdict"] in ("regressed", "improved"):
         return f"The head {text}"
     return text[:1].upper() + text[1:]
-
-
-def _sentence(value: object) -> str:
-    text = clean(value or "", 600)
-    return text[:1].upper() + text[1:] + ("" if not text or text.endswith((".", "!", "?")) else ".")
 
 
 def _heads(found: Comparison) -> Iterator[tuple[str, str]]:
@@ -193,7 +190,7 @@ def _commands(found: Comparison) -> tuple[str, ...]:
     """What gives the same answer again from stored runs; pairs that were made are told from their folder."""
     info = found.info
     if any(pair.get("order") for pair in info["pairs"]):
-        return (f"bench report {shlex.quote(clean(found.folder, None))}",)
+        return (f"bench report {quoted(found.folder)}",)
     words = ["bench", "compare", *(clean(info[side]["label"], None) for side in ("base", "head"))]
     if info.get("rescored") and info["slo"]:
         words += ["--slo", clean(info["slo"], None), "--goal", f"{_numbers.option(100 * info['goal'])}%"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.compare.nights import METRICS
 from reports import _trend_said as said
 from reports import figures
-from reports._clean import clean
+from reports._clean import clean, sentence
 from reports._numbers import count, option
 from reports._page import part
 from reports._sheet import Cell, Section, Sheet, Table
@@ -107,15 +107,10 @@ def _section(place: int, series: Info, info: Info, found: Mapping[str, str], the
     return Section(
         key=anchor(place),
         title=clean(series["name"], 80),
-        texts=(said.title(series), *(_sentence(text) for text in said.steps_of(series)[-said.MOST :])),
+        texts=(said.title(series), *(sentence(text, 400) for text in said.steps_of(series)[-said.MOST :])),
         tables=tables,
         parts=tuple(_parts(place, series, info, there)),
     )
-
-
-def _sentence(text: str) -> str:
-    told = clean(text, 400)
-    return f"{told[0].upper()}{told[1:]}."
 
 
 def _parts(place: int, series: Info, info: Info, there: Room) -> Iterator[Part]:

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from reports import _browser
+
 TOP = Path(__file__).resolve().parents[2]
 PAGES = [TOP / "README.md", TOP / "docs" / "ci.md", *sorted((TOP / "docs" / "guide").glob("*.md"))]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
-"""What draws pictures; without one the commands ask for none."""
 WHOLE_DEMO = "bench run --workload chatbot --slo ttft=0.25,tpot=0.1"
 REAL_TIME = re.compile(r"bench (run|compare --base) (?!.*(--(backend|base) sim|baselines/))")
 """Runs under the wall clock: not valid (exit code 4) where other programs make the client of this machine too late."""
@@ -63,7 +63,7 @@ def test_commands_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
     assert lines
     shutil.copytree(TOP / "baselines", tmp_path / "baselines")
 
-    if not any(map(shutil.which, BROWSERS)):
+    if _browser.found() is None:  # what draws pictures
         lines = [line.replace(",png", "") for line in lines]
 
     with ExitStack() as servers:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,10 +18,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from reports import _browser
+
 SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0"]
 RATES = "1,1.5,2,2.5,3,3.5"
 MOST_S, MOST_MB, MOST_FILE_MB, MOST_OPEN_S = 15.0, 1000.0, 2.5, 2.0
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 DRAWN = "[...document.querySelectorAll('[data-figure]')].filter((b) => b.querySelector('.main-svg')).length"
 SCROLL = "(i) => document.querySelectorAll('[data-figure]')[i].scrollIntoView()"
 
@@ -56,7 +56,7 @@ def report(path: Path) -> Cost:
 
 def opened(page: Path) -> tuple[float, float] | None:
     """Seconds until the library is ready for the first figure, and until a reader has scrolled through all figures."""
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    browser = _browser.found()
     if browser is None:
         return None
     from playwright.sync_api import sync_playwright

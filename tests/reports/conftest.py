@@ -7,7 +7,6 @@ import dataclasses
 import gzip
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,9 +21,9 @@ from harness.api import RequestRecord, Step
 from harness.folder import Run
 from harness.records import SCHEDULE, steps_table, to_table
 from harness.summary import summarize
+from reports import _browser
 
 MakeRun = Callable[..., Run]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 WATCH = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (e) => violations.push(e.violatedDirective + " " + e.blockedURI));
@@ -247,7 +246,7 @@ def browser() -> Iterator[Any]:
     Note: not for the whole session, because playwright keeps an event loop running in the thread of the tests, and
     whatever calls asyncio.run after it would fail.
     """
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    found = _browser.found()
     if found is None:
         pytest.skip("no Chromium on this machine; with 'apt-get install chromium' the page is tried in a browser")
     from playwright.sync_api import sync_playwright

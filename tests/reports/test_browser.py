@@ -135,7 +135,10 @@ def test_old_browser_is_told(make_run: MakeRun, opened: Open) -> None:
     old = '"use strict"; const DecompressionStream = undefined;'
     seen = opened(Html().render(make_run()).replace('"use strict";', old), wait=False)
 
-    seen.page.get_by_text("This browser cannot unpack the drawing library").first.wait_for()
+    told = seen.page.get_by_text("This browser cannot unpack the drawing library").first
+    told.wait_for()
+
+    assert told.is_visible()
 
 
 def test_without_script_the_page_is_read_as_tables(make_run: MakeRun, opened: Open) -> None:
