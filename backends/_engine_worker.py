@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends._engine_core import EngineCore, Wish
-from backends.serving.replica import Replica
 from harness.errors import BenchError
 from harness.frames import Inbox, frame
 from harness.registry import make
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from backends._core import Core
     from harness.api import Executor, Prompts, Request
 
 
@@ -33,8 +33,7 @@ class Open:
 
     executor: str
     given: Mapping[str, object]
-    policy: str
-    kv: str
+    core: Core
     kv_blocks: int
     temperature: float
     nice: int
@@ -126,10 +125,10 @@ class Worker:
     def _open(self, message: Open) -> EngineCore:
         os.nice(message.nice)  # the load generator must get a core the moment it wakes up
         executor: Executor = make("executors", message.executor, **message.given)
-        memory = make("kv", message.kv)
+        memory = message.core.memory()
         blocks = memory.blocks or message.kv_blocks
         executor.allocate(blocks, memory.block_tokens)
-        replica = Replica(make("policies", message.policy), memory, blocks)
+        replica = message.core.replica(memory, blocks)
         facts = dict(executor.describe()) | {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
         self._sock.sendall(frame(Ready(facts)))
         return EngineCore(replica, executor, message.prompts or _nothing, self._now_s, message.temperature)

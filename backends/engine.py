@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from backends import _engine_worker as worker
+from backends._core import Core
 from backends._engine_link import Link
 from harness.api import Content, Ended, Prompts, Request, Step, TokenEvent
 from harness.errors import BackendError
-from harness.registry import make
 
 if TYPE_CHECKING:
     from backends._engine_core import Turn
@@ -53,8 +53,12 @@ class Engine:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
         if not 0 <= self.nice <= 19:
             raise ValueError(f"nice must be in 0..19, got {self.nice}")
-        make("policies", self.policy)  # a wrong spec is refused here, before anything starts
-        make("kv", self.kv)
+        self.core.check()
+
+    @property
+    def core(self) -> Core:
+        """What decides inside its replica."""
+        return Core(self.policy, self.kv)
 
     async def open(self, content: Content) -> None:
         """Start the process and build the model. Raises UsageError or BackendError when it cannot."""
@@ -64,9 +68,7 @@ class Engine:
     def order(self, prompts: Prompts | None) -> worker.Open:
         """What its process must be told first; without `prompts` every request brings its own."""
         given = {"model": self.model, "seed": self.seed, "dtype": self.dtype, "threads": self.threads}
-        return worker.Open(
-            self.executor, given, self.policy, self.kv, self.kv_blocks, self.temperature, self.nice, prompts
-        )
+        return worker.Open(self.executor, given, self.core, self.kv_blocks, self.temperature, self.nice, prompts)
 
     def start_clock(self, epoch_s: float) -> None:
         """All stamps are `time.monotonic() - epoch_s` from now on."""

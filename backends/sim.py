@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from backends._catalog import kv_capacity_blocks, model
 from backends._compat import Mode, mode
+from backends._core import Core
 from backends._realtime import RealTime
 from backends._steplog import StepLog
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
 from backends.serving.journal import Journal
-from backends.serving.replica import Replica
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 from harness.errors import UsageError
 from harness.registry import make
@@ -83,15 +83,16 @@ class Sim:
 
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
-        memory: Any = make("kv", self.kv)
+        core = Core(self.policy, self.kv)
+        memory = core.memory()
         blocks = memory.blocks or self.kv_blocks
         if blocks is None:
             blocks = kv_capacity_blocks(
                 self.model, self.hardware, tp=self.tp, utilisation=self.utilisation, block_tokens=memory.block_tokens
             )
-        policies = [make("policies", self.policy) for _ in range(self.replicas)]
+        journals = [Journal() if self.journal else None for _ in range(self.replicas)]
         self.cluster = Cluster(
-            [Replica(p, memory, blocks, i, Journal() if self.journal else None) for i, p in enumerate(policies)],
+            [core.replica(memory, blocks, i, journal) for i, journal in enumerate(journals)],
             make("routers", self.router),
         )
         self._steps = StepLog(memory.block_tokens)

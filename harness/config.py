@@ -20,7 +20,10 @@ from typing import Any
 from harness.errors import UsageError
 from harness.spec import parse, seconds
 
-PARTS = ("model", "hardware", "latency", "policy", "router", "kv", "replicas", "tp", "header", "extra-body")
+PARTS = (
+    "model", "hardware", "latency", "policy", "router", "kv", "admission", "preempt", "prefix-cache", "speculate",
+    "replicas", "tp", "pp", "prefill", "decode", "handoff", "link", "header", "extra-body",
+)  # fmt: skip
 """Options that fill the field of the same name of the backend."""
 TRACE_ONLY = ("reader", "columns", "start", "stop", "limit", "where", "scale", "jitter", "turns")
 WORKLOAD_ONLY = ("rate", "arrivals", "lengths", "sessions", "prefixes")
@@ -68,8 +71,17 @@ class RunSpec:
     policy: str | None = None
     router: str | None = None
     kv: str | None = None
+    admission: str | None = None
+    preempt: str | None = None
+    prefix_cache: str | None = None
+    speculate: str | None = None
     replicas: int | None = None
     tp: int | None = None
+    pp: int | None = None
+    prefill: str | None = None
+    decode: str | None = None
+    handoff: str | None = None
+    link: str | None = None
     header: str | None = None
     extra_body: str | None = None
     senders: str | None = None
@@ -281,6 +293,8 @@ CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
         **dict.fromkeys(("workload", "trace", "arrivals", "lengths", "sessions", "prefixes", "content", "slo"), _text),
         **dict.fromkeys(("reader", "columns", "where", "scale", "jitter", "turns"), _text),
         **dict.fromkeys(("backend", "model", "hardware", "latency", "policy", "router", "kv"), _text),
+        **dict.fromkeys(("admission", "preempt", "prefix-cache", "speculate"), _text),
+        **dict.fromkeys(("prefill", "decode", "handoff", "link"), _text),
         **dict.fromkeys(("header", "extra-body"), _text),
         "warmup": _warmup,
         "senders": _senders,
@@ -294,6 +308,7 @@ CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
         "requests": _whole(1),
         "replicas": _whole(1),
         "tp": _whole(1),
+        "pp": _whole(1),
         "seed": _whole(0),
         "goal": _share(zero=False),
         "fail-under": _share(zero=False),

@@ -19,14 +19,13 @@ from backends.engine import Engine
 from backends.server.limits import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import builtin, of_folder
-from backends.serving.replica import Replica
 from harness.api import Request, Step
 from harness.errors import BackendError, UsageError
-from harness.registry import make as make_plugin
 from harness.spec import Spec, build
 
 if TYPE_CHECKING:
     from backends._engine_core import Turn
+    from backends.serving.replica import Replica
 
 
 def make(spec: Spec) -> EngineService:
@@ -82,9 +81,8 @@ class EngineService:
         self._vocab_size = _whole(facts["vocab_size"])
         self._tokenizer = tokenizer or builtin(self._vocab_size)
         self._ends = _ends_of(folder) if folder is not None else frozenset()
-        memory = make_plugin("kv", self.engine.kv)
         blocks = _whole(facts["kv_blocks"])
-        self._judge = Replica(make_plugin("policies", self.engine.policy), memory, blocks)  # knows what never fits
+        self._judge = self.engine.core.replica(self.engine.core.memory(), blocks)  # knows what never fits
         self._free_blocks = blocks
         self.model = str(facts["model"])
         self.max_model_len = longest_tokens(self._judge, _whole(facts["max_tokens"]))

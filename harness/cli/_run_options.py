@@ -20,7 +20,10 @@ SECTIONS = {
     "How much of it": ("requests", "duration", "warmup", "seed"),
     "What must be kept": ("slo", "goal", "fail-under", "max-failed"),
     "The system (all of its arguments: bench explain sim, bench explain engine)": (
-        "backend", "model", "hardware", "tp", "replicas", "policy", "kv", "router", "latency",
+        "backend", "model", "hardware", "latency", "policy", "kv", "admission", "preempt", "prefix-cache", "speculate",
+    ),
+    "Several GPUs (sim)": (
+        "replicas", "tp", "pp", "router", "prefill", "decode", "handoff", "link",
     ),
     "A server elsewhere (bench explain openai)": ("header", "extra-body", "senders", "calibrate"),
 }  # fmt: skip
@@ -63,6 +66,15 @@ _ALL = (
     click.option("--kv", metavar="SPEC", help="How KV memory is handed out; default paged."),
     click.option("--replicas", metavar="N", help="sim: copies of the model."),
     click.option("--tp", metavar="N", help="sim: GPUs that share one copy of the model."),
+    click.option("--pp", metavar="N", help="sim: pipeline stages of one copy of the model."),
+    click.option("--admission", metavar="SPEC", help="Whom memory admits: fcfs (default), past-future, ..."),
+    click.option("--preempt", metavar="HOW", help="Where memory runs short: recompute (default) or swap."),
+    click.option("--prefix-cache", metavar="ON", help="on: prompts that begin alike share KV memory; default off."),
+    click.option("--speculate", metavar="SPEC", help="Drafts that one step verifies: k=4,alpha=0.7."),
+    click.option("--prefill", metavar="SPEC", help="sim: replicas that prefill only: 2, or 2:tp=2,pp=1."),
+    click.option("--decode", metavar="SPEC", help="sim: replicas that decode only: 1, or 1:tp=1,pp=2."),
+    click.option("--handoff", metavar="HOW", help="sim: who moves KV from prefill to decode: pull (default) or push."),
+    click.option("--link", metavar="RATE", help="sim: what the KV crosses: nvlink (default), 25Gbps, 600GBps, ..."),
     click.option("--header", metavar="K=V", multiple=True, help="openai: a header of every request; may be repeated."),
     click.option("--extra-body", metavar="JSON", help="openai: fields of every request, over those of bench."),
     click.option(

@@ -1,0 +1,1 @@
+"""Topics of the acceptance table, one a file."""

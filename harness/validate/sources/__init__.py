@@ -1,0 +1,1 @@
+"""Sets of public measurements, one a file."""
