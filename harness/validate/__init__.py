@@ -1,6 +1,6 @@
 """Validation: simulated numbers beside measured ones, scored on measurements that the calibration did not see.
 
-One file in `harness/validate/sources/` is one set of public measurements and holds `validate(data) -> Validation`, where
+One file in `harness/validate/sources/` is one set of measurements and holds `validate(data) -> Validation`, where
 `data` is the folder of the measurements. What is calibrated on is chosen by a rule, so that a longer file of the same
 form is scored the same way.
 """
