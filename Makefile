@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CLOCKED := tests/client tests/e2e tests/engine tests/real tests/server
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
 .PHONY: help demo test lint check gate baselines gallery pictures perf nightly clean
@@ -20,8 +21,9 @@ $(STAMP): pyproject.toml
 demo: $(STAMP) ## run the main job on the built-in engine, about a minute
 	$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1
 
-test: $(STAMP) ## run the tests
-	$(BIN)/python -m pytest --ignore=tests/perf --ignore=tests/real/nightly
+test: $(STAMP) ## run the tests: a process per core, then those under the wall clock one after another
+	$(BIN)/python -m pytest -n auto --dist loadfile tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
+	$(BIN)/python -m pytest $(CLOCKED) --ignore=tests/real/nightly
 
 lint: $(STAMP) ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
