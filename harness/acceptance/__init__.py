@@ -52,7 +52,7 @@ class Place:
 Rows = Callable[[Place], Iterator[Row]]
 
 
-def topics() -> list[str]:
+def names() -> list[str]:
     """Sorted names of the topics."""
     files = folder("harness.acceptance.topics").glob("*.py")
     return sorted(f.stem.replace("_", "-") for f in files if not f.stem.startswith("_"))

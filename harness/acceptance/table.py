@@ -1,0 +1,110 @@
+"""The table of acceptance: the rows of all topics, or of some, each topic by itself so that several run at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from harness import acceptance, pool
+from harness.acceptance import Place, Row, rows_of
+from harness.errors import UsageError, no_such
+from harness.host import versions
+from harness.registry import folder
+
+_ID = re.compile(r'"([SEI]\d{1,2})(?:\.[\w.-]+)?"')
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of one topic: its rows, and `error` where it ended before its last one."""
+
+    topic: str
+    rows: tuple[Row, ...]
+    error: str | None = None
+
+
+def ids_of(topic: str) -> set[str]:
+    """Ids of the specification that a topic has rows for (S05, E16), read off its file without running it."""
+    file = folder("harness.acceptance.topics") / f"{topic.replace('-', '_')}.py"
+    return set(_ID.findall(file.read_text(encoding="utf-8")))
+
+
+def chosen(only: Sequence[str], named: Sequence[str]) -> list[str]:
+    """The topics of those names, or that have rows for those ids; all without either. Raises UsageError."""
+    known = acceptance.names()
+    for name in named:
+        if name not in known:
+            raise no_such("topic", name, known)
+    found = [name for name in known if not named or name in named]
+    if not only:
+        return found
+    ids = {name: ids_of(name) for name in found}
+    for wanted in only:
+        if not any(_base(wanted) in held for held in ids.values()):
+            raise no_such("row of acceptance", wanted, sorted(set().union(*ids.values())))
+    return [name for name in found if ids[name] & {_base(wanted) for wanted in only}]
+
+
+def _base(wanted: str) -> str:
+    return wanted.partition(".")[0]
+
+
+def is_wanted(row: str, only: Sequence[str]) -> bool:
+    """Whether a row is one of those asked for: S08 asks for all its facts, S08.b for one."""
+    return not only or any(row == wanted or row.startswith(f"{wanted}.") for wanted in only)
+
+
+def run(topic: str, data: Path | None) -> Told:
+    """The rows of a topic, as far as it gets."""
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="bench-acceptance-") as work:
+        try:
+            rows.extend(rows_of(topic)(Place(data, Path(work))))
+        except Exception as error:  # noqa: BLE001  # a topic that fails is told as failed, beside those that do not
+            return Told(topic, tuple(rows), f"{type(error).__name__}: {error}")
+    return Told(topic, tuple(rows))
+
+
+def answer(
+    names: Iterable[str], only: Sequence[str], data: Path | None, *, workers: int | None, say: Callable[[str], None]
+) -> dict[str, object]:
+    """The table as an answer: rows in order of their ids, topics that failed, and the exit code.
+
+    0 where every row holds, 1 where one misses, 3 where a topic failed.
+    """
+    told: list[Told] = []
+    with pool.of(workers) as several:
+        for _, one in several.map(partial(run, data=data), names):
+            say(f"{one.topic}: {len(one.rows)} rows" + (f", then failed ({one.error})" if one.error else ""))
+            told.append(one)
+    rows = [(row, one.topic) for one in told for row in one.rows if is_wanted(row.id, only)]
+    _refuse_doubles([row.id for row, _ in rows])
+    rows.sort(key=lambda pair: order(pair[0].id))
+    failed = [{"topic": one.topic, "error": one.error} for one in told if one.error]
+    missed = any(row.holds is False for row, _ in rows)
+    return {
+        "schema": 1,
+        "kind": "acceptance",
+        "versions": versions(),
+        "exit_code": 3 if failed else int(missed),
+        "data": data is not None,
+        "rows": [dataclasses.asdict(row) | {"topic": topic} for row, topic in rows],
+        "failed": sorted(failed, key=lambda one: str(one["topic"])),
+    }
+
+
+def _refuse_doubles(ids: Sequence[str]) -> None:
+    twice = sorted({one for one in ids if ids.count(one) > 1})
+    if twice:
+        raise UsageError(f"Two rows of acceptance have the id {', '.join(twice)}; give each its own letter.")
+
+
+def order(row: str) -> tuple[str, int, str]:
+    """Sorts S before E before I, then by number and letter."""
+    kind, number = row[:1], re.match(r"\d+", row[1:])
+    return {"S": "0", "E": "1", "I": "2"}.get(kind, "3"), int(number[0]) if number else 0, row

@@ -1,0 +1,39 @@
+"""`bench validate`: how near the simulator is to what was measured and published."""
+
+from __future__ import annotations
+
+import click
+
+_EPILOG = """
+\b
+For example
+  bench validate --acceptance                        every published fact beside what is obtained here
+  bench validate --acceptance --only S05,E16
+  bench validate --acceptance --out systems.md
+"""
+
+
+@click.command("validate", short_help="The simulator beside measurements and published numbers.", epilog=_EPILOG)
+@click.option("--acceptance", is_flag=True, help="Published facts on serving systems beside what is obtained here.")
+@click.option("--only", metavar="IDS", help="With --acceptance: these rows, such as S08,S05.b,E16.")
+@click.option("--topic", "topics", multiple=True, metavar="NAME", help="With --acceptance: the rows of this topic.")
+@click.option("--data", metavar="DIR", help="Public measurements and traces. Default: $BENCH_DATA, else shared/data "
+              "beside or above this folder.")  # fmt: skip
+@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True,
+              metavar="NAME", help="text, markdown or json.")  # fmt: skip
+@click.option("--out", metavar="FILE", help="Write it there instead: .md, .json or .txt.")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Processes.  [default: one per core]")
+def command(
+    acceptance: bool, only: str | None, topics: tuple[str, ...], data: str | None, form: str, out: str | None,
+    workers: int | None,
+) -> int:  # fmt: skip
+    """How near is the simulator to what was measured and published?
+
+    Exit code 1 where something misses its band, 3 where something could not be obtained.
+    """
+    from harness.cli import _acceptance
+    from harness.errors import UsageError
+
+    if not acceptance:
+        raise UsageError("Say what to validate: --acceptance for the published facts.")
+    return _acceptance.tell(only, topics, data=data, form=form, out=out, workers=workers)
