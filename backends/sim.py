@@ -18,6 +18,7 @@ import numpy as np
 from backends._catalog import kv_capacity_blocks, model
 from backends._compat import Mode, mode
 from backends._core import Core
+from backends._front import behind_front_end
 from backends._realtime import RealTime
 from backends._steplog import StepLog
 from backends.latency.recorded import Recorded
@@ -107,8 +108,13 @@ class Sim:
             )
         if self._compat is not None:
             requests, follow_ups = self._compat.requests(requests), self._compat.follow_ups(follow_ups)
-        steps = self._steps if self.log_steps else None
-        return _simulate(self.cluster, self._model, steps, iter(requests), follow_ups, leap=self.leap)
+        steps, model = self._steps if self.log_steps else None, self._model
+        if front_s := getattr(model, "front_s", 0.0):
+            return behind_front_end(
+                front_s, requests, follow_ups,
+                lambda first, more: _simulate(self.cluster, model, steps, first, more, leap=self.leap),
+            )  # fmt: skip
+        return _simulate(self.cluster, model, steps, iter(requests), follow_ups, leap=self.leap)
 
     def real_time(self) -> RealTime:
         """The same replicas, policy and latency model for a clock that runs by itself.

@@ -21,6 +21,12 @@ SPECS = [
     "abc:distserve,tp=4",
     "abc:vllm,model=opt-66b,tp=2,pp=2,fitted=true",
     "abc:vllm,stage=1ms,call=2ms,call_token=1e-7,count_new=true",
+    "mixed",
+    "mixed:constants=given,floor=20ms,base=3ms,token=0.1ms,seq=50us,context_token=1e-7,pp=2",
+    "table",
+    "table:pp=2",
+    "fit6",
+    "fit6:h100,model=opt-66b,tp=4,pp=2,prefill_token_squared=1e-9",
     "roofline",
     "roofline:model=llama3-70b,hardware=h100,tp=8,pp=2,seq=0.1ms",
     "roofline:model=mistral-7b,hardware=l40s,dtype_bytes=1,overhead=0",
@@ -52,9 +58,9 @@ def test_many_decodes_are_single_decodes(model: Any, seqs: int, context: list[in
 @given(models, decodes, contexts)
 def test_the_line_of_a_decode_is_the_decode(model: Any, seqs: int, context: int) -> None:
     """A leap that adds up a line must add what the model says, bit for bit."""
-    base_s, slope_s = model.decode_line(seqs)
+    line = model.decode_line(seqs)
 
-    assert model.decode_s(seqs, context) == base_s + slope_s * context
+    assert line is None or model.decode_s(seqs, context) == line[0] + line[1] * context
 
 
 @given(models, decodes, contexts, contexts)

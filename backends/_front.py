@@ -1,0 +1,30 @@
+"""What stands before the scheduler: a constant time that every request spends in the front end of its server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.api import FollowUps, Request, RequestRecord
+
+
+def behind_front_end(
+    front_s: float,
+    requests: Iterable[Request],
+    follow_ups: FollowUps | None,
+    simulate: Callable[[Iterator[Request], FollowUps | None], Iterator[RequestRecord]],
+) -> Iterator[RequestRecord]:
+    """Simulate with each request at its scheduler `front_s` seconds after it is due; records keep when it was due."""
+    due_s: dict[int, float] = {}
+
+    def delayed(asked: Iterable[Request]) -> Iterator[Request]:
+        for request in asked:
+            due_s[request.id] = request.scheduled_s
+            yield replace(request, scheduled_s=request.scheduled_s + front_s)
+
+    more = None if follow_ups is None else lambda record: delayed(follow_ups(record))
+    for record in simulate(delayed(requests), more):
+        record.scheduled_s = record.sent_s = due_s.pop(record.request_id)
+        yield record

@@ -1,0 +1,26 @@
+"""Latency models in files, as `bench fit` writes them: TOML or JSON with `latency` and its `arguments`."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+
+
+def latency_file(path: str) -> Mapping[str, Any]:
+    """What the file holds. Raises UsageError if it is not there or neither TOML nor JSON."""
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"'{path}' is no file; a latency model in a file is what 'bench fit --out' writes.")
+    try:
+        text = file.read_text(encoding="utf-8")
+        held = json.loads(text) if file.suffix == ".json" else tomllib.loads(text)
+    except (ValueError, OSError) as error:  # both decoders raise ValueErrors
+        raise UsageError(f"'{path}' cannot be read as {file.suffix[1:].upper() or 'TOML'}: {error}.") from None
+    if not isinstance(held, dict):
+        raise UsageError(f"'{path}' must hold a table with the key latency, got {type(held).__name__}.")
+    return held

@@ -1,0 +1,69 @@
+"""File: any latency model from a TOML or JSON file, as `bench fit` writes it.
+
+The file names the model and its arguments: `latency = "mixed"` and a table `[arguments]`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from backends.latency._files import latency_file
+from harness import registry
+from harness.errors import UsageError
+from harness.spec import Spec, build
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """The latency model that the file `path` describes, for `model` on `tp` x `pp` GPUs unless the file says others.
+
+    Its methods are those of the model in the file, so that reading it from there costs nothing per step.
+    """
+
+    path: str
+    model: str = "opt-13b"
+    hardware: str = "a100-80g"
+    tp: int = 1
+    pp: int = 1
+    inner: Any = field(init=False, repr=False, compare=False)
+    front_s: float = field(init=False, repr=False, compare=False)
+    step_s: Callable[..., float] = field(init=False, repr=False, compare=False)
+    decode_s: Callable[..., float] = field(init=False, repr=False, compare=False)
+    decode_line: Callable[..., tuple[float, float] | None] = field(init=False, repr=False, compare=False)
+    decode_many_s: Callable[..., Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        inner = self._inner(latency_file(self.path))
+        object.__setattr__(self, "inner", inner)
+        object.__setattr__(self, "front_s", getattr(inner, "front_s", 0.0))
+        for name in ("step_s", "decode_s", "decode_line", "decode_many_s"):
+            object.__setattr__(self, name, getattr(inner, name))
+
+    def _inner(self, held: Mapping[str, Any]) -> Any:
+        name = held.get("latency")
+        if not isinstance(name, str) or name in ("file", "recorded"):
+            raise UsageError(f"'{self.path}' must name its latency model: latency = \"mixed\", or linear, abc, ...")
+        given: dict[str, object] = {key: getattr(self, key) for key in ("model", "hardware", "tp", "pp")}
+        if name == "table":
+            return registry.make("latency", Spec(name, {}, self.path), **given)
+        arguments = held.get("arguments", {})
+        if not isinstance(arguments, dict):
+            raise UsageError(f"'{self.path}': arguments must be a table of the arguments of {name}.")
+        kind = registry.find("latency", name)
+        self._refuse_other_stages(kind, name)
+        try:
+            return build(kind, Spec(name, {key: _text(value) for key, value in arguments.items()}), **given)
+        except UsageError as error:
+            raise UsageError(f"In '{self.path}': {error}") from None
+
+    def _refuse_other_stages(self, kind: type[Any], name: str) -> None:
+        if self.pp > 1 and "pp" not in {f.name for f in dataclasses.fields(kind)}:
+            raise UsageError(f"'{self.path}' holds '{name}', which knows no pipeline stages; leave out pp.")
+
+
+def _text(value: object) -> str:
+    """A value as a spec has it, exact."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

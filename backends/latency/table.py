@@ -1,0 +1,128 @@
+"""Table: measured times of prefills by tokens and of decodes by sequences, with straight lines between them.
+
+The name is a built-in table (`table.toml`) or the path of a file with the same keys (TOML or JSON).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from backends.latency._constants import named
+from backends.latency._files import latency_file
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_Points = tuple[tuple[float, float], ...]  # (tokens or sequences, seconds), sorted
+
+FILES = (".toml", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Seconds of a step between the measured points of `name`, beyond the last on the line of the last two.
+
+    A step with prompts takes what a prompt of as many tokens takes (decodes count as one each) with its attention
+    replaced by that of the pieces: prefill_token_squared * ((p+n)^2 - p^2) for n tokens after p stored ones. Below the
+    first prefill the line goes to the decode of one sequence. A step never is faster than its decodes alone. What
+    decodes read costs context_token a cached token. With `pp` stages the time is that of one stage, a pp-th of this.
+    """
+
+    name: str = "yi-34b-tp2"
+    pp: int = 1
+    _prefill: _Points = field(init=False, repr=False, compare=False)  # without attention
+    _decode: _Points = field(init=False, repr=False, compare=False)  # without context
+    _squared_s: float = field(init=False, repr=False, compare=False)
+    _context_s: float = field(init=False, repr=False, compare=False)
+    _bases: dict[int, float] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.pp < 1:
+            raise ValueError("pp must be at least 1")
+        read = _points(self._read(), self.name)
+        for name, value in zip(("_prefill", "_decode", "_squared_s", "_context_s"), read, strict=True):
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_bases", {})
+
+    def _read(self) -> Mapping[str, Any]:
+        if not self.name.endswith(FILES):
+            return named("table.toml", self.name)
+        held = latency_file(self.name)
+        arguments: Mapping[str, Any] = held.get("arguments", held)
+        return arguments
+
+    def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
+        if not prefills:
+            return self.decode_s(decode_seqs, context_tokens)
+        tokens, pairs = decode_seqs, 0
+        for new, stored in prefills:
+            tokens += new
+            pairs += new * (new + 2 * stored)
+        time_s = _between(self._prefill, tokens)
+        if decode_seqs:
+            time_s = max(time_s, _between(self._decode, decode_seqs))
+        return (time_s + self._squared_s * pairs + self._context_s * context_tokens) / self.pp
+
+    def decode_line(self, decode_seqs: int) -> tuple[float, float]:
+        """(base, slope): seconds without context, and per cached token."""
+        base_s = self._bases.get(decode_seqs)
+        if base_s is None:
+            base_s = self._bases[decode_seqs] = _between(self._decode, decode_seqs) / self.pp
+        return base_s, self._context_s / self.pp
+
+    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of a step of decodes alone."""
+        base_s, slope_s = self.decode_line(decode_seqs)
+        return base_s + slope_s * context_tokens
+
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds of decode steps with these (k,) cached tokens."""
+        base_s, slope_s = self.decode_line(decode_seqs)
+        times: np.ndarray = base_s + slope_s * context_tokens
+        return times
+
+
+def _points(table: Mapping[str, Any], name: str) -> tuple[_Points, _Points, float, float]:
+    """(prefill without attention, decode without context, squared, context) of what a table holds."""
+    try:
+        squared_s, context_s = (float(table.get(k, 0.0)) for k in ("prefill_token_squared_s", "context_token_s"))
+        decode = sorted((float(b), float(s) - context_s * float(c)) for b, c, s in table["decode"])
+        prefill = sorted((float(n), float(s) - squared_s * float(n) ** 2) for n, s in table["prefill"])
+    except (KeyError, TypeError, ValueError):
+        raise UsageError(
+            f"'{name}' is no table of step times: it needs prefill = [[tokens, seconds], ...] and "
+            "decode = [[sequences, cached tokens, seconds], ...], and may have prefill_token_squared_s and "
+            "context_token_s."
+        ) from None
+    if not decode or not prefill:
+        raise UsageError(f"'{name}' needs at least one point of prefill and one of decode.")
+    for what, points in (("prefill", prefill), ("decode", decode)):
+        _check(what, points, name)
+    if prefill[0][0] > 1:
+        prefill.insert(0, (1.0, min(_between(tuple(decode), 1), prefill[0][1])))
+    return tuple(prefill), tuple(decode), squared_s, context_s
+
+
+def _check(what: str, points: list[tuple[float, float]], name: str) -> None:
+    for (x, y), (more, later) in pairwise(points):
+        if x == more:
+            raise UsageError(f"'{name}' has two {what} times for {x:g}; keep one, such as their median.")
+        if later < y:
+            raise UsageError(f"'{name}': {what} of {more:g} takes less than of {x:g}, beyond attention and context.")
+    if points[0][1] <= 0:
+        raise UsageError(f"'{name}': {what} of {points[0][0]:g} takes no time, beyond attention and context.")
+
+
+def _between(points: _Points, x: float) -> float:
+    """Seconds at `x`: on the line between its neighbours, below the first point as long as there."""
+    place = bisect_right(points, (x, float("inf")))
+    if place == 0 or len(points) == 1:
+        return points[0][1]
+    (x0, y0), (x1, y1) = points[place - 1 : place + 1] if place < len(points) else points[-2:]
+    return y0 + (y1 - y0) * ((x - x0) / (x1 - x0))

@@ -1,0 +1,132 @@
+"""Latency models with named constants: what was published of them, their files, and the time before the scheduler."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from backends.sim import Sim
+from harness.api import Request
+from harness.errors import UsageError
+from harness.registry import make
+
+YI = ("mixed:yi-34b-tp2", "table:yi-34b-tp2")
+
+
+@pytest.mark.parametrize("spec", YI)
+def test_a_decode_that_rides_along_costs_no_more_than_the_prompt_it_displaces(spec):
+    """The point of chunked prefill would be lost (Sarathi-Serve, table 2: 3 decodes in a 1024-token step)."""
+    model = make("latency", spec)
+    prompt_s = model.step_s([(1024, 0)], 0, 0)
+
+    assert prompt_s + 3 * prompt_s / 1024 >= model.step_s([(1021, 0)], 3, 3 * 1024)
+
+
+def test_a_table_gives_its_own_points_and_lines_between_them():
+    """The published points of Yi-34B on two A100 are what the table is for."""
+    model = make("latency", "table:yi-34b-tp2")
+
+    assert [0.0468, 0.0697, 0.1893] == pytest.approx([model.decode_s(b, 0) for b in (1, 8, 128)])
+    assert [0.1056, 0.366, 4.407] == pytest.approx([model.step_s([(n, 0)], 0, 0) for n in (512, 2048, 16384)])
+    assert (0.0773 + 0.0879) / 2 == pytest.approx(model.decode_s(24, 0))
+
+
+def test_a_piece_after_stored_tokens_pays_their_attention():
+    """Chunks would be free of the prefix that they read (mixed: c^2 + 2cp)."""
+    model = make("latency", "mixed:yi-34b-tp2")
+
+    assert 0.172e-3 * 512 + 6e-9 * (512**2 + 2 * 512 * 1024) == pytest.approx(model.step_s([(512, 1024)], 0, 0))
+    assert 45.5e-3 + 0.1e-6 * 4000 == pytest.approx(model.decode_s(4, 4000))
+
+
+@pytest.mark.parametrize(("tp", "idle_ms"), [(8, 13.83), (4, 20.14), (2, 31.78)])
+def test_one_set_of_constants_explains_three_parallel_degrees(tp, idle_ms):
+    """TPOT of vLLM with Llama-3.1-70B on H100 under light load (microsoft/apex_plus); a step is within 4 % of it."""
+    model = make("latency", "fit6:h100", model="llama3-70b", tp=tp)
+
+    assert idle_ms == pytest.approx(model.decode_s(1, 300) * 1000, rel=0.04)
+
+
+def test_the_front_end_delays_the_first_token_and_no_other():
+    """A front-end time inside the step would be charged for every token."""
+    requests = [Request(i, 0.1 * i, 200, 20) for i in range(8)]
+    system = {"model": "llama3-70b", "hardware": "h100", "tp": 8}
+    plain = Sim(latency="fit6:h100,front_end=0", **system).simulate(requests)
+    delayed = Sim(latency="fit6:h100,front_end=16ms", **system).simulate(requests)
+
+    for one, other in zip(plain, delayed, strict=True):
+        assert (one.scheduled_s, one.sent_s) == (other.scheduled_s, other.sent_s)
+        assert [t + 0.016 for t in one.token_s] == pytest.approx(list(other.token_s), abs=1e-9)
+
+
+def test_leaps_equal_steps_where_a_short_context_is_hidden():
+    """A decode that computes longer than it reads is no line in its context; a leap must not take it for one."""
+    requests = [Request(i, 0.0, 8, 40 + i % 7) for i in range(300)]
+    system = {"model": "llama3-8b", "hardware": "h100", "latency": "fit6:h100", "policy": "vllm-v0"}
+
+    leap, step = ([r.token_s for r in Sim(**system, leap=on).simulate(requests)] for on in (True, False))
+
+    assert step == leap
+
+
+@pytest.mark.parametrize("form", ["toml", "json"])
+def test_a_model_in_a_file_is_the_model(tmp_path, form):
+    """What `bench fit` writes must be what the simulator reads."""
+    constants = {"constants": "given", "floor_s": 0.02, "token_s": 1e-4, "context_token_s": 1.25e-7}
+    lines = "".join(f"{k} = {json.dumps(v)}\n" for k, v in constants.items())
+    held = {"toml": f'latency = "mixed"\n[arguments]\n{lines}',
+            "json": json.dumps({"latency": "mixed", "arguments": constants})}[form]  # fmt: skip
+    (tmp_path / f"x.{form}").write_text(held)
+    model = make("latency", "mixed:constants=given,floor=0.02,token=1e-4,context_token=1.25e-7")
+
+    read = make("latency", f"file:{tmp_path}/x.{form}", model="opt-13b")
+
+    assert model.step_s([(100, 50)], 3, 777) == read.step_s([(100, 50)], 3, 777)
+    assert model.decode_line(9) == read.decode_line(9)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('latency = "mixd"', "Did you mean 'mixed'?"),
+        ("x = 1", "must name its latency model"),
+        ("x = ", "cannot be read as TOML"),
+        ('latency = "mixed"\n[arguments]\ntoken = "1parsec"', "token_s must be a duration"),
+        ('latency = "mixed"\narguments = 3', "arguments must be a table"),
+        ('latency = "table"', "is no table of step times"),
+        ('latency = "table"\n[arguments]\nprefill = [[8, 1.0], [9, 0.5]]\ndecode = [[1, 0, 0.1]]', "takes less than"),
+        ('latency = "table"\n[arguments]\nprefill = [[8, 1.0]]\ndecode = [[1, 0, 0.1], [1, 0, 0.2]]', "two decode"),
+        ('latency = "table"\n[arguments]\nprefill = []\ndecode = []', "at least one point"),
+        ('latency = "table"\n[arguments]\nprefill = [[8, 1.0]]\ndecode = [[1, 0, 0.0]]', "takes no time"),
+    ],
+)
+def test_a_wrong_file_is_told_in_a_sentence(tmp_path, text, message):
+    """Nobody should read a traceback because a comma is missing."""
+    (tmp_path / "x.toml").write_text(text)
+
+    with pytest.raises(UsageError) as told:
+        make("latency", f"file:{tmp_path}/x.toml")
+
+    assert message in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("file:nowhere.toml", "'nowhere.toml' is no file"),
+        ("mixed:yi-34b", "Did you mean 'yi-34b-tp2'?"),
+        ("mixed:given", "every constant is 0"),
+        ("mixed:token=-1", "token_s must not be negative"),
+        ("fit6:h10", "Did you mean 'h100'?"),
+        ("fit6:memory_share=0", "memory_share must be above 0"),
+        ("table:yi-34b", "Did you mean 'yi-34b-tp2'?"),
+        ("table:nowhere.json", "'nowhere.json' is no file"),
+    ],
+)
+def test_wrong_constants_are_told_in_a_sentence(spec, message):
+    """The nearest known name saves a look into the manual."""
+    with pytest.raises(UsageError) as told:
+        make("latency", spec)
+
+    assert message in str(told.value)
