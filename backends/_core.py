@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from backends.serving.replica import Replica
+from harness.errors import UsageError
 from harness.registry import make
 
 if TYPE_CHECKING:
@@ -15,18 +18,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Specs of a policy and a KV memory mode, as the simulator and the engine have them.
+    """Specs of a policy, a KV memory mode and a rule of admission, as the simulator and the engine have them.
 
-    Every replica gets a policy of its own; wrong specs are refused by `check`.
+    Every replica gets a policy and a rule of its own, and a stream of chance that follows from `seed` and its index;
+    wrong specs are refused by `check`.
     """
 
     policy: str = "sarathi"
     kv: str = "paged"
+    admission: str = "fcfs"
+    seed: int = 0
 
     def check(self) -> None:
         """Raise UsageError for a wrong spec, before anything starts."""
         make("policies", self.policy)
         self.memory()
+        make("admission", self.admission)
+        if self.seed < 0:
+            raise UsageError(f"seed must be at least 0, got {self.seed}.")
 
     def memory(self) -> Any:
         """The KV memory mode; `blocks` of it is None where its spec does not say how many there are."""
@@ -34,4 +43,16 @@ class Core:
 
     def replica(self, memory: Memory, blocks: int, index: int = 0, journal: Journal | None = None) -> Replica:
         """A fresh replica with `blocks` blocks of KV memory."""
-        return Replica(make("policies", self.policy), memory, blocks, index, journal)
+        return Replica(
+            make("policies", self.policy),
+            memory,
+            blocks,
+            index,
+            journal,
+            admission=None if self.admission == "fcfs" else make("admission", self.admission),
+            chance=self.chance("admission", index),
+        )
+
+    def chance(self, purpose: str, index: int) -> Callable[[], float]:
+        """Draws from [0, 1), a stream of its own for every purpose and replica."""
+        return Random(f"{purpose} {index} {self.seed}").random

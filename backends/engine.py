@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 class Engine:
     """`model` is a Hugging Face folder (Llama, Qwen2, Mistral), None makes small weights from `seed`.
 
-    `policy` and `kv` are specs as in the simulator; KV memory is `kv_blocks` blocks. `threads` limits the BLAS
-    library (None: its own choice), `nice` lowers the priority of the engine below that of the load generator.
+    `policy`, `kv` and `admission` are specs as in the simulator; KV memory is `kv_blocks` blocks. `threads`
+    limits the BLAS library (None: its own choice), `nice` lowers the priority of the engine below that of the load generator.
     """
 
     model: str | None = None
     policy: str = "sarathi"
     kv: str = "paged"
+    admission: str = "fcfs"
     kv_blocks: int = 4096
     executor: str = "llama"
     seed: int = 0
@@ -58,7 +59,7 @@ class Engine:
     @property
     def core(self) -> Core:
         """What decides inside its replica."""
-        return Core(self.policy, self.kv)
+        return Core(self.policy, self.kv, self.admission, self.seed)
 
     async def open(self, content: Content) -> None:
         """Start the process and build the model. Raises UsageError or BackendError when it cannot."""
@@ -102,6 +103,7 @@ class Engine:
         """Facts for run.json."""
         return {
             "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self.policy, "kv": self.kv,
+            "admission": self.admission,
             "executor": self.executor, "gpus": 1, "prefix_cache": False,
         } | self._facts  # fmt: skip
 

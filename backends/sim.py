@@ -43,8 +43,8 @@ _COUNT = np.arange(LEAP, dtype=np.int64)
 class Sim:
     """A simulated cluster of `replicas` equal replicas, each on `tp` GPUs.
 
-    `latency`, `policy`, `kv` and `router` are specs of their kinds. KV memory is what `hardware` leaves beside the
-    weights of `model` at `utilisation`, unless `kv_blocks` (or `kv` itself) says how many blocks there are. `journal`
+    `latency`, `policy`, `kv`, `admission` and `router` are specs of their kinds; what those draw follows from `seed`.
+    KV memory is what `hardware` leaves beside the weights of `model` at `utilisation`, unless `kv_blocks` (or `kv` itself) says how many blocks there are. `journal`
     keeps every call into the replicas in memory, for tests. Without
     `log_steps` the run has no `steps` table and is a sixth faster; without `leap` it is slower and equal.
     `compat=distserve_sim` behaves as DistServe's simulator: it replaces policy and kv, and needs `latency=abc`.
@@ -55,6 +55,7 @@ class Sim:
     latency: str = "roofline"
     policy: str = "sarathi"
     kv: str = "paged"
+    admission: str = "fcfs"
     tp: int = 1
     replicas: int = 1
     router: str = "round-robin"
@@ -64,6 +65,7 @@ class Sim:
     journal: bool = False
     log_steps: bool = True
     compat: str | None = None
+    seed: int = 0
     cluster: Cluster = field(init=False)
     _model: LatencyModel | Recorded = field(init=False)
     _steps: StepLog = field(init=False)
@@ -84,7 +86,8 @@ class Sim:
 
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
-        core = Core(self.policy, self.kv)
+        core = Core(self.policy, self.kv, self.admission, self.seed)
+        core.check()
         memory = core.memory()
         blocks = memory.blocks or self.kv_blocks
         if blocks is None:
@@ -138,7 +141,8 @@ class Sim:
         return {
             "backend": "sim", "model": self.model, "max_tokens": model(self.model).max_tokens,
             "hardware": self.hardware, "latency": self.latency, "policy": self.policy, "kv": self.kv,
-            "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size, "replicas": self.replicas,
+            "admission": self.admission, "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size,
+            "replicas": self.replicas,
             "router": self.router, "tp": self.tp, "gpus": self.tp * self.replicas, "prefix_cache": False,
         }  # fmt: skip
 

@@ -29,6 +29,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "policies": "backends.serving.policies",
         "routers": "backends.serving.routers",
         "kv": "backends.serving.kv",
+        "admission": "backends.serving.admission",
         "latency": "backends.latency",
         "executors": "backends.executors",
         "metrics": "harness.metrics",
@@ -40,7 +41,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",
                           "profiles": "definition profile",
                           "readers": "trace reader", "routers": "router", "executors": "executor", "reports": "report",
-                          "kv": "KV memory mode"})  # fmt: skip
+                          "kv": "KV memory mode", "admission": "rule of admission"})  # fmt: skip
 
 
 def folder(package: str) -> Path:

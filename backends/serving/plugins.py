@@ -6,12 +6,14 @@ These protocols speak of replicas and batches, which only this package knows; th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from backends.serving.batch import Batch
     from backends.serving.replica import Replica
+    from backends.serving.sequence import Sequence
     from harness.api import Request
 
 
@@ -60,6 +62,26 @@ class Memory(Protocol):
 
     def refusal(self, prompt: int, output: int) -> str | None:
         """Why a request of these lengths never fits this mode, or None."""
+        ...
+
+
+class Admission(Protocol):
+    """Whom memory admits, beyond what the memory mode says. An object of its own for every replica."""
+
+    @property
+    def steadfast(self) -> bool:
+        """Whether a no stays a no until a sequence ends, arrives or leaves; else it is asked before every step."""
+        ...
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:
+        """Whether the head of the queue may start now. `chance` draws from [0, 1), the same for the same seed.
+
+        Memory has room for it, and something is running: an idle replica admits without asking.
+        """
+        ...
+
+    def finished(self, output_tokens: int) -> None:
+        """An answer ended with so many tokens."""
         ...
 
 

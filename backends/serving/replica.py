@@ -8,7 +8,9 @@ same batches under any clock.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from backends.serving.batch import Batch
@@ -18,20 +20,30 @@ from backends.serving.sequence import Phase, Sequence
 
 if TYPE_CHECKING:
     from backends.serving.journal import Journal
-    from backends.serving.plugins import Memory, Policy
+    from backends.serving.plugins import Admission, Memory, Policy
     from harness.api import Request
 
 
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_arrived", "_fill", "_now_s", "_reserves", "_watermark", "blocks", "decoding", "in_flight", "index",
-                 "journal", "memory", "parked", "policy", "prefilling", "waiting")  # fmt: skip
+    __slots__ = ("_admission", "_arrived", "_chance", "_fill", "_now_s", "_reserves", "_watermark", "blocks",
+                 "decoding", "in_flight", "index", "journal", "memory", "parked", "policy", "prefilling", "waiting")  # fmt: skip
 
     def __init__(
-        self, policy: Policy, memory: Memory, num_blocks: int, index: int = 0, journal: Journal | None = None
+        self,
+        policy: Policy,
+        memory: Memory,
+        num_blocks: int,
+        index: int = 0,
+        journal: Journal | None = None,
+        *,
+        admission: Admission | None = None,
+        chance: Callable[[], float] = float,  # float() is 0: nothing is left to chance
     ) -> None:
         self.policy = policy
+        self._admission = admission
+        self._chance = chance
         self._fill = policy.fill
         self.memory = memory
         self.index = index
@@ -75,7 +87,7 @@ class Replica:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
         elif not batch.decode_seqs:
             return None
-        elif batch.repeats:
+        elif batch.repeats and not self._asks_again():
             batch.steps = decoding.steps_ahead(free)
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.ghost_context
@@ -108,6 +120,8 @@ class Replica:
             for seq in done:
                 self._release(seq)
                 seq.phase = Phase.DONE
+            if self._admission is not None:
+                self._learn(done)
             if self.policy.pads:
                 self._haunt(done)
             if len(done) > 1:
@@ -128,6 +142,8 @@ class Replica:
         if self.journal is not None:
             self.journal.stop(request_id, now_s)
         seq = self._withdraw(request_id)
+        if seq is not None and self._admission is not None:
+            self._learn([seq])
         if seq is not None and self.policy.pads:
             self._haunt([seq])
         return seq
@@ -154,12 +170,20 @@ class Replica:
         return len(self.prefilling) + len(self.decoding.members) + len(self.parked)
 
     def admissible(self) -> bool:
-        """Whether memory admits the head of the queue: its whole prompt (or reservation) above the watermark."""
+        """Whether memory admits the head of the queue: its whole prompt (or reservation) above the watermark.
+
+        Then the rule of admission is asked, if there is one.
+        """
         want = self._blocks_at_admission(self.waiting[0])
         free = self.blocks.free
-        if free - want >= self._watermark:
-            return True
-        return want <= free and not self.prefilling and not self.decoding.members
+        if free - want < self._watermark and (want > free or self.prefilling or self.decoding.members):
+            return False
+        rule = self._admission
+        return rule is None or not self.running or rule.admits(self, self.waiting[0], self._chance)
+
+    def holders(self) -> Iterator[Sequence]:
+        """The sequences that hold memory: in prefill, decoding or parked."""
+        return chain(self.prefilling, self.decoding.members, self.parked)
 
     def admit(self, batch: Batch, tokens: int) -> Sequence:
         """Move the head of the queue to prefill and run its first `tokens` tokens. `admissible` said yes."""
@@ -255,6 +279,15 @@ class Replica:
         self._release(seq)
         seq.phase = Phase.DONE
         return seq
+
+    def _asks_again(self) -> bool:
+        """Whether the rule of admission may change its mind about the head of the queue from step to step."""
+        return self._admission is not None and bool(self.waiting) and not self._admission.steadfast
+
+    def _learn(self, done: list[Sequence]) -> None:
+        assert self._admission is not None
+        for seq in done:
+            self._admission.finished(seq._emitted)
 
     def _blocks_at_admission(self, seq: Sequence) -> int:
         if self._reserves:

@@ -21,6 +21,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "policies": "--policy NAME",
         "routers": "--router NAME",
         "kv": "--kv NAME",
+        "admission": "--admission NAME",
         "executors": "what carries out a batch of the engine",
         "arrivals": "--arrivals NAME",
         "lengths": "--lengths NAME",

@@ -1,0 +1,1 @@
+"""Whom memory admits, one rule a file."""

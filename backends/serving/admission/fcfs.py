@@ -1,0 +1,28 @@
+"""Admission in order of arrival as long as memory has room now: what every engine does without a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backends.serving.replica import Replica
+    from backends.serving.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Fcfs:
+    """Nothing beyond the watermark of the memory mode; what runs short later is preempted."""
+
+    @property
+    def steadfast(self) -> bool:
+        """True: it never says no."""
+        return True
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        """Yes."""
+        return True
+
+    def finished(self, output_tokens: int) -> None:
+        """Nothing to learn."""

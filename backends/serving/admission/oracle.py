@@ -1,0 +1,36 @@
+"""Admission that knows how long every answer will be: as full as memory can be without a preemption.
+
+Source: the bound that the Past-Future paper compares with (Gong et al., LightLLM, ASPLOS 2025). No real system can do
+this, so results with it are oracle results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.serving.admission._future import held_tokens, peak_fits, with_candidate
+from backends.serving.sequence import Oracle as Door
+
+if TYPE_CHECKING:
+    from backends.serving.replica import Replica
+    from backends.serving.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Oracle:
+    """The peak of memory, with true lengths, must fit."""
+
+    @property
+    def steadfast(self) -> bool:
+        """False: the later somebody begins, the less of him overlaps with the others."""
+        return False
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        """Whether nobody will have to give way."""
+        futures = [(held_tokens(s), Door.output_tokens(s) - s.emitted) for s in with_candidate(replica, seq)]
+        return peak_fits(replica, futures)
+
+    def finished(self, output_tokens: int) -> None:
+        """Nothing to learn: it knows."""

@@ -1,0 +1,44 @@
+"""Zero-evict admission: runs all sequences ahead to a fixed length, block by block, and admits if none runs short.
+
+Source: the documentation of xLLM (jd-opensource/xllm), zero-evict scheduler; `max_decode_token_per_sequence` 256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.serving._checks import at_least
+from backends.serving.admission._future import held_tokens, with_candidate
+
+if TYPE_CHECKING:
+    from backends.serving.replica import Replica
+    from backends.serving.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroEvict:
+    """Nobody may run short of blocks before all have `max_decode_tokens` tokens of output."""
+
+    max_decode_tokens: int = 256
+
+    def __post_init__(self) -> None:
+        at_least("max_decode_tokens", self.max_decode_tokens)
+
+    @property
+    def steadfast(self) -> bool:
+        """False: the later somebody begins, the less of him overlaps with the others."""
+        return False
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        """Whether the blocks last; memory is fullest at the ends, so only they are looked at."""
+        futures = [(held_tokens(s), max(1, self.max_decode_tokens - s.emitted)) for s in with_candidate(replica, seq)]
+        blocks = replica.blocks
+        return all(
+            sum([blocks.blocks_for(held + rest) for held, own in futures if own >= rest]) <= blocks.total
+            for rest in {own for _, own in futures}
+        )
+
+    def finished(self, output_tokens: int) -> None:
+        """Nothing to learn."""
