@@ -26,7 +26,8 @@ class Engine:
     """`model` is a Hugging Face folder (Llama, Qwen2, Mistral), None makes small weights from `seed`.
 
     `policy`, `kv` and `admission` are specs as in the simulator; KV memory is `kv_blocks` blocks. `threads`
-    limits the BLAS library (None: its own choice), `nice` lowers the priority of the engine below that of the load generator.
+    limits the BLAS library (None: its own choice), `nice` lowers the priority of the engine below that of
+    the load generator.
     """
 
     model: str | None = None

@@ -43,9 +43,9 @@ _COUNT = np.arange(LEAP, dtype=np.int64)
 class Sim:
     """A simulated cluster of `replicas` equal replicas, each on `tp` GPUs.
 
-    `latency`, `policy`, `kv`, `admission` and `router` are specs of their kinds; what those draw follows from `seed`.
-    KV memory is what `hardware` leaves beside the weights of `model` at `utilisation`, unless `kv_blocks` (or `kv` itself) says how many blocks there are. `journal`
-    keeps every call into the replicas in memory, for tests. Without
+    `latency`, `policy`, `kv`, `admission` and `router` are specs of their kinds; what they draw follows from `seed`.
+    KV memory is what `hardware` leaves beside the weights of `model` at `utilisation`, unless `kv_blocks` (or `kv`
+    itself) says how many blocks there are. `journal` keeps every call into the replicas in memory, for tests. Without
     `log_steps` the run has no `steps` table and is a sixth faster; without `leap` it is slower and equal.
     `compat=distserve_sim` behaves as DistServe's simulator: it replaces policy and kv, and needs `latency=abc`.
     """

@@ -28,7 +28,8 @@ class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
     __slots__ = ("_admission", "_arrived", "_chance", "_fill", "_now_s", "_reserves", "_watermark", "blocks",
-                 "decoding", "in_flight", "index", "journal", "memory", "parked", "policy", "prefilling", "waiting")  # fmt: skip
+                 "decoding", "in_flight", "index", "journal", "memory", "parked", "policy", "prefilling",
+                 "waiting")  # fmt: skip
 
     def __init__(
         self,
