@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from backends._shapes import Experts, Latent
 from harness.errors import UsageError, no_such
 
 _FOLDER = Path(__file__).parent
@@ -70,29 +71,68 @@ class Model:
     max_tokens: int
     gated: bool
     tied: bool
+    experts: Experts | None = None
+    latent: Latent | None = None
 
     @property
     def kv_width(self) -> int:
-        """Elements of keys (or of values) stored per token and layer."""
+        """Elements of keys (or of values) stored per token and layer, where they are stored apart."""
         return self.kv_heads * self.head_dim
 
     @property
+    def kv_elements(self) -> int:
+        """Elements stored per token and layer: keys and values, or the latent of both."""
+        return 2 * self.kv_width if self.latent is None else self.latent.kept
+
+    def kv_elements_per_gpu(self, tp: int) -> int:
+        """The same on one of `tp` GPUs: heads are divided and, where fewer, repeated; a latent is repeated."""
+        return 2 * -(-self.kv_heads // tp) * self.head_dim if self.latent is None else self.latent.kept
+
+    @property
+    def dense_layers(self) -> int:
+        """Layers whose feed-forward is plain."""
+        return self.layers if self.experts is None else self.experts.dense_layers
+
+    @property
+    def routed_layers(self) -> int:
+        """Layers whose feed-forward is a choice of experts."""
+        return self.layers - self.dense_layers
+
+    def attention_matrix(self, tp: int = 1) -> int:
+        """Parameters of queries, keys, values and output of one layer on one of `tp` GPUs."""
+        if self.latent is not None:
+            return self.latent.repeated(self.hidden) - (-self.latent.divided(self.hidden, self.heads) // tp)
+        kv = 2 * self.hidden * self.kv_width
+        return -(-2 * self.hidden * self.heads * self.head_dim // tp) - (-kv // min(tp, self.kv_heads))
+
+    @property
+    def ffn_matrix(self) -> int:
+        """Parameters of the plain feed-forward of one layer."""
+        return (3 if self.gated else 2) * self.hidden * self.ffn
+
+    @property
+    def expert_matrix(self) -> int:
+        """Parameters of one expert of one layer, 0 without experts."""
+        return 0 if self.experts is None else 3 * self.hidden * self.experts.ffn
+
+    @property
     def layer_matrix(self) -> int:
-        """Parameters of the matrices of one layer: queries and output, keys and values, feed-forward."""
-        attention = 2 * self.hidden * self.heads * self.head_dim + 2 * self.hidden * self.kv_width
-        return attention + (3 if self.gated else 2) * self.hidden * self.ffn
+        """Parameters of the matrices of one layer with the plain feed-forward."""
+        return self.attention_matrix() + self.ffn_matrix
 
     @property
     def layer_vector(self) -> int:
         """Parameters of the norms and biases of one layer."""
+        if self.latent is not None:
+            return self.latent.vector + 2 * self.norm_vector
         qkv = self.heads * self.head_dim + 2 * self.kv_width
-        biases = {"opt": qkv + self.hidden + self.ffn + self.hidden, "qwen2": qkv, "llama": 0}[self.family]
-        return biases + 2 * self.norm_vector
+        more = {"opt": qkv + self.hidden + self.ffn + self.hidden, "qwen2": qkv, "qwen3": 2 * self.head_dim}
+        return more.get(self.family, 0) + 2 * self.norm_vector
 
     @property
     def norm_vector(self) -> int:
-        """Parameters of one norm: scale and shift in OPT, scale alone elsewhere."""
-        return (2 if self.family == "opt" else 1) * self.hidden
+        """Parameters of one norm: scale and shift in OPT and Falcon, scale alone elsewhere."""
+        return (2 if self.family in ("opt", "falcon") else 1) * self.hidden
 
     @property
     def embedding(self) -> int:
@@ -129,7 +169,9 @@ def model(name: str) -> Model:
     found = _table("models.toml").get(name.lower())
     if found is None:
         raise _unknown("model", name, models())
-    return Model(name=name.lower(), **found)
+    parts = {"experts": Experts, "latent": Latent}
+    made = {key: parts[key](**value) if key in parts else value for key, value in found.items()}
+    return Model(name=name.lower(), **made)
 
 
 @cache
@@ -152,36 +194,61 @@ def check_parallel(m: Model, tp: int, pp: int) -> None:
 
 
 def kv_bytes_per_token(m: Model, dtype_bytes: int = 2) -> int:
-    """Bytes of KV that one token takes over all layers: 2 * layers * kv_heads * head_dim * dtype_bytes."""
-    return 2 * m.layers * m.kv_width * dtype_bytes
+    """Bytes of KV that one token takes over all layers: 2 * layers * kv_heads * head_dim * dtype_bytes.
+
+    With latent attention it is layers * (rank + rope) * dtype_bytes.
+    """
+    return m.layers * m.kv_elements * dtype_bytes
 
 
 def parameters(m: Model) -> int:
     """Number of parameters, exact."""
     head = 0 if m.tied else m.embedding
     ends = m.embedding + m.positions * m.hidden + head + m.norm_vector
-    return ends + m.layers * (m.layer_matrix + m.layer_vector)
+    layers = m.layers * (m.attention_matrix() + m.layer_vector)
+    return ends + layers + m.dense_layers * m.ffn_matrix + m.routed_layers * _routed(m)
 
 
-def weight_bytes(m: Model, tp: int = 1, pp: int = 1, dtype_bytes: int = 2) -> int:
+def _routed(m: Model, tp: int = 1) -> int:
+    """Parameters of the feed-forward of one layer with experts: those on one of `tp` GPUs, and the gate."""
+    if m.experts is None:
+        return 0
+    experts = -(-(m.experts.routed + m.experts.shared) * m.expert_matrix // tp)
+    return experts + m.hidden * m.experts.routed + m.experts.routed * m.experts.biased
+
+
+def active_parameters(m: Model) -> int:
+    """Number of parameters that one token meets: all but the experts that it does not choose."""
+    if m.experts is None:
+        return parameters(m)
+    idle = (m.experts.routed - m.experts.per_token) * m.expert_matrix
+    return parameters(m) - m.routed_layers * idle
+
+
+def weight_bytes(m: Model, tp: int = 1, pp: int = 1, dtype_bytes: int = 2, weight_bits: float | None = None) -> int:
     """Bytes of weights on the fullest GPU of a `tp` x `pp` group; exact for the whole model with tp = pp = 1.
 
-    Matrices are divided by `tp` (a KV head never is), vectors and position embeddings are repeated; layers
-    are divided by `pp`, and the first stage holds the embedding, the last one the head and the final norm.
+    Matrices are divided by `tp` (a KV head never is, nor the compressions of latent attention), vectors and position
+    embeddings are repeated; layers are divided by `pp`, and the first stage holds the embedding, the last one the
+    head and the final norm. `weight_bits` are those of the matrices of the layers where they are quantised.
     """
     check_parallel(m, tp, pp)
-    kv_matrix = 2 * m.hidden * m.kv_width
-    layer = -(-(m.layer_matrix - kv_matrix) // tp) + -(-kv_matrix // min(tp, m.kv_heads)) + m.layer_vector
+    layers = m.layers // pp
+    routed = min(m.routed_layers, layers)
+    matrices = layers * m.attention_matrix(tp) + (layers - routed) * -(-m.ffn_matrix // tp) + routed * _routed(m, tp)
     head = -(-m.embedding // tp)
     first, last = head + m.positions * m.hidden, m.norm_vector + head
     ends = max(first, last) if pp > 1 else first + last - (head if m.tied else 0)
-    return (m.layers // pp * layer + ends) * dtype_bytes
+    bits = 8 * dtype_bytes if weight_bits is None else weight_bits
+    return math.ceil(matrices * bits / 8) + (layers * m.layer_vector + ends) * dtype_bytes
 
 
-def block_bytes(m: Model, tp: int = 1, pp: int = 1, block_tokens: int = 16, dtype_bytes: int = 2) -> int:
+def block_bytes(
+    m: Model, tp: int = 1, pp: int = 1, block_tokens: int = 16, dtype_bytes: int = 2, kv_bits: float | None = None
+) -> int:
     """Bytes of one block of `block_tokens` tokens on each GPU; KV heads are repeated when tp exceeds them."""
-    heads = -(-m.kv_heads // tp)
-    return block_tokens * 2 * (m.layers // pp) * heads * m.head_dim * dtype_bytes
+    bits = 8 * dtype_bytes if kv_bits is None else kv_bits
+    return math.ceil(block_tokens * (m.layers // pp) * m.kv_elements_per_gpu(tp) * bits / 8)
 
 
 def kv_capacity_blocks(
@@ -193,17 +260,20 @@ def kv_capacity_blocks(
     block_tokens: int = 16,
     reserve: float = 0.01,
     dtype_bytes: int = 2,
+    weight_bits: float | None = None,
+    kv_bits: float | None = None,
 ) -> int:
     """KV blocks that fit beside the weights, per replica.
 
     A share `utilisation` of the memory is ours, of which the share `reserve` (of the total) is kept for
-    activations; weights and KV take `dtype_bytes` each. Raises UsageError when not a single block fits.
+    activations; weights and KV take `dtype_bytes` an element, or `weight_bits` and `kv_bits`. Raises UsageError
+    when not a single block fits.
     """
     m = model(m) if isinstance(m, str) else m
     gpu = hardware(gpu) if isinstance(gpu, str) else gpu
-    weights = weight_bytes(m, tp, pp, dtype_bytes)
+    weights = weight_bytes(m, tp, pp, dtype_bytes, weight_bits)
     left = gpu.memory_bytes * utilisation - gpu.memory_bytes * reserve - weights
-    blocks = math.floor(left / block_bytes(m, tp, pp, block_tokens, dtype_bytes))
+    blocks = math.floor(left / block_bytes(m, tp, pp, block_tokens, dtype_bytes, kv_bits))
     if blocks < 1:
         share = utilisation - reserve
         raise UsageError(

@@ -91,9 +91,11 @@ class Sim:
         memory = core.memory()
         blocks = memory.blocks or self.kv_blocks
         if blocks is None:
+            weight_bits, kv_bits = getattr(self._model, "stored_bits", (None, None))
             blocks = kv_capacity_blocks(
-                self.model, self.hardware, tp=self.tp, utilisation=self.utilisation, block_tokens=memory.block_tokens
-            )
+                self.model, self.hardware, tp=self.tp, utilisation=self.utilisation, block_tokens=memory.block_tokens,
+                weight_bits=weight_bits, kv_bits=kv_bits,
+            )  # fmt: skip
         journals = [Journal() if self.journal else None for _ in range(self.replicas)]
         self.cluster = Cluster(
             [core.replica(memory, blocks, i, journal) for i, journal in enumerate(journals)],

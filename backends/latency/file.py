@@ -30,6 +30,7 @@ class File:
     pp: int = 1
     inner: Any = field(init=False, repr=False, compare=False)
     front_s: float = field(init=False, repr=False, compare=False)
+    stored_bits: tuple[float | None, float | None] = field(init=False, repr=False, compare=False)
     step_s: Callable[..., float] = field(init=False, repr=False, compare=False)
     decode_s: Callable[..., float] = field(init=False, repr=False, compare=False)
     decode_line: Callable[..., tuple[float, float] | None] = field(init=False, repr=False, compare=False)
@@ -39,6 +40,7 @@ class File:
         inner = self._inner(latency_file(self.path))
         object.__setattr__(self, "inner", inner)
         object.__setattr__(self, "front_s", getattr(inner, "front_s", 0.0))
+        object.__setattr__(self, "stored_bits", getattr(inner, "stored_bits", (None, None)))
         for name in ("step_s", "decode_s", "decode_line", "decode_many_s"):
             object.__setattr__(self, name, getattr(inner, name))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backends._catalog import check_parallel, hardware, kv_bytes_per_token, model, parameters
+from backends._catalog import Model, active_parameters, check_parallel, hardware, kv_bytes_per_token, model, parameters
 from backends.latency._constants import resolved
 
 if TYPE_CHECKING:
@@ -29,9 +29,11 @@ class Fit6:
     + token*(n+B)*2(tp-1)/tp + prefill_token_squared * sum of (p+l)^2 - p^2 over pieces of l tokens after p stored ones.
 
     W, P and KV are the weight bytes, parameters and bytes of KV per token of `model`, with `dtype_bytes` an element;
-    peak and bandwidth are those of `hardware`. What is stored of a piece is read like context. Constants that are not
-    given come from the set `constants` (`fit6.toml`). front_end is not part of a step: the simulator adds it before a
-    request reaches its scheduler. With `pp` stages the time is that of one stage: only the overhead stays whole.
+    peak and bandwidth are those of `hardware`. With experts W holds those that n+B tokens meet on the average, each
+    choosing without preference, and P those that a token meets. What is stored of a piece is read like context.
+    Constants that are not given come from the set `constants` (`fit6.toml`). front_end is not part of a step: the
+    simulator adds it before a request reaches its scheduler. With `pp` stages the time is that of one stage: only the
+    overhead stays whole.
     """
 
     constants: str = "h100"
@@ -47,8 +49,11 @@ class Fit6:
     token_s: float | None = None
     prefill_token_squared_s: float | None = None
     front_end_s: float | None = None
+    _shape: Model = field(init=False, repr=False, compare=False)
     front_s: float = field(init=False, repr=False, compare=False)
-    _weights_s: float = field(init=False, repr=False, compare=False)
+    _plain_s: float = field(init=False, repr=False, compare=False)  # reading all weights but routed experts
+    _expert_s: float = field(init=False, repr=False, compare=False)  # reading one routed expert of every layer
+    _weights: dict[int, float] = field(init=False, repr=False, compare=False)
     _context_s: float = field(init=False, repr=False, compare=False)
     _compute_s: float = field(init=False, repr=False, compare=False)
     _host_s: float = field(init=False, repr=False, compare=False)
@@ -66,11 +71,16 @@ class Fit6:
         gpus = self.tp * self.pp
         byte_s = 1 / (gpus * gpu.bandwidth_bytes_per_s * values["memory_share"])
         flop_s = 1 / (gpus * gpu.peak_flops(self.dtype_bytes) * values["flops_share"])
-        own = {
+        routed = shape.experts.routed if shape.experts is not None else 0
+        per_expert = shape.routed_layers * shape.expert_matrix
+        own: dict[str, object] = {
             "front_s": values["front_end_s"],
-            "_weights_s": parameters(shape) * self.dtype_bytes * byte_s,
+            "_plain_s": (parameters(shape) - routed * per_expert) * self.dtype_bytes * byte_s,
+            "_expert_s": per_expert * self.dtype_bytes * byte_s,
+            "_weights": {},
+            "_shape": shape,
             "_context_s": kv_bytes_per_token(shape, self.dtype_bytes) * byte_s,
-            "_compute_s": 2 * parameters(shape) * flop_s,
+            "_compute_s": 2 * active_parameters(shape) * flop_s,
             "_host_s": values["overhead_s"],
             "_seq_s": values["seq_s"] / self.pp,
             "_link_s": values["token_s"] * 2 * (self.tp - 1) / self.tp / self.pp,
@@ -88,8 +98,18 @@ class Fit6:
             tokens += new
             read += stored
             pairs += new * (new + 2 * stored)
-        time_s = max(self._weights_s + self._context_s * read, self._compute_s * tokens)
+        time_s = max(self._weights_s(tokens) + self._context_s * read, self._compute_s * tokens)
         return time_s + self._beside_s(tokens, decode_seqs) + self._squared_s * pairs
+
+    def _weights_s(self, tokens: int) -> float:
+        """Reading the weights that a step with so many tokens needs."""
+        experts = self._shape.experts
+        if experts is None:
+            return self._plain_s
+        known = self._weights.get(tokens)
+        if known is None:
+            known = self._weights[tokens] = self._plain_s + self._expert_s * experts.hit(tokens)
+        return known
 
     def _beside_s(self, tokens: int, decode_seqs: int) -> float:
         """Host, running sequences and communication."""
@@ -97,16 +117,17 @@ class Fit6:
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float] | None:
         """(base, slope): seconds without context, and per cached token; None where a short context is hidden."""
-        if self._compute_s * decode_seqs > self._weights_s:
+        weights_s = self._weights_s(decode_seqs)
+        if self._compute_s * decode_seqs > weights_s:
             return None
-        return self._weights_s + self._beside_s(decode_seqs, decode_seqs), self._context_s
+        return weights_s + self._beside_s(decode_seqs, decode_seqs), self._context_s
 
     def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
         """Seconds of a step of decodes alone."""
         line = self.decode_line(decode_seqs)
         if line is not None:
             return line[0] + line[1] * context_tokens
-        time_s = max(self._weights_s + self._context_s * context_tokens, self._compute_s * decode_seqs)
+        time_s = max(self._weights_s(decode_seqs) + self._context_s * context_tokens, self._compute_s * decode_seqs)
         return time_s + self._beside_s(decode_seqs, decode_seqs)
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
@@ -116,5 +137,5 @@ class Fit6:
             times: np.ndarray = line[0] + line[1] * context_tokens
             return times
         floor_s = self._compute_s * decode_seqs
-        times = (self._weights_s + self._context_s * context_tokens).clip(min=floor_s)
+        times = (self._weights_s(decode_seqs) + self._context_s * context_tokens).clip(min=floor_s)
         return times + self._beside_s(decode_seqs, decode_seqs)

@@ -1,7 +1,8 @@
 """Roofline: each matrix product takes the longer of its arithmetic and its memory traffic.
 
 Adds attention (prefill by arithmetic, decode by reading its KV), all-reduces between tensor-parallel GPUs,
-and a fixed cost of the host per step. Shapes and peaks come from `models.toml` and `hardware.toml`.
+the experts that the tokens of a step meet, and a fixed cost of the host per step and per sequence. Shapes and peaks
+come from `models.toml` and `hardware.toml`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
-    """Seconds of a step of `model` on `tp` x `pp` GPUs; weights and KV take `dtype_bytes` an element.
+    """Seconds of a step of `model` on `tp` x `pp` GPUs; weights, KV and operands take `dtype_bytes` an element.
+
+    weight_bits (of the matrices of the layers) and kv_bits are those of what is read where it is quantised, with the
+    scales of its groups (4 bits in groups of 128 are 4.125); the arithmetic stays that of `dtype_bytes`, and the
+    simulator counts its memory with them. Experts: a step reads those that its tokens meet on the average, each
+    choosing without preference, divided by `tp` in equal shares. Latent attention runs in its absorbed form in decode.
 
     Shares are of the dense peak, the memory bandwidth and the link (one direction). memory_share 0.892,
     flops_share 0.582 and overhead_s 7.81 ms come from a fit of a whole-model roofline to four public runs of
@@ -26,6 +32,7 @@ class Roofline:
     work and the latency of all-reduces. link_share 0.6 lies in what 64 MiB all-reduces reach on DGX A100 and
     H100 (0.52 to 0.81, microsoft/vidur `data/profiling/network`). seq_s, the host's work per running
     sequence, is 0 by default: the same fit gives 0.351 ms, DistServe's constants 0.04 to 0.06 ms.
+    link_latency_s is a fixed time of each of the two all-reduces of a layer, 0 by default as the overhead holds it.
     With `pp` stages the time is that of one stage: a batch leaves after pp of them.
     """
 
@@ -39,6 +46,9 @@ class Roofline:
     link_share: float = 0.6
     overhead_s: float = 7.81e-3
     seq_s: float = 0.0
+    link_latency_s: float = 0.0
+    weight_bits: float | None = None
+    kv_bits: float | None = None
     _shape: Model = field(init=False, repr=False, compare=False)
     _gpu: Hardware = field(init=False, repr=False, compare=False)
     _flop_s: float = field(init=False, repr=False, compare=False)
@@ -46,6 +56,7 @@ class Roofline:
     _pair_s: float = field(init=False, repr=False, compare=False)  # one token attends to one token: arithmetic
     _stored_s: float = field(init=False, repr=False, compare=False)  # KV of one token is read
     _context_s: float = field(init=False, repr=False, compare=False)
+    _weight_bytes: float = field(init=False, repr=False, compare=False)
     _heads: dict[int, float] = field(init=False, repr=False, compare=False)
     _layers: dict[int, float] = field(init=False, repr=False, compare=False)
     _decodes: dict[int, tuple[float, float]] = field(init=False, repr=False, compare=False)
@@ -54,8 +65,11 @@ class Roofline:
         for name in ("memory_share", "flops_share", "link_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be above 0 and at most 1")
-        if self.overhead_s < 0 or self.seq_s < 0:
-            raise ValueError("overhead_s and seq_s must not be negative")
+        if self.overhead_s < 0 or self.seq_s < 0 or self.link_latency_s < 0:
+            raise ValueError("overhead_s and seq_s must not be negative, nor link_latency_s")
+        for name in ("weight_bits", "kv_bits"):
+            if (bits := getattr(self, name)) is not None and not 0 < bits <= 8 * self.dtype_bytes:
+                raise ValueError(f"{name} must be above 0 and at most {8 * self.dtype_bytes}, the bits of dtype_bytes")
         shape, gpu = model(self.model), hardware(self.hardware)
         check_parallel(shape, self.tp, self.pp)
         put = object.__setattr__
@@ -63,9 +77,10 @@ class Roofline:
         put(self, "_gpu", gpu)
         put(self, "_flop_s", 1 / (gpu.peak_flops(self.dtype_bytes) * self.flops_share))
         put(self, "_byte_s", 1 / (gpu.bandwidth_bytes_per_s * self.memory_share))
-        put(self, "_pair_s", self._kv_flops * self._flop_s)
+        put(self, "_pair_s", self._pair_flops * self._flop_s)
         put(self, "_stored_s", self._kv_bytes * self._byte_s)
-        put(self, "_context_s", max(self._pair_s, self._stored_s))
+        put(self, "_context_s", max(self._decode_flops * self._flop_s, self._stored_s))
+        put(self, "_weight_bytes", self.stored_bits[0] / 8)
         put(self, "_heads", {})
         put(self, "_layers", {})
         put(self, "_decodes", {})
@@ -75,40 +90,94 @@ class Roofline:
         return self._shape.layers // self.pp
 
     @property
-    def _kv_bytes(self) -> int:
-        """Bytes of KV of one cached token on one GPU, over the layers of a stage."""
-        heads = -(-self._shape.kv_heads // self.tp)
-        return 2 * heads * self._shape.head_dim * self.dtype_bytes * self._stage_layers
+    def stored_bits(self) -> tuple[float, float]:
+        """Bits of an element of the weights of the layers and of the KV, for counting memory."""
+        plain = 8 * self.dtype_bytes
+        return self.weight_bits or plain, self.kv_bits or plain
 
     @property
-    def _kv_flops(self) -> int:
-        """FLOPs of one token attending to one cached token on one GPU, over the layers of a stage."""
-        return 4 * (self._shape.heads // self.tp) * self._shape.head_dim * self._stage_layers
+    def _kv_bytes(self) -> float:
+        """Bytes of KV of one cached token on one GPU, over the layers of a stage."""
+        return self._shape.kv_elements_per_gpu(self.tp) * self.stored_bits[1] / 8 * self._stage_layers
+
+    @property
+    def _pair_flops(self) -> int:
+        """FLOPs of one prompt token attending to one token on one GPU, over the layers of a stage."""
+        m = self._shape
+        widths = 2 * m.head_dim if m.latent is None else m.latent.nope + m.latent.rope + m.latent.value
+        return 2 * (m.heads // self.tp) * widths * self._stage_layers
+
+    @property
+    def _decode_flops(self) -> int:
+        """The same of a decode, which with latent attention works on what is kept."""
+        m = self._shape
+        if m.latent is None:
+            return self._pair_flops
+        return 2 * (m.heads // self.tp) * (m.latent.kept + m.latent.rank) * self._stage_layers
 
     def gemm_s(self, rows: int, inner: int, columns: int) -> float:
         """Seconds of (rows x inner) times (inner x columns): the longer of arithmetic and traffic."""
-        elements = rows * inner + inner * columns + rows * columns
-        return max(2 * rows * inner * columns * self._flop_s, elements * self.dtype_bytes * self._byte_s)
+        return self._product_s(rows, inner, columns, 1, self.dtype_bytes)
+
+    def _product_s(self, rows: float, inner: int, columns: int, matrices: float, weight_bytes: float) -> float:
+        """Seconds of `rows` rows over `matrices` equal matrices, the longer of arithmetic and traffic."""
+        moved = (rows * inner + rows * columns) * self.dtype_bytes + matrices * inner * columns * weight_bytes
+        return max(2 * rows * inner * columns * self._flop_s, moved * self._byte_s)
+
+    def _linear_s(self, rows: int, inner: int, columns: int) -> float:
+        """A product with weights of a layer, which may be quantised."""
+        return self._product_s(rows, inner, columns, 1, self._weight_bytes)
 
     def allreduce_s(self, tokens: int) -> float:
         """Seconds of one ring all-reduce of the activations of `tokens` tokens, two bytes an element."""
         sent_bytes = 2 * (self.tp - 1) / self.tp * tokens * self._shape.hidden * 2
-        return sent_bytes / (self._gpu.link_bytes_per_s * self.link_share)
+        fixed_s = self.link_latency_s if self.tp > 1 else 0.0
+        return fixed_s + sent_bytes / (self._gpu.link_bytes_per_s * self.link_share)
 
     def layers_s(self, tokens: int) -> float:
         """Seconds of the layers of a stage but for attention: projections, feed-forward, all-reduces."""
         known = self._layers.get(tokens)
         if known is None:
-            known = self._layers[tokens] = self._stage_layers * self._layer_s(tokens)
+            known = self._layers[tokens] = self._all_layers_s(tokens)
         return known
 
-    def _layer_s(self, tokens: int) -> float:
+    def _all_layers_s(self, tokens: int) -> float:
+        m, layers = self._shape, self._stage_layers
+        beside_s = self._projections_s(tokens)
+        routed = min(m.routed_layers, layers)
+        dense_s = (layers - routed) * (beside_s + self._ffn_s(tokens, m.ffn) + 2 * self.allreduce_s(tokens))
+        if not routed:
+            return dense_s
+        return dense_s + routed * (beside_s + self._experts_s(tokens) + 2 * self.allreduce_s(tokens))
+
+    def _projections_s(self, tokens: int) -> float:
+        """Queries, keys, values and output of one layer."""
         m, tp = self._shape, self.tp
-        ffn = -(-m.ffn // tp)
-        q, kv = m.heads // tp * m.head_dim, 2 * -(-m.kv_heads // tp) * m.head_dim
-        time_s = self.gemm_s(tokens, m.hidden, q + kv) + self.gemm_s(tokens, q, m.hidden)
-        time_s += self.gemm_s(tokens, m.hidden, 2 * ffn if m.gated else ffn) + self.gemm_s(tokens, ffn, m.hidden)
-        return time_s + 2 * self.allreduce_s(tokens)
+        q = m.heads // tp * m.head_dim
+        if m.latent is None:
+            kv = 2 * -(-m.kv_heads // tp) * m.head_dim
+            return self._linear_s(tokens, m.hidden, q + kv) + self._linear_s(tokens, q, m.hidden)
+        low, heads = m.latent, m.heads // tp
+        time_s = self._linear_s(tokens, m.hidden, low.query_rank + low.kept)
+        time_s += self._linear_s(tokens, low.query_rank, heads * (low.nope + low.rope))
+        time_s += self._linear_s(tokens, low.rank, heads * (low.nope + low.value))
+        return time_s + self._linear_s(tokens, heads * low.value, m.hidden)
+
+    def _ffn_s(self, tokens: int, width: int) -> float:
+        """A feed-forward of `width` that all tokens pass."""
+        m, ffn = self._shape, -(-width // self.tp)
+        up_s = self._linear_s(tokens, m.hidden, 2 * ffn if m.gated else ffn)
+        return up_s + self._linear_s(tokens, ffn, m.hidden)
+
+    def _experts_s(self, tokens: int) -> float:
+        """The gate, the experts that `tokens` tokens meet and those that are shared."""
+        m, experts = self._shape, self._shape.experts
+        assert experts is not None
+        rows, hit, ffn = tokens * experts.per_token, experts.hit(tokens), -(-experts.ffn // self.tp)
+        time_s = self._linear_s(tokens, m.hidden, experts.routed)
+        time_s += self._product_s(rows, m.hidden, 2 * ffn, hit, self._weight_bytes)
+        time_s += self._product_s(rows, ffn, m.hidden, hit, self._weight_bytes)
+        return time_s + (self._ffn_s(tokens, experts.shared * experts.ffn) if experts.shared else 0.0)
 
     def attention_s(self, tokens: int, stored: int) -> float:
         """Seconds of attention of one piece of prompt: `tokens` new ones, causal, after `stored` ones."""

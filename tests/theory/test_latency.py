@@ -29,6 +29,9 @@ SPECS = [
     "fit6:h100,model=opt-66b,tp=4,pp=2,prefill_token_squared=1e-9",
     "roofline",
     "roofline:model=llama3-70b,hardware=h100,tp=8,pp=2,seq=0.1ms",
+    "fit6:h100,model=mixtral-8x22b,tp=8",
+    "roofline:model=deepseek-v3,hardware=h200,tp=8,dtype_bytes=1",
+    "roofline:model=mixtral-8x22b,hardware=h100,tp=4,pp=2,weight_bits=4.125,kv_bits=8,link_latency=5us",
     "roofline:model=mistral-7b,hardware=l40s,dtype_bytes=1,overhead=0",
 ]
 models = st.sampled_from([make("latency", spec) for spec in SPECS])
@@ -128,6 +131,7 @@ def test_spec_text_builds_the_same_model_again(spec: str) -> None:
         ("roofline:dtype_bytes=1", "a100-80g has no fp8 tensor cores"),
         ("roofline:flops_share=1.2", "flops_share must be above 0 and at most 1"),
         ("roofline:overhead=-1ms", "overhead_s and seq_s must not be negative"),
+        ("roofline:weight_bits=32", "weight_bits must be above 0 and at most 16"),
     ],
 )
 def test_wrong_specs_are_answered_by_one_sentence(spec: str, message: str) -> None:

@@ -111,3 +111,39 @@ def test_host_costs_are_added_once_a_step_and_once_a_sequence() -> None:
     bare, full = make("latency", "roofline:overhead=0"), make("latency", "roofline:overhead=5ms,seq=0.2ms")
 
     assert pytest.approx(full.decode_s(7, 700) - bare.decode_s(7, 700)) == 5e-3 + 7 * 0.2e-3
+
+
+def test_experts_are_read_when_they_are_met() -> None:
+    """One token of Mixtral reads 2 of 8 experts, a few hundred read all: a decode step reads accordingly (K11)."""
+    m, gpu = catalog.model("mixtral-8x22b"), catalog.hardware("h200")
+    model = Roofline("mixtral-8x22b", "h200", **IDEAL)  # type: ignore[arg-type]  # all floats
+    resident = catalog.weight_bytes(m) - 2 * m.embedding  # one row of the input embedding is read, not all
+    experts = 2 * m.layers * m.expert_matrix
+
+    def read_bytes(seqs: int) -> float:
+        return model.decode_s(seqs, 0) * gpu.bandwidth_bytes_per_s
+
+    assert resident - 6 * experts == pytest.approx(read_bytes(1), rel=1e-3)
+    assert resident - 8 * 0.75**16 * experts == pytest.approx(read_bytes(16), rel=1e-2)
+
+
+def test_a_latent_cache_is_read_whole_by_every_gpu() -> None:
+    """DeepSeek-V3 keeps 70,272 B a token, and tensor parallelism does not divide them."""
+    alone, eight = (
+        Roofline("deepseek-v3", "h200", tp=tp, kv_bits=16, **IDEAL)  # type: ignore[arg-type]  # all floats
+        for tp in (8, 16)
+    )
+
+    assert 70_272 / 4.8e12 == pytest.approx(eight.decode_line(1)[1])
+    assert alone.decode_line(1)[1] >= eight.decode_line(1)[1]
+
+
+def test_fewer_bits_are_read_faster_and_computed_as_fast() -> None:
+    """Four bits a weight shorten a small decode by almost four and a long prompt not at all."""
+    plain, packed = (
+        Roofline("llama2-70b", "h100", weight_bits=bits, **IDEAL)  # type: ignore[arg-type]  # all floats
+        for bits in (None, 4.125)
+    )
+
+    assert 16 / 4.125 == pytest.approx(plain.layers_s(1) / packed.layers_s(1), rel=1e-2)
+    assert plain.layers_s(8192) == packed.layers_s(8192)

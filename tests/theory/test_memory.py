@@ -20,12 +20,28 @@ GIB = 2**30
         ("opt-66b", 2_359_296),
         ("opt-175b", 4_718_592),
         ("llama3-70b", 327_680),
-        ("yi-34b", 245_760),
+        ("yi-34b", 245_760), ("deepseek-v3", 70_272), ("falcon-180b", 163_840), ("mixtral-8x22b", 229_376),
     ],
-)
+)  # fmt: skip
 def test_kv_bytes_per_token(name: str, expected: int) -> None:
     """A wrong size per token would scale every memory limit of the simulator (E1, K10.a)."""
     assert expected == catalog.kv_bytes_per_token(catalog.model(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("mixtral-8x22b", 39.2), ("deepseek-v3", 37.6), ("qwen3-235b-a22b", 22.2)]
+)
+def test_a_token_meets_few_experts(name: str, billions: float) -> None:
+    """The arithmetic of a step would count experts that no token chose (makers say 39, 37 and 22 billion)."""
+    assert billions == round(catalog.active_parameters(catalog.model(name)) / 1e9, 1)
+
+
+def test_quantised_weights_leave_more_room_for_kv() -> None:
+    """Often the larger effect of quantisation in serving: 4.125 bits a weight, not 16, on a GPU of 24 GB."""
+    plain, packed = (catalog.kv_capacity_blocks("llama3-8b", "rtx-4090", weight_bits=bits) for bits in (None, 4.125))
+    matrices = catalog.model("llama3-8b").layers * catalog.model("llama3-8b").layer_matrix
+
+    assert (16 - 4.125) / 8 * matrices // catalog.block_bytes(catalog.model("llama3-8b")) == packed - plain
 
 
 def test_hand_off_of_512_tokens_of_opt_66b() -> None:
@@ -87,7 +103,8 @@ def test_memory_of_the_a100_lies_in_the_only_range_that_gives_the_table() -> Non
         ("opt-13b", 12_853_473_280), ("llama2-7b", 6_738_415_616), ("llama2-13b", 13_015_864_320),
         ("llama2-70b", 68_976_648_192), ("llama3-8b", 8_030_261_248), ("llama3-70b", 70_553_706_496),
         ("yi-34b", 34_388_917_248), ("mistral-7b", 7_241_732_096), ("qwen2.5-7b", 7_615_616_512),
-        ("qwen2.5-72b", 72_706_203_648),
+        ("qwen2.5-72b", 72_706_203_648), ("mixtral-8x22b", 140_620_634_112), ("deepseek-v3", 671_026_419_200),
+        ("qwen3-235b-a22b", 235_093_634_560),
     ],
 )  # fmt: skip
 def test_parameters_are_those_of_the_published_checkpoints(name: str, expected: int) -> None:
