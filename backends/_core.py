@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from backends.serving.replica import Replica
@@ -14,6 +15,9 @@ from harness.registry import make
 if TYPE_CHECKING:
     from backends.serving.journal import Journal
     from backends.serving.plugins import Memory
+
+SWITCH = MappingProxyType({"on": True, "off": False, "true": True, "false": False})
+"""Words that turn a part on or off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Core:
     kv: str = "paged"
     admission: str = "fcfs"
     seed: int = 0
+    prefix_cache: str = "off"
 
     def check(self) -> None:
         """Raise UsageError for a wrong spec, before anything starts."""
@@ -36,10 +41,17 @@ class Core:
         make("admission", self.admission)
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}.")
+        self.caches_prefixes()
 
     def memory(self) -> Any:
         """The KV memory mode; `blocks` of it is None where its spec does not say how many there are."""
         return make("kv", self.kv)
+
+    def caches_prefixes(self) -> bool:
+        """Whether a replica keeps full blocks for those that begin alike. Raises UsageError for a word not known."""
+        if self.prefix_cache not in SWITCH:
+            raise UsageError(f"prefix_cache must be on or off, got '{self.prefix_cache}'.")
+        return SWITCH[self.prefix_cache]
 
     def replica(self, memory: Memory, blocks: int, index: int = 0, journal: Journal | None = None) -> Replica:
         """A fresh replica with `blocks` blocks of KV memory."""
@@ -51,6 +63,7 @@ class Core:
             journal,
             admission=None if self.admission == "fcfs" else make("admission", self.admission),
             chance=self.chance("admission", index),
+            prefix_cache=self.caches_prefixes(),
         )
 
     def chance(self, purpose: str, index: int) -> Callable[[], float]:

@@ -173,9 +173,9 @@ class EngineCore:
         del self._token_ids[seq.request.id]
         self._wishes.pop(seq.request.id, None)
         return Ended(
-            seq.request.id, now_s, status, replica=self.replica.index, preemptions=seq.preemptions,
-            prefill_start_s=seq.prefill_start_s, prefill_end_s=seq.prefill_end_s, decode_start_s=seq.decode_start_s,
-            arrived_s=seq.arrived_s,
+            seq.request.id, now_s, status, cached_tokens=seq.cached_tokens, replica=self.replica.index,
+            preemptions=seq.preemptions, prefill_start_s=seq.prefill_start_s, prefill_end_s=seq.prefill_end_s,
+            decode_start_s=seq.decode_start_s, arrived_s=seq.arrived_s,
         )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ class Engine:
     policy: str = "sarathi"
     kv: str = "paged"
     admission: str = "fcfs"
+    prefix_cache: str = "off"
     kv_blocks: int = 4096
     executor: str = "llama"
     seed: int = 0
@@ -60,7 +61,7 @@ class Engine:
     @property
     def core(self) -> Core:
         """What decides inside its replica."""
-        return Core(self.policy, self.kv, self.admission, self.seed)
+        return Core(self.policy, self.kv, self.admission, self.seed, self.prefix_cache)
 
     async def open(self, content: Content) -> None:
         """Start the process and build the model. Raises UsageError or BackendError when it cannot."""
@@ -105,7 +106,7 @@ class Engine:
         return {
             "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self.policy, "kv": self.kv,
             "admission": self.admission,
-            "executor": self.executor, "gpus": 1, "prefix_cache": False,
+            "executor": self.executor, "gpus": 1, "prefix_cache": self.core.caches_prefixes(),
         } | self._facts  # fmt: skip
 
     async def close(self) -> None:

@@ -56,6 +56,7 @@ class Sim:
     policy: str = "sarathi"
     kv: str = "paged"
     admission: str = "fcfs"
+    prefix_cache: str = "off"
     tp: int = 1
     replicas: int = 1
     router: str = "round-robin"
@@ -86,7 +87,7 @@ class Sim:
 
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
-        core = Core(self.policy, self.kv, self.admission, self.seed)
+        core = Core(self.policy, self.kv, self.admission, self.seed, self.prefix_cache)
         core.check()
         memory = core.memory()
         blocks = memory.blocks or self.kv_blocks
@@ -144,8 +145,8 @@ class Sim:
             "backend": "sim", "model": self.model, "max_tokens": model(self.model).max_tokens,
             "hardware": self.hardware, "latency": self.latency, "policy": self.policy, "kv": self.kv,
             "admission": self.admission, "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size,
-            "replicas": self.replicas,
-            "router": self.router, "tp": self.tp, "gpus": self.tp * self.replicas, "prefix_cache": False,
+            "replicas": self.replicas, "router": self.router, "tp": self.tp, "gpus": self.tp * self.replicas,
+            "prefix_cache": self.cluster.replicas[0].cache is not None,
         }  # fmt: skip
 
 
@@ -305,9 +306,9 @@ def _record(seq: Sequence, replica: int) -> RequestRecord:
     scheduled_s = request.scheduled_s
     return RequestRecord(
         request.id, scheduled_s, scheduled_s, seq.token_s, None, seq.prompt, seq.emitted, request.output_tokens, "ok",
-        None, request.session, request.turn, request.tag, None, None, replica, seq.preemptions, seq.prefill_start_s,
-        seq.prefill_end_s, None, None, seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s, seq.arrived_s,
-        None, request.slo_task_s,
+        None, request.session, request.turn, request.tag, None, seq.cached_tokens, replica, seq.preemptions,
+        seq.prefill_start_s, seq.prefill_end_s, None, None, seq.decode_start_s, request.slo_ttft_s,
+        request.slo_tpot_s, seq.arrived_s, None, request.slo_task_s,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from backends.serving.sequence import Sequence
     from harness.api import Request
 
-Kind = Literal["add", "schedule", "commit", "cancel", "stop"]
+Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,10 @@ class Journal:
         """A sequence ended before its last token."""
         self.calls.append(Call("stop", now_s, request_id))
 
+    def forget(self, now_s: float) -> None:
+        """The prefix cache was emptied."""
+        self.calls.append(Call("forget", now_s))
+
     def batch(self, batch: Batch, decoding: Decodes) -> None:
         """The replica formed a batch."""
         self.decisions.append(
@@ -89,6 +93,7 @@ def replay(calls: ListOf[Call], requests: Mapping[int, Request], replica: Replic
         "commit": lambda call: done.extend(_commit(call, replica)),
         "cancel": lambda call: _withdraw(call, replica.cancel),
         "stop": lambda call: _withdraw(call, replica.stop),
+        "forget": lambda call: replica.forget_prefixes(call.at_s),
     }
     for call in calls:
         handlers[call.kind](call)

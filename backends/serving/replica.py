@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from backends.serving.batch import Batch
 from backends.serving.blocks import Blocks
 from backends.serving.decodes import Decodes
+from backends.serving.prefix_cache import PrefixCache
 from backends.serving.sequence import Phase, Sequence
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_admission", "_arrived", "_chance", "_fill", "_now_s", "_reserves", "_watermark", "blocks",
-                 "decoding", "in_flight", "index", "journal", "memory", "parked", "policy", "prefilling",
+    __slots__ = ("_admission", "_arrived", "_chance", "_fill", "_now_s", "_reserves", "_watermark", "blocks", "cache",
+                 "decoding", "in_flight", "index", "journal", "memory", "parked", "policy", "prefilling", "prompt_tokens",
                  "waiting")  # fmt: skip
 
     def __init__(
@@ -41,6 +42,7 @@ class Replica:
         *,
         admission: Admission | None = None,
         chance: Callable[[], float] = float,  # float() is 0: nothing is left to chance
+        prefix_cache: bool = False,
     ) -> None:
         self.policy = policy
         self._admission = admission
@@ -50,6 +52,7 @@ class Replica:
         self.index = index
         self.journal = journal
         self.blocks = Blocks(num_blocks, memory.block_tokens)
+        self.cache = PrefixCache(self.blocks) if prefix_cache else None
         self.waiting: deque[Sequence] = deque()
         self.prefilling: dict[Sequence, None] = {}  # admitted, prompt not yet computed, in order of admission
         self.decoding = Decodes(None if memory.reserves else memory.block_tokens)
@@ -58,6 +61,7 @@ class Replica:
         self._reserves = memory.reserves
         self._watermark = int(memory.watermark * num_blocks)
         self._arrived = 0
+        self.prompt_tokens = 0  # of all requests here that are not over
         self._now_s = 0.0
 
     # ---- calls of the driver ------------------------------------------------------------------------------
@@ -70,6 +74,7 @@ class Replica:
         if refusal is None:
             self.waiting.append(Sequence(request, self._arrived, now_s))
             self._arrived += 1
+            self.prompt_tokens += request.prompt_tokens
         return refusal
 
     def schedule(self, now_s: float) -> Batch | None:
@@ -120,6 +125,7 @@ class Replica:
         if done:
             for seq in done:
                 self._release(seq)
+                self.prompt_tokens -= seq.prompt
                 seq.phase = Phase.DONE
             if self._admission is not None:
                 self._learn(done)
@@ -149,6 +155,13 @@ class Replica:
             self._haunt([seq])
         return seq
 
+    def forget_prefixes(self, now_s: float) -> None:
+        """Forget the stored blocks that nobody holds, if there is a prefix cache."""
+        if self.journal is not None:
+            self.journal.forget(now_s)
+        if self.cache is not None:
+            self.cache.forget()
+
     def refusal(self, request: Request) -> str | None:
         """Why this request can never be served here, or None. It may be asked at any time."""
         prompt, output = request.prompt_tokens, request.output_tokens
@@ -176,6 +189,8 @@ class Replica:
         Then the rule of admission is asked, if there is one.
         """
         want = self._blocks_at_admission(self.waiting[0])
+        if self.cache is not None:
+            want -= self.cache.look(self.waiting[0])
         free = self.blocks.free
         if free - want < self._watermark and (want > free or self.prefilling or self.decoding.members):
             return False
@@ -190,6 +205,8 @@ class Replica:
         """Move the head of the queue to prefill and run its first `tokens` tokens. `admissible` said yes."""
         seq = self.waiting.popleft()
         seq.blocks = want = self._blocks_at_admission(seq)
+        if self.cache is not None:
+            want -= self.cache.admit(seq)
         self.blocks.free -= want
         seq.phase = Phase.PREFILL
         self.prefilling[seq] = None
@@ -232,7 +249,7 @@ class Replica:
         else:
             seq = self.decoding.last()
             self.decoding.leave(seq)
-        self._release(seq)
+        self._release(seq, over=False)
         seq._computed = 0
         seq.phase = Phase.WAITING
         seq.preemptions += 1
@@ -243,9 +260,10 @@ class Replica:
 
     def table(self, seq: Sequence) -> list[int]:
         """Ids of the blocks of a running sequence, enough for the step in flight."""
+        owner = self.blocks if self.cache is None else self.cache
         if seq.group is not None and not self._reserves:
-            return self.blocks.name(seq.table, self.blocks.blocks_for(seq.computed + 1))
-        return self.blocks.name(seq.table, seq.blocks)
+            return owner.name(seq.table, self.blocks.blocks_for(seq.computed + 1))
+        return owner.name(seq.table, seq.blocks)
 
     def check(self) -> None:
         """Integrity: every block belongs to somebody or is free, and nobody is in two places."""
@@ -255,6 +273,9 @@ class Replica:
         held = sum(s.blocks for s in (*self.prefilling, *self.parked))
         if self._reserves or self.in_flight is None:
             held += sum(s.blocks if self._reserves else -(-s.computed // size) for s in self.decoding)
+            if self.cache is not None:
+                held += self.cache.held((*self.prefilling, *self.parked, *self.decoding))
+                self.cache.check()
             assert held + self.blocks.free == self.blocks.total, (held, self.blocks)
         assert all(s.phase is Phase.WAITING and s.blocks == 0 for s in self.waiting)
         assert all(s.phase is Phase.PREFILL and s.need() > 0 for s in self.prefilling)
@@ -278,6 +299,7 @@ class Replica:
         else:
             (self.parked if seq.phase is Phase.DECODE else self.waiting).remove(seq)
         self._release(seq)
+        self.prompt_tokens -= seq.prompt
         seq.phase = Phase.DONE
         return seq
 
@@ -296,9 +318,11 @@ class Replica:
         return -(-(seq.prompt + seq._emitted) // self.blocks.size)
 
     def _commit_prefills(self, batch: Batch, now_s: float) -> list[Sequence]:
-        done = []
+        done, cache = [], self.cache
         for seq, tokens in batch.prefills:
             seq._computed += tokens
+            if cache is not None:
+                cache.fill(seq)
             if seq._computed < seq.prompt + seq._emitted:
                 continue
             del self.prefilling[seq]
@@ -312,8 +336,10 @@ class Replica:
                 self.decoding.join(seq)
         return done
 
-    def _release(self, seq: Sequence) -> None:
-        if seq.table:
+    def _release(self, seq: Sequence, *, over: bool = True) -> None:
+        if self.cache is not None:
+            self.cache.release(seq, over=over)
+        elif seq.table:
             self.blocks.give(seq.blocks, seq.table)
         else:
             self.blocks.free += seq.blocks

@@ -30,9 +30,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "_computed", "_emitted", "_output", "arrived_s", "blocks", "decode_start_s", "end_tick", "group",
-        "joined_tick", "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt", "request",
-        "table", "token_s",
+        "_computed", "_emitted", "_output", "arrived_s", "blocks", "cached_tokens", "decode_start_s", "end_tick",
+        "group", "joined_tick", "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt",
+        "request", "table", "token_s",
     )  # fmt: skip
 
     def __init__(self, request: Request, order: int, arrived_s: float) -> None:
@@ -49,6 +49,7 @@ class Sequence:
         self.end_tick = 0  # tick of its last token, while it decodes
         self.blocks = 0  # blocks held; while it decodes, blocks held when it joined
         self.table: list[int] = []  # their ids, as far as somebody asked
+        self.cached_tokens: int | None = None  # found in the prefix cache at first admission; None without one
         self.preemptions = 0
         self.prefill_start_s: float | None = None
         self.prefill_end_s: float | None = None

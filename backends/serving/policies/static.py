@@ -45,4 +45,4 @@ class Static:
             replica.admit(batch, replica.waiting[0].need())
         if self.pad and batch.prefills:
             longest = max(tokens for _, tokens in batch.prefills)
-            batch.loads = [(longest, 0)] * len(batch.prefills)
+            batch.loads = [(longest, seq.computed) for seq, _ in batch.prefills]

@@ -1,0 +1,293 @@
+"""The prefix cache of one replica: full blocks are kept by the chain of what they hold, and found again.
+
+Blocks that nobody holds stay in one list, least recently used first, the stored ones among the others; whoever takes
+blocks takes from its head, and what was stored there is forgotten. Like `Blocks` it counts first: the hot path only
+moves `blocks.free`, and `_settle` later draws as many blocks from the head as were taken meanwhile.
+Source: vLLM's automatic prefix caching (Kwon et al., vLLM, SOSP 2023, section 4.4, and its block pool): chained keys,
+reference counts, a list of free blocks in order of last use to which a sequence returns its last block first.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from collections.abc import Sequence as ListOf
+
+    from backends.serving.blocks import Blocks
+    from backends.serving.sequence import Sequence
+    from harness.api import Request
+
+_SEED = 0x9E3779B97F4A7C15  # where every chain begins
+
+
+class Stored:
+    """A block whose content has a key; `refs` sequences hold it, and none where it waits in the list."""
+
+    __slots__ = ("id", "key", "refs", "twin")
+
+    def __init__(self, key: int, id_: int | None) -> None:
+        self.key = key
+        self.id = id_  # None where nobody asks for ids
+        self.refs = 1
+        self.twin: Stored | None = None  # another block with the same content, stored later
+
+
+class Plain:
+    """`count` blocks whose content nobody asks for; `ids` are those that were ever drawn, the first to go last."""
+
+    __slots__ = ("count", "ids")
+
+    def __init__(self, count: int, ids: list[int]) -> None:
+        self.count = count
+        self.ids = ids
+
+
+class Hold:
+    """What the cache knows of one sequence: the keys of its full blocks, and the stored blocks it holds."""
+
+    __slots__ = ("blocks", "keys", "link")
+
+    def __init__(self, keys: list[int], link: int) -> None:
+        self.keys = keys
+        self.link = link  # end of the chain of what the request shares
+        self.blocks: list[Stored] = []
+
+
+def chain(request: Request, size: int) -> tuple[list[int], int]:
+    """Keys of the full blocks of `size` tokens that `prefix_ids` name, and the last link of their chain.
+
+    A key stands for all content up to the end of its block: it is made of the chain of ids up to the one that holds
+    the last token of the block, and of the place of the block.
+    """
+    each, ids = request.prefix_block_tokens, request.prefix_ids
+    full = min(request.prompt_tokens, each * len(ids)) // size
+    link = hash((_SEED, each))
+    keys: list[int] = []
+    for number, one in enumerate(ids, 1):
+        link = hash((link, 2 * one + 1))  # Note: odd, because hash(-1) == hash(-2)
+        upto = min(full, number * each // size)
+        keys.extend(range(link + len(keys), link + upto))
+        if upto == full:
+            break
+    return keys, link
+
+
+class PrefixCache:
+    """Finds stored blocks for what arrives, keeps those of what ended, and gives up the least recently used."""
+
+    __slots__ = ("_blocks", "_drawn", "_found", "_fresh", "_holds", "_index", "_list", "_listed", "hit_tokens",
+                 "queried_tokens")  # fmt: skip
+
+    def __init__(self, blocks: Blocks) -> None:
+        self._blocks = blocks
+        self._index: dict[int, Stored] = {}
+        self._list: OrderedDict[Stored | Plain, None] = OrderedDict({Plain(blocks.total, []): None})
+        self._listed = blocks.total  # blocks in the list; more than `blocks.free` by those taken and not yet drawn
+        self._drawn = Plain(0, [])  # drawn from the list, and not yet named by their owners
+        self._fresh = 0  # ids given out so far
+        self._holds: dict[Sequence, Hold] = {}
+        self._found: tuple[Sequence, list[Stored]] | None = None
+        self.queried_tokens = 0
+        self.hit_tokens = 0
+
+    # ---- before admission -----------------------------------------------------------------------------------
+
+    def stored_tokens(self, keys: ListOf[int]) -> int:
+        """Tokens at the head of a chain that are stored now."""
+        self._settle()
+        index = self._index
+        return self._blocks.size * sum(1 for _ in takewhile(index.__contains__, keys))
+
+    def look(self, seq: Sequence) -> int:
+        """Find what is stored of the sequence at the head of the queue, at least one token left to compute.
+
+        Sets `computed` of the sequence. Returns how many of the blocks found somebody holds already.
+        """
+        self._settle()
+        index, size = self._index, self._blocks.size
+        keys = self._hold(seq).keys[: (seq.prompt + seq._emitted - 1) // size]
+        found = [index[key] for key in takewhile(index.__contains__, keys)]
+        self._found = seq, found
+        seq._computed = len(found) * size
+        return sum([block.refs > 0 for block in found])
+
+    def admit(self, seq: Sequence) -> int:
+        """Hold what `look` found. Returns its blocks, which have been taken from those that are free."""
+        assert self._found is not None
+        assert self._found[0] is seq
+        found = self._found[1]
+        for block in found:
+            if not block.refs:
+                del self._list[block]
+                self._listed -= 1
+                self._blocks.free -= 1
+            block.refs += 1
+        self._holds[seq].blocks = found
+        if found and found[0].id is not None:
+            seq.table = [block.id for block in found if block.id is not None]
+        if seq.cached_tokens is None:
+            seq.cached_tokens = seq._computed
+            self.queried_tokens += seq.prompt
+            self.hit_tokens += seq._computed
+        self._found = None
+        return len(found)
+
+    # ---- while it runs --------------------------------------------------------------------------------------
+
+    def fill(self, seq: Sequence) -> None:
+        """Store the blocks that the sequence has just filled."""
+        hold = self._hold(seq)
+        self._store(seq, hold, min(seq._computed // self._blocks.size, len(hold.keys)))
+
+    def name(self, table: list[int], count: int) -> list[int]:
+        """Draw ids until `table` names all `count` blocks of its owner; returns the table."""
+        if len(table) < count:
+            self._settle()
+        drawn = self._drawn
+        while len(table) < count:
+            drawn.count -= 1
+            table.append(drawn.ids.pop() if drawn.ids else self._fresh_id())
+        return table
+
+    def release(self, seq: Sequence, over: bool) -> None:
+        """Take back all blocks of a sequence; where it is not `over` it finds what it computed when it comes again."""
+        self._settle()
+        hold = self._holds.pop(seq, None) or Hold([], 0)
+        if not over:
+            self._keep(seq, hold)
+        stored = hold.blocks
+        plain = seq.blocks - len(stored)
+        if plain:
+            self._give(plain, seq.table[len(stored) :])
+        for block in reversed(stored):
+            block.refs -= 1
+            if not block.refs:
+                self._list[block] = None
+                self._listed += 1
+                self._blocks.free += 1
+        seq.table.clear()
+        hold.blocks = []
+
+    def forget(self) -> None:
+        """Forget every block that no sequence holds; the order of the list stays."""
+        self._settle()
+        for block in [one for one in self._list if isinstance(one, Stored)]:
+            self._drop(block)
+        self._list = OrderedDict((_forgotten(one), None) for one in self._list)
+
+    # ---- inside ---------------------------------------------------------------------------------------------
+
+    def _hold(self, seq: Sequence) -> Hold:
+        hold = self._holds.get(seq)
+        if hold is None:
+            hold = self._holds[seq] = Hold(*chain(seq.request, self._blocks.size))
+        return hold
+
+    def _keep(self, seq: Sequence, hold: Hold) -> None:
+        """Store the full blocks of what is the sequence's own, too, and remember their keys."""
+        full = seq._computed // self._blocks.size
+        if full > len(hold.keys):
+            own = hash((hold.link, 2 * seq.request.id))
+            hold.keys.extend(range(own + len(hold.keys), own + full))
+        self._store(seq, hold, full)
+        self._holds[seq] = hold
+
+    def _store(self, seq: Sequence, hold: Hold, full: int) -> None:
+        index, table, blocks = self._index, seq.table, hold.blocks
+        for i in range(len(blocks), full):
+            block = Stored(hold.keys[i], table[i] if table else None)
+            first = index.setdefault(block.key, block)
+            if first is not block:
+                block.twin, first.twin = first.twin, block
+            blocks.append(block)
+
+    def _give(self, count: int, ids: list[int]) -> None:
+        """`count` blocks with nothing worth finding go to the end of the list; those without ids were never drawn."""
+        unnamed = count - len(ids)
+        if unnamed:
+            drawn = self._drawn
+            drawn.count -= unnamed
+            split = max(0, len(drawn.ids) - unnamed)
+            ids += drawn.ids[split:]
+            del drawn.ids[split:]
+        self._list[Plain(count, ids)] = None
+        self._listed += count
+        self._blocks.free += count
+
+    def _settle(self) -> None:
+        """Draw from the head of the list what was taken by counting."""
+        owed = self._listed - self._blocks.free
+        if not owed:
+            return
+        free, drawn = self._list, self._drawn
+        self._listed -= owed
+        drawn.count += owed
+        while owed:
+            head = next(iter(free))
+            if isinstance(head, Stored):
+                self._drop(head)
+                owed -= 1
+                if head.id is not None:
+                    drawn.ids.append(head.id)
+            else:
+                count = min(owed, head.count)
+                head.count -= count
+                owed -= count
+                split = max(0, len(head.ids) - count)
+                drawn.ids += head.ids[split:]
+                del head.ids[split:]
+                if head.count:
+                    return
+            del free[head]
+
+    def _drop(self, block: Stored) -> None:
+        """Nobody finds this block any more; another one of the same content may take its place."""
+        first = self._index[block.key]
+        if first is block:
+            if block.twin is None:
+                del self._index[block.key]
+            else:
+                self._index[block.key] = block.twin
+            return
+        while first.twin is not block:
+            assert first.twin is not None
+            first = first.twin
+        first.twin = block.twin
+
+    def _fresh_id(self) -> int:
+        self._fresh += 1
+        return self._fresh - 1
+
+    # ---- checks ---------------------------------------------------------------------------------------------
+
+    def held(self, sequences: Iterable[Sequence]) -> int:
+        """Blocks that these sequences hold beside plain ones of their own, minus those counted more than once."""
+        stored = [block for seq in sequences if seq in self._holds for block in self._holds[seq].blocks]
+        return len(set(stored)) - len(stored)
+
+    def check(self) -> None:
+        """Integrity: the list and what is held make up all blocks, references are right, no id is doubled."""
+        self._settle()
+        listed = sum(1 if isinstance(one, Stored) else one.count for one in self._list)
+        assert listed == self._listed == self._blocks.free
+        held = [block for hold in self._holds.values() for block in hold.blocks]
+        assert all(held.count(block) == block.refs for block in set(held)) if len(held) < 500 else True
+        stored = [one for one in self._list if isinstance(one, Stored)]
+        assert not any(block.refs for block in stored)
+        assert {block.key for block in (*held, *stored)} == self._index.keys()
+        ids = [block.id for block in {*held, *stored} if block.id is not None]
+        ids += [i for one in self._list if isinstance(one, Plain) for i in one.ids] + self._drawn.ids
+        assert len(ids) == len(set(ids)) <= self._fresh <= self._blocks.total
+
+    def __repr__(self) -> str:
+        return f"<PrefixCache {len(self._index)} stored, {self.hit_tokens}/{self.queried_tokens} tokens found>"
+
+
+def _forgotten(one: Stored | Plain) -> Plain:
+    if isinstance(one, Plain):
+        return one
+    return Plain(1, [] if one.id is None else [one.id])
