@@ -9,8 +9,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from backends.serving.replica import Replica
+from backends.serving.speculation import Speculation
 from harness.errors import UsageError
 from harness.registry import make
+from harness.spec import build, parse
 
 if TYPE_CHECKING:
     from backends.serving.journal import Journal
@@ -33,15 +35,23 @@ class Core:
     admission: str = "fcfs"
     seed: int = 0
     prefix_cache: str = "off"
+    speculate: str | None = None
 
     def check(self) -> None:
         """Raise UsageError for a wrong spec, before anything starts."""
         make("policies", self.policy)
         self.memory()
+        self.speculation()
         make("admission", self.admission)
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}.")
         self.caches_prefixes()
+
+    def speculation(self) -> Speculation | None:
+        """What is drafted, if anything."""
+        if self.speculate is None or self.speculate == "off":
+            return None
+        return build(Speculation, parse(f"speculate:{self.speculate}"))
 
     def memory(self) -> Any:
         """The KV memory mode; `blocks` of it is None where its spec does not say how many there are."""
@@ -62,8 +72,9 @@ class Core:
             index,
             journal,
             admission=None if self.admission == "fcfs" else make("admission", self.admission),
-            chance=self.chance("admission", index),
+            chance=self.chance("replica", index),
             prefix_cache=self.caches_prefixes(),
+            speculation=self.speculation(),
         )
 
     def chance(self, purpose: str, index: int) -> Callable[[], float]:

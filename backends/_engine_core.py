@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from backends._drafting import Drafting
 from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Wish:
 
 @dataclass(slots=True)
 class Turn:
-    """What one turn brought: the requests `tokens` got one each at `at_s`, namely `token_ids`.
+    """What one turn brought: the requests `tokens` got one each (or several, with drafts) at `at_s`: `token_ids`.
 
     `started` are the requests whose prompt went into a step for the first time, `preempted` those that lost their
     memory; `running` sequences and `free_blocks` are what the turn left behind.
@@ -127,21 +128,20 @@ class EngineCore:
         replica = self.replica
         items = batch.items(iter(replica.decoding))
         pieces = [self._piece(seq, tokens) for seq, tokens in items]
-        sampled = self._executor.execute(pieces)
+        drafts = Drafting.of(replica, self._token_ids) if batch.draft_rows else None
+        sampled = self._executor.execute(pieces if drafts is None else drafts.with_pieces(pieces, self._draft_piece))
         start_s, end_s = turn.at_s, self._clock()
         said_all = []
-        for piece, (seq, _), token in zip(pieces, items, sampled, strict=True):
+        for piece, (seq, _), token in zip(pieces, items, sampled, strict=False):  # drafts come after them
             if token is not None:
-                self._token_ids[piece.request_id][seq.prompt + seq.emitted] = token
-                turn.tokens.append(piece.request_id)
-                turn.token_ids.append(token)
-                wish = self._wishes.get(piece.request_id)
-                if wish is not None and token in wish.ends:
+                tokens = [token] if drafts is None else drafts.kept(seq, token, sampled, self._ends(seq))
+                self._note(turn, seq, tokens)
+                if tokens[-1] in self._ends(seq):
                     said_all.append(piece.request_id)
         turn.at_s = end_s
         turn.started = [seq.request.id for seq, _ in batch.prefills if seq.prefill_start_s == start_s]
         turn.preempted = [seq.request.id for seq in batch.preempted]
-        decodes = len(replica.decoding) if batch.decode_seqs else 0  # a padded row is not executed
+        decodes = len(sampled) - len(batch.prefills)  # a padded row is not executed
         turn.step = Step(
             replica.index, start_s, end_s, sum(n for _, n in batch.prefills), decodes, batch.context_tokens,
             batch.waiting, batch.running, batch.free_blocks,
@@ -168,6 +168,33 @@ class EngineCore:
         if wish is not None and piece.sample:
             _grant(wish, piece, seq.emitted)
         return piece
+
+    def _draft_piece(self, seq: Sequence, nth: int, token: int) -> Piece:
+        """The row that verifies draft number `nth` (from 1 on) of a sequence, and says what comes after it."""
+        piece = Piece(
+            seq.request.id,
+            [token],
+            seq.computed + nth,
+            self.replica.table(seq),
+            sample=True,
+            temperature=self._temperature,
+            seed=seq.request.id,
+        )
+        wish = self._wishes.get(seq.request.id)
+        if wish is not None:
+            _grant(wish, piece, seq.emitted + nth)
+        return piece
+
+    def _note(self, turn: Turn, seq: Sequence, tokens: ListOf[int]) -> None:
+        """These tokens of a sequence came out."""
+        first = seq.prompt + seq.emitted
+        self._token_ids[seq.request.id][first : first + len(tokens)] = tokens
+        turn.tokens.extend([seq.request.id] * len(tokens))
+        turn.token_ids.extend(tokens)
+
+    def _ends(self, seq: Sequence) -> frozenset[int]:
+        wish = self._wishes.get(seq.request.id)
+        return wish.ends if wish is not None else frozenset()
 
     def _end(self, seq: Sequence, now_s: float, status: Status) -> Ended:
         del self._token_ids[seq.request.id]

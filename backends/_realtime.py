@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from backends.serving.batch import Batch
     from backends.serving.cluster import Cluster
     from backends.serving.replica import Replica
+    from backends.serving.sequence import Sequence
     from harness.api import Request
 
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A step that has ended: the requests that got a token at `step.end_s`, and those of them that are done.
+    """A step that has ended: a request for each token at `step.end_s`, and those of them that are done.
 
     `started` are (request, seconds) of prompts that ran for the first time, `preempted` who lost their memory.
     """
@@ -105,8 +106,9 @@ class RealTime:
     def _commit(self, replica: Replica, end_s: float) -> Ran:
         batch = replica.in_flight
         assert batch is not None
-        tokens = _producing(replica, batch)
+        producing = _producing(replica, batch)
         ended = frozenset([seq.request.id for seq in replica.commit(batch, (end_s,))])
+        tokens = [seq.request.id for seq in producing for _ in range(_said(seq))]
         gone, self._withdrawn[replica.index] = self._withdrawn[replica.index], []
         for request_id in gone:
             replica.cancel(request_id, end_s)
@@ -128,10 +130,15 @@ class RealTime:
         return f"<RealTime next at {self.next_s:.6f} s, {self.cluster!r}>"
 
 
-def _producing(replica: Replica, batch: Batch) -> list[int]:
-    """Requests that this batch gives a token: all that decode, and the prompts that it completes."""
-    decodes = [seq.request.id for seq in replica.decoding] if batch.decode_seqs else []
-    return decodes + [seq.request.id for seq, n in batch.prefills if seq.computed + n == seq.prompt + seq.emitted]
+def _producing(replica: Replica, batch: Batch) -> list[Sequence]:
+    """Sequences that this batch gives a token: all that decode, and the prompts that it completes."""
+    decodes = list(replica.decoding) if batch.decode_seqs else []
+    return decodes + [seq for seq, n in batch.prefills if seq.computed + n == seq.prompt + seq.emitted]
+
+
+def _said(seq: Sequence) -> int:
+    """Tokens of a sequence that came out in the step just committed: one, or several with drafts."""
+    return 1 if seq.token_n is None else seq.tokens_per_stamp()[-1]
 
 
 def _step(batch: Batch, end_s: float) -> Step:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from backends.serving.batch import Batch
     from backends.serving.decodes import Decodes
+    from backends.serving.speculation import Drafts
 
 SPREAD = 4096  # entries that are tuples at one time; older ones are columns
 
@@ -37,7 +38,7 @@ class StepLog:
         self._leaps: list[tuple[int, int]] = []  # (entry, tick) of each leap of several steps
         self._phases: list[bytes] = []  # per leap: members that need a block, by tick mod block size
 
-    def append(self, batch: Batch, end_s: list[float], decoding: Decodes) -> None:
+    def append(self, batch: Batch, end_s: list[float], decoding: Decodes | Drafts) -> None:
         """A batch in flight will end at `end_s`; call it before `commit`."""
         rows, count = self._rows, len(end_s)
         if count > 1 and decoding.phases is not None:

@@ -7,6 +7,7 @@ are stamped in that process when their step commits; both processes read the sam
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ class Engine:
     kv: str = "paged"
     admission: str = "fcfs"
     prefix_cache: str = "off"
+    speculate: str | None = None
     kv_blocks: int = 4096
     executor: str = "llama"
     seed: int = 0
@@ -61,7 +63,7 @@ class Engine:
     @property
     def core(self) -> Core:
         """What decides inside its replica."""
-        return Core(self.policy, self.kv, self.admission, self.seed, self.prefix_cache)
+        return Core(self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate)
 
     async def open(self, content: Content) -> None:
         """Start the process and build the model. Raises UsageError or BackendError when it cannot."""
@@ -105,7 +107,7 @@ class Engine:
         """Facts for run.json."""
         return {
             "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self.policy, "kv": self.kv,
-            "admission": self.admission,
+            "admission": self.admission, "speculate": self.speculate or "off",
             "executor": self.executor, "gpus": 1, "prefix_cache": self.core.caches_prefixes(),
         } | self._facts  # fmt: skip
 
@@ -115,8 +117,8 @@ class Engine:
             await self._link.close()
 
     def _hear(self, turn: Turn) -> None:
-        for request_id in turn.tokens:
-            self._deliver(request_id, TokenEvent(request_id, turn.at_s))
+        for request_id, tokens in Counter(turn.tokens).items():
+            self._deliver(request_id, TokenEvent(request_id, turn.at_s, tokens))
         for ended in turn.ended:
             self._deliver(ended.request_id, ended)
         if turn.step is not None:

@@ -57,6 +57,7 @@ class Sim:
     kv: str = "paged"
     admission: str = "fcfs"
     prefix_cache: str = "off"
+    speculate: str | None = None
     tp: int = 1
     replicas: int = 1
     router: str = "round-robin"
@@ -87,7 +88,7 @@ class Sim:
 
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
-        core = Core(self.policy, self.kv, self.admission, self.seed, self.prefix_cache)
+        core = Core(self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate)
         core.check()
         memory = core.memory()
         blocks = memory.blocks or self.kv_blocks
@@ -144,9 +145,9 @@ class Sim:
         return {
             "backend": "sim", "model": self.model, "max_tokens": model(self.model).max_tokens,
             "hardware": self.hardware, "latency": self.latency, "policy": self.policy, "kv": self.kv,
-            "admission": self.admission, "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size,
-            "replicas": self.replicas, "router": self.router, "tp": self.tp, "gpus": self.tp * self.replicas,
-            "prefix_cache": self.cluster.replicas[0].cache is not None,
+            "admission": self.admission, "speculate": self.speculate or "off", "kv_blocks": blocks.total,
+            "kv_tokens": blocks.total * blocks.size, "replicas": self.replicas, "router": self.router, "tp": self.tp,
+            "gpus": self.tp * self.replicas, "prefix_cache": self.cluster.replicas[0].cache is not None,
         }  # fmt: skip
 
 
@@ -266,6 +267,8 @@ class _Arrivals:
 def _ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float) -> list[float]:
     """Ends of the steps of a batch: at least one, and all that start before `horizon_s` while the batch repeats."""
     seqs, context = batch.decode_seqs, batch.context_tokens
+    if batch.draft_rows:
+        now_s += batch.draft_steps * model.decode_s(seqs - batch.draft_rows, context)
     if batch.loads:
         return [now_s + model.step_s(batch.loads, seqs, context)]
     left, line = batch.steps, model.decode_line(seqs)
@@ -304,9 +307,10 @@ def _further_ends(
 def _record(seq: Sequence, replica: int) -> RequestRecord:
     request = seq.request
     scheduled_s = request.scheduled_s
+    token_n = None if seq.token_n is None else seq.tokens_per_stamp()
     return RequestRecord(
-        request.id, scheduled_s, scheduled_s, seq.token_s, None, seq.prompt, seq.emitted, request.output_tokens, "ok",
-        None, request.session, request.turn, request.tag, None, seq.cached_tokens, replica, seq.preemptions,
+        request.id, scheduled_s, scheduled_s, seq.token_s, token_n, seq.prompt, seq.emitted, request.output_tokens,
+        "ok", None, request.session, request.turn, request.tag, None, seq.cached_tokens, replica, seq.preemptions,
         seq.prefill_start_s, seq.prefill_end_s, None, None, seq.decode_start_s, request.slo_ttft_s,
         request.slo_tpot_s, seq.arrived_s, None, request.slo_task_s,
     )  # fmt: skip

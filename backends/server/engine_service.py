@@ -149,13 +149,13 @@ class EngineService:
             self._steps.append(turn.step)
             self._note(turn, turn.step.start_s)
         done = {ended.request_id for ended in turn.ended if ended.status == "ok"}
-        for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
+        for request_id, tokens in _by_request(turn).items():
             answer = self._open.get(request_id)  # none after an abort
             if answer is not None:
-                end = self._end(answer, token) if request_id in done else None
+                end = self._end(answer, tokens[-1]) if request_id in done else None
                 if end is not None:
                     del self._open[request_id]
-                answer.listener.step((token,), turn.at_s, turn.at_s, end)
+                answer.listener.step(tokens, turn.at_s, turn.at_s, end)
         for ended in turn.ended:
             if ended.status == "rejected" and (refused := self._open.pop(ended.request_id, None)) is not None:
                 refused.listener.step((), turn.at_s, turn.at_s, "error", ended.error or "rejected")
@@ -179,6 +179,14 @@ class EngineService:
         answers, self._open = list(self._open.values()), {}
         for answer in answers:
             answer.listener.step((), now_s, now_s, "error", str(error))
+
+
+def _by_request(turn: Turn) -> dict[int, tuple[int, ...]]:
+    """What each request was told in a turn: one token, or several with drafts."""
+    told: dict[int, tuple[int, ...]] = {}
+    for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
+        told[request_id] = (*told.get(request_id, ()), token)
+    return told
 
 
 def _check(token_ids: Sequence[int], vocab_size: int) -> None:

@@ -6,7 +6,7 @@ import itertools
 import time
 import zlib
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -143,7 +143,7 @@ class SimService:
             if (answer := self._open.get(request_id)) is not None:
                 answer.ticket.preemptions += 1
         due_s, ended, words, clock = ran.step.end_s, ran.ended, self.tokenizer.words, self.clock
-        for request_id in ran.tokens:
+        for request_id, count in Counter(ran.tokens).items():
             answer = self._open.get(request_id)
             if answer is None:
                 continue  # withdrawn by the listener of another answer
@@ -151,7 +151,7 @@ class SimService:
             if request_id in ended:
                 end = "length"
                 del self._open[request_id]
-            answer.listener.step((answer.next(words),), clock(), due_s, end)
+            answer.listener.step(tuple(answer.next(words) for _ in range(count)), clock(), due_s, end)
 
     def _set_alarm(self) -> None:
         next_s = self._live.next_s

@@ -17,8 +17,8 @@ class Batch:
     out 1 to `steps` of them in one call (a leap).
     """
 
-    __slots__ = ("context_tokens", "decode_seqs", "free_blocks", "loads", "preempted", "prefills", "repeats", "replica",
-                 "running", "start_s", "steps", "waiting")  # fmt: skip
+    __slots__ = ("context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "loads",
+                 "preempted", "prefills", "repeats", "replica", "running", "start_s", "steps", "waiting")  # fmt: skip
 
     # the row of the `steps` table, set when the batch is formed
     replica: int
@@ -26,10 +26,12 @@ class Batch:
     waiting: int
     running: int
     free_blocks: int
+    draft_steps: float  # decode steps that the drafts take to make; set where there are any
 
     def __init__(self) -> None:
         self.prefills: list[tuple[Sequence, int]] = []  # (sequence, new tokens)
-        self.decode_seqs = 0
+        self.decode_seqs = 0  # rows: decoding sequences, their drafts, and finished rows of a padded batch
+        self.draft_rows = 0  # how many of them are drafts
         self.context_tokens = 0  # KV entries that the decodes read
         self.repeats = False  # the policy promises to form it again until something ends, arrives or runs short
         self.steps = 1

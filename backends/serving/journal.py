@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from backends.serving.decodes import Decodes
     from backends.serving.replica import Replica
     from backends.serving.sequence import Sequence
+    from backends.serving.speculation import Drafts
     from harness.api import Request
 
 Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget"]
@@ -70,7 +71,7 @@ class Journal:
         """The prefix cache was emptied."""
         self.calls.append(Call("forget", now_s))
 
-    def batch(self, batch: Batch, decoding: Decodes) -> None:
+    def batch(self, batch: Batch, decoding: Decodes | Drafts) -> None:
         """The replica formed a batch."""
         self.decisions.append(
             Decision(

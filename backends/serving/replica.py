@@ -18,10 +18,12 @@ from backends.serving.blocks import Blocks
 from backends.serving.decodes import Decodes
 from backends.serving.prefix_cache import PrefixCache
 from backends.serving.sequence import Phase, Sequence
+from backends.serving.speculation import Drafts
 
 if TYPE_CHECKING:
     from backends.serving.journal import Journal
     from backends.serving.plugins import Admission, Memory, Policy
+    from backends.serving.speculation import Speculation
     from harness.api import Request
 
 
@@ -29,7 +31,8 @@ class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
     __slots__ = ("_admission", "_arrived", "_chance", "_fill", "_now_s", "_reserves", "_watermark", "blocks", "cache",
-                 "decoding", "in_flight", "index", "journal", "memory", "parked", "policy", "prefilling", "prompt_tokens",
+                 "decoding", "drafts", "in_flight", "index", "journal", "memory", "parked", "policy", "prefilling",
+                 "prompt_tokens",
                  "waiting")  # fmt: skip
 
     def __init__(
@@ -43,6 +46,7 @@ class Replica:
         admission: Admission | None = None,
         chance: Callable[[], float] = float,  # float() is 0: nothing is left to chance
         prefix_cache: bool = False,
+        speculation: Speculation | None = None,
     ) -> None:
         self.policy = policy
         self._admission = admission
@@ -55,7 +59,9 @@ class Replica:
         self.cache = PrefixCache(self.blocks) if prefix_cache else None
         self.waiting: deque[Sequence] = deque()
         self.prefilling: dict[Sequence, None] = {}  # admitted, prompt not yet computed, in order of admission
-        self.decoding = Decodes(None if memory.reserves else memory.block_tokens)
+        size = None if memory.reserves else memory.block_tokens
+        self.drafts = None if speculation is None else Drafts(speculation, size, speculation.guess(chance))
+        self.decoding: Decodes | Drafts = Decodes(size) if self.drafts is None else self.drafts
         self.parked: deque[Sequence] = deque()  # hold memory and wait for their turn to decode
         self.in_flight: Batch | None = None
         self._reserves = memory.reserves
@@ -219,18 +225,22 @@ class Replica:
         """Put the next `tokens` tokens of an admitted prompt into the batch."""
         batch.prefills.append((seq, tokens))
 
-    def decode(self, batch: Batch) -> None:
-        """Put one token of every decoding sequence into the batch.
+    def decode(self, batch: Batch, rows: int | None = None) -> None:
+        """Put one token of every decoding sequence into the batch, and drafts up to `rows` tokens in all.
 
         Where memory is short the youngest running sequences give way (recompute) until the others fit.
         """
         decoding, blocks = self.decoding, self.blocks
+        if self.drafts is not None:
+            self.drafts.plan(rows, blocks.free)
         while (needed := decoding.blocks_needed()) > blocks.free:
             self.preempt(batch)
         if decoding.members:
             if needed:
                 blocks.free -= needed
             batch.decode_seqs = len(decoding.members) + decoding.ghosts
+            if self.drafts is not None:
+                self._draft(self.drafts, batch)
 
     def park(self, seq: Sequence) -> None:
         """Let a decoding sequence sit out; it keeps its memory and queues behind those that are parked already."""
@@ -261,7 +271,7 @@ class Replica:
     def table(self, seq: Sequence) -> list[int]:
         """Ids of the blocks of a running sequence, enough for the step in flight."""
         owner = self.blocks if self.cache is None else self.cache
-        if seq.group is not None and not self._reserves:
+        if seq.group is not None and not self._reserves and self.drafts is None:
             return owner.name(seq.table, self.blocks.blocks_for(seq.computed + 1))
         return owner.name(seq.table, seq.blocks)
 
@@ -272,7 +282,8 @@ class Replica:
         size = self.blocks.size
         held = sum(s.blocks for s in (*self.prefilling, *self.parked))
         if self._reserves or self.in_flight is None:
-            held += sum(s.blocks if self._reserves else -(-s.computed // size) for s in self.decoding)
+            exact = self._reserves or self.drafts is not None
+            held += sum(s.blocks if exact else -(-s.computed // size) for s in self.decoding)
             if self.cache is not None:
                 held += self.cache.held((*self.prefilling, *self.parked, *self.decoding))
                 self.cache.check()
@@ -302,6 +313,12 @@ class Replica:
         self.prompt_tokens -= seq.prompt
         seq.phase = Phase.DONE
         return seq
+
+    @staticmethod
+    def _draft(drafts: Drafts, batch: Batch) -> None:
+        drafts.take_blocks()
+        batch.draft_rows, batch.draft_steps = drafts.drafted()
+        batch.decode_seqs += batch.draft_rows
 
     def _asks_again(self) -> bool:
         """Whether the rule of admission may change its mind about the head of the queue from step to step."""

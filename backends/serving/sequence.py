@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from backends.serving.decodes import Decodes
+    from backends.serving.speculation import Drafts
     from harness.api import Request
 
 
@@ -32,7 +33,7 @@ class Sequence:
     __slots__ = (
         "_computed", "_emitted", "_output", "arrived_s", "blocks", "cached_tokens", "decode_start_s", "end_tick",
         "group", "joined_tick", "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt",
-        "request", "table", "token_s",
+        "request", "table", "token_n", "token_s",
     )  # fmt: skip
 
     def __init__(self, request: Request, order: int, arrived_s: float) -> None:
@@ -44,7 +45,7 @@ class Sequence:
         self._computed = 0
         self._emitted = 0
         self.phase = Phase.WAITING
-        self.group: Decodes | None = None
+        self.group: Decodes | Drafts | None = None
         self.joined_tick = 0
         self.end_tick = 0  # tick of its last token, while it decodes
         self.blocks = 0  # blocks held; while it decodes, blocks held when it joined
@@ -57,6 +58,7 @@ class Sequence:
         self.token_s: array[float] = array(
             "d"
         )  # stamps of its tokens; those of decodes follow when it leaves the group
+        self.token_n: list[int] | None = None  # tokens of each stamp, where it may be more than one
 
     @property
     def computed(self) -> int:
@@ -73,6 +75,11 @@ class Sequence:
     def need(self) -> int:
         """Tokens that must still run before the next token comes out."""
         return self.prompt + self._emitted - self._computed  # the tick of a group moves both
+
+    def tokens_per_stamp(self) -> list[int]:
+        """How many tokens came out at each stamp."""
+        counts = self.token_n or []
+        return counts + [1] * (len(self.token_s) - len(counts))
 
     def __repr__(self) -> str:
         return f"<Sequence {self.request.id} {self.phase.value}, {self.computed} computed, {self.emitted} emitted>"
