@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from backends.serving.journal import Journal
     from backends.serving.plugins import Admission, Memory, Policy
     from backends.serving.speculation import Speculation
+    from backends.serving.swap import Swap
     from harness.api import Request
 
 
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_admission", "_arrived", "_chance", "_fill", "_now_s", "_reserves", "_watermark", "blocks", "cache",
-                 "decoding", "drafts", "in_flight", "index", "journal", "memory", "parked", "policy", "prefilling",
-                 "prompt_tokens",
-                 "waiting")  # fmt: skip
+    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_now_s", "_reserves", "_watermark",
+                 "blocks", "cache", "decoding", "drafts", "in_flight", "index", "journal", "memory", "parked", "policy",
+                 "prefilling", "prompt_tokens", "swap", "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -47,6 +47,7 @@ class Replica:
         chance: Callable[[], float] = float,  # float() is 0: nothing is left to chance
         prefix_cache: bool = False,
         speculation: Speculation | None = None,
+        swap: Swap | None = None,
     ) -> None:
         self.policy = policy
         self._admission = admission
@@ -63,10 +64,12 @@ class Replica:
         self.drafts = None if speculation is None else Drafts(speculation, size, speculation.guess(chance))
         self.decoding: Decodes | Drafts = Decodes(size) if self.drafts is None else self.drafts
         self.parked: deque[Sequence] = deque()  # hold memory and wait for their turn to decode
+        self.swap = swap  # None: who gives way is computed again
         self.in_flight: Batch | None = None
         self._reserves = memory.reserves
         self._watermark = int(memory.watermark * num_blocks)
         self._arrived = 0
+        self._admitted = 0
         self.prompt_tokens = 0  # of all requests here that are not over
         self._now_s = 0.0
 
@@ -92,6 +95,8 @@ class Replica:
             journal.schedule(now_s)
         self._now_s = now_s
         batch = Batch()
+        if self.swap is not None:
+            self.swap.back(self, batch)
         self._fill(self, batch)
         batch.free_blocks = free = self.blocks.free
         if batch.prefills:
@@ -99,7 +104,7 @@ class Replica:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
         elif not batch.decode_seqs:
             return None
-        elif batch.repeats and not self._asks_again():
+        elif batch.repeats and not batch.swaps and not self._asks_again():
             batch.steps = decoding.steps_ahead(free)
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.ghost_context
@@ -189,16 +194,22 @@ class Replica:
         """Sequences that hold memory: in prefill, decoding or parked."""
         return len(self.prefilling) + len(self.decoding.members) + len(self.parked)
 
-    def admissible(self) -> bool:
-        """Whether memory admits the head of the queue: its whole prompt (or reservation) above the watermark.
+    def admissible(self, tokens: int | None = None) -> bool:
+        """Whether memory admits the head of the queue.
 
-        Then the rule of admission is asked, if there is one.
+        By default its whole prompt (or reservation) above the watermark; with `tokens` its next so many tokens (at
+        most its prompt), on demand, and no watermark. Then the rule of admission is asked, if there is one. Only then
+        does `need` of the head of the queue know what the prefix cache holds of it.
         """
-        want = self._blocks_at_admission(self.waiting[0])
-        if self.cache is not None:
-            want -= self.cache.look(self.waiting[0])
+        if self.swap is not None and self.swap.closed:
+            return False
+        held = self.cache.look(self.waiting[0]) if self.cache is not None else 0
+        want = self._blocks_at_admission(self.waiting[0], tokens) - held
         free = self.blocks.free
-        if free - want < self._watermark and (want > free or self.prefilling or self.decoding.members):
+        if tokens is not None:
+            if want > free:
+                return False
+        elif free - want < self._watermark and (want > free or self.prefilling or self.decoding.members):
             return False
         rule = self._admission
         return rule is None or not self.running or rule.admits(self, self.waiting[0], self._chance)
@@ -207,19 +218,37 @@ class Replica:
         """The sequences that hold memory: in prefill, decoding or parked."""
         return chain(self.prefilling, self.decoding.members, self.parked)
 
-    def admit(self, batch: Batch, tokens: int) -> Sequence:
-        """Move the head of the queue to prefill and run its first `tokens` tokens. `admissible` said yes."""
+    def admit(self, batch: Batch, tokens: int, *, on_demand: bool = False) -> Sequence:
+        """Move the head of the queue to prefill and run its first `tokens` tokens. `admissible` said yes.
+
+        With `on_demand` it gets memory for these tokens only, and `grow` gets more.
+        """
         seq = self.waiting.popleft()
-        seq.blocks = want = self._blocks_at_admission(seq)
+        seq.blocks = want = self._blocks_at_admission(seq, tokens if on_demand else None)
         if self.cache is not None:
             want -= self.cache.admit(seq)
         self.blocks.free -= want
         seq.phase = Phase.PREFILL
         self.prefilling[seq] = None
+        seq.admitted = self._admitted
+        self._admitted += 1
         if seq.prefill_start_s is None:
             seq.prefill_start_s = self._now_s
         batch.prefills.append((seq, tokens))
         return seq
+
+    def blocks_to_grow(self, seq: Sequence, tokens: int) -> int:
+        """Blocks that the next `tokens` tokens of an admitted prompt take beyond those it holds."""
+        if self._reserves:
+            return 0
+        return max(0, self.blocks.blocks_for(seq._computed + tokens) - seq.blocks)
+
+    def grow(self, batch: Batch, seq: Sequence, tokens: int) -> None:
+        """Put the next `tokens` tokens of a prompt admitted on demand into the batch, with the blocks they need."""
+        more = self.blocks_to_grow(seq, tokens)
+        self.blocks.take(more)
+        seq.blocks += more
+        batch.prefills.append((seq, tokens))
 
     def run(self, batch: Batch, seq: Sequence, tokens: int) -> None:
         """Put the next `tokens` tokens of an admitted prompt into the batch."""
@@ -251,20 +280,46 @@ class Replica:
         """The sequence that was parked first decodes again."""
         self.decoding.join(self.parked.popleft())
 
-    def preempt(self, batch: Batch) -> None:
-        """Take memory from the youngest running sequence; it goes to the front of the queue and is recomputed."""
-        if self.prefilling:
-            seq = next(reversed(self.prefilling))
+    def preempt(self, batch: Batch, seq: Sequence | None = None, *, last: bool = False) -> None:
+        """Take memory from a running sequence, by default the youngest.
+
+        It is swapped out where the replica swaps; else it goes to the front of the queue (with `last` to its end) and
+        is recomputed.
+        """
+        if seq is None:
+            seq = next(reversed(self.prefilling)) if self.prefilling else self.decoding.last()
+        if seq.phase is Phase.PREFILL:
             del self.prefilling[seq]
-        else:
-            seq = self.decoding.last()
+        elif seq.group is not None:
             self.decoding.leave(seq)
+        else:
+            self.parked.remove(seq)
+        seq.preemptions += 1
+        batch.preempted = (*batch.preempted, seq)
+        swapped = self.swap is not None and seq.phase is Phase.DECODE and self.swap.keep(seq, batch)
         self._release(seq, over=False)
+        if swapped:
+            return
         seq._computed = 0
         seq.phase = Phase.WAITING
-        seq.preemptions += 1
-        self.waiting.appendleft(seq)
-        batch.preempted = (*batch.preempted, seq)
+        if last:
+            self.waiting.append(seq)
+        else:
+            self.waiting.appendleft(seq)
+
+    def room(self) -> int:
+        """Free blocks beside those that admitted prompts and the next decode step will take."""
+        blocks_for, reserved = self.blocks.blocks_for, self._reserves
+        prompts = 0 if reserved else sum(blocks_for(s.prompt + s._emitted) - s.blocks for s in self.prefilling)
+        return self.blocks.free - self.decoding.blocks_needed() - prompts - self._watermark
+
+    def resume(self, seq: Sequence, blocks: int) -> None:
+        """A sequence that was swapped out gets `blocks` blocks and decodes again."""
+        seq.blocks = blocks
+        self.blocks.take(blocks)
+        seq.admitted = self._admitted
+        self._admitted += 1
+        self.decoding.join(seq)
 
     # ---- for drivers that run a real model ------------------------------------------------------------------
 
@@ -291,6 +346,8 @@ class Replica:
         assert all(s.phase is Phase.WAITING and s.blocks == 0 for s in self.waiting)
         assert all(s.phase is Phase.PREFILL and s.need() > 0 for s in self.prefilling)
         assert all(s.phase is Phase.DECODE and s.group is None for s in self.parked)
+        if self.swap is not None:
+            self.swap.check()
 
     def __repr__(self) -> str:
         return f"<Replica {len(self.waiting)} waiting, {self.running} running, {self.blocks!r}>"
@@ -299,7 +356,8 @@ class Replica:
 
     def _withdraw(self, request_id: int) -> Sequence | None:
         assert self.in_flight is None
-        here: list[Sequence] = [*self.decoding, *self.parked, *self.prefilling, *self.waiting]
+        swapped = self.swap or ()
+        here: list[Sequence] = [*self.decoding, *self.parked, *self.prefilling, *self.waiting, *swapped]
         seq = next((s for s in here if s.request.id == request_id), None)
         if seq is None:
             return None
@@ -307,6 +365,9 @@ class Replica:
             self.decoding.leave(seq)
         elif seq.phase is Phase.PREFILL:
             del self.prefilling[seq]
+        elif seq.phase is Phase.SWAPPED:
+            assert self.swap is not None
+            self.swap.drop(seq)
         else:
             (self.parked if seq.phase is Phase.DECODE else self.waiting).remove(seq)
         self._release(seq)
@@ -329,10 +390,13 @@ class Replica:
         for seq in done:
             self._admission.finished(seq._emitted)
 
-    def _blocks_at_admission(self, seq: Sequence) -> int:
+    def _blocks_at_admission(self, seq: Sequence, tokens: int | None = None) -> int:
         if self._reserves:
             return self.blocks.blocks_for(self.memory.reserved_tokens(seq.prompt, seq._output))
-        return -(-(seq.prompt + seq._emitted) // self.blocks.size)
+        stored = seq.prompt + seq._emitted
+        if tokens is not None and seq._computed + tokens < stored:
+            stored = seq._computed + tokens
+        return -(-stored // self.blocks.size)
 
     def _commit_prefills(self, batch: Batch, now_s: float) -> list[Sequence]:
         done, cache = [], self.cache

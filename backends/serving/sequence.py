@@ -18,6 +18,7 @@ class Phase(Enum):
     WAITING = "waiting"
     PREFILL = "prefill"
     DECODE = "decode"
+    SWAPPED = "swapped"
     DONE = "done"
 
 
@@ -31,14 +32,15 @@ class Sequence:
     """
 
     __slots__ = (
-        "_computed", "_emitted", "_output", "arrived_s", "blocks", "cached_tokens", "decode_start_s", "end_tick",
-        "group", "joined_tick", "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt",
-        "request", "table", "token_n", "token_s",
+        "_computed", "_emitted", "_output", "admitted", "arrived_s", "blocks", "cached_tokens", "decode_start_s",
+        "end_tick", "group", "joined_tick", "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s",
+        "prompt", "request", "table", "token_n", "token_s",
     )  # fmt: skip
 
     def __init__(self, request: Request, order: int, arrived_s: float) -> None:
         self.request = request
         self.order = order  # order of arrival on this replica
+        self.admitted = -1  # order of (the last) admission on this replica
         self.arrived_s = arrived_s
         self.prompt = request.prompt_tokens
         self._output = request.output_tokens

@@ -22,6 +22,13 @@ POLICIES = [
     "vllm-v0:max_batched_tokens=120",
     "sarathi:budget=32,max_seqs=8",
     "sarathi:budget=7,max_seqs=4",
+    "sarathi:budget=48,max_seqs=8,low=8,stages=4,span_tokens=64",
+    "chunk-only:budget=24,max_seqs=6",
+    "fastgen:budget=32,max_seqs=8",
+    "fastgen:budget=64,max_seqs=4,max_tracked=12",
+    "vllm-v1:budget=32,max_seqs=8",
+    "vllm-v1:budget=12,max_seqs=6,long_prefill=5",
+    "vllm-v1:budget=32,max_seqs=8,order=priority",
 ]
 MEMORIES = [
     "paged:block_tokens=4,watermark=0",
@@ -118,9 +125,9 @@ def test_tokens_that_ran_are_accounted_for(policy, draw):
     class Counting(Replica):
         __slots__ = ()
 
-        def preempt(self, batch):
-            before = {s: s.computed for s in (*self.prefilling, *self.decoding)}
-            preempt(self, batch)
+        def preempt(self, batch, *who, **how):
+            before = {s: s.computed for s in (*self.prefilling, *self.decoding, *self.parked)}
+            preempt(self, batch, *who, **how)
             lost.append(before[batch.preempted[-1]])
 
     driver.replica.__class__ = Counting

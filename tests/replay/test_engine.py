@@ -19,7 +19,17 @@ from harness.api import Ended, Request, RequestRecord, TokenEvent
 from harness.records import steps_table, to_table
 from harness.registry import make
 
-POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16"]
+POLICIES = [
+    "static:batch=4",
+    "orca:max_batch=4",
+    "vllm-v0",
+    "sarathi:budget=64,max_seqs=16",
+    "sarathi:budget=64,max_seqs=8,low=32,stages=4,span_tokens=100",
+    "chunk-only:budget=48,max_seqs=16",
+    "fastgen:budget=64,max_seqs=16",
+    "vllm-v1:budget=64,max_seqs=16",
+    "vllm-v1:budget=32,max_seqs=16,long_prefill=20",
+]
 COST = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_token_s=1e-7)
 
 

@@ -1,7 +1,8 @@
 """Sarathi-Serve: stall-free batching. Decodes first, then chunks of prompts, never more than the token budget.
 
 Source: Agrawal et al., Sarathi-Serve, OSDI 2024, algorithm 3. Blocks for the whole prompt are taken at admission, so
-an admitted prompt never fails later. Nobody is admitted in a step that preempted.
+an admitted prompt never fails later. Nobody is admitted in a step that preempted. Dynamic chunks: as in
+microsoft/sarathi-serve `sarathi_scheduler.py`.
 """
 
 from __future__ import annotations
@@ -18,14 +19,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sarathi:
-    """`budget` tokens a step, decodes included; at most `max_seqs` running sequences (at most the budget)."""
+    """`budget` tokens a step, decodes included; at most `max_seqs` running sequences (at most the budget).
+
+    With `low` the chunk of a prompt falls from `budget` to `low` tokens, in `stages` equal steps over its first
+    `span_tokens` tokens, as attention to what is stored makes later chunks dearer (multiples of 32).
+    """
 
     budget: int = 512
     max_seqs: int = 128
+    low: int | None = None
+    stages: int = 16
+    span_tokens: int = 16384
 
     def __post_init__(self) -> None:
         at_least("budget", self.budget)
         at_least("max_seqs", self.max_seqs)
+        at_least("low", self.low)
+        at_least("stages", self.stages, 2)
+        at_least("span_tokens", self.span_tokens)
+        if self.low is not None and self.low > self.budget:
+            raise ValueError(f"low {self.low} must not exceed budget {self.budget}: chunks shrink from budget to low")
         if self.max_seqs > self.budget:
             raise ValueError(
                 f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: every decode is in every step"
@@ -46,6 +59,9 @@ class Sarathi:
         if replica.decoding.members:
             replica.decode(batch)
             left -= batch.decode_seqs
+        if self.low is not None:
+            self._shrinking(replica, batch, left)
+            return
         for seq in replica.prefilling:
             if left == 0:
                 return
@@ -59,3 +75,26 @@ class Sarathi:
             replica.admit(batch, tokens)
             left -= tokens
         batch.repeats = True
+
+    def _shrinking(self, replica: Replica, batch: Batch, left: int) -> None:
+        """As `fill`, with chunks whose size depends on how much of their prompt has run."""
+        for seq in replica.prefilling:
+            tokens = min(seq.need(), left - self._below_budget(seq.computed))
+            if tokens > 0:
+                replica.run(batch, seq, tokens)
+                left -= tokens
+        if batch.preempted:
+            return
+        while left and replica.waiting and replica.running < self.max_seqs and replica.admissible():
+            tokens = min(replica.waiting[0].need(), left)
+            replica.admit(batch, tokens)
+            left -= tokens
+        batch.repeats = True
+
+    def _below_budget(self, computed: int) -> int:
+        """Tokens by which the chunk of a prompt with `computed` tokens behind it is smaller than the budget."""
+        assert self.low is not None
+        stage = min(computed * self.stages // self.span_tokens, self.stages - 1)
+        chunk = self.budget - stage * (self.budget - self.low) / (self.stages - 1)
+        grain = min(32, self.low)
+        return max(0, self.budget - round(chunk / grain) * grain)

@@ -1,0 +1,65 @@
+"""Chunks of prompts and decodes in turns, never in one step: chunked prefill without stall-free batching.
+
+Source: the "chunked-prefills-only" column of table 4 of Agrawal et al., Sarathi-Serve, OSDI 2024, as scheduled by
+microsoft/sarathi-serve `simple_chunking_scheduler.py`: a prefill turn runs unfinished prompts, else new ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from backends.serving._checks import at_least
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
+
+
+@dataclass(slots=True)
+class ChunkOnly:
+    """At most `budget` prompt tokens in a prefill turn; at most `max_seqs` running sequences."""
+
+    budget: int = 512
+    max_seqs: int = 128
+    _decoded: bool = field(default=True, init=False, repr=False)  # the last turn was not a prefill turn
+
+    def __post_init__(self) -> None:
+        at_least("budget", self.budget)
+        at_least("max_seqs", self.max_seqs)
+
+    @property
+    def pads(self) -> bool:
+        """False: a finished row leaves at once."""
+        return False
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
+        """None: memory is the only limit."""
+        return None
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """A prefill turn if the last turn decoded (or nothing decodes), else a decode turn."""
+        tried = self._decoded or not replica.decoding.members
+        if tried and self._prompts(replica, batch):
+            self._decoded = False
+            return
+        self._decoded = True
+        if replica.decoding.members:
+            replica.decode(batch)
+        batch.repeats = not batch.preempted and (tried or not (replica.prefilling or replica.waiting))
+
+    def _prompts(self, replica: Replica, batch: Batch) -> bool:
+        left = self.budget
+        for seq in replica.prefilling:
+            if left == 0:
+                break
+            tokens = min(seq.need(), left)
+            replica.run(batch, seq, tokens)
+            left -= tokens
+        if batch.prefills:
+            return True
+        while left and replica.waiting and replica.running < self.max_seqs and replica.admissible():
+            tokens = min(replica.waiting[0].need(), left)
+            replica.admit(batch, tokens)
+            left -= tokens
+        return bool(batch.prefills)

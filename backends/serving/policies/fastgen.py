@@ -1,0 +1,102 @@
+"""Dynamic SplitFuse: every pass has the same number of tokens; decodes first, then pieces of prompts up to the budget.
+
+A decode that finds no block waits for one, it is not preempted; when nothing can run at all, the youngest gives way.
+Source: Holmes et al., DeepSpeed-FastGen, 2024; scheduling as in deepspeedai/DeepSpeed-MII
+`mii/batching/ragged_batching.py`, limits of DeepSpeed `manager_configs.py`. There a deadlock resets every sequence;
+here it costs one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.serving._checks import at_least
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
+    from backends.serving.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Fastgen:
+    """`budget` tokens a pass, from at most `max_seqs` sequences; at most `max_tracked` sequences hold memory."""
+
+    budget: int = 768
+    max_seqs: int = 512
+    max_tracked: int = 2048
+
+    def __post_init__(self) -> None:
+        at_least("budget", self.budget)
+        at_least("max_seqs", self.max_seqs)
+        at_least("max_tracked", self.max_tracked)
+
+    @property
+    def pads(self) -> bool:
+        """False: a finished row leaves at once."""
+        return False
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into pieces
+        """None: memory is the only limit."""
+        return None
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """Decodes that find a block, then prompts exactly up to the budget; the youngest gives way to a deadlock."""
+        self._fuse(replica, batch)
+        while not batch.decode_seqs and not batch.prefills and replica.running:
+            replica.preempt(batch, max(replica.holders(), key=_order), last=True)
+            self._fuse(replica, batch)
+
+    def _fuse(self, replica: Replica, batch: Batch) -> None:
+        self._generate(replica, batch)
+        self._split(replica, batch, self.budget - batch.decode_seqs)
+        batch.repeats = not batch.preempted and not replica.parked
+
+    def _generate(self, replica: Replica, batch: Batch) -> None:
+        decoding = replica.decoding
+        most = min(self.budget, self.max_seqs)
+        if replica.parked or len(decoding) > most or decoding.blocks_needed() > replica.blocks.free:
+            self._choose(replica, most)
+        if decoding.members:
+            replica.decode(batch)
+
+    def _choose(self, replica: Replica, most: int) -> None:
+        """Who decodes: in order of arrival all that have room in their last block or find a free one, `most` of them.
+
+        The others sit out with the memory that they hold.
+        """
+        while replica.parked:
+            replica.unpark()
+        free = replica.blocks.free
+        size = None if replica.decoding.phases is None else replica.blocks.size
+        for seq in sorted(replica.decoding, key=_order):
+            needs = size is not None and seq.computed % size == 0
+            if most == 0 or (needs and free == 0):
+                replica.park(seq)
+                continue
+            most -= 1
+            free -= needs
+
+    def _split(self, replica: Replica, batch: Batch, left: int) -> None:
+        seats = self.max_seqs - batch.decode_seqs
+        for seq in replica.prefilling:
+            need = seq.need()
+            if not left or not seats or replica.blocks_to_grow(seq, need) > replica.blocks.free:
+                return
+            tokens = min(need, left)
+            replica.grow(batch, seq, tokens)
+            left -= tokens
+            seats -= 1
+        while left and seats and replica.waiting and replica.running < self.max_tracked:
+            head = replica.waiting[0]
+            if not replica.admissible(head.prompt + head.emitted):
+                return
+            tokens = min(head.need(), left)
+            replica.admit(batch, tokens, on_demand=True)
+            left -= tokens
+            seats -= 1
+
+
+def _order(seq: Sequence) -> int:
+    return seq.order

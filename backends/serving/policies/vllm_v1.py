@@ -1,0 +1,124 @@
+"""vLLM v1: one budget for all that runs, in order of admission; memory on demand; the last to come gives way.
+
+Source: vllm-project/vllm `vllm/v1/core/sched/scheduler.py`: running sequences first, whatever they need, then waiting
+ones, nobody new in a step that preempted. Prompts are always chunked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from backends.serving._checks import at_least
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
+    from backends.serving.sequence import Sequence
+
+Chunk = tuple["Sequence", int]
+
+
+@dataclass(frozen=True, slots=True)
+class VllmV1:
+    """`budget` tokens a step, at most `max_seqs` running sequences, at most `long_prefill` tokens of one prompt a step.
+
+    `order=priority` admits by priority (lowest number first) and takes memory from the highest number.
+    """
+
+    budget: int = 8192
+    max_seqs: int = 256
+    long_prefill: int | None = None
+    order: Literal["fcfs", "priority"] = "fcfs"
+
+    def __post_init__(self) -> None:
+        at_least("budget", self.budget)
+        at_least("max_seqs", self.max_seqs)
+        at_least("long_prefill", self.long_prefill)
+        if self.max_seqs > self.budget:
+            raise ValueError(f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: a decode is one token")
+
+    @property
+    def pads(self) -> bool:
+        """False: a finished row leaves at once."""
+        return False
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  prompts are cut into chunks
+        """None: memory is the only limit."""
+        return None
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """Running sequences in order, then waiting ones, under the budget."""
+        while replica.parked:
+            replica.unpark()
+        chunks = self._chunks(replica) if replica.prefilling else []
+        self._make_room(replica, batch, chunks)
+        left = self.budget
+        if replica.decoding.members:
+            replica.decode(batch)
+            left -= batch.decode_seqs
+        for seq, tokens in chunks:
+            replica.grow(batch, seq, tokens)
+            left -= tokens
+        if batch.preempted:
+            return
+        self._admit(replica, batch, left)
+        batch.repeats = not replica.parked
+
+    def _admit(self, replica: Replica, batch: Batch, left: int) -> None:
+        while left and replica.waiting and replica.running < self.max_seqs:
+            if self.order == "priority":
+                _most_urgent_first(replica)
+            if not replica.admissible(self._cap(left, left)):
+                return
+            tokens = self._cap(replica.waiting[0].need(), left)
+            replica.admit(batch, tokens, on_demand=True)
+            left -= tokens
+
+    def _cap(self, need: int, left: int) -> int:
+        return min(need, left) if self.long_prefill is None else min(need, left, self.long_prefill)
+
+    def _chunks(self, replica: Replica) -> list[Chunk]:
+        """What of each unfinished prompt runs; decodes for which no token of the budget is left sit out."""
+        left = self.budget - len(replica.decoding)
+        wants = [(seq, self._cap(seq.need(), self.budget)) for seq in replica.prefilling]
+        if sum(tokens for _, tokens in wants) <= left:
+            return wants
+        chunks, left = [], self.budget
+        for seq in sorted((*replica.decoding, *replica.prefilling), key=_admitted):
+            tokens = self._cap(seq.need(), left)
+            if seq.group is None:
+                chunks += [(seq, tokens)] if tokens else []
+            elif not tokens:
+                replica.park(seq)
+            left -= tokens
+        return chunks
+
+    def _make_room(self, replica: Replica, batch: Batch, chunks: list[Chunk]) -> None:
+        """Preempt until the decodes and `chunks` of those that are left fit."""
+        blocks, decoding = replica.blocks, replica.decoding
+        growth = sum(replica.blocks_to_grow(seq, tokens) for seq, tokens in chunks) if chunks else 0
+        while decoding.blocks_needed() + growth > blocks.free:
+            victim = max(replica.holders(), key=_admitted if self.order == "fcfs" else _least_urgent)
+            for i, (seq, tokens) in enumerate(chunks):
+                if seq is victim:
+                    growth -= replica.blocks_to_grow(seq, tokens)
+                    del chunks[i]
+                    break
+            replica.preempt(batch, victim)
+
+
+def _most_urgent_first(replica: Replica) -> None:
+    waiting = replica.waiting
+    seq = min(waiting, key=_least_urgent)
+    if seq is not waiting[0]:
+        waiting.remove(seq)
+        waiting.appendleft(seq)
+
+
+def _admitted(seq: Sequence) -> int:
+    return seq.admitted
+
+
+def _least_urgent(seq: Sequence) -> tuple[int, int]:
+    return seq.request.priority, seq.order
