@@ -19,8 +19,9 @@ from harness.registry import folder
 class Pair:
     """One measured number beside the simulated one, in the unit that the metric's name ends with (`ttft_mean_s`).
 
-    `setting` names the run; `x` is its place on the axis of a curve (requests per second), if there is one.
-    `calibrated` tells that the number was seen by the calibration: such pairs are shown, and never scored.
+    A metric is in seconds (`_s`) or in percent (`_pct`). `setting` names the run; `x` is its place on the axis of the
+    `curve` of that name (requests per second), if there is one. `calibrated` tells that the number was seen by the
+    calibration: such pairs are shown, and never scored.
     """
 
     setting: str
@@ -29,6 +30,14 @@ class Pair:
     simulated: float
     calibrated: bool = False
     x: float | None = None
+    curve: str = ""
+
+    @property
+    def error(self) -> float:
+        """Simulated against measured: in points of a percentage, else relative (0.1 is 10 % too high)."""
+        if self.metric.endswith("_pct"):
+            return self.simulated - self.measured
+        return self.simulated / self.measured - 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
-Subject = Literal["run", "study", "compare", "trend"]
+Subject = Literal["run", "study", "compare", "trend", "validate"]
 SUBJECTS: dict[str, str] = {
     "run": "a harness.folder.Run",
     "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
     "compare": "a reports.comparison.Comparison: the answer of `bench compare`, and what its stored runs tell",
     "trend": "the answer of `bench compare --trend` as trend.json has it",
+    "validate": "one comparison of the answer of `bench validate --against`: its name, pairs, errors and targets",
 }
 """What figures are made of."""
 

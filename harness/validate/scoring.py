@@ -1,0 +1,79 @@
+"""How far simulated numbers are from measured ones, over the pairs that the calibration did not see."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.errors import UsageError
+from harness.validate import Pair, Target
+
+MEAN = "mean error in percent"
+WORST = "largest error in percent"
+RMSE = "RMSE in points"
+LARGEST = "largest error in points"
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """The errors of one metric: relative ones in percent, those of a percentage in points.
+
+    `mean` is of their sizes, `bias` of the errors themselves, `rmse` their root mean square; `worst` is the pair with
+    the largest. `calibrated` more pairs were seen by the calibration and are left out.
+    """
+
+    metric: str
+    pairs: int
+    calibrated: int
+    mean: float
+    bias: float
+    rmse: float
+    largest: float
+    worst: Pair
+
+
+def in_points(metric: str) -> bool:
+    """Whether the errors of a metric are points of a percentage, not relative."""
+    return metric.endswith("_pct")
+
+
+def percent(pair: Pair) -> float:
+    """The error of a pair in percent, or in points."""
+    return pair.error if in_points(pair.metric) else 100 * pair.error
+
+
+def scored(pairs: Iterable[Pair], metric: str) -> list[Pair]:
+    """The pairs of a metric that count."""
+    return [pair for pair in pairs if pair.metric == metric and not pair.calibrated]
+
+
+def errors(pairs: Sequence[Pair], metric: str) -> Errors:
+    """The errors of a metric. Raises UsageError where nothing is left to score."""
+    found = scored(pairs, metric)
+    if not found:
+        raise UsageError(f"No measurement of {metric} is left to score: the calibration has seen all of them.")
+    sizes = [percent(pair) for pair in found]
+    worst = max(found, key=lambda pair: abs(pair.error))
+    return Errors(
+        metric=metric,
+        pairs=len(found),
+        calibrated=sum(pair.metric == metric for pair in pairs) - len(found),
+        mean=sum(map(abs, sizes)) / len(sizes),
+        bias=sum(sizes) / len(sizes),
+        rmse=math.sqrt(sum(size * size for size in sizes) / len(sizes)),
+        largest=max(map(abs, sizes)),
+        worst=worst,
+    )
+
+
+def target(pairs: Sequence[Pair], metric: str, how: str, limit: float, published: str = "") -> Target:
+    """A limit on the errors of a metric; `how` is MEAN, WORST, RMSE or LARGEST. Raises UsageError as `errors` does."""
+    found = errors(pairs, metric)
+    obtained = {MEAN: found.mean, WORST: found.largest, RMSE: found.rmse, LARGEST: found.largest}[how]
+    return Target(metric, how, limit, obtained, published)
+
+
+def metrics(pairs: Iterable[Pair]) -> list[str]:
+    """The metrics of the pairs, in the order in which they come."""
+    return list(dict.fromkeys(pair.metric for pair in pairs))

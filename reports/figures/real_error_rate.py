@@ -1,0 +1,58 @@
+"""Simulator against real: the error of each metric over the rate, so that it is seen where on the curve it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from reports import _numbers
+from reports import _validated as said
+from reports.figures import _real
+from reports.figures import _style as style
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+ORDER = 2
+OF = "validate"
+SECTION = "figures"
+TITLE = "Error over the rate"
+MISSING = "These measurements were not made at several rates; the errors stand in the tables."
+_AXES = {"%": "simulated against measured (%)", "points": "simulated less measured (points)"}
+
+
+def figure(one: Mapping[str, Any]) -> go.Figure | str:
+    """Error against rate of each metric, one panel for relative errors and one for points of a percentage."""
+    pairs = [pair for pair in one["pairs"] if pair["x"] is not None]
+    if len({pair["x"] for pair in pairs}) < 2:
+        return MISSING
+    units = _real.panels(pairs)
+    drawn = style.panels([1.0] * len(units), 120 + 300 * len(units), shared=True, spacing=0.08)
+    for row, (unit, found) in enumerate(units.items(), start=1):
+        for place, (name, group) in enumerate(_real.groups(found).items()):
+            _line(drawn, name, sorted(group, key=lambda pair: float(pair["x"])), place, row)
+        drawn.add_hline(y=0, line={"color": style.GREY, "width": 1}, row=row, col=1)
+        drawn.update_yaxes(style.axis(_AXES[unit]), row=row, col=1)
+        drawn.update_xaxes(style.axis("rate (req/s)" if row == len(units) else ""), row=row, col=1)
+    return style.done(drawn, _finding(pairs), _real.notes(pairs, len(pairs)))
+
+
+def _line(drawn: go.Figure, name: str, pairs: Sequence[Mapping[str, Any]], place: int, row: int) -> None:
+    color, symbol, dash = _real.look(place)
+    drawn.add_scatter(
+        x=[pair["x"] for pair in pairs], y=[pair["error"] for pair in pairs], name=name, mode="lines+markers",
+        line=style.line(color, dash, 1.5),
+        marker={"size": 9, "symbol": _real.symbols(pairs, symbol), "color": color},
+        hovertemplate="%{x:.4r} req/s: %{y:+.2f}", row=row, col=1,
+    )  # fmt: skip
+
+
+def _finding(pairs: Sequence[Mapping[str, Any]]) -> str:
+    """The rate at which the largest scored error stands."""
+    scored = [pair for pair in pairs if not pair["calibrated"]] or pairs
+    parts = []
+    for unit, found in _real.panels(scored).items():
+        worst = max(found, key=lambda pair: abs(pair["error"]))
+        error = said.size(worst["error"], unit, signed=True)
+        parts.append(f"{error} ({said.name(worst['metric'])} at {_numbers.option(worst['x'])} req/s)")
+    return f"The largest error is {' and '.join(parts)}."
