@@ -71,7 +71,7 @@ class Validation:
     targets: tuple[Target, ...]
 
 
-def sources() -> list[str]:
+def names() -> list[str]:
     """Sorted names of the sets of public measurements."""
     files = folder("harness.validate.sources").glob("*.py")
     return sorted(f.stem.replace("_", "-") for f in files if not f.stem.startswith("_"))
