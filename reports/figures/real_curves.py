@@ -55,9 +55,7 @@ def _panel(drawn: go.Figure, metric: str, pairs: Sequence[Mapping[str, Any]], ro
         drawn.update_yaxes(style.log_axis(f"{said.name(metric)} (s)", values), row=row, col=1)
 
 
-def _line(
-    drawn: go.Figure, name: str, pairs: Sequence[Mapping[str, Any]], side: str, at: tuple[int, str, int]
-) -> None:
+def _line(drawn: go.Figure, name: str, pairs: Sequence[Mapping[str, Any]], side: str, at: tuple[int, str, int]) -> None:
     place, dash, row = at
     color, symbol, _ = _real.look(place)
     drawn.add_scatter(

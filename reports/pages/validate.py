@@ -58,13 +58,19 @@ def _section(place: int, one: Info) -> Section:
 
 def _tables(one: Info) -> Iterator[Table]:
     if one["targets"]:
-        rows = tuple(_judged(row, bool(t["holds"])) for row, t in zip(said.target_rows(one), one["targets"], strict=True))
+        rows = tuple(
+            _judged(row, bool(t["holds"])) for row, t in zip(said.target_rows(one), one["targets"], strict=True)
+        )
         yield Table("targets", said.TARGETS, rows, left=2)
     if one["errors"]:
-        yield Table("errors by metric, of what the calibration did not see", said.ERRORS, tuple(said.error_rows(one)), left=2)
+        yield Table(
+            "errors by metric, of what the calibration did not see", said.ERRORS, tuple(said.error_rows(one)), left=2
+        )
     pairs, more = said.shown(one, MOST)
     if pairs:
-        yield Table(f"measured and simulated{': ' + more if more else ''}", said.PAIRS, tuple(said.pair_rows(pairs)), left=2)
+        yield Table(
+            f"measured and simulated{': ' + more if more else ''}", said.PAIRS, tuple(said.pair_rows(pairs)), left=2
+        )
 
 
 def _judged(row: tuple[str, ...], holds: bool) -> tuple[str | Cell, ...]:

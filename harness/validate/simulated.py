@@ -1,0 +1,78 @@
+"""Measured traffic simulated again: the same arrivals and lengths, and the simulated times of each request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.api import Request
+from harness.registry import make
+
+if TYPE_CHECKING:
+    from harness.api import RequestRecord, Simulator
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """The requests of a measured run, each (requests,): seconds, tokens, tokens."""
+
+    arrival_s: Floats
+    prompt_tokens: Ints
+    output_tokens: Ints
+
+    def requests(self) -> list[Request]:
+        """The requests in order of arrival."""
+        order = np.argsort(self.arrival_s, kind="stable")
+        rows = zip(self.arrival_s[order].tolist(), self.prompt_tokens[order].tolist(),
+                   self.output_tokens[order].tolist(), strict=True)  # fmt: skip
+        return [Request(i, at_s, prompt, output) for i, (at_s, prompt, output) in enumerate(rows)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """What was simulated of the requests that ended well, in order of arrival, each (requests,) seconds.
+
+    `tpot_s` is (last - first token) / (tokens - 1), NaN for a single token; `gap_s` is the mean of every gap between
+    two tokens of all of them. `missed` more requests did not end well.
+    """
+
+    ttft_s: Floats
+    tpot_s: Floats
+    gap_s: float
+    missed: int
+
+    def attainment_pct(self, ttft_s: float, tpot_s: float) -> float:
+        """Percent of all requests within both bounds; a request of one token has no TPOT, and keeps it."""
+        return attainment_pct(self.ttft_s, self.tpot_s, ttft_s, tpot_s, self.missed)
+
+
+def attainment_pct(ttft: Floats, tpot: Floats, ttft_s: float, tpot_s: float, missed: int = 0) -> float:
+    """Percent of requests within both bounds, of those with these times and `missed` more that did not end well."""
+    met = (ttft <= ttft_s) & ~(tpot > tpot_s)
+    return 100.0 * float(met.sum()) / (len(ttft) + missed)
+
+
+def times(traffic: Traffic, options: Mapping[str, object]) -> Times:
+    """Simulate the traffic on the backend `sim` with these options. Raises UsageError for wrong ones."""
+    simulator = cast("Simulator", make("backends", "sim", log_steps=False, **options))
+    return _times(list(simulator.simulate(traffic.requests())))
+
+
+def _times(records: list[RequestRecord]) -> Times:
+    ended = sorted((r for r in records if r.status == "ok"), key=lambda r: r.request_id)
+    scheduled = np.array([r.scheduled_s for r in ended])
+    first = np.array([r.token_s[0] for r in ended])
+    last = np.array([r.token_s[-1] for r in ended])
+    gaps = np.array([r.output_tokens - 1 for r in ended], dtype=np.float64)
+    spans = last - first
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = np.where(gaps > 0, spans / gaps, np.nan)
+    total = float(gaps.sum())
+    return Times(first - scheduled, tpot, float(spans.sum()) / total if total else 0.0, len(records) - len(ended))

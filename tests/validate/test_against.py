@@ -1,0 +1,115 @@
+"""`bench validate --against`: pairs, errors, targets, and how they are told."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from harness import answers, validate
+from harness.cli import main
+from harness.errors import UsageError
+from harness.validate import Pair, Target, Validation, conduct, scoring
+from reports import figures, pages
+
+PAIRS = (
+    Pair("slow", "ttft_s", 2.0, 1.0, calibrated=True, x=1.0, curve="vllm"),
+    Pair("middle", "ttft_s", 2.0, 2.1, x=2.0, curve="vllm"),
+    Pair("fast", "ttft_s", 2.0, 1.6, x=3.0, curve="vllm"),
+    Pair("middle", "met_pct", 90.0, 93.0, x=2.0, curve="vllm"),
+    Pair("fast", "met_pct", 50.0, 46.0, x=3.0, curve="vllm"),
+)
+
+
+def answer(limit: float) -> dict[str, object]:
+    """The answer of one comparison with a limit on the mean error of TTFT."""
+    targets = (scoring.target(PAIRS, "ttft_s", scoring.MEAN, limit, "another <b>simulator</b>: 40 %"),)
+    return conduct.answer([Validation("made", "A made-up server", ("Nothing is real.",), PAIRS, targets)], "bench ...")
+
+
+def test_errors_leave_out_what_the_calibration_saw() -> None:
+    """A simulator scored on what it was fitted to would look as good as its fit."""
+    times, shares = scoring.errors(PAIRS, "ttft_s"), scoring.errors(PAIRS, "met_pct")
+
+    assert (2, 1) == (times.pairs, times.calibrated)
+    assert pytest.approx((12.5, -7.5, 20.0)) == (times.mean, times.bias, times.largest)
+    assert "fast" == times.worst.setting
+    assert pytest.approx((3.5, -0.5, math.sqrt(12.5))) == (shares.mean, shares.bias, shares.rmse)
+
+
+def test_nothing_left_to_score_is_refused() -> None:
+    """An error over no measurement would hold every target."""
+    with pytest.raises(UsageError, match="left to score"):
+        scoring.errors(PAIRS[:1], "ttft_s")
+
+
+@pytest.mark.parametrize(("limit", "code"), [(12.6, 0), (12.4, 1)])
+def test_exit_code_tells_a_missed_target(limit: float, code: int) -> None:
+    """A nightly job would stay green while the simulator drifts away from the measurements."""
+    assert code == answer(limit)["exit_code"]
+    assert (code == 0) is Target("ttft_s", scoring.MEAN, limit, 12.5).holds
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_answer_tells_measured_simulated_and_verdict(form: str) -> None:
+    """A miss that is not told as a miss would fool its reader."""
+    told = answers.render(answer(10.0), form)
+
+    for word in ("MISSED", "2.10 s", "+5.0%", "1 of 1 target missed", "seen by the calibration"):
+        assert word in told
+
+
+def test_page_has_curves_errors_and_plane() -> None:
+    """Where on the curve the simulator breaks would not be seen."""
+    info = json.loads(json.dumps(answer(10.0)))
+    drawn = {name: module.figure(info["validations"][0]) for name, module in figures.modules("validate").items()}
+    page = pages.page(info, Path("validate.html"))
+
+    assert ["real_curves", "real_error_rate", "real_plane"] == list(drawn)
+    assert "1 of 2 simulated times are within 10% of the measured ones." == figures.finding(drawn["real_plane"])
+    assert "-20.0% (ttft at 3 req/s)" in figures.finding(drawn["real_error_rate"])
+    assert "1 OF 1 MISSED" in page
+    assert "another &lt;b&gt;simulator" in page
+
+
+def test_figures_say_why_they_are_not_drawn() -> None:
+    """An empty axis would look like no error."""
+    one = {"pairs": [{**vars_of(PAIRS[3]), "x": None}], "targets": []}
+
+    for module in figures.modules("validate").values():
+        assert str(module.MISSING) == module.figure(one)  # type: ignore[attr-defined]  # these three have one
+
+
+def vars_of(pair: Pair) -> dict[str, object]:
+    """The fields of a pair as an answer has them."""
+    return {name: getattr(pair, name) for name in pair.__dataclass_fields__} | {"error": scoring.percent(pair)}
+
+
+def test_every_set_of_measurements_can_be_asked_for() -> None:
+    """A file in the folder of sources that cannot be called would fail when somebody needs it."""
+    for name in validate.names():
+        assert callable(validate.source(name))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "--against NAME"),
+        (["--against", "apex-h1000"], "Did you mean 'apex-h100'?"),
+        (["--against", "apex-h100", "--acceptance"], "--against NAME"),
+        (["--against", "."], "--backend sim"),
+        (["--against", "apex-h100", "--slo", "ttft=1"], "go with --against RUN"),
+        (["--against", "apex-h100", "--out", "a.pdf"], "must end in"),
+        (["--against", "apex-h100", "--data", "nowhere"], "which is no folder"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A traceback would tell a user nothing about what to type instead."""
+    code = main(["validate", *arguments])
+    said = capsys.readouterr().err
+
+    assert 2 == code
+    assert words in said
+    assert 1 == said.count("\n")
