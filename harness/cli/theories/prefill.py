@@ -1,0 +1,99 @@
+"""`bench theory prefill`: TTFT where prefill is a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from harness.cli.theories import _given
+
+
+@click.command("prefill", short_help="TTFT of prefill as a queue; tensor or pipeline parallelism.")
+@click.option("--execution", "--D", default="1s", show_default=True, metavar="TIME",
+              help="Prefill of one prompt on one GPU.")  # fmt: skip
+@click.option("--rate", "rates", metavar="RPS", help="Prompts per second, one or several. [default: half of what one "
+              "GPU carries]")  # fmt: skip
+@click.option("--tp", type=click.IntRange(min=1), default=2, show_default=True, metavar="N",
+              help="GPUs side by side.")  # fmt: skip
+@click.option("--pp", type=click.IntRange(min=1), default=2, show_default=True, metavar="N", help="Pipeline stages.")
+@click.option("--speedup", "--K", default="1.6", show_default=True, metavar="X",
+              help="How much faster --tp GPUs prefill than one; several for the crossover.")  # fmt: skip
+@click.option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+              help="They share the rate at random.")  # fmt: skip
+@click.option("--simulate", is_flag=True, help="Lay the simulator over the forms.")
+@click.option("--requests", type=click.IntRange(min=100), default=100_000, show_default=True, metavar="N",
+              help="Of each simulation.")  # fmt: skip
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of the arrivals.")
+@_given.form
+def command(
+    execution: str, rates: str | None, tp: int, pp: int, speedup: str, replicas: int, simulate: bool, requests: int,
+    seed: int, form: str,
+) -> int:  # fmt: skip
+    """TTFT of prompts of equal length that arrive at random and are prefilled one at a time (M/D/1).
+
+    One GPU, --tp GPUs side by side and --pp stages are compared, after DistServe; below the crossover of
+    rate x execution time tensor parallelism has the lower mean, above it the pipeline.
+    """
+    from harness.cli import _terminal
+    from harness.theory import told
+
+    execution_s = _given.seconds(execution, "--execution")
+    speedups = _given.numbers(speedup, "--speedup")
+    at = _given.numbers(rates, "--rate") if rates else [replicas * 0.5 / execution_s]
+    rows = [
+        row
+        for rate in at
+        for row in _rows(rate, execution_s, tp, pp, speedups[0], replicas, (requests, seed) if simulate else None)
+    ]
+    heads: list[tuple[str, told.Unit]] = [("replica", "text"), ("rate", "rps"), ("busy", "share"), ("mean TTFT", "s"),
+                                          ("P90", "s"), ("P99", "s")]  # fmt: skip
+    if simulate:
+        heads += [("simulated mean", "s"), ("P90", "s"), ("P99", "s")]
+    crossing = told.table(
+        f"Where {pp}-way pipeline parallelism overtakes {pp}-way tensor parallelism",
+        [("speed-up", "ratio"), ("rate x execution time", "number"), ("rate", "rps")],
+        [(k, c, None if c is None else c / execution_s * replicas) for k, c in _crossings(speedups, pp)],
+    )
+    _terminal.tell(form, told.answer(
+        "prefill", {"execution_s": execution_s, "rates_rps": at, "tp": tp, "pp": pp, "speedups": speedups,
+                    "replicas": replicas, "requests": requests if simulate else None, "seed": seed},
+        [f"Prompts of {execution_s:g} s on one GPU, on {replicas} replica{'s' * (replicas > 1)}."],
+        [told.table("TTFT", heads, rows), crossing],
+        ["A queue that is busy all the time grows without end: such a mean is '-'.",
+         "No crossover ('-') where tensor parallelism stays ahead as long as both queues are stable."],
+    ))  # fmt: skip
+    return 0
+
+
+def _crossings(speedups: list[float], ways: int) -> Iterator[tuple[float, float | None]]:
+    from harness.theory.queueing import crossover
+
+    return ((k, crossover(k, ways) if ways > 1 else None) for k in speedups)
+
+
+def _rows(
+    rate: float, execution_s: float, tp: int, pp: int, speedup: float, replicas: int, simulated: tuple[int, int] | None
+) -> Iterator[tuple[Any, ...]]:
+    from harness.theory.queueing import Prefill
+
+    forms = {
+        "one GPU": Prefill(execution_s, replicas=replicas),
+        f"tp {tp}, {speedup:g}x": Prefill(execution_s, tp=tp, speedup=speedup, replicas=replicas),
+        f"pp {pp}": Prefill(execution_s, pp=pp, replicas=replicas),
+    }
+    for name, one in forms.items():
+        busy = one.utilisation(rate)
+        told = (one.mean_s(rate), *(one.quantile_s(rate, q) for q in (0.9, 0.99))) if busy < 1 else (None,) * 3
+        more = _simulated(one, rate, *simulated) if simulated and busy < 1 else (None,) * 3 if simulated else ()
+        yield (name, rate, min(busy, 1.0), *told, *more)
+
+
+def _simulated(form: Any, rate: float, requests: int, seed: int) -> tuple[float, ...]:
+    import numpy as np
+
+    from harness.theory.overlaid import prefill_times_s
+
+    times = prefill_times_s(form, rate, requests, seed)
+    return float(times.mean()), float(np.quantile(times, 0.9)), float(np.quantile(times, 0.99))

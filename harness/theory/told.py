@@ -1,0 +1,58 @@
+"""The answer of a closed form: sentences, tables whose columns have units, and notes, for text, markdown and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Unit = Literal["text", "number", "count", "s", "bytes", "bytes_per_s", "tokens_per_s", "rps", "share", "ratio", "yes"]
+Cell = str | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The head of a column and the unit of its cells; a cell of None has no value."""
+
+    head: str
+    unit: Unit = "number"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under their columns; `title` says what they show."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+def table(title: str, columns: Iterable[tuple[str, Unit]], rows: Iterable[Sequence[Cell]]) -> Table:
+    """A table of (head, unit) columns."""
+    return Table(title, tuple(Column(*one) for one in columns), tuple(tuple(row) for row in rows))
+
+
+def answer(
+    form: str, given: Mapping[str, Any], sentences: Sequence[str], tables: Sequence[Table], notes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """What `bench theory FORM` found for what it was `given`, to be told by `reports.answers.theory`."""
+    from harness.host import versions
+
+    return {
+        "schema": 1,
+        "kind": "theory",
+        "versions": versions(),
+        "exit_code": 0,
+        "form": form,
+        "given": dict(given),
+        "sentences": list(sentences),
+        "tables": [
+            {
+                "title": one.title,
+                "columns": [{"head": column.head, "unit": column.unit} for column in one.columns],
+                "rows": [list(row) for row in one.rows],
+            }
+            for one in tables
+        ],
+        "notes": list(notes),
+    }
