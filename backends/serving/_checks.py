@@ -7,3 +7,8 @@ def at_least(name: str, value: int | None, least: int = 1) -> None:
     """Raise ValueError unless `value` is None or at least `least`."""
     if value is not None and value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def next_power_of_two(tokens: int) -> int:
+    """The least power of two that is at least `tokens`."""
+    return 1 << (tokens - 1).bit_length()

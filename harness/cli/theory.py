@@ -37,9 +37,7 @@ class Forms(click.Group):
         """The form of that name, None when there is none."""
         if cmd_name not in FORMS:
             return None
-        command: click.Command = importlib.import_module(
-            f"harness.cli.theories.{cmd_name.replace('-', '_')}"
-        ).command
+        command: click.Command = importlib.import_module(f"harness.cli.theories.{cmd_name.replace('-', '_')}").command
         return command
 
     def resolve_command(

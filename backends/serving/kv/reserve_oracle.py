@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
+from backends.serving._checks import at_least, next_power_of_two
 
 
 @dataclass(frozen=True, slots=True)
 class ReserveOracle:
-    """Reserves what will be used; it must know the output, so results with it are oracle results."""
+    """Reserves what will be used; it must know the output, so results with it are oracle results.
+
+    `buddy` gives memory out in powers of two, as the allocator of contiguous memory in vLLM's comparison does.
+    """
 
     block_tokens: int = 16
     blocks: int | None = None
+    buddy: bool = False
 
     def __post_init__(self) -> None:
         at_least("block_tokens", self.block_tokens)
@@ -33,7 +37,7 @@ class ReserveOracle:
 
     def reserved_tokens(self, prompt: int, output: int) -> int:
         """Prompt plus output."""
-        return prompt + output
+        return next_power_of_two(prompt + output) if self.buddy else prompt + output
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself
         """None: only the size of the memory limits a request."""

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
+from backends.serving._checks import at_least, next_power_of_two
 
 
 @dataclass(frozen=True, slots=True)
 class ReservePow2:
-    """Reserves at most twice the true output; it must know the output, so results with it are oracle results."""
+    """Reserves at most twice the true output; it must know the output, so results with it are oracle results.
+
+    `buddy` gives memory out in powers of two, as the allocator of contiguous memory in vLLM's comparison does.
+    """
 
     block_tokens: int = 16
     blocks: int | None = None
+    buddy: bool = False
 
     def __post_init__(self) -> None:
         at_least("block_tokens", self.block_tokens)
@@ -33,7 +37,8 @@ class ReservePow2:
 
     def reserved_tokens(self, prompt: int, output: int) -> int:
         """Prompt plus the power of two that holds the output."""
-        return prompt + (1 << (output - 1).bit_length())
+        tokens = prompt + next_power_of_two(output)
+        return next_power_of_two(tokens) if self.buddy else tokens
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself
         """None: only the size of the memory limits a request."""

@@ -1,0 +1,39 @@
+"""`bench theory chunking`: what cutting a prompt into chunks costs."""
+
+from __future__ import annotations
+
+import click
+
+from harness.cli.theories import _given
+
+
+@click.command("chunking", short_help="What cutting a prompt into chunks costs.")
+@click.option("--chunk", default="512,1024,2048", show_default=True, metavar="TOKENS", help="Tokens a step.")
+@click.option(
+    "--prompt", default="2k..16k", show_default=True, metavar="TOKENS", help="2k..16k (doubling) or 2047,4095."
+)
+@_given.system
+@_given.form
+def command(chunk: str, prompt: str, model: str, hardware: str, latency: str, tp: int, form: str) -> int:
+    """How much longer does a prompt take in chunks than in one piece?
+
+    Every chunk reads the KV of all before it: N (N - 1) / 2 chunk-loads in N chunks (DistServe, section 2.3).
+    """
+    from harness.cli import _terminal
+    from harness.theory import told
+    from harness.theory.batching import chunked
+
+    priced = _given.priced(latency, model=model, hardware=hardware, tp=tp)
+    chunks, prompts = _given.whole_numbers(chunk, "--chunk"), _given.whole_numbers(prompt, "--prompt")
+    found = [chunked(priced, tokens, size) for tokens in prompts for size in chunks]
+    _terminal.tell(form, told.answer(
+        "chunking", {"model": model, "hardware": hardware, "latency": latency, "tp": tp, "chunks": chunks,
+                     "prompts": prompts},
+        [f"One prompt alone, by {latency}."],
+        [told.table("In chunks and in one piece",
+                    [("prompt", "count"), ("chunk", "count"), ("chunks", "count"), ("KV chunk-loads", "count"),
+                     ("in chunks", "s"), ("in one piece", "s"), ("ratio", "ratio")],
+                    [(one.prompt, one.chunk, one.chunks, one.reloads, one.chunked_s, one.whole_s, one.ratio)
+                     for one in found])],
+    ))  # fmt: skip
+    return 0

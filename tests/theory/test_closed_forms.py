@@ -1,0 +1,228 @@
+"""Arithmetic of experts, ping-pong pipelines, reuse of KV, links, batches and drafts against published numbers."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+
+import pytest
+
+from harness import registry
+from harness.cli import main
+from harness.errors import UsageError
+from harness.theory import kv, moe
+from harness.theory.batching import chunked, decode_tokens_per_s, prefill_tokens_per_s
+from harness.theory.kv_reuse import Reuse
+from harness.theory.ping_pong import PingPong
+from harness.theory.saturated import LONGEST_TOKENS, Traffic, filled
+from harness.theory.speculation import batched_speed_up, speed_up, tokens_per_step
+
+H800, H20 = 1979e12 / 3.35e12, 74.0
+DEEPSEEK = moe.Experts()
+
+
+def test_intensity_of_an_expert_is_that_of_the_roofline():
+    """The tokens an expert needs would come from another formula (E15, K11.a)."""
+    told = [DEEPSEEK.intensity(rows) for rows in (300, 295, 40, inf)]
+
+    assert pytest.approx([504.9, 497.8, 78.0, 3185.8], abs=0.05) == told
+
+
+@pytest.mark.parametrize(
+    ("ridge", "slide", "exact"), [(H800, (295, 300, 9600, 320), (363, 388)), (H20, (37, 40, 1280, 128 / 3), (38, 41))]
+)
+def test_both_modes_give_their_widths(ridge: float, slide: tuple[float, ...], exact: tuple[int, int]):
+    """The slide's rounding would be taken for the formula, or the other way round (E15, S35)."""
+    by_slide, by_formula = moe.slide(DEEPSEEK, ridge, 30), moe.exact(DEEPSEEK, ridge, 30)
+
+    assert pytest.approx(slide) == (by_slide.least, by_slide.rows, by_slide.tokens, by_slide.width)
+    assert by_formula is not None
+    assert exact[0] == by_formula.rows
+    assert exact[1] - 1 < by_formula.width <= exact[1]
+
+
+@pytest.mark.parametrize("ridge", [0.5, 10.0, 156.0, 900.0, 3185.0])
+def test_the_least_number_of_tokens_is_the_least(ridge: float):
+    """One token more or less would cross the ridge of another GPU (E15)."""
+    rows = DEEPSEEK.rows_for(ridge)
+
+    assert rows is not None
+    assert DEEPSEEK.intensity(rows) >= ridge
+    assert rows == 1 or DEEPSEEK.intensity(rows - 1) < ridge
+    assert DEEPSEEK.rows_for(3186) is None
+
+
+def test_exchanges_of_experts_take_their_time():
+    """The bound of 67 tokens per second would not come out (E16, K11.b)."""
+    told = moe.Traffic()
+
+    assert pytest.approx([120.96e-6, 241.92e-6, 14.757e-3], rel=1e-4) == [told.exchange_s, told.layer_s, told.token_s]
+    assert 67 == int(1 / told.token_s)
+
+
+@pytest.mark.parametrize(
+    ("m", "transfer", "total"), [(3, 0.3, 169.6), (3, 0.5, 170.0), (4, 0.6, 226.2), (4, 1.0, 227.0)]
+)
+def test_the_formula_of_ping_pong_is_exact_where_transfers_are_hidden(m: int, transfer: float, total: float):
+    """The number of micro-batches would be chosen by a formula that does not hold (E17, K12.b)."""
+    one = PingPong(1.0, 1.0, transfer, 56)
+
+    assert total == pytest.approx(one.formula_s(m))
+    assert total == pytest.approx(one.simulated_s(m))
+    assert m >= one.least
+
+
+def test_ping_pong_is_longer_than_its_formula_with_too_few_micro_batches():
+    """Transfers that nothing hides would cost nothing (E17)."""
+    one = PingPong(1.0, 1.0, 0.6, 56)
+
+    assert pytest.approx([170.2, 181.2]) == [one.formula_s(3), one.simulated_s(3)]
+
+
+@pytest.mark.parametrize("experts", [0.5, 0.9, 1.7])
+@pytest.mark.parametrize("transfer", [0.1, 0.45])
+def test_sides_of_unequal_speed_take_no_less_than_the_formula(experts: float, transfer: float):
+    """A step would be promised that no schedule reaches; with enough micro-batches it is exact (E17, K12.a)."""
+    one = PingPong(1.0, experts, transfer, 20)
+
+    for m in (1, 2, 3, 4):
+        assert one.simulated_s(m) >= one.formula_s(m) - 1e-9 or m == 1
+        if m >= one.least:
+            assert one.formula_s(m) == pytest.approx(one.simulated_s(m))
+
+
+def test_a_second_and_a_third_micro_batch_gain_as_published():
+    """The gains of figure 4 would not come out (S37)."""
+    one = PingPong(1.0, 1.0, 0.3, 56)
+    shares = [one.busy_share(m) for m in (1, 2, 3)]
+
+    assert pytest.approx([0.385, 0.764, 0.991], abs=1e-3) == shares
+    assert (1.98, 1.30) == pytest.approx((shares[1] / shares[0], shares[2] / shares[1]), rel=0.01)
+
+
+def test_stored_kv_pays_only_above_the_threshold():
+    """KV would be fetched over links on which computing it is faster (E18, K17.a)."""
+    model = Reuse()
+    for peak, published in ((8 * 312e12, 5.86e9), (8 * 989e12, 18.6e9)):
+        threshold = model.threshold_bytes_per_s(8192, peak)
+
+        assert published == pytest.approx(threshold, rel=0.01)
+        for factor, pays in ((1.01, True), (0.99, False)):
+            load_s, compute_s = model.times_s(8192, peak, factor * threshold)
+            assert pays == (load_s < compute_s)
+
+
+def test_links_are_read_in_bits_and_bytes():
+    """25 Gbps would be eight times as fast."""
+    assert (3.125e9, 100e9, 600e9) == tuple(map(kv.link_bytes_per_s, ("25Gbps", "800Gbps", "600GBps")))
+    with pytest.raises(UsageError, match="A link is a rate such as 25Gbps"):
+        kv.link_bytes_per_s("25")
+
+
+def test_a_hand_off_is_hidden_where_the_link_keeps_up_and_ends_with_the_prefill():
+    """A link that is too slow would be called good enough (S31)."""
+    slow, fast = (kv.Link("x", rate, 1_207_959_552, 10) for rate in (3.125e9, 600e9))
+
+    assert 3.87 == pytest.approx(slow.busy, abs=0.01)
+    assert (False, True) == (slow.hidden(0.1), fast.hidden(0.1))
+    assert not fast.hidden(0.001)
+
+
+def test_pieces_of_a_hand_off_cost_besides_their_bytes():
+    """Contiguous KV would seem to gain nothing (K14.d)."""
+    assert 3 * 40 == kv.segments(33, 16, 40)
+    assert 40 == kv.segments(33, None, 40)
+    assert 2.0 + 1e-5 * 40 == pytest.approx(kv.segmented_s(200.0, 40, 1e-5, 100.0))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "chunk", "chunks"), [(2047, 512, 4), (16384, 512, 32), (2048, 2048, 1), (100, 512, 1)]
+)
+def test_a_prompt_in_n_chunks_loads_half_n_squared_chunks_again(prompt: int, chunk: int, chunks: int):
+    """The cost of chunking would seem linear (K04.c, S12)."""
+    one = chunked(registry.make("latency", "linear:base=0.01,prefill_token=0.001"), prompt, chunk)
+
+    assert (chunks, chunks * (chunks - 1) // 2) == (one.chunks, one.reloads)
+    assert (chunks - 1) * 0.01 == pytest.approx(one.chunked_s - one.whole_s)
+
+
+def test_the_knee_of_opt_13b():
+    """Batching prefill would seem to pay where it does not, and decode the other way round (S29, S30)."""
+    one = registry.make("latency", "abc:distserve", model="opt-13b")
+    peak = max(prefill_tokens_per_s(one, size, 512) for size in (1, 2, 4, 8, 16, 32, 64, 128))
+
+    assert prefill_tokens_per_s(one, 8, 512) >= 0.85 * peak
+    assert decode_tokens_per_s(one, 128, 256) >= 25 * decode_tokens_per_s(one, 1, 256)
+    steps_s = [registry.make("latency", "abc:distserve", tp=tp).decode_s(128, 128 * 512) for tp in (1, 2, 4)]
+    assert [65.4, 42.0, 27.5] == [round(1e3 * step_s, 1) for step_s in steps_s]
+
+
+def test_drafts_gain_less_in_larger_batches():
+    """Speculation would be switched on where it costs (K06.a, K06.b)."""
+    roofline = registry.make("latency", "roofline")
+    gains = [batched_speed_up(roofline, size, 512, 4, 0.7, 0.1) for size in (1, 16, 64, 256, 512)]
+
+    assert sorted(gains, reverse=True) == gains
+    assert gains[0] > 1.5
+    assert (1 - 0.7**5) / 0.3 == pytest.approx(tokens_per_step(4, 0.7))
+    assert (1.0, 5.0) == (tokens_per_step(4, 0.0), tokens_per_step(4, 1.0))
+    assert tokens_per_step(4, 0.7) / 1.4 == pytest.approx(speed_up(4, 0.7, 0.1))
+
+
+def test_reserved_memory_holds_fewer_tokens_than_paged():
+    """The reason for paging would not show: used share and batch fall from paged to oracle, pow2 and max (S05)."""
+    traffic = Traffic(requests=400)
+    told = [filled(mode, 15_728, traffic) for mode in ("paged", "oracle", "pow2", "max")]
+
+    assert sorted((one.used for one in told), reverse=True) == [one.used for one in told]
+    assert sorted((one.batch for one in told), reverse=True) == [one.batch for one in told]
+    assert told[0].used >= 0.95
+    assert 15_728 // LONGEST_TOKENS == told[3].batch
+
+
+def test_lengths_have_the_means_that_were_asked_for():
+    """What is cut off above 2,048 tokens would lower the means, and raise the batch (S05)."""
+    lengths = [(r.prompt_tokens, r.output_tokens) for r in Traffic(requests=800).requests_at_once()]
+
+    assert (161.31, 337.99) == pytest.approx(tuple(sum(one) / 800 for one in zip(*lengths, strict=True)), rel=1e-3)
+    assert max(map(sum, lengths)) <= LONGEST_TOKENS
+
+
+FORMS = ["moe", "ping-pong", "kv-reuse", "knee", "chunking", "speculative", "handoff", "kv", "prefill"]
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_is_told_in_every_way(capsys, name: str):
+    """A form would end in a traceback, or in lines that a terminal cannot show."""
+    said = {}
+    for form in ("text", "markdown", "json"):
+        assert 0 == main(["theory", name, "--format", form])
+        said[form] = capsys.readouterr().out
+    told = json.loads(said["json"])
+
+    assert name == told["form"]
+    assert max(map(len, said["text"].splitlines())) <= 100
+    assert all(len(row) == len(table["columns"]) for table in told["tables"] for row in table["rows"])
+    assert all(table["title"] in said["text"] for table in told["tables"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["moe", "--gpu", "h80"], "No hardware named 'h80'"),
+        (["moe", "--top-k", "300"], "--top-k 300 is more than the 256 --experts"),
+        (["ping-pong", "--m", "0"], "--m must be micro-batches from 1 to 1,000"),
+        (["ping-pong", "--Ta", "0"], "--Ta must be a duration above 0"),
+        (["kv", "--kv", "paged"], "--kv needs --memory"),
+        (["kv", "--link", "fast"], "A link is a rate such as 25Gbps"),
+        (["kv", "--memory", "1GiB", "--kv", "paged"], "hold no sequence of 2,048 tokens"),
+        (["kv", "--length", "4x"], "--length must be whole numbers above 0"),
+        (["knee", "--phase", "decod"], "No phase named 'decod'. Did you mean 'decode'?"),
+        (["speculative", "--alpha", "1.2"], "--alpha must be shares of at most 1"),
+        (["chunking", "--prompt", "4k..2k"], "is an empty range"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(capsys, arguments: list[str], said: str):
+    """A mistyped value would end in a traceback, or be taken for another."""
+    assert 2 == main(["theory", *arguments])
+    assert said in capsys.readouterr().err

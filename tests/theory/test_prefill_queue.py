@@ -1,0 +1,94 @@
+"""TTFT of prefill as a queue: closed forms, their distribution, and the simulator laid over them."""
+
+from __future__ import annotations
+
+import json
+from math import exp, factorial, inf
+
+import numpy as np
+import pytest
+
+from harness.cli import main
+from harness.theory.overlaid import prefill_times_s
+from harness.theory.queueing import Prefill, crossover, mean_wait, wait_cdf, wait_quantile
+
+
+@pytest.mark.parametrize(
+    ("rho", "mean", "p90", "p99"), [(0.5, 1.5, 2.516, 4.336), (0.8, 3.0, 6.012, 11.356), (0.95, 10.5, 23.30, 45.94)]
+)
+def test_times_in_system_are_the_known_ones(rho: float, mean: float, p90: float, p99: float):
+    """The judge of the simulator would itself be wrong (E5)."""
+    assert mean == pytest.approx(1 + mean_wait(rho))
+    assert p90 == pytest.approx(1 + wait_quantile(rho, 0.9), abs=5e-3)
+    assert p99 == pytest.approx(1 + wait_quantile(rho, 0.99), abs=5e-3)
+
+
+@pytest.mark.parametrize("rho", [0.05, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("wait", [0.0, 0.4, 1.0, 2.7, 6.3])
+def test_the_sum_of_positive_terms_is_crommelins(rho: float, wait: float):
+    """The stable form would be another distribution (E5)."""
+    terms = ((-rho * (wait - k)) ** k / factorial(k) * exp(rho * (wait - k)) for k in range(int(wait) + 1))
+
+    assert (1 - rho) * sum(terms) == pytest.approx(wait_cdf(rho, wait), abs=1e-9)
+
+
+def test_the_distribution_stays_one_where_crommelins_sum_loses_all_digits():
+    """At high load a P99 would be noise (E5): the tail falls as exp(-s w), where rho (e^s - 1) = s."""
+    rho, decay = 0.99, 0.020066  # solves rho * (exp(s) - 1) = s
+
+    assert rho * (exp(decay) - 1) == pytest.approx(decay, rel=1e-4)
+    assert exp(-100 * decay) == pytest.approx((1 - wait_cdf(rho, 300)) / (1 - wait_cdf(rho, 200)), rel=1e-2)
+    assert (0.0, inf) == (wait_quantile(0.05, 0.9), wait_quantile(1.0, 0.9))
+
+
+def test_the_forms_are_those_of_distserve():
+    """Tensor and pipeline parallelism would be weighed by another rule (E6, K10.3)."""
+    r, d, k = 5.0, 0.08, 1.6
+
+    assert d + r * d**2 / (2 * (1 - r * d)) == pytest.approx(Prefill(d).mean_s(r))
+    assert d / k + r * d**2 / (2 * k * (k - r * d)) == pytest.approx(Prefill(d, tp=2, speedup=k).mean_s(r))
+    assert d + r * d**2 / (4 * (2 - r * d)) == pytest.approx(Prefill(d, pp=2).mean_s(r))
+    assert d + r * d**2 / (2 * 4 * (4 - r * d)) == pytest.approx(Prefill(d, pp=4).mean_s(r))
+    assert Prefill(d).mean_s(r / 3) == pytest.approx(Prefill(d, replicas=3).mean_s(r))
+
+
+def test_the_crossover_is_the_derived_one():
+    """A user would choose the pipeline where tensor parallelism is faster (E6)."""
+    speedups = (1.2, 1.4, 1.6, 1.8, 1.9)
+
+    assert [0.434, 0.776, 1.095, 1.429, 1.626] == [round(crossover(k) or 0, 3) for k in speedups]
+    assert (0.0, None) == (crossover(1.0), crossover(2.0))
+    at = crossover(1.6)
+    assert at is not None
+    assert Prefill(1, tp=2, speedup=1.6).mean_s(at) == pytest.approx(Prefill(1, pp=2).mean_s(at))
+
+
+def test_the_simulator_lies_on_the_form_for_tensor_parallelism():
+    """The overlay of `bench theory prefill --simulate` would belie its own formula (E5, E6)."""
+    form = Prefill(0.08, tp=2, speedup=1.6)
+    times = prefill_times_s(form, 12.0, 60_000, seed=3)
+
+    assert form.mean_s(12.0) == pytest.approx(float(times.mean()), rel=0.02)
+    assert form.quantile_s(12.0, 0.9) == pytest.approx(float(np.quantile(times, 0.9)), rel=0.03)
+
+
+def test_the_command_tells_forms_and_crossover(capsys):
+    """Nobody could see which way of parallelism wins."""
+    code = main(["theory", "prefill", "--D", "80ms", "--K", "1.6,2.1", "--rate", "5", "--format", "json"])
+    told = json.loads(capsys.readouterr().out)
+    rows = {row[0]: row for row in told["tables"][0]["rows"]}
+
+    assert 0 == code
+    assert Prefill(0.08).mean_s(5) == rows["one GPU"][3]
+    assert [1.6, 2.1] == [row[0] for row in told["tables"][1]["rows"]]
+    assert None is told["tables"][1]["rows"][1][1]
+
+
+def test_a_queue_without_end_has_no_mean(capsys):
+    """A mean TTFT of an unstable queue would be a made-up number."""
+    code = main(["theory", "prefill", "--execution", "1s", "--rate", "1.5", "--format", "json"])
+    rows = json.loads(capsys.readouterr().out)["tables"][0]["rows"]
+
+    assert 0 == code
+    assert [None, None, None] == rows[0][3:]
+    assert None is not rows[2][3]
