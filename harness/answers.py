@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.errors import UsageError
 
-KINDS = ("sweep", "capacity", "slo", "compare", "trend", "validate")
+KINDS = ("sweep", "capacity", "place", "slo", "compare", "trend", "validate")
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")
 """What an answer can be told as; csv where its kind is a table."""

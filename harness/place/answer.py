@@ -1,0 +1,146 @@
+"""What a placement found, as plain data: the content of place.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness import slo
+from harness.host import versions
+from harness.place.asked import COMPAT, Asked
+from harness.place.compose import Scored, Unit, by_algorithm, replicated, tied, units
+from harness.place.worth import UNITS
+
+if TYPE_CHECKING:
+    from harness.place.estimate import Rate
+    from harness.place.space import Algorithm, Skipped
+    from harness.place.task import Found
+
+SCHEMA = 1
+SHOWN = 3
+"""Units of an algorithm that are compared with the best."""
+
+
+def asked_of(asked: Asked) -> dict[str, Any]:
+    """What was asked: the part of place.json that is known beforehand."""
+    return {
+        "schema": SCHEMA,
+        "kind": "place",
+        "versions": versions(),
+        "asked": {
+            **asked.spec.options(),
+            "nodes": asked.cluster.nodes,
+            "gpus_per_node": asked.cluster.per_node,
+            "hardware": list(asked.hardware),
+            "algorithms": list(asked.algorithms),
+            "slo": slo.text(asked.slo),
+            "goal": asked.slo.goal,
+            "conditions": asked.definition,
+            "seeds": list(asked.seeds),
+            "max_rate": asked.top_rps,
+            "width": asked.width_rps,
+            "planner": COMPAT if asked.released else "bench",
+        },
+    }
+
+
+def answer(
+    asked: Asked,
+    scored: Sequence[Scored],
+    skipped: Sequence[Skipped],
+    found: Sequence[Found],
+    wall_s: float,
+    *,
+    left: int,
+    interrupted: bool,
+) -> dict[str, Any]:
+    """The whole answer; no number in it is infinite or NaN."""
+    each = {name: units(name, scored, asked.worth, asked.cluster) for name in asked.algorithms}
+    best = by_algorithm(each)
+    return {
+        **asked_of(asked),
+        "state": "interrupted" if interrupted else "finished",
+        "exit_code": 0 if best else 1,
+        "objective": {"name": asked.worth.objective, "unit": UNITS[asked.worth.objective],
+                      "table": {name: dict(row) for name, row in asked.worth.table.items()}},
+        "target_rps": asked.target_rps,
+        "best": [_best(asked, unit, each[unit.algorithm], best) for unit in best],
+        "candidates": [_candidate(one) for one in _in_order(scored)],
+        "skipped": [{"hardware": one.hardware, "name": one.name, "reason": one.reason} for one in skipped],
+        "cost": {"candidates": len(scored), "left": left, "trials": sum(one.trials for one in found),
+                 "requests": sum(one.requests for one in found), "wall_s": wall_s},
+        "warnings": [{"code": code, "message": said} for code, said in _warnings(asked, best, each)],
+    }  # fmt: skip
+
+
+def _in_order(scored: Sequence[Scored]) -> list[Scored]:
+    return sorted(scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name))
+
+
+def _best(asked: Asked, unit: Unit, here: Sequence[Unit], best: Sequence[Unit]) -> dict[str, Any]:
+    equal, near = tied(unit, here)
+    told = _unit(unit)
+    if asked.target_rps is not None:
+        whole = replicated(unit, asked.target_rps, asked.worth)
+        fits = whole.gpus <= asked.cluster.gpus
+        told["replicated"] = {**_unit(whole), "target_rps": asked.target_rps, "fits": fits}
+    return {**told, "ties": [_short(one) for one in equal], "not_apart": [_short(one) for one in near[:SHOWN]],
+            "times_the_worst": unit.value / best[-1].value}  # fmt: skip
+
+
+def _unit(unit: Unit) -> dict[str, Any]:
+    return {
+        "algorithm": unit.algorithm,
+        "name": unit.name,
+        "hardware": unit.hardware,
+        "gpus": unit.gpus,
+        "rate_rps": unit.total_rps,
+        **_rate(unit.per_gpu),
+        "value": unit.value,
+        "members": [{"count": count, **one.system.describe()} for count, one in unit.members],
+        "binding": next((one.binding for _, one in unit.members if one.binding), None),
+    }
+
+
+def _short(unit: Unit) -> dict[str, Any]:
+    return {"name": unit.name, "hardware": unit.hardware, "gpus": unit.gpus, "rate_per_gpu_rps": unit.per_gpu.mean}
+
+
+def _candidate(one: Scored) -> dict[str, Any]:
+    return {"algorithm": one.algorithm, **one.system.describe(), "rate_rps": one.total_rps, **_rate(one.per_gpu),
+            "value": one.value, "binding": one.binding}  # fmt: skip
+
+
+def _rate(rate: Rate) -> dict[str, Any]:
+    return {
+        "rate_per_gpu_rps": rate.mean,
+        "low_per_gpu_rps": rate.low,
+        "high_per_gpu_rps": rate.high,
+        "by_seed": {str(seed): value for seed, value in rate.by_seed.items()},
+    }
+
+
+def _warnings(asked: Asked, best: Sequence[Unit], each: Mapping[Algorithm, Sequence[Unit]]) -> list[tuple[str, str]]:
+    found = []
+    if asked.released:
+        found.append((
+            "released_planner",
+            "searched as the planner that DistServe released: its scheduler, constants and arrivals, no time for "
+            "handing KV over, and memory that never limits admission; for ours give --backend sim --latency abc:distserve",
+        ))  # fmt: skip
+        if asked.spec.latency is None and "vllm++" in asked.algorithms and len(asked.algorithms) > 1:
+            found.append((
+                "two_engines",
+                "the released constants of vLLM are slower than those of DistServe, so a part of what disaggregation gains "
+                "here is the engine; with --latency abc:vllm both have the same",
+            ))  # fmt: skip
+    if "high" in each:
+        found.append((
+            "sides_apart",
+            "high searches each side with the other one unlimited, so both may miss their share of requests at once",
+        ))  # fmt: skip
+    if len(asked.seeds) == 1:
+        found.append(("one_seed", "one seed gives no interval; --seeds 5 would"))
+    if not best:
+        found.append(("nothing_carried", "no candidate keeps the SLO at any rate; relax --slo, or take other GPUs"))
+    return found

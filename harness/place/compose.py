@@ -1,0 +1,137 @@
+"""What is built of the candidates: the best unit of each algorithm, ratios of both sides, copies for a target rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from harness.place.estimate import Rate, apart, rate
+from harness.place.space import Algorithm, Cluster
+from harness.place.systems import System
+from harness.place.worth import Worth
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A candidate with its rate per GPU and what it is worth by the objective. `binding` is what it misses above."""
+
+    algorithm: Algorithm
+    system: System
+    per_gpu: Rate
+    value: float
+    binding: str | None
+
+    @property
+    def total_rps(self) -> float:
+        """Requests per second of the unit."""
+        return self.per_gpu.mean * self.system.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Replicas that belong together: counts of systems, their GPUs, the rate of all, and its worth."""
+
+    algorithm: Algorithm
+    members: tuple[tuple[int, Scored], ...]
+    per_gpu: Rate
+    value: float
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the unit."""
+        return sum(count * one.system.gpus for count, one in self.members)
+
+    @property
+    def total_rps(self) -> float:
+        """Requests per second of the unit."""
+        return self.per_gpu.mean * self.gpus
+
+    @property
+    def name(self) -> str:
+        """`P(2,1) D(1,1)`, or `2 x P(1,1) + 1 x D(1,1)`."""
+        if len(self.members) == 1 and self.members[0][0] == 1:
+            return self.members[0][1].system.name
+        return " + ".join(f"{count} x {one.system.name}" for count, one in self.members)
+
+    @property
+    def hardware(self) -> str:
+        """The kind of GPU that all of it stands on."""
+        return self.members[0][1].system.hardware
+
+
+def ordered(units: Sequence[Unit]) -> list[Unit]:
+    """By worth, then fewer GPUs, as DistServe breaks ties."""
+    return sorted(units, key=lambda unit: (-unit.value, unit.gpus, unit.name))
+
+
+def units(algorithm: Algorithm, scored: Sequence[Scored], worth: Worth, cluster: Cluster) -> list[Unit]:
+    """The units of an algorithm in order of worth; those that carry nothing are left out."""
+    carried = [one for one in scored if one.algorithm == algorithm and one.per_gpu.mean > 0]
+    if algorithm != "high":
+        return ordered([Unit(algorithm, ((1, one),), one.per_gpu, one.value) for one in carried])
+    return ordered([*_apart(carried, worth, cluster)])
+
+
+def _apart(carried: Sequence[Scored], worth: Worth, cluster: Cluster) -> Iterator[Unit]:
+    """Algorithm 1: the best of each side on each kind of GPU, in every ratio that the cluster holds."""
+    for hardware in dict.fromkeys(one.system.hardware for one in carried):
+        here = [one for one in carried if one.system.hardware == hardware]
+        best = [_best([one for one in here if one.system.kind == kind]) for kind in ("prefill", "decode")]
+        prefill, decode = best
+        if prefill is None or decode is None:
+            continue
+        yield from sorted(_ratios(prefill, decode, worth, cluster), key=lambda unit: (-unit.value, unit.gpus))[:5]
+
+
+def _best(scored: Sequence[Scored]) -> Scored | None:
+    return min(scored, key=lambda one: (-one.value, one.system.gpus, one.system.name), default=None)
+
+
+def _ratios(prefill: Scored, decode: Scored, worth: Worth, cluster: Cluster) -> Iterator[Unit]:
+    for n in range(1, cluster.gpus // prefill.system.gpus + 1):
+        for m in range(1, (cluster.gpus - n * prefill.system.gpus) // decode.system.gpus + 1):
+            if math.gcd(n, m) == 1:
+                yield together("high", ((n, prefill), (m, decode)), worth)
+
+
+def together(algorithm: Algorithm, members: tuple[tuple[int, Scored], ...], worth: Worth) -> Unit:
+    """A unit of both sides: it carries what the weaker one carries."""
+    gpus = sum(count * one.system.gpus for count, one in members)
+    seeds = members[0][1].per_gpu.by_seed
+    weakest = {seed: min(n * one.system.gpus * one.per_gpu.by_seed[seed] for n, one in members) / gpus for seed in seeds}
+    per_gpu = rate(weakest, max(one.per_gpu.width for _, one in members))
+    total_rps = per_gpu.mean * gpus
+    taken = sum(count * one.total_rps / worth.of(one.system, one.total_rps) for count, one in members)
+    return Unit(algorithm, members, per_gpu, total_rps / taken)
+
+
+def replicated(unit: Unit, target_rps: float, worth: Worth) -> Unit:
+    """So many copies as the target rate asks for; of both sides apart, each as many as it needs."""
+    if unit.algorithm != "high":
+        copies = math.ceil(target_rps / unit.total_rps - 1e-9)
+        return Unit(unit.algorithm, tuple((copies * n, one) for n, one in unit.members), unit.per_gpu, unit.value)
+    members = tuple((math.ceil(target_rps / one.total_rps - 1e-9), one) for _, one in unit.members)
+    return together("high", members, worth)
+
+
+def tied(best: Unit, others: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
+    """Those of equal worth, and those that the seeds cannot tell from the best (where there are seeds enough)."""
+    equal = [unit for unit in others if unit is not best and math.isclose(unit.value, best.value, rel_tol=1e-9)]
+    near = [
+        unit for unit in others if unit is not best and unit not in equal and _near(best, unit)
+    ]
+    return equal, near
+
+
+def _near(best: Unit, other: Unit) -> bool:
+    """Compared by worth: the rates of the other are scaled to what they are worth beside the best."""
+    if not other.per_gpu.mean or not best.per_gpu.mean:
+        return False
+    scale = (other.value / other.per_gpu.mean) / (best.value / best.per_gpu.mean)
+    return apart(best.per_gpu, other.per_gpu.times(scale)) is False
+
+
+def by_algorithm(found: Mapping[Algorithm, Sequence[Unit]]) -> list[Unit]:
+    """The best unit of each algorithm, best first."""
+    return ordered([units[0] for units in found.values() if units])

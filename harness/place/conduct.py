@@ -1,0 +1,116 @@
+"""Carries a placement out: every candidate is one call to a pool; those that are known are not searched again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from harness import pool
+from harness.errors import Interrupted, UsageError
+from harness.place.answer import answer
+from harness.place.asked import Asked
+from harness.place.compose import Scored
+from harness.place.estimate import rate
+from harness.place.search import RESOLUTION
+from harness.place.space import Algorithm, Skipped, space
+from harness.place.systems import Kind, System
+from harness.place.task import Found, Task, searched
+from harness.place.traffic import Traffic, traffic
+
+if TYPE_CHECKING:
+    from harness.place.store import Store
+
+KINDS: dict[Algorithm, tuple[Kind, ...]] = {"vllm++": ("colocated",), "low": ("pair",), "high": ("prefill", "decode")}
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A system that an algorithm looks at."""
+
+    algorithm: Algorithm
+    system: System
+
+    @property
+    def key(self) -> str:
+        """What tells it from the others, in the folder of a search."""
+        return f"{self.algorithm} {self.system.hardware} {self.system.name} x{self.system.cross}"
+
+
+def candidates(asked: Asked) -> tuple[list[Candidate], list[Skipped]]:
+    """All systems to search, the largest first, so that no core waits for the last one; and what is left out."""
+    found: dict[str, Candidate] = {}
+    skipped: dict[Skipped, None] = {}
+    for algorithm in asked.algorithms:
+        for hardware in asked.hardware:
+            kind = KINDS[algorithm][0]
+            here = space(asked.spec.model or "opt-13b", hardware, asked.cluster, partial(asked.refused, kind, hardware))
+            skipped.update(dict.fromkeys(here.skipped))
+            each = (Candidate(algorithm, system) for system in here.of(algorithm, asked.cluster))
+            found.update((candidate.key, candidate) for candidate in each)
+    return sorted(found.values(), key=lambda c: -c.system.gpus), [*skipped]
+
+
+def conduct(
+    asked: Asked, store: Store, processes: pool.Pool, tell: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Search every candidate and give what place.json holds. Ctrl-C ends it with what there is by then.
+
+    Raises Interrupted where no candidate was over, UsageError where there is none.
+    """
+    begun_s = time.monotonic()
+    every, skipped = candidates(asked)
+    if not every:
+        raise UsageError(_nothing(skipped))
+    sent = traffic(asked.spec, asked.seeds, draws=asked.draws)
+    interrupted = False
+    with store.opened(asked):
+        by_key = {candidate.key: candidate for candidate in every}
+        missing = [_task(asked, sent, candidate) for key, candidate in by_key.items() if key not in store.found]
+        try:
+            for task, found in processes.map(searched, missing):
+                store.add(task.key, found)
+                tell(told(by_key[task.key], found, len(every) - len(store.found)))
+        except KeyboardInterrupt:
+            interrupted = True
+        known = [(candidate, store.found[candidate.key]) for candidate in every if candidate.key in store.found]
+        if not known:
+            raise Interrupted("interrupted before the first candidate was over; the same command starts again.")
+        info = answer(
+            asked, [scored(asked, candidate, found) for candidate, found in known], skipped,
+            [found for _, found in known], time.monotonic() - begun_s, left=len(every) - len(known),
+            interrupted=interrupted,
+        )  # fmt: skip
+        store.finish(info)
+    return info
+
+
+def _task(asked: Asked, sent: Traffic, candidate: Candidate) -> Task:
+    kind = candidate.system.kind
+    return Task(
+        candidate.key, candidate.system, asked.of(candidate.system), asked.bounds(kind), asked.wanted(kind),
+        replace(sent, prompts_only=kind == "prefill"), asked.seeds, asked.top_rps, asked.width_rps,
+    )  # fmt: skip
+
+
+def scored(asked: Asked, candidate: Candidate, found: Found) -> Scored:
+    """A candidate with its rate and worth."""
+    by_seed = {seed: ends.low_rps for seed, ends in found.ends.items()}
+    mean = sum(by_seed.values()) / len(by_seed)
+    per_gpu = rate(by_seed, min(asked.width_rps, RESOLUTION * mean) if mean else asked.width_rps)
+    total_rps = per_gpu.mean * candidate.system.gpus
+    binding = next((ends.binding for ends in found.ends.values() if ends.binding is not None), None)
+    return Scored(candidate.algorithm, candidate.system, per_gpu, asked.worth.of(candidate.system, total_rps), binding)
+
+
+def told(candidate: Candidate, found: Found, left: int) -> str:
+    """One line about a candidate."""
+    rates = ", ".join(f"{ends.low_rps:.4g}" for ends in found.ends.values())
+    return f"{candidate.algorithm} {candidate.system.name}: {rates} req/s per GPU ({left} more)"
+
+
+def _nothing(skipped: list[Skipped]) -> str:
+    said = next((skip.reason for skip in reversed(skipped) if "divide" not in skip.reason), "no shape fits the cluster")
+    return f"There is nothing to place: {said}. Give more GPUs, another --model or --hardware, or a --latency for it."

@@ -1,0 +1,110 @@
+"""The highest rate that a system carries, by bisection; it makes no trial itself.
+
+Source: Zhong et al., DistServe, OSDI 2024, section 4 (binary search), with the numbers of its released code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+RESOLUTION = 0.05
+"""A rate is known at least to this share of itself; DistServe's width alone is coarse for large models."""
+
+NOTHING = 16
+"""Rates below the width over this are not looked for."""
+
+DOUBLINGS = 12
+"""Times that the highest rate is doubled while it is carried."""
+
+Carries = Callable[[float], str | None]
+"""What is not kept at a rate per GPU; None where it is carried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The highest rate per GPU that was carried (0: none was) and the lowest above it that was not; what is not kept
+    there (None where every rate was carried); and how many trials it took."""
+
+    low_rps: float
+    high_rps: float
+    binding: str | None
+    trials: int
+
+
+class _Search:
+    """Rates per GPU on both sides, narrowed trial by trial."""
+
+    def __init__(self, carries: Carries, low_rps: float, high_rps: float) -> None:
+        self._carries = carries
+        self.low_rps, self.high_rps = low_rps, high_rps
+        self.binding: str | None = None
+        self.trials = 0
+
+    def carried(self, rate_rps: float) -> bool:
+        """Make a trial and move the end that it is about."""
+        self.trials += 1
+        missed = self._carries(rate_rps)
+        if missed is None:
+            self.low_rps = rate_rps
+        else:
+            self.high_rps, self.binding = rate_rps, missed
+        return missed is None
+
+    def narrow(self, width_rps: float) -> None:
+        """Halve what lies between the ends, until it is narrow enough."""
+        while self._is_wide(width_rps):
+            self.carried((self.low_rps + self.high_rps) / 2)
+
+    def _is_wide(self, width_rps: float) -> bool:
+        apart = self.high_rps - self.low_rps
+        if self.low_rps == 0.0:
+            return apart > width_rps / NOTHING
+        return apart > width_rps or apart > RESOLUTION * self.high_rps
+
+    @property
+    def ends(self) -> Ends:
+        return Ends(self.low_rps, self.high_rps, self.binding, self.trials)
+
+
+def bisected(carries: Carries, top_rps: float, width_rps: float) -> Ends:
+    """From 0 to `top_rps`, as DistServe searches; the top is doubled while all below it is carried."""
+    going = _Search(carries, 0.0, top_rps)
+    going.narrow(width_rps)
+    for _ in range(DOUBLINGS):
+        if going.binding is not None or not going.carried(going.high_rps):
+            break
+        going.high_rps = 2 * going.low_rps
+    going.narrow(width_rps)
+    return going.ends
+
+
+def nearby(carries: Carries, guess: Ends) -> Ends:
+    """The same for other traffic, from what was found for one: few trials where they differ little."""
+    step = guess.high_rps - guess.low_rps
+    going = _Search(carries, 0.0, guess.high_rps)
+    if guess.low_rps == 0.0:
+        return _upwards(going, guess, step)
+    if not going.carried(guess.low_rps):
+        return _downwards(going, step)
+    return _upwards(going, guess, step)
+
+
+def _downwards(going: _Search, step: float) -> Ends:
+    width = step
+    while going.high_rps > step:
+        if going.carried(max(going.high_rps - step, step / 2)):
+            break
+        step *= 2
+    going.narrow(width)
+    return going.ends
+
+
+def _upwards(going: _Search, guess: Ends, step: float) -> Ends:
+    width, rate_rps = step, guess.high_rps
+    while going.carried(rate_rps) and going.trials <= 2 * DOUBLINGS:
+        step *= 2
+        rate_rps += step
+    if going.low_rps > 0.0:
+        going.narrow(width)
+    return going.ends

@@ -1,0 +1,85 @@
+"""What the trials of a placement send: one draw a seed, at any rate by dividing its times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from harness.load import at_rate, own_rate
+from harness.plan import load_workload
+from harness.schedule import Schedule
+
+if TYPE_CHECKING:
+    from harness.config import RunSpec
+
+LEGACY = "simdistserve"
+"""Arrivals as DistServe's simulator draws them: numpy's legacy generator, the first request at 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """Schedules by seed. Where a rate does no more than divide the times, `drawn` holds each seed's at 1 req/s;
+    else, and for turns that wait for answers, every rate is drawn anew."""
+
+    spec: RunSpec
+    own_rps: float
+    drawn: dict[int, Schedule]
+    prompts_only: bool = False
+    """Whether answers end with their first token, for replicas that prefill only."""
+
+    def at(self, seed: int, rate_rps: float) -> Schedule:
+        """What a trial of that seed sends at that rate."""
+        unit = self.drawn.get(seed)
+        if unit is None:
+            found = _draw(self.spec, self.own_rps, seed, rate_rps)
+        else:
+            due_s = unit.table["scheduled_s"].to_numpy() / rate_rps
+            found = Schedule(_with(unit.table, "scheduled_s", due_s), unit.sha256)
+        return Schedule(_cut(found.table), found.sha256) if self.prompts_only else found
+
+
+def traffic(spec: RunSpec, seeds: Sequence[int], *, draws: str | None = None) -> Traffic:
+    """The traffic of a spec with `spec.requests` requests; `draws` LEGACY takes the arrivals of DistServe's simulator.
+
+    Raises UsageError for traffic that has no rate.
+    """
+    own_rps = own_rate(spec)
+    first = _draw(spec, own_rps, seeds[0], 1.0)
+    if draws != LEGACY and not _is_divided(spec, own_rps, first):
+        return Traffic(spec, own_rps, {})
+    drawn = {seed: first if seed == seeds[0] else _draw(spec, own_rps, seed, 1.0) for seed in seeds}
+    if draws == LEGACY:
+        drawn = {seed: _legacy(one, seed) for seed, one in drawn.items()}
+    return Traffic(spec, own_rps, drawn)
+
+
+def _is_divided(spec: RunSpec, own_rps: float, unit: Schedule) -> bool:
+    if unit.has_follow_ups:
+        return False
+    twice = _draw(spec, own_rps, spec.seed, 2.0)
+    times = (one.table["scheduled_s"].to_numpy() for one in (unit, twice))
+    return bool(np.allclose(next(times), 2 * next(times), rtol=1e-9))
+
+
+def _draw(spec: RunSpec, own_rps: float, seed: int, rate_rps: float) -> Schedule:
+    asked = at_rate(replace(spec, seed=seed), rate_rps, own_rps)
+    return Schedule.draw(load_workload(asked).workload, seed=seed, requests=spec.requests)
+
+
+def _legacy(unit: Schedule, seed: int) -> Schedule:
+    """The gaps of a Poisson process as LLMServe/DistServe draws them (simdistserve/base/workload.py)."""
+    gaps = np.random.RandomState(seed).gamma(1, 1.0, size=len(unit) - 1)  # noqa: NPY002  # theirs is the legacy one
+    return Schedule(_with(unit.table, "scheduled_s", np.cumsum([0.0, *gaps])), unit.sha256)
+
+
+def _with(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type))
+
+
+def _cut(table: pa.Table) -> pa.Table:
+    return _with(table, "output_tokens", np.ones(len(table), np.int64))

@@ -1,0 +1,160 @@
+"""The answer of `bench place` in words: the best of each algorithm, all candidates, what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from textwrap import wrap
+from typing import Any
+
+from reports import _numbers
+from reports._clean import clean, in_markdown
+from reports.answers import _table
+from reports.answers._look import PLAIN, Look
+
+Info = Mapping[str, Any]
+
+RUNNING = "The placement is not over; the same command with the same --out goes on."
+HEADS = ("algorithm", "tp,pp", "GPU", "GPUs", "req/s", "req/s per GPU", "95% interval", "misses above it")
+MOST = 12
+"""Candidates that a table shows; all of them are in the JSON."""
+
+
+def text(info: Info, look: Look = PLAIN) -> str:
+    """The answer for a terminal: candidates first, then what was left out, then the best."""
+    if "best" not in info:
+        return look.bold(RUNNING) + "\n"
+    heads = heads_of(info)
+    parts = [look.bold(title) + "\n" + _table.text(heads, rows, left=3, look=look) for title, rows in tables(info)]
+    if info["skipped"]:
+        parts.append(look.bold("left out") + "\n" + "\n".join(_wrapped(line, "  ") for line in skipped(info)))
+    parts.append(_wrapped(cost(info)))
+    parts.append("\n".join(_wrapped(f"note: {one['message']}.", "  ") for one in info["warnings"]))
+    parts.append("\n".join([look.judged(headline(info), bool(info["best"])), *(_wrapped(s, "  ") for s in sentences(info))]))
+    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
+
+
+def markdown(info: Info) -> str:
+    """The same in markdown."""
+    if "best" not in info:
+        return RUNNING + "\n"
+    parts = [f"**{in_markdown(headline(info), None)}**\n\n{in_markdown(' '.join(sentences(info)), None)}"]
+    heads = heads_of(info)
+    parts += [f"{in_markdown(title, None)}\n\n{_table.markdown(heads, rows, left=3)}" for title, rows in tables(info)]
+    parts += [in_markdown(f"Left out: {line}", None) for line in skipped(info)]
+    parts += [in_markdown(f"Note: {one['message']}.", None) for one in info["warnings"]]
+    parts.append(cost(info))
+    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
+
+
+def headline(info: Info) -> str:
+    """The best placement in one line."""
+    if not info["best"]:
+        return "no placement keeps the SLO at any rate"
+    best = info["best"][0]
+    return f"best: {_named(best)}, {best['gpus']} GPUs, {_per_gpu(best)}{_worth(info, best)}"
+
+
+def sentences(info: Info) -> Iterator[str]:
+    """What to know about the best of each algorithm."""
+    best = info["best"]
+    for one in best:
+        yield from _of_one(one)
+    for one in best[1:]:
+        if one["value"] > 0:
+            yield f"That of {best[0]['algorithm']} is worth {best[0]['value'] / one['value']:.3g} times that of {one['algorithm']}."
+    for one in best:
+        if "replicated" in one:
+            yield _replicated(one)
+
+
+def _of_one(one: Info) -> Iterator[str]:
+    yield f"{one['algorithm']}: {_named(one)}, {one['gpus']} GPUs, {_per_gpu(one)}, {_number(one['rate_rps'])} req/s in all."
+    if one["ties"]:
+        yield f"As good, but not on fewer GPUs: {_listed(one['ties'])}."
+    if one["not_apart"]:
+        yield f"The seeds do not tell it from {_listed(one['not_apart'])}."
+
+
+def _replicated(one: Info) -> str:
+    whole = one["replicated"]
+    members = " and ".join(f"{m['count']} x {clean(m['name'])}" for m in whole["members"])
+    fits = "" if whole["fits"] else ", which is more than the cluster has"
+    return (
+        f"{_number(whole['target_rps'])} req/s by {one['algorithm']}: {members}, {whole['gpus']} GPUs{fits}; "
+        f"they carry {_number(whole['rate_rps'])} req/s."
+    )
+
+
+def tables(info: Info) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """A title and rows for each algorithm and kind of replica."""
+    for (algorithm, kind), group in groupby(info["candidates"], key=lambda one: (one["algorithm"], one["kind"])):
+        every = [*group]
+        more = f" (the best {MOST} of {len(every)})" if len(every) > MOST else ""
+        what = {"colocated": "colocated replicas", "pair": "pairs", "prefill": "prefill alone", "decode": "decode alone"}
+        yield f"{algorithm}: {what[kind]}{more}", [_row(info, one) for one in every[:MOST]]
+
+
+def heads_of(info: Info) -> tuple[str, ...]:
+    """Heads of the table of candidates; the worth stands there where it is not the rate."""
+    return HEADS if info["objective"]["name"] == "gpu" else (*HEADS, info["objective"]["unit"])
+
+
+def _row(info: Info, one: Info) -> tuple[str, ...]:
+    row = (
+        one["algorithm"], one["name"], one["hardware"], str(one["gpus"]), _number(one["rate_rps"]),
+        _number(one["rate_per_gpu_rps"]), interval(one), one["binding"] or "-",
+    )  # fmt: skip
+    return row if info["objective"]["name"] == "gpu" else (*row, _number(one["value"]))
+
+
+def interval(one: Info) -> str:
+    """The interval of a rate per GPU."""
+    if one["low_per_gpu_rps"] is None:
+        return "-"
+    return f"{_number(one['low_per_gpu_rps'])} to {_number(one['high_per_gpu_rps'])}"
+
+
+def skipped(info: Info) -> Iterator[str]:
+    """What was left out, those of one reason together."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in info["skipped"]:
+        reasons.setdefault((one["hardware"], one["reason"]), []).append(one["name"])
+    for (hardware, reason), names in reasons.items():
+        yield f"{', '.join(names)} on {hardware}: {clean(reason, None)}"
+
+
+def cost(info: Info) -> str:
+    """What the search took."""
+    spent = info["cost"]
+    left = f", {spent['left']} candidates left" if spent["left"] else ""
+    return (
+        f"cost: {spent['candidates']} candidates, {spent['trials']:,} trials, {spent['requests']:,} requests, "
+        f"{_numbers.seconds(spent['wall_s'])}{left}"
+    )
+
+
+def _named(one: Info) -> str:
+    return f"{clean(one['name'])} on {clean(one['hardware'])}"
+
+
+def _per_gpu(one: Info) -> str:
+    told = f"{_number(one['rate_per_gpu_rps'])} req/s per GPU"
+    return told if one["low_per_gpu_rps"] is None else f"{told} ({interval(one)})"
+
+
+def _worth(info: Info, one: Info) -> str:
+    objective = info["objective"]
+    return "" if objective["name"] == "gpu" else f", {_number(one['value'])} {objective['unit']}"
+
+
+def _listed(units: Sequence[Info]) -> str:
+    return ", ".join(f"{_named(one)} ({one['gpus']} GPUs, {_number(one['rate_per_gpu_rps'])})" for one in units)
+
+
+def _number(value: float) -> str:
+    return _numbers.number(value, 4)
+
+
+def _wrapped(sentence: str, indent: str = "") -> str:
+    return "\n".join(wrap(clean(sentence, None), 98, initial_indent=indent, subsequent_indent=indent + "  "))
