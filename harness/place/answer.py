@@ -74,7 +74,9 @@ def answer(
 
 
 def _in_order(scored: Sequence[Scored]) -> list[Scored]:
-    return sorted(scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name))
+    return sorted(
+        scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name)
+    )
 
 
 def _best(asked: Asked, unit: Unit, here: Sequence[Unit], best: Sequence[Unit]) -> dict[str, Any]:
@@ -103,7 +105,7 @@ def _unit(unit: Unit) -> dict[str, Any]:
 
 
 def _short(unit: Unit) -> dict[str, Any]:
-    return {"name": unit.name, "hardware": unit.hardware, "gpus": unit.gpus, "rate_per_gpu_rps": unit.per_gpu.mean}
+    return {"name": unit.name, "hardware": unit.hardware, "gpus": unit.gpus, "rate_per_gpu_rps": unit.per_gpu.value}
 
 
 def _candidate(one: Scored) -> dict[str, Any]:
@@ -113,32 +115,34 @@ def _candidate(one: Scored) -> dict[str, Any]:
 
 def _rate(rate: Rate) -> dict[str, Any]:
     return {
-        "rate_per_gpu_rps": rate.mean,
+        "rate_per_gpu_rps": rate.value,
+        "mean_per_gpu_rps": rate.mean,
         "low_per_gpu_rps": rate.low,
         "high_per_gpu_rps": rate.high,
         "by_seed": {str(seed): value for seed, value in rate.by_seed.items()},
     }
 
 
+_RELEASED = (
+    "searched as the planner that DistServe released: its scheduler, constants and arrivals, no time for handing KV "
+    "over, memory that never limits admission, and the first seed decides (the interval is of all); for ours give "
+    "--latency abc:distserve"
+)
+_TWO_ENGINES = (
+    "the released constants of vLLM are slower than those of DistServe, so a part of what disaggregation gains here is "
+    "the engine; with --latency abc:vllm both have the same"
+)
+_APART = "high searches each side with the other one unlimited, so both may miss their share of requests at once"
+
+
 def _warnings(asked: Asked, best: Sequence[Unit], each: Mapping[Algorithm, Sequence[Unit]]) -> list[tuple[str, str]]:
     found = []
     if asked.released:
-        found.append((
-            "released_planner",
-            "searched as the planner that DistServe released: its scheduler, constants and arrivals, no time for "
-            "handing KV over, and memory that never limits admission; for ours give --backend sim --latency abc:distserve",
-        ))  # fmt: skip
+        found.append(("released_planner", _RELEASED))
         if asked.spec.latency is None and "vllm++" in asked.algorithms and len(asked.algorithms) > 1:
-            found.append((
-                "two_engines",
-                "the released constants of vLLM are slower than those of DistServe, so a part of what disaggregation gains "
-                "here is the engine; with --latency abc:vllm both have the same",
-            ))  # fmt: skip
+            found.append(("two_engines", _TWO_ENGINES))
     if "high" in each:
-        found.append((
-            "sides_apart",
-            "high searches each side with the other one unlimited, so both may miss their share of requests at once",
-        ))  # fmt: skip
+        found.append(("sides_apart", _APART))
     if len(asked.seeds) == 1:
         found.append(("one_seed", "one seed gives no interval; --seeds 5 would"))
     if not best:

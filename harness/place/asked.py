@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,7 +14,6 @@ from harness.place.space import ALGORITHMS, Algorithm, Cluster
 from harness.place.systems import Kind, Shape, System
 from harness.place.task import spec_of
 from harness.place.traffic import LEGACY
-from harness.place.worth import Worth
 from harness.plan import make_backend
 from harness.registry import make
 from harness.spec import parse
@@ -21,6 +21,7 @@ from harness.spec import parse
 if TYPE_CHECKING:
     from harness.api import Slo
     from harness.config import RunSpec
+    from harness.place.worth import Worth
 
 REQUESTS = 300
 """Requests of a trial, as in DistServe's search."""
@@ -28,6 +29,9 @@ REQUESTS = 300
 COMPAT = "distserve_sim"
 ENGINES = {"colocated": "abc:vllm"}
 """Which released constants DistServe's planner takes: vLLM's for colocated replicas, its own for the others."""
+
+UTILISATION = 0.95
+"""Share of the memory that DistServe's planner gives to weights and KV."""
 
 OF_PREFILL, OF_DECODE = ("ttft",), ("tpot", "itl", "itl_p99")
 """Metrics that one side decides by itself."""
@@ -70,8 +74,13 @@ class Asked:
 
     def refused(self, kind: Kind, hardware: str, shape: Shape) -> str | None:
         """Why a replica of that shape cannot run; None where it can."""
+        catalog = importlib.import_module("backends._catalog")  # harness may not import backends statically
+        system = System(kind, hardware, shape, shape if kind == "pair" else None)
         try:
-            made = make_backend(self.of(System(kind, hardware, shape, shape if kind == "pair" else None)))
+            if self.released:  # there memory is checked nowhere else
+                model = self.spec.model
+                catalog.kv_capacity_blocks(model, hardware, tp=shape.tp, pp=shape.pp, utilisation=UTILISATION)
+            made = make_backend(self.of(system))
         except UsageError as error:
             return str(error).rstrip(".")
         return None if hasattr(made, "reset") else "only a simulator can be placed"
@@ -80,12 +89,17 @@ class Asked:
         """The SLO of a trial: of one side alone, the bounds that it decides. Raises UsageError."""
         if kind in ("colocated", "pair"):
             return self.slo
-        mine, others = (OF_PREFILL, OF_DECODE) if kind == "prefill" else (OF_DECODE, OF_PREFILL)
+        mine, others = (UTILISATION = 0.95
+"""Share of the memory that DistServe's planner gives to weights and KV."""
+
+OF_PREFILL, OF_DECODE) if kind == "prefill" else (OF_DECODE, OF_PREFILL)
         kept = tuple(bound for bound in self.slo.bounds if bound.metric in mine)
         foreign = [bound.metric for bound in self.slo.bounds if bound.metric not in (*mine, *others)]
         if foreign or not kept:
             what = f"'{foreign[0]}' belongs to both sides" if foreign else f"no bound is on {' or '.join(mine)}"
-            raise UsageError(f"--algorithm high searches both sides apart, and {what}; bound ttft and tpot, or take low.")
+            raise UsageError(
+                f"--algorithm high searches both sides apart, and {what}; bound ttft and tpot, or take low."
+            )
         return replace(self.slo, bounds=kept)
 
     def wanted(self, kind: Kind) -> tuple[Condition, ...]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from harness.place.estimate import Rate, apart, rate
-from harness.place.space import Algorithm, Cluster
-from harness.place.systems import System
-from harness.place.worth import Worth
+
+if TYPE_CHECKING:
+    from harness.place.space import Algorithm, Cluster
+    from harness.place.systems import System
+    from harness.place.worth import Worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class Scored:
     @property
     def total_rps(self) -> float:
         """Requests per second of the unit."""
-        return self.per_gpu.mean * self.system.gpus
+        return self.per_gpu.value * self.system.gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class Unit:
     @property
     def total_rps(self) -> float:
         """Requests per second of the unit."""
-        return self.per_gpu.mean * self.gpus
+        return self.per_gpu.value * self.gpus
 
     @property
     def name(self) -> str:
@@ -67,7 +70,7 @@ def ordered(units: Sequence[Unit]) -> list[Unit]:
 
 def units(algorithm: Algorithm, scored: Sequence[Scored], worth: Worth, cluster: Cluster) -> list[Unit]:
     """The units of an algorithm in order of worth; those that carry nothing are left out."""
-    carried = [one for one in scored if one.algorithm == algorithm and one.per_gpu.mean > 0]
+    carried = [one for one in scored if one.algorithm == algorithm and one.per_gpu.value > 0]
     if algorithm != "high":
         return ordered([Unit(algorithm, ((1, one),), one.per_gpu, one.value) for one in carried])
     return ordered([*_apart(carried, worth, cluster)])
@@ -96,12 +99,15 @@ def _ratios(prefill: Scored, decode: Scored, worth: Worth, cluster: Cluster) -> 
 
 
 def together(algorithm: Algorithm, members: tuple[tuple[int, Scored], ...], worth: Worth) -> Unit:
-    """A unit of both sides: it carries what the weaker one carries."""
+    """A unit of both sides: with each seed it carries what the weaker one carries."""
     gpus = sum(count * one.system.gpus for count, one in members)
     seeds = members[0][1].per_gpu.by_seed
-    weakest = {seed: min(n * one.system.gpus * one.per_gpu.by_seed[seed] for n, one in members) / gpus for seed in seeds}
-    per_gpu = rate(weakest, max(one.per_gpu.width for _, one in members))
-    total_rps = per_gpu.mean * gpus
+    weakest = {
+        seed: min(n * one.system.gpus * one.per_gpu.by_seed[seed] for n, one in members) / gpus for seed in seeds
+    }
+    first = all(one.per_gpu.value == next(iter(one.per_gpu.by_seed.values())) for _, one in members)
+    per_gpu = rate(weakest, max(one.per_gpu.width for _, one in members), first=first)
+    total_rps = per_gpu.value * gpus
     taken = sum(count * one.total_rps / worth.of(one.system, one.total_rps) for count, one in members)
     return Unit(algorithm, members, per_gpu, total_rps / taken)
 
@@ -118,17 +124,15 @@ def replicated(unit: Unit, target_rps: float, worth: Worth) -> Unit:
 def tied(best: Unit, others: Sequence[Unit]) -> tuple[list[Unit], list[Unit]]:
     """Those of equal worth, and those that the seeds cannot tell from the best (where there are seeds enough)."""
     equal = [unit for unit in others if unit is not best and math.isclose(unit.value, best.value, rel_tol=1e-9)]
-    near = [
-        unit for unit in others if unit is not best and unit not in equal and _near(best, unit)
-    ]
+    near = [unit for unit in others if unit is not best and unit not in equal and _near(best, unit)]
     return equal, near
 
 
 def _near(best: Unit, other: Unit) -> bool:
     """Compared by worth: the rates of the other are scaled to what they are worth beside the best."""
-    if not other.per_gpu.mean or not best.per_gpu.mean:
+    if not other.per_gpu.value or not best.per_gpu.value:
         return False
-    scale = (other.value / other.per_gpu.mean) / (best.value / best.per_gpu.mean)
+    scale = (other.value / other.per_gpu.value) / (best.value / best.per_gpu.value)
     return apart(best.per_gpu, other.per_gpu.times(scale)) is False
 
 

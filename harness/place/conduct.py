@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from harness import pool
 from harness.errors import Interrupted, UsageError
 from harness.place.answer import answer
-from harness.place.asked import Asked
 from harness.place.compose import Scored
 from harness.place.estimate import rate
 from harness.place.search import RESOLUTION
 from harness.place.space import Algorithm, Skipped, space
-from harness.place.systems import Kind, System
 from harness.place.task import Found, Task, searched
 from harness.place.traffic import Traffic, traffic
 
 if TYPE_CHECKING:
+    from harness import pool
+    from harness.place.asked import Asked
     from harness.place.store import Store
+    from harness.place.systems import Kind, System
 
 KINDS: dict[Algorithm, tuple[Kind, ...]] = {"vllm++": ("colocated",), "low": ("pair",), "high": ("prefill", "decode")}
 
@@ -91,16 +91,17 @@ def _task(asked: Asked, sent: Traffic, candidate: Candidate) -> Task:
     kind = candidate.system.kind
     return Task(
         candidate.key, candidate.system, asked.of(candidate.system), asked.bounds(kind), asked.wanted(kind),
-        replace(sent, prompts_only=kind == "prefill"), asked.seeds, asked.top_rps, asked.width_rps,
+        sent, asked.seeds, asked.top_rps, asked.width_rps,
     )  # fmt: skip
 
 
 def scored(asked: Asked, candidate: Candidate, found: Found) -> Scored:
     """A candidate with its rate and worth."""
     by_seed = {seed: ends.low_rps for seed, ends in found.ends.items()}
-    mean = sum(by_seed.values()) / len(by_seed)
-    per_gpu = rate(by_seed, min(asked.width_rps, RESOLUTION * mean) if mean else asked.width_rps)
-    total_rps = per_gpu.mean * candidate.system.gpus
+    decides = rate(by_seed, asked.width_rps, first=asked.released).value
+    width = min(asked.width_rps, RESOLUTION * decides) if decides else asked.width_rps
+    per_gpu = rate(by_seed, width, first=asked.released)
+    total_rps = per_gpu.value * candidate.system.gpus
     binding = next((ends.binding for ends in found.ends.values() if ends.binding is not None), None)
     return Scored(candidate.algorithm, candidate.system, per_gpu, asked.worth.of(candidate.system, total_rps), binding)
 

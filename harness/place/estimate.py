@@ -15,11 +15,13 @@ MOST_SEEDS = len(_T) + 1
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Mean of a rate over seeds; `low` and `high` hold the mean of all traffic of this kind with 95%.
+    """A rate per GPU: `value` is what decides, `mean` that over seeds.
 
-    Both are None of one seed. `width` is how finely each seed's rate is known.
+    `low` and `high` hold the mean of all traffic of this kind with 95%; both are None of one seed. `width` is how
+    finely each seed's rate is known.
     """
 
+    value: float
     mean: float
     low: float | None
     high: float | None
@@ -30,17 +32,21 @@ class Rate:
         """The rate of so many times as much."""
         low, high = (None if end is None else end * factor for end in (self.low, self.high))
         by_seed = {seed: value * factor for seed, value in self.by_seed.items()}
-        return Rate(self.mean * factor, low, high, by_seed, self.width * factor)
+        return Rate(self.value * factor, self.mean * factor, low, high, by_seed, self.width * factor)
 
 
-def rate(by_seed: Mapping[int, float], width: float) -> Rate:
-    """The mean of independent values, one per seed, each known to `width` from itself upwards."""
+def rate(by_seed: Mapping[int, float], width: float, *, first: bool = False) -> Rate:
+    """The mean of independent values, one per seed, each known to `width` from itself upwards.
+
+    With `first` the first seed decides, as in DistServe's planner, which has one; the others tell how far to trust it.
+    """
     values = [*by_seed.values()]
     mean = math.fsum(values) / len(values)
+    value = values[0] if first else mean
     if len(values) == 1:
-        return Rate(mean, None, None, dict(by_seed), width)
+        return Rate(value, mean, None, None, dict(by_seed), width)
     half = math.hypot(_half(values, mean), width / 2)
-    return Rate(mean, max(0.0, mean - half), mean + half, dict(by_seed), width)
+    return Rate(value, mean, max(0.0, mean - half), mean + half, dict(by_seed), width)
 
 
 def apart(one: Rate, other: Rate) -> bool | None:

@@ -62,7 +62,7 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> Asked:
         raise UsageError(f"--width must be below --max-rate, got {found.width_rps:g} and {found.top_rps:g}.")
     for algorithm in found.algorithms:
         for kind in ("prefill", "decode") if algorithm == "high" else ():
-            found.bounds(kind)  # type: ignore[arg-type]  # both are kinds
+            found.bounds(kind)
     return found
 
 
@@ -76,10 +76,9 @@ def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
     if spec.trace is not None:
         raise UsageError("bench place draws its traffic; fit a workload to the trace (bench trace fit), and name that.")
     named = "workload" in values or (file is not None and "workload" in file.given.values)
-    return replace(
-        spec, workload=spec.workload if named else WORKLOAD, requests=spec.requests or REQUESTS, model=spec.model or "opt-13b",
-        hardware=None,
-    )  # fmt: skip
+    workload = spec.workload if named else WORKLOAD
+    model = spec.model or "opt-13b"
+    return replace(spec, workload=workload, requests=spec.requests or REQUESTS, model=model, hardware=None)
 
 
 def opened(text: str, workers: str | None) -> pool.Pool:
@@ -109,7 +108,8 @@ def _one_of(what: str, text: str, known: tuple[Any, ...]) -> Any:
 
 
 def _whole(value: str, name: str) -> int:
-    return int(CHECKS["replicas"](value, name))  # type: ignore[call-overload]  # a whole number from 1 on
+    found: int = CHECKS["replicas"](value, name)  # type: ignore[assignment]  # a whole number from 1 on
+    return found
 
 
 def _rate(value: str, name: str) -> float:

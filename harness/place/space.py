@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.errors import UsageError
 from harness.place.systems import Shape, System
 
 Algorithm = Literal["low", "high", "vllm++"]
@@ -54,7 +53,7 @@ class Space:
         if algorithm == "vllm++":
             return self._alone("colocated", cluster)
         if algorithm == "high":
-            return (system for kind in ("prefill", "decode") for system in self._alone(kind, cluster))  # type: ignore[arg-type]  # both are kinds
+            return (system for kind in ("prefill", "decode") for system in self._alone(kind, cluster))
         return self._pairs(cluster)
 
     def _alone(self, kind: Literal["colocated", "prefill", "decode"], cluster: Cluster) -> Iterator[System]:
@@ -83,22 +82,12 @@ def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape]
     for tp in _divisors(found.heads, cluster.per_node):
         for pp in _divisors(found.layers, cluster.gpus // tp):
             shape = Shape(tp, pp)
-            reason = _refusal(catalog, model, hardware, shape, refused)
+            reason = refused(shape)
             if reason is None:
                 shapes.append(shape)
             else:
                 skipped.append(Skipped(hardware, str(shape), reason))
     return Space(model, hardware, tuple(shapes), tuple(skipped))
-
-
-def _refusal(
-    catalog: object, model: str, hardware: str, shape: Shape, refused: Callable[[Shape], str | None]
-) -> str | None:
-    try:
-        catalog.kv_capacity_blocks(model, hardware, tp=shape.tp, pp=shape.pp)  # type: ignore[attr-defined]  # a module
-    except UsageError as error:
-        return str(error).rstrip(".")
-    return refused(shape)
 
 
 def _undivided(model: object, hardware: str, cluster: Cluster) -> Iterator[Skipped]:

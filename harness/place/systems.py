@@ -8,9 +8,6 @@ from typing import Literal
 
 Kind = Literal["colocated", "pair", "prefill", "decode"]
 
-PARTNERS = 32
-"""Replicas of the other side while one side is tried alone: so many that nothing waits for them."""
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shape:
@@ -68,9 +65,10 @@ class System:
         own = self._whole(self.prefill)
         if self.kind == "colocated":
             return {"tp": own.tp, "pp": own.pp} if own.pp > 1 else {"tp": own.tp}
-        prefill, decode = {"pair": (1, 1), "prefill": (1, 1), "decode": (PARTNERS, 1)}[self.kind]
-        other = own if self.decode is None else self._whole(self.decode)
-        return {"prefill": _role(prefill, own), "decode": _role(decode, other)}
+        sides: dict[str, object] = {} if self.kind == "decode" else {"prefill": _role(own)}
+        if self.kind == "prefill":
+            return sides
+        return {**sides, "decode": _role(own if self.decode is None else self._whole(self.decode))}
 
     def describe(self) -> dict[str, object]:
         """As it stands in place.json."""
@@ -83,5 +81,5 @@ class System:
         return {**told, {"colocated": "mixed"}.get(self.kind, self.kind): shape}
 
 
-def _role(count: int, shape: Shape) -> str:
-    return f"{count}:tp={shape.tp},pp={shape.pp}"
+def _role(shape: Shape) -> str:
+    return f"1:tp={shape.tp},pp={shape.pp}"

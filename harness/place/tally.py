@@ -75,7 +75,9 @@ class _Tally:
 
     def worst(self) -> str | None:
         """The condition that is missed most when all is over; fewer records than planned may have come."""
-        over = {text: self._misses[text] - allowed * self._seen / self._planned for text, allowed in self._allowed.items()}
+        over = {
+            text: self._misses[text] - allowed * self._seen / self._planned for text, allowed in self._allowed.items()
+        }
         text = max(over, key=lambda name: over[name])
         return text if over[text] > 1e-6 else None
 

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from harness.capacity.conditions import Condition
 from harness.place.search import Ends, bisected, nearby
-from harness.place.systems import System
 from harness.place.tally import missed
-from harness.place.traffic import Traffic
 from harness.plan import make_backend
 from harness.releases import Releases
 
 if TYPE_CHECKING:
     from harness.api import RequestRecord, Slo
+    from harness.capacity.conditions import Condition
     from harness.config import RunSpec
+    from harness.place.systems import System
+    from harness.place.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True, eq=False)

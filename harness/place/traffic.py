@@ -28,18 +28,14 @@ class Traffic:
     spec: RunSpec
     own_rps: float
     drawn: dict[int, Schedule]
-    prompts_only: bool = False
-    """Whether answers end with their first token, for replicas that prefill only."""
 
     def at(self, seed: int, rate_rps: float) -> Schedule:
         """What a trial of that seed sends at that rate."""
         unit = self.drawn.get(seed)
         if unit is None:
-            found = _draw(self.spec, self.own_rps, seed, rate_rps)
-        else:
-            due_s = unit.table["scheduled_s"].to_numpy() / rate_rps
-            found = Schedule(_with(unit.table, "scheduled_s", due_s), unit.sha256)
-        return Schedule(_cut(found.table), found.sha256) if self.prompts_only else found
+            return _draw(self.spec, self.own_rps, seed, rate_rps)
+        due_s = unit.table["scheduled_s"].to_numpy() / rate_rps
+        return Schedule(_with(unit.table, "scheduled_s", due_s), unit.sha256)
 
 
 def traffic(spec: RunSpec, seeds: Sequence[int], *, draws: str | None = None) -> Traffic:
@@ -72,14 +68,10 @@ def _draw(spec: RunSpec, own_rps: float, seed: int, rate_rps: float) -> Schedule
 
 def _legacy(unit: Schedule, seed: int) -> Schedule:
     """The gaps of a Poisson process as LLMServe/DistServe draws them (simdistserve/base/workload.py)."""
-    gaps = np.random.RandomState(seed).gamma(1, 1.0, size=len(unit) - 1)  # noqa: NPY002  # theirs is the legacy one
+    gaps = np.random.RandomState(seed).gamma(1, 1.0, size=len(unit) - 1)  # theirs is the legacy one
     return Schedule(_with(unit.table, "scheduled_s", np.cumsum([0.0, *gaps])), unit.sha256)
 
 
 def _with(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:
     place = table.schema.get_field_index(name)
     return table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type))
-
-
-def _cut(table: pa.Table) -> pa.Table:
-    return _with(table, "output_tokens", np.ones(len(table), np.int64))

@@ -6,14 +6,20 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.errors import UsageError
-from harness.place.systems import System
+
+if TYPE_CHECKING:
+    from harness.place.systems import System
 
 Objective = Literal["gpu", "cost", "power"]
 OBJECTIVES: tuple[Objective, ...] = ("gpu", "cost", "power")
-UNITS: Mapping[Objective, str] = {"gpu": "req/s per GPU", "cost": "requests per unit of money", "power": "requests per kJ"}
+UNITS: Mapping[Objective, str] = {
+    "gpu": "req/s per GPU",
+    "cost": "requests per unit of money",
+    "power": "requests per kJ",
+}
 ROLES = ("mixed", "prefill", "decode")
 
 

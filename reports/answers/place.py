@@ -30,7 +30,9 @@ def text(info: Info, look: Look = PLAIN) -> str:
         parts.append(look.bold("left out") + "\n" + "\n".join(_wrapped(line, "  ") for line in skipped(info)))
     parts.append(_wrapped(cost(info)))
     parts.append("\n".join(_wrapped(f"note: {one['message']}.", "  ") for one in info["warnings"]))
-    parts.append("\n".join([look.judged(headline(info), bool(info["best"])), *(_wrapped(s, "  ") for s in sentences(info))]))
+    parts.append(
+        "\n".join([look.judged(headline(info), bool(info["best"])), *(_wrapped(s, "  ") for s in sentences(info))])
+    )
     return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
 
 
@@ -62,14 +64,16 @@ def sentences(info: Info) -> Iterator[str]:
         yield from _of_one(one)
     for one in best[1:]:
         if one["value"] > 0:
-            yield f"That of {best[0]['algorithm']} is worth {best[0]['value'] / one['value']:.3g} times that of {one['algorithm']}."
+            times = best[0]["value"] / one["value"]
+            yield f"That of {best[0]['algorithm']} is worth {times:.3g} times that of {one['algorithm']}."
     for one in best:
         if "replicated" in one:
             yield _replicated(one)
 
 
 def _of_one(one: Info) -> Iterator[str]:
-    yield f"{one['algorithm']}: {_named(one)}, {one['gpus']} GPUs, {_per_gpu(one)}, {_number(one['rate_rps'])} req/s in all."
+    whole = f"{_number(one['rate_rps'])} req/s in all"
+    yield f"{one['algorithm']}: {_named(one)}, {one['gpus']} GPUs, {_per_gpu(one)}, {whole}."
     if one["ties"]:
         yield f"As good, but not on fewer GPUs: {_listed(one['ties'])}."
     if one["not_apart"]:
@@ -91,7 +95,12 @@ def tables(info: Info) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
     for (algorithm, kind), group in groupby(info["candidates"], key=lambda one: (one["algorithm"], one["kind"])):
         every = [*group]
         more = f" (the best {MOST} of {len(every)})" if len(every) > MOST else ""
-        what = {"colocated": "colocated replicas", "pair": "pairs", "prefill": "prefill alone", "decode": "decode alone"}
+        what = {
+            "colocated": "colocated replicas",
+            "pair": "pairs",
+            "prefill": "prefill alone",
+            "decode": "decode alone",
+        }
         yield f"{algorithm}: {what[kind]}{more}", [_row(info, one) for one in every[:MOST]]
 
 
@@ -112,7 +121,7 @@ def interval(one: Info) -> str:
     """The interval of a rate per GPU."""
     if one["low_per_gpu_rps"] is None:
         return "-"
-    return f"{_number(one['low_per_gpu_rps'])} to {_number(one['high_per_gpu_rps'])}"
+    return f"{_numbers.number(one['low_per_gpu_rps'])} to {_numbers.number(one['high_per_gpu_rps'])}"
 
 
 def skipped(info: Info) -> Iterator[str]:
@@ -140,7 +149,10 @@ def _named(one: Info) -> str:
 
 def _per_gpu(one: Info) -> str:
     told = f"{_number(one['rate_per_gpu_rps'])} req/s per GPU"
-    return told if one["low_per_gpu_rps"] is None else f"{told} ({interval(one)})"
+    if one["low_per_gpu_rps"] is None:
+        return told
+    mean = "" if one["mean_per_gpu_rps"] == one["rate_per_gpu_rps"] else f"mean {_number(one['mean_per_gpu_rps'])}, "
+    return f"{told} ({mean}95%: {interval(one)})"
 
 
 def _worth(info: Info, one: Info) -> str:
