@@ -89,10 +89,7 @@ class Asked:
         """The SLO of a trial: of one side alone, the bounds that it decides. Raises UsageError."""
         if kind in ("colocated", "pair"):
             return self.slo
-        mine, others = (UTILISATION = 0.95
-"""Share of the memory that DistServe's planner gives to weights and KV."""
-
-OF_PREFILL, OF_DECODE) if kind == "prefill" else (OF_DECODE, OF_PREFILL)
+        mine, others = (OF_PREFILL, OF_DECODE) if kind == "prefill" else (OF_DECODE, OF_PREFILL)
         kept = tuple(bound for bound in self.slo.bounds if bound.metric in mine)
         foreign = [bound.metric for bound in self.slo.bounds if bound.metric not in (*mine, *others)]
         if foreign or not kept:
