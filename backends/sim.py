@@ -163,6 +163,7 @@ def _simulate(
     replicas, log = cluster.replicas, steps.append if steps is not None else None
     recorded = model if isinstance(model, Recorded) else None
     arrivals = _Arrivals(requests, recorded.sent_order if recorded is not None else None)
+    watched = cluster.watches
     coupled = follow_ups is not None and len(replicas) > 1  # what ends on one replica may arrive at another
     ending: list[tuple[float, int, list[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
     arrival_s = arrivals.next_s
@@ -210,12 +211,15 @@ def _simulate(
                 continue
             if isinstance(model, Recorded):
                 ends = [model.end_s(replica, batch)]
-            elif not leap or (coupled and index != free[-1]):  # those after it at this instant may end before a leap
-                ends = _ends(model, batch, now_s, now_s)
-            elif coupled and ending:
-                ends = _ends(model, batch, now_s, min(arrival_s, ending[0][0]))
             else:
-                ends = _ends(model, batch, now_s, arrival_s)
+                horizon_s = arrival_s
+                if not leap or (coupled and index != free[-1]):  # those after it at this instant may end before a leap
+                    horizon_s = now_s
+                elif coupled and ending:
+                    horizon_s = min(arrival_s, ending[0][0])
+                ends = _ends(model, batch, now_s, horizon_s)
+                if watched and len(ends) > 1 and ends[-1] >= horizon_s:
+                    ends.pop()  # a router that looks then must find all steps before this one done
             if log is not None:
                 log(batch, ends, replica.decoding)
             heappush(ending, (ends[-1], index, ends))

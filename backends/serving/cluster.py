@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 class Cluster:
     """Sends each request to the replica that the router names."""
 
-    __slots__ = ("_route", "replicas")
+    __slots__ = ("_route", "replicas", "watches")
 
     def __init__(self, replicas: ListOf[Replica], router: Router) -> None:
         self.replicas = replicas
         self._route = router.route if len(replicas) > 1 else None
+        self.watches = self._route is not None and bool(getattr(router, "watches", False))
 
     def add(self, request: Request, now_s: float) -> tuple[int, str | None]:
         """Queue a request: (index of the replica, why not if it can never be served there)."""

@@ -86,7 +86,11 @@ class Admission(Protocol):
 
 
 class Router(Protocol):
-    """Which replica gets a request."""
+    """Which replica gets a request.
+
+    One that looks at what decoding changes step by step (free blocks, context, what is stored) has an attribute
+    `watches` that is True; the simulator then leaps over no arrival, so that it sees what it would see step by step.
+    """
 
     def route(self, request: Request, replicas: ListOf[Replica]) -> int:
         """Index into `replicas`."""

@@ -17,4 +17,7 @@ class LeastRequests:
 
     def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
         """Index of the least busy replica."""
-        return min(range(len(replicas)), key=lambda i: len(replicas[i].waiting) + replicas[i].running)
+        counts = [
+            len(one.waiting) + len(one.prefilling) + len(one.decoding.members) + len(one.parked) for one in replicas
+        ]
+        return counts.index(min(counts))
