@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _Points = tuple[tuple[float, float], ...]  # (tokens or sequences, seconds), sorted
+_Chunks = tuple[tuple[float, _Points], ...]  # (new tokens, ((stored tokens, further seconds a new token), ...)), sorted
 
 FILES = (".toml", ".json")
 
@@ -28,9 +29,10 @@ class Table:
     """Seconds of a step between the measured points of `name`, beyond the last on the line of the last two.
 
     A step with prompts takes what a prompt of as many tokens takes (decodes count as one each) with its attention
-    replaced by that of the pieces: prefill_token_squared * ((p+n)^2 - p^2) for n tokens after p stored ones. Below the
-    first prefill the line goes to the decode of one sequence. A step never is faster than its decodes alone. What
-    decodes read costs context_token a cached token. With `pp` stages the time is that of one stage, a pp-th of this.
+    replaced by that of the pieces: prefill_token_squared * ((p+n)^2 - p^2) for n tokens after p stored ones, or,
+    where `chunks` were measured, what they took beyond a prompt of n tokens. Below the first prefill the line goes to
+    the decode of one sequence. A step never is faster than its decodes alone. What decodes read costs context_token a
+    cached token. With `pp` stages the time is that of one stage, a pp-th of this.
     """
 
     name: str = "yi-34b-tp2"
@@ -39,14 +41,17 @@ class Table:
     _decode: _Points = field(init=False, repr=False, compare=False)  # without context
     _squared_s: float = field(init=False, repr=False, compare=False)
     _context_s: float = field(init=False, repr=False, compare=False)
+    _chunks: _Chunks = field(init=False, repr=False, compare=False)
     _bases: dict[int, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.pp < 1:
             raise ValueError("pp must be at least 1")
-        read = _points(self._read(), self.name)
+        held = self._read()
+        read = _points(held, self.name)
         for name, value in zip(("_prefill", "_decode", "_squared_s", "_context_s"), read, strict=True):
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "_chunks", _measured_chunks(held, read[0], read[2], self.name))
         object.__setattr__(self, "_bases", {})
 
     def _read(self) -> Mapping[str, Any]:
@@ -60,14 +65,32 @@ class Table:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
         if not prefills:
             return self.decode_s(decode_seqs, context_tokens)
-        tokens, pairs = decode_seqs, 0
+        tokens, pairs, after_s = decode_seqs, 0, 0.0
         for new, stored in prefills:
             tokens += new
-            pairs += new * (new + 2 * stored)
+            if self._chunks and stored:
+                pairs += new * new
+                after_s += new * self._after_s(new, stored)
+            else:
+                pairs += new * (new + 2 * stored)
         time_s = _between(self._prefill, tokens)
         if decode_seqs:
             time_s = max(time_s, _between(self._decode, decode_seqs))
-        return (time_s + self._squared_s * pairs + self._context_s * context_tokens) / self.pp
+        return (time_s + self._squared_s * pairs + after_s + self._context_s * context_tokens) / self.pp
+
+    def _after_s(self, new: int, stored: int) -> float:
+        """What a new token of a chunk of `new` takes longer after `stored` tokens, between the measured chunks."""
+        place = sum(size <= new for size, _ in self._chunks)
+        near = [
+            (size, _between(points, stored) if stored <= points[-1][0] else self._beyond_s(points[-1], stored))
+            for size, points in self._chunks[max(0, place - 1) : place + 1]
+        ]
+        (size, low_s), (other, high_s) = near[0], near[-1]
+        share = (new - size) / (other - size) if other > size and new > size else 0.0
+        return low_s + (high_s - low_s) * min(share, 1.0)
+
+    def _beyond_s(self, last: tuple[float, float], stored: int) -> float:
+        return last[1] + 2 * self._squared_s * (stored - last[0])
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """(base, slope): seconds without context, and per cached token."""
@@ -107,6 +130,22 @@ def _points(table: Mapping[str, Any], name: str) -> tuple[_Points, _Points, floa
     if prefill[0][0] > 1:
         prefill.insert(0, (1.0, min(_between(tuple(decode), 1), prefill[0][1])))
     return tuple(prefill), tuple(decode), squared_s, context_s
+
+
+def _measured_chunks(table: Mapping[str, Any], prefill: _Points, squared_s: float, name: str) -> _Chunks:
+    """What chunks were measured to take beyond a prompt of as many tokens, by size and stored tokens."""
+    try:
+        rows = sorted((float(n), float(p), float(s)) for n, p, s in table.get("chunks", ()))
+    except (TypeError, ValueError):
+        raise UsageError(f"'{name}': chunks must be [[new tokens, stored tokens, seconds], ...].") from None
+    found: dict[float, list[tuple[float, float]]] = {}
+    for new, stored, time_s in rows:
+        whole_s = _between(prefill, new) + squared_s * new * new
+        points = found.setdefault(new, [(0.0, 0.0)])
+        if new < 1 or stored <= points[-1][0]:
+            raise UsageError(f"'{name}': chunks need a size and different numbers of stored tokens, all above 0.")
+        points.append((stored, max(0.0, (time_s - whole_s) / new)))
+    return tuple((new, tuple(points)) for new, points in found.items())
 
 
 def _check(what: str, points: list[tuple[float, float]], name: str) -> None:

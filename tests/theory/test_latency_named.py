@@ -10,6 +10,7 @@ from backends.sim import Sim
 from harness.api import Request
 from harness.errors import UsageError
 from harness.registry import make
+from harness.theory.batching import chunked
 
 YI = ("mixed:yi-34b-tp2", "table:yi-34b-tp2")
 
@@ -21,6 +22,24 @@ def test_a_decode_that_rides_along_costs_no_more_than_the_prompt_it_displaces(sp
     prompt_s = model.step_s([(1024, 0)], 0, 0)
 
     assert prompt_s + 3 * prompt_s / 1024 >= model.step_s([(1021, 0)], 3, 3 * 1024)
+
+
+@pytest.mark.parametrize(("chunk", "published"), [(512, (1.15, 1.19, 1.12, 0.995)), (2048, (0.999, 1.02, 0.94, 0.81))])
+def test_chunks_of_the_table_cost_what_was_measured(chunk: int, published: tuple[float, ...]):
+    """Chunked prefill would look dearer or cheaper than it was measured to be (S12; Sarathi-Serve, figure 9)."""
+    model = make("latency", "table:yi-34b-tp2")
+    told = [chunked(model, prompt, chunk).ratio for prompt in (2047, 4095, 8191, 16383)]
+
+    assert published == pytest.approx(told, rel=0.03)
+
+
+def test_chunks_never_take_less_than_prompts_of_as_many_tokens():
+    """A chunk with a long past would be faster than one without any."""
+    model = make("latency", "table:yi-34b-tp2")
+
+    for new in (1, 100, 512, 1300, 2048, 5000):
+        alone_s = model.step_s([(new, 0)], 0, 0)
+        assert all(model.step_s([(new, stored)], 0, 0) >= alone_s for stored in (1, 900, 4096, 12032, 60_000))
 
 
 def test_a_table_gives_its_own_points_and_lines_between_them():
@@ -99,6 +118,14 @@ def test_a_model_in_a_file_is_the_model(tmp_path, form):
         ('latency = "table"\n[arguments]\nprefill = [[8, 1.0]]\ndecode = [[1, 0, 0.1], [1, 0, 0.2]]', "two decode"),
         ('latency = "table"\n[arguments]\nprefill = []\ndecode = []', "at least one point"),
         ('latency = "table"\n[arguments]\nprefill = [[8, 1.0]]\ndecode = [[1, 0, 0.0]]', "takes no time"),
+        (
+            'latency = "table"\n[arguments]\nprefill = [[8, 1.0]]\ndecode = [[1, 0, 0.1]]\nchunks = [[8, 0, 1]]',
+            "above 0",
+        ),
+        (
+            'latency = "table"\n[arguments]\nprefill = [[8, 1.0]]\ndecode = [[1, 0, 0.1]]\nchunks = [8]',
+            "chunks must be",
+        ),
     ],
 )
 def test_a_wrong_file_is_told_in_a_sentence(tmp_path, text, message):
