@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
-from backends.serving.admission._future import capacity_tokens, with_candidate
+from backends.serving.admission._future import with_candidate
 
 if TYPE_CHECKING:
     from backends.serving.replica import Replica
@@ -36,8 +36,9 @@ class Conservative:
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
         """Whether all that run and this one could become as long as they may."""
-        longest = sum([s.prompt + self.max_new_tokens for s in with_candidate(replica, seq)])
-        return longest <= capacity_tokens(replica) * self.overcommit
+        blocks = replica.blocks
+        longest = sum([blocks.blocks_for(s.prompt + self.max_new_tokens) for s in with_candidate(replica, seq)])
+        return longest <= blocks.total * self.overcommit
 
     def finished(self, output_tokens: int) -> None:
         """Nothing to learn."""

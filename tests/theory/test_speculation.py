@@ -1,0 +1,157 @@
+"""Speculative decoding (K06, S15): tokens per step, the gain that shrinks with the batch, answers that stay the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from backends._core import Core
+from backends._drafting import looked_up
+from backends._engine_core import EngineCore
+from backends.executors.llama import Llama
+from backends.serving.speculation import Speculation
+from backends.sim import Sim
+from harness.api import Request
+from harness.errors import UsageError
+
+
+def run(speculate, requests, **fields):
+    sim = Sim(speculate=speculate, **{"policy": "vllm-v0", "latency": "linear", **fields})
+    records = list(sim.simulate(requests))
+    sim.cluster.check()
+    return records, sim
+
+
+@pytest.mark.parametrize(("k", "alpha"), [(4, 0.7), (3, 0.8), (5, 0.6), (1, 0.5)])
+def test_tokens_per_step_follow_the_closed_form(k, alpha):
+    """(1 - alpha^(k+1)) / (1 - alpha) tokens a step within 1 % (E19, K06.a)."""
+    requests = [Request(i, 0.0, 10, 20_000) for i in range(4)]
+    records, _ = run(f"k={k},alpha={alpha}", requests, kv_blocks=10_000)
+    counts = [n for r in records for n in r.token_n[1:-5]]
+
+    assert (1 - alpha ** (k + 1)) / (1 - alpha) == pytest.approx(np.mean(counts), rel=0.01)
+    assert Speculation(k, alpha).tokens_per_step == pytest.approx((1 - alpha ** (k + 1)) / (1 - alpha))
+    assert k + 1 == max(counts)
+
+
+def test_the_speed_up_of_one_sequence_is_tokens_over_the_cost_of_drafts():
+    """Where weights bind, a step costs 1 + k * cost and yields that many tokens (K06.b)."""
+    requests = [Request(0, 0.0, 10, 20_000)]
+    spec = Speculation(4, 0.7, 0.1)
+    ends = [run(s, requests, kv_blocks=10_000)[0][0].token_s[-1] for s in (None, "k=4,alpha=0.7,cost=0.1")]
+
+    assert spec.tokens_per_step / (1 + 4 * 0.1) == pytest.approx(ends[0] / ends[1], rel=0.02)
+
+
+def test_drafts_that_are_never_right_say_the_same_tokens_one_by_one():
+    """With alpha 0 and free drafts nothing but the cost of verifying may change (K06.c)."""
+    requests = [Request(i, i * 0.05, 20 + i, 30 + 5 * i) for i in range(20)]
+    plain, _ = run(None, requests)
+    never, _ = run("k=4,alpha=0,cost=0", requests)  # this latency model charges rows nothing
+
+    assert [list(r.token_s) for r in plain] == [list(r.token_s) for r in never]
+    assert {1} == {n for r in never for n in r.token_n}
+
+
+def test_the_gain_shrinks_with_the_batch_and_is_gone_past_the_knee():
+    """Verifying is free only while weights bind (S15)."""
+    gains = []
+    for batch in (1, 16, 64, 256):
+        requests = [Request(i, 0.0, 64, 60) for i in range(batch)]
+        tpot = [
+            np.mean([(r.token_s[-1] - r.token_s[0]) / (r.output_tokens - 1) for r in records])
+            for records, _ in (run(s, requests, latency="roofline") for s in (None, "k=4,alpha=0.7"))
+        ]
+        gains.append(tpot[0] / tpot[1])
+
+    assert sorted(gains, reverse=True) == gains
+    assert gains[0] > 1.8
+    assert gains[-1] < 1
+
+
+def test_no_draft_where_computing_binds():
+    """With a bound on rows a batch beyond it decodes plainly."""
+    requests = [Request(i, 0.0, 64, 60) for i in range(40)]
+    plain, _ = run(None, requests)
+    bound, _ = run("k=4,max_rows=100", requests)
+
+    assert [list(r.token_s) for r in plain] == [list(r.token_s) for r in bound]
+
+
+@pytest.mark.parametrize("policy", ["vllm-v0", "sarathi:budget=64,max_seqs=16", "orca:max_batch=6", "static:batch=4"])
+@pytest.mark.parametrize("kv", ["paged:block_tokens=4,watermark=0", "reserve-oracle:block_tokens=4"])
+def test_every_token_comes_out_once_whatever_runs_short(policy, kv, draw):
+    """Drafts take memory that others need; nobody may lose a token or a block by it (I1, I2, I3)."""
+    requests = draw(40, rate_rps=20.0)
+    records, sim = run("k=3,alpha=0.6", requests, policy=policy, kv=kv, kv_blocks=90, leap=False)
+    steps = sim.steps_table().to_pydict()
+
+    counts = {r.request_id: r.token_n or [1] * len(r.token_s) for r in records}
+
+    assert {r.id: r.output_tokens for r in requests} == {i: sum(n) for i, n in counts.items()}
+    assert all(len(counts[r.request_id]) == len(r.token_s) == len(set(r.token_s)) for r in records)
+    assert 90 == sim.cluster.replicas[0].blocks.free
+    if policy.startswith("sarathi"):
+        assert max(p + d for p, d in zip(steps["prefill_tokens"], steps["decode_seqs"], strict=True)) <= 64
+
+
+def tokens(speculate, blocks, policy, temperature):
+    """What the engine says, and in how many steps."""
+    now, core, executor = [0.0], Core(policy=policy, speculate=speculate), Llama(vocab=32, hidden=64, intermediate=64)
+    executor.allocate(blocks, 16)
+
+    def clock():
+        now[0] += 0.01
+        return now[0]
+
+    replica = core.replica(core.memory(), blocks)
+    engine = EngineCore(
+        replica, executor, lambda r, v: np.random.default_rng(r.id).integers(0, v, r.prompt_tokens), clock, temperature
+    )
+    said, steps = {}, 0
+    turn = engine.turn([Request(i, 0.0, 20 + 7 * i, 40 + 3 * i) for i in range(8)])
+    while turn.step is not None:
+        steps += 1
+        for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
+            said.setdefault(request_id, []).append(token)
+        replica.check()
+        turn = engine.turn()
+    return said, steps
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("blocks", [400, 20])
+def test_the_engine_says_the_same_with_and_without_drafts(blocks, temperature):
+    """A draft may only save time: one other token and it would be another model (E19)."""
+    plain, steps = tokens(None, blocks, "sarathi:budget=64,max_seqs=16", temperature)
+    drafted, fewer = tokens("k=4,ngram=1", blocks, "sarathi:budget=64,max_seqs=16", temperature)
+    prompts_first, _ = tokens("k=3", blocks, "vllm-v0", temperature)
+
+    assert plain == drafted == prompts_first
+    assert {i: 40 + 3 * i for i in range(8)} == {i: len(said) for i, said in plain.items()}
+    if temperature == 0:
+        assert fewer < 0.8 * steps, "this case is here for drafts that are right"
+
+
+def test_drafts_are_what_followed_last_time():
+    """The draft of an n-gram is what stood behind its last occurrence."""
+    text = np.array([5, 1, 2, 3, 4, 1, 2, 7, 8, 1, 2])
+
+    assert [7, 8, 1] == looked_up(text, 2, 3)
+    assert [] == looked_up(text, 3, 3)
+    assert [] == looked_up(text, 2, 0)
+    assert [] == looked_up(text[:2], 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("k=0", "k must be at least 1"),
+        ("k=4,alpha=2", "alpha must be a probability"),
+        ("k=4,beta=1", "no argument 'beta'"),
+    ],
+)
+def test_wrong_speculation_is_told(text, words):
+    """Nobody should wait for a run to learn that alpha is a probability."""
+    with pytest.raises(UsageError, match=words):
+        Core(speculate=text).check()
