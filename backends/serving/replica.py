@@ -254,14 +254,16 @@ class Replica:
         """Put the next `tokens` tokens of an admitted prompt into the batch."""
         batch.prefills.append((seq, tokens))
 
-    def decode(self, batch: Batch, rows: int | None = None) -> None:
+    def decode(self, batch: Batch, rows: int | None = None, keep: int = 0) -> None:
         """Put one token of every decoding sequence into the batch, and drafts up to `rows` tokens in all.
+
+        Drafts leave `keep` blocks free for those that follow.
 
         Where memory is short the youngest running sequences give way (recompute) until the others fit.
         """
         decoding, blocks = self.decoding, self.blocks
         if self.drafts is not None:
-            self.drafts.plan(rows, blocks.free)
+            self.drafts.plan(rows, blocks.free - keep)
         while (needed := decoding.blocks_needed()) > blocks.free:
             self.preempt(batch)
         if decoding.members:
@@ -270,6 +272,13 @@ class Replica:
             batch.decode_seqs = len(decoding.members) + decoding.ghosts
             if self.drafts is not None:
                 self._draft(self.drafts, batch)
+
+    def wants_block(self, seq: Sequence) -> bool:
+        """Whether the next token of a decoding sequence does not fit the blocks it has."""
+        if self._reserves:
+            return False
+        size = self.blocks.size
+        return seq.computed % size == 0 if self.drafts is None else seq.computed >= seq.blocks * size
 
     def park(self, seq: Sequence) -> None:
         """Let a decoding sequence sit out; it keeps its memory and queues behind those that are parked already."""

@@ -176,6 +176,7 @@ class Drafts:
             assert seq.token_n is not None
             seq.token_n.append(count)
             self.context += count
+            self.members[seq] = 0
         if self.ghosts:
             self.ghost_context += self.ghosts
         return 0

@@ -59,7 +59,7 @@ class Fastgen:
         if replica.parked or len(decoding) > most or decoding.blocks_needed() > replica.blocks.free:
             self._choose(replica, most)
         if decoding.members:
-            replica.decode(batch)
+            replica.decode(batch, self.budget)
 
     def _choose(self, replica: Replica, most: int) -> None:
         """Who decodes: in order of arrival all that have room in their last block or find a free one, `most` of them.
@@ -69,9 +69,8 @@ class Fastgen:
         while replica.parked:
             replica.unpark()
         free = replica.blocks.free
-        size = None if replica.decoding.phases is None else replica.blocks.size
         for seq in sorted(replica.decoding, key=_order):
-            needs = size is not None and seq.computed % size == 0
+            needs = replica.wants_block(seq)
             if most == 0 or (needs and free == 0):
                 replica.park(seq)
                 continue
@@ -79,7 +78,7 @@ class Fastgen:
             free -= needs
 
     def _split(self, replica: Replica, batch: Batch, left: int) -> None:
-        seats = self.max_seqs - batch.decode_seqs
+        seats = self.max_seqs - batch.decode_seqs + batch.draft_rows
         for seq in replica.prefilling:
             need = seq.need()
             if not left or not seats or replica.blocks_to_grow(seq, need) > replica.blocks.free:

@@ -57,7 +57,7 @@ class Sarathi:
         """All decodes, unfinished prompts, new prompts, under the budget."""
         left = self.budget
         if replica.decoding.members:
-            replica.decode(batch)
+            replica.decode(batch, self.budget)
             left -= batch.decode_seqs
         if self.low is not None:
             self._shrinking(replica, batch, left)

@@ -52,10 +52,10 @@ class VllmV1:
         while replica.parked:
             replica.unpark()
         chunks = self._chunks(replica) if replica.prefilling else []
-        self._make_room(replica, batch, chunks)
+        growth = self._make_room(replica, batch, chunks)
         left = self.budget
         if replica.decoding.members:
-            replica.decode(batch)
+            replica.decode(batch, left - sum(tokens for _, tokens in chunks), growth)
             left -= batch.decode_seqs
         for seq, tokens in chunks:
             replica.grow(batch, seq, tokens)
@@ -94,8 +94,8 @@ class VllmV1:
             left -= tokens
         return chunks
 
-    def _make_room(self, replica: Replica, batch: Batch, chunks: list[Chunk]) -> None:
-        """Preempt until the decodes and `chunks` of those that are left fit."""
+    def _make_room(self, replica: Replica, batch: Batch, chunks: list[Chunk]) -> int:
+        """Preempt until the decodes and `chunks` of those that are left fit. Returns the blocks of the chunks."""
         blocks, decoding = replica.blocks, replica.decoding
         growth = sum(replica.blocks_to_grow(seq, tokens) for seq, tokens in chunks) if chunks else 0
         while decoding.blocks_needed() + growth > blocks.free:
@@ -106,6 +106,7 @@ class VllmV1:
                     del chunks[i]
                     break
             replica.preempt(batch, victim)
+        return growth
 
 
 def _most_urgent_first(replica: Replica) -> None:
