@@ -11,27 +11,39 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from backends._catalog import kv_capacity_blocks, model
-from backends._compat import Mode, mode
+from backends._catalog import model
 from backends._core import Core
 from backends._front import behind_front_end
+from backends._layout import (
+    Asked,
+    Part,
+    altered,
+    blocks_of,
+    cluster,
+    first_token_only,
+    link_of,
+    told,
+    with_further_token,
+)
 from backends._realtime import RealTime
+from backends._sides import Rate  # noqa: TC001  a spec is built with the types of the fields
 from backends._steplog import StepLog
 from backends.latency.recorded import Recorded
-from backends.serving.cluster import Cluster
+from backends.serving.cluster import Cluster  # noqa: TC001  as above
+from backends.serving.handoff import Link
 from backends.serving.journal import Journal
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 from harness.errors import UsageError
-from harness.registry import make
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
     from backends.serving.sequence import Sequence
 
 LOOP = 32  # steps of a leap that a plain loop adds up faster than numpy does
@@ -42,6 +54,12 @@ _COUNT = np.arange(LEAP, dtype=np.int64)
 @dataclass(slots=True)
 class Sim:
     """A simulated cluster of `replicas` equal replicas, each on `tp` GPUs.
+
+    Or, with `prefill=2:tp=2` and `decode=1`, so many replicas for prefill and for decode alone: KV is handed on over
+    `link` (nvlink, pcie, none, 25Gbps, 600GBps:latency=1ms), pulled or pushed (`handoff`). With `prefill` alone every
+    request ends with its first token, with `decode` alone requests come with their prompts computed. A side may have a
+    policy, router and latency model of its own (`decode=1:policy=distserve-decode:max_seqs=64`); `router` is that of
+    the prefill side.
 
     `latency`, `policy`, `kv`, `admission` and `router` are specs of their kinds; what they draw follows from `seed`.
     KV memory is what `hardware` leaves beside the weights of `model` at `utilisation`, unless `kv_blocks` (or `kv`
@@ -59,8 +77,13 @@ class Sim:
     prefix_cache: str = "off"
     speculate: str | None = None
     tp: int = 1
+    pp: int = 1
     replicas: int = 1
     router: str = "round-robin"
+    prefill: str | None = None
+    decode: str | None = None
+    handoff: Literal["pull", "push"] = "pull"
+    link: str = "nvlink"
     utilisation: float = 0.9
     kv_blocks: int | None = None
     leap: bool = True
@@ -71,39 +94,46 @@ class Sim:
     cluster: Cluster = field(init=False)
     _model: LatencyModel | Recorded = field(init=False)
     _steps: StepLog = field(init=False)
-    _compat: Mode | None = field(init=False)
+    _asked: Asked = field(init=False, repr=False)
+    _parts: tuple[Part, ...] = field(init=False, repr=False)
+    _link: Link = field(init=False, repr=False)
+    _rate: Rate | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.replicas < 1 or self.tp < 1:
-            raise ValueError(f"replicas and tp must be at least 1, got {self.replicas} and {self.tp}")
+        if self.replicas < 1 or self.tp < 1 or self.pp < 1:
+            asked = f"{self.replicas}, {self.tp} and {self.pp}"
+            raise ValueError(f"replicas, tp and pp must be at least 1, got {asked}")
+        if self.pp > 1:
+            raise ValueError(f"pp must be 1 until pipelines can be simulated, got {self.pp}")
+        if self.prefix_cache not in ("off", "false") and (self.prefill or self.decode):
+            raise ValueError("prefix_cache=on goes with replicas alike, not with prefill and decode apart")
         if not 0 < self.utilisation <= 1:
             raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
-        self._compat = None
+        self._asked = Asked(
+            self.model, self.hardware, self.latency, self.policy, self.kv, self.tp, self.pp, self.replicas, self.router,
+            self.prefill, self.decode, self.compat,
+        )  # fmt: skip
+        self._parts = self._asked.parts()
+        self._link, self._rate = Link(), None
+        if self.prefill is not None and self.decode is not None and self.compat is None:
+            self._link, self._rate = link_of(self.link, self.model, self.hardware)
+        first = self._parts[0]
+        self._model = first.model
         if self.compat is not None:
-            latency = None if self.latency == "roofline" else self.latency
-            self._compat = mode(self.compat, latency, self.model, self.hardware, self.tp)
-            self.latency, self.policy, self.kv = self._compat.latency, self._compat.policy, self._compat.kv
-        self._model = make("latency", self.latency, model=self.model, hardware=self.hardware, tp=self.tp)
+            self.latency, self.policy, self.kv = first.latency, first.policy, first.kv
         self.reset()
 
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
-        core = Core(self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate)
+        self.cluster = cluster(self._parts, self._replica, self._link, pull=self.handoff == "pull")
+        self._steps = StepLog(self.cluster.replicas[0].blocks.size)
+
+    def _replica(self, part: Part, index: int) -> Replica:
+        core = Core(part.policy, part.kv, self.admission, self.seed, self.prefix_cache, self.speculate)
         core.check()
         memory = core.memory()
-        blocks = memory.blocks or self.kv_blocks
-        if blocks is None:
-            weight_bits, kv_bits = getattr(self._model, "stored_bits", (None, None))
-            blocks = kv_capacity_blocks(
-                self.model, self.hardware, tp=self.tp, utilisation=self.utilisation, block_tokens=memory.block_tokens,
-                weight_bits=weight_bits, kv_bits=kv_bits,
-            )  # fmt: skip
-        journals = [Journal() if self.journal else None for _ in range(self.replicas)]
-        self.cluster = Cluster(
-            [core.replica(memory, blocks, i, journal) for i, journal in enumerate(journals)],
-            make("routers", self.router),
-        )
-        self._steps = StepLog(memory.block_tokens)
+        blocks = blocks_of(part, memory, self._asked, self.utilisation, self.kv_blocks)
+        return core.replica(memory, blocks, index, Journal() if self.journal else None)
 
     def simulate(self, requests: Iterable[Request], follow_ups: FollowUps | None = None) -> Iterator[RequestRecord]:
         """One record per request, in the order in which they end; `requests` are ordered by `scheduled_s`."""
@@ -113,15 +143,38 @@ class Sim:
                 follow_ups,
                 lambda first, more: _simulate(self.cluster, self._model, self._steps, first, more, leap=False),
             )
-        if self._compat is not None:
-            requests, follow_ups = self._compat.requests(requests), self._compat.follow_ups(follow_ups)
+        requests, follow_ups = self._as_served(requests, follow_ups)
         steps, model = self._steps if self.log_steps else None, self._model
         if front_s := getattr(model, "front_s", 0.0):
             return behind_front_end(
                 front_s, requests, follow_ups,
-                lambda first, more: _simulate(self.cluster, model, steps, first, more, leap=self.leap),
+                lambda first, more: self._simulate(model, steps, first, more),
             )  # fmt: skip
-        return _simulate(self.cluster, model, steps, iter(requests), follow_ups, leap=self.leap)
+        return self._simulate(model, steps, iter(requests), follow_ups)
+
+    def _simulate(
+        self, model: LatencyModel, steps: StepLog | None, requests: Iterator[Request], follow_ups: FollowUps | None
+    ) -> Iterator[RequestRecord]:
+        if self._plain:
+            return _simulate(self.cluster, model, steps, requests, follow_ups, leap=self.leap)
+        from backends._flow import flow  # it drives the same replicas with the functions of this module
+
+        return flow(self.cluster, self._parts, steps, requests, follow_ups, leap=self.leap)
+
+    @property
+    def _plain(self) -> bool:
+        """Whether replicas are alike and have one batch in flight each."""
+        return self._parts[0].role == "mixed" and self.pp == 1
+
+    def _as_served(
+        self, requests: Iterable[Request], follow_ups: FollowUps | None
+    ) -> tuple[Iterable[Request], FollowUps | None]:
+        """The requests as this cluster serves them."""
+        if self.prefill is not None and self.decode is None:
+            return altered(first_token_only, requests, follow_ups)
+        if self.compat is not None:
+            return altered(with_further_token, requests, follow_ups)
+        return requests, follow_ups
 
     def real_time(self) -> RealTime:
         """The same replicas, policy and latency model for a clock that runs by itself.
@@ -131,8 +184,10 @@ class Sim:
         latency = self._model
         if isinstance(latency, Recorded):
             raise UsageError("latency=recorded repeats a run that is over; it cannot serve requests as they come.")
-        if self._compat is not None:
+        if self.compat is not None:
             raise UsageError(f"compat={self.compat} makes other answers than were asked for; it cannot serve them.")
+        if not self._plain:
+            raise UsageError("prefill, decode and pp are simulated only; they cannot serve requests as they come yet.")
         return RealTime(self.cluster, lambda batch, start_s: _ends(latency, batch, start_s, start_s)[0])
 
     def steps_table(self) -> pa.Table:
@@ -144,11 +199,13 @@ class Sim:
         blocks = self.cluster.replicas[0].blocks
         return {
             "backend": "sim", "model": self.model, "max_tokens": model(self.model).max_tokens,
-            "hardware": self.hardware, "latency": self.latency, "policy": self.policy, "kv": self.kv,
+            "hardware": self.hardware, "latency": self.latency,
+            "policy": " + ".join(dict.fromkeys(part.policy for part in self._parts)), "kv": self.kv,
             "admission": self.admission, "speculate": self.speculate or "off", "kv_blocks": blocks.total,
-            "kv_tokens": blocks.total * blocks.size, "replicas": self.replicas, "router": self.router, "tp": self.tp,
-            "gpus": self.tp * self.replicas, "prefix_cache": self.cluster.replicas[0].cache is not None,
-        }  # fmt: skip
+            "kv_tokens": blocks.total * blocks.size, "replicas": len(self.cluster.replicas),
+            "router": self._parts[0].router, "tp": self.tp, "pp": self.pp,
+            "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
+        } | told(self._parts, self.cluster, self._rate, self.handoff)  # fmt: skip
 
 
 def _simulate(
@@ -315,7 +372,8 @@ def _record(seq: Sequence, replica: int) -> RequestRecord:
     return RequestRecord(
         request.id, scheduled_s, scheduled_s, seq.token_s, token_n, seq.prompt, seq.emitted, request.output_tokens,
         "ok", None, request.session, request.turn, request.tag, None, seq.cached_tokens, replica, seq.preemptions,
-        seq.prefill_start_s, seq.prefill_end_s, None, None, seq.decode_start_s, request.slo_ttft_s,
+        seq.prefill_start_s, seq.prefill_end_s, seq.handoff_start_s, seq.handoff_end_s, seq.decode_start_s,
+        request.slo_ttft_s,
         request.slo_tpot_s, seq.arrived_s, None, request.slo_task_s,
     )  # fmt: skip
 

@@ -1,30 +1,54 @@
-"""A cluster: replicas behind a router."""
+"""A cluster: replicas behind a router, perhaps with prefill and decode apart."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING
 
+from backends.serving.handoff import arrived_prefilled
+
 if TYPE_CHECKING:
+    from backends.serving.handoff import HandOffs
     from backends.serving.plugins import Router
     from backends.serving.replica import Replica
     from harness.api import Request
 
 
 class Cluster:
-    """Sends each request to the replica that the router names."""
+    """Sends each request to the replica that the router names.
 
-    __slots__ = ("_route", "replicas", "watches")
+    With `handoffs` the router chooses among the replicas that are not for decode alone; where there are none, requests
+    come with their prompts computed.
+    """
 
-    def __init__(self, replicas: ListOf[Replica], router: Router) -> None:
+    __slots__ = ("_entries", "_route", "handoffs", "replicas", "watches")
+
+    def __init__(self, replicas: ListOf[Replica], router: Router, handoffs: HandOffs | None = None) -> None:
         self.replicas = replicas
-        self._route = router.route if len(replicas) > 1 else None
+        self.handoffs = handoffs
+        self._entries = replicas if handoffs is None else [r for r in replicas if r.inbox is None]
+        self._route = router.route if len(self._entries) > 1 else None
         self.watches = self._route is not None and bool(getattr(router, "watches", False))
 
     def add(self, request: Request, now_s: float) -> tuple[int, str | None]:
         """Queue a request: (index of the replica, why not if it can never be served there)."""
-        index = 0 if self._route is None else self._route(request, self.replicas)
-        return index, self.replicas[index].add(request, now_s)
+        if self.handoffs is not None:
+            refusal = self.handoffs.decode[0].refusal(request)
+            if refusal is not None or not self._entries:
+                return self._offer(request, refusal, self.handoffs, now_s)
+        index = 0 if self._route is None else self._route(request, self._entries)
+        return index, self._entries[index].add(request, now_s)
+
+    @staticmethod
+    def _offer(request: Request, refusal: str | None, handoffs: HandOffs, now_s: float) -> tuple[int, str | None]:
+        if refusal is not None:
+            return handoffs.decode[0].index, refusal
+        return handoffs.offer(arrived_prefilled(request, now_s), None).index, None
+
+    def refusal(self, request: Request) -> str | None:
+        """Why this request can never be served here, or None. It may be asked at any time."""
+        sides = self._entries[:1] if self.handoffs is None else [*self._entries[:1], self.handoffs.decode[0]]
+        return next((reason for side in sides if (reason := side.refusal(request)) is not None), None)
 
     def check(self) -> None:
         """Integrity of every replica."""

@@ -111,7 +111,7 @@ class Decodes:
     def advance(self, end_s: ListOf[float]) -> int:
         """All members produced a token at each of `end_s`. Returns the blocks that the ticks after the first took."""
         count = len(end_s)
-        taken = self._blocks_after_first(count) if count > 1 and self.phases is not None else 0
+        taken = self.blocks_after_first(count) if count > 1 else 0
         self._end_s.extend(end_s)
         self.tick += count
         self.context += count * len(self.members)
@@ -119,9 +119,11 @@ class Decodes:
             self.ghost_context += count * self.ghosts
         return taken
 
-    def _blocks_after_first(self, count: int) -> int:
+    def blocks_after_first(self, count: int) -> int:
+        """Blocks that the next `count` ticks take but for the first of them."""
         phases, size = self.phases, self._size
-        assert phases is not None
+        if count < 2 or phases is None:
+            return 0
         start = (self.tick + 1) % size
         end = start + count - 1
         if end <= size:

@@ -10,6 +10,8 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from backends.serving.handoff import arrived_prefilled
+
 if TYPE_CHECKING:
     from backends.serving.batch import Batch
     from backends.serving.decodes import Decodes
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from backends.serving.speculation import Drafts
     from harness.api import Request
 
-Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget"]
+Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget", "accept", "land", "let_go"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,18 @@ class Journal:
         """The prefix cache was emptied."""
         self.calls.append(Call("forget", now_s))
 
+    def accept(self, request_id: int, now_s: float) -> None:
+        """A prefilled sequence was given memory on a decode replica."""
+        self.calls.append(Call("accept", now_s, request_id))
+
+    def land(self, request_id: int, now_s: float) -> None:
+        """Its KV arrived there."""
+        self.calls.append(Call("land", now_s, request_id))
+
+    def let_go(self, request_id: int, now_s: float) -> None:
+        """The prefill replica freed its memory."""
+        self.calls.append(Call("let_go", now_s, request_id))
+
     def batch(self, batch: Batch, decoding: Decodes | Drafts) -> None:
         """The replica formed a batch."""
         self.decisions.append(
@@ -88,6 +102,7 @@ def replay(calls: ListOf[Call], requests: Mapping[int, Request], replica: Replic
     Raises ValueError when the calls do not fit (a commit without a batch).
     """
     done: list[Sequence] = []
+    handed: dict[int, Sequence] = {}  # on their way to this replica
     handlers: dict[Kind, Callable[[Call], None]] = {
         "add": lambda call: _add(call, requests, replica),
         "schedule": lambda call: _ignore(replica.schedule(call.at_s)),
@@ -95,6 +110,9 @@ def replay(calls: ListOf[Call], requests: Mapping[int, Request], replica: Replic
         "cancel": lambda call: _withdraw(call, replica.cancel),
         "stop": lambda call: _withdraw(call, replica.stop),
         "forget": lambda call: replica.forget_prefixes(call.at_s),
+        "accept": lambda call: replica.accept(_handed(call, requests, handed), call.at_s),
+        "land": lambda call: _land(call, requests, handed, replica),
+        "let_go": lambda call: _let_go(call, replica),
     }
     for call in calls:
         handlers[call.kind](call)
@@ -115,6 +133,26 @@ def _commit(call: Call, replica: Replica) -> list[Sequence]:
 def _withdraw(call: Call, how: Callable[[int, float], Sequence | None]) -> None:
     assert call.request_id is not None
     how(call.request_id, call.at_s)
+
+
+def _handed(call: Call, requests: Mapping[int, Request], handed: dict[int, Sequence]) -> Sequence:
+    assert call.request_id is not None
+    if call.request_id not in handed:
+        handed[call.request_id] = arrived_prefilled(requests[call.request_id], call.at_s)
+    return handed[call.request_id]
+
+
+def _land(call: Call, requests: Mapping[int, Request], handed: dict[int, Sequence], replica: Replica) -> None:
+    seq = _handed(call, requests, handed)
+    assert replica.inbox is not None
+    replica.inbox.incoming.setdefault(seq)  # pushed: nobody accepted it
+    replica.land(seq, call.at_s)
+
+
+def _let_go(call: Call, replica: Replica) -> None:
+    assert replica.outbox is not None
+    seq = next(seq for seq in replica.outbox.leaving if seq.request.id == call.request_id)
+    replica.let_go(seq, call.at_s)
 
 
 def _ignore(_: object) -> None:

@@ -21,6 +21,7 @@ from backends.serving.sequence import Phase, Sequence
 from backends.serving.speculation import Drafts
 
 if TYPE_CHECKING:
+    from backends.serving.handoff import Inbox, Outbox
     from backends.serving.journal import Journal
     from backends.serving.plugins import Admission, Memory, Policy
     from backends.serving.speculation import Speculation
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_now_s", "_reserves", "_watermark",
-                 "blocks", "cache", "decoding", "drafts", "in_flight", "index", "journal", "memory", "parked", "policy",
-                 "prefilling", "prompt_tokens", "swap", "waiting")  # fmt: skip
+    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_now_s", "_reserves",
+                 "_watermark", "blocks", "cache", "decoding", "drafts", "in_flight", "inbox", "index", "journal",
+                 "memory", "outbox", "parked", "policy", "prefilling", "prompt_tokens", "swap", "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -66,6 +67,9 @@ class Replica:
         self.parked: deque[Sequence] = deque()  # hold memory and wait for their turn to decode
         self.swap = swap  # None: who gives way is computed again
         self.in_flight: Batch | None = None
+        self.outbox: Outbox | None = None  # of a prefill replica: what it has prefilled and not yet handed on
+        self.inbox: Inbox | None = None  # of a decode replica: what is handed on to it
+        self._has_room: Callable[[Replica], bool] | None = getattr(policy, "has_room", None)
         self._reserves = memory.reserves
         self._watermark = int(memory.watermark * num_blocks)
         self._arrived = 0
@@ -97,6 +101,8 @@ class Replica:
         batch = Batch()
         if self.swap is not None:
             self.swap.back(self, batch)
+        if self.inbox is not None and self.inbox.landed:
+            self._join_landed(self.inbox)
         self._fill(self, batch)
         batch.free_blocks = free = self.blocks.free
         if batch.prefills:
@@ -181,11 +187,56 @@ class Replica:
         reason = self.memory.refusal(prompt, output) or self.policy.refusal(prompt, output)
         if reason is not None:
             return reason
+        if self.outbox is not None:
+            output = 1  # the further tokens need memory elsewhere
         most = self.memory.reserved_tokens(prompt, output) if self._reserves else prompt + output - 1
         if self.blocks.blocks_for(most) > self.blocks.total:
             room = self.blocks.total * self.blocks.size
             return f"needs KV memory for {most} tokens, the replica has {room}"
         return None
+
+    # ---- hand-off: calls of the driver on prefill and decode replicas --------------------------------------
+
+    def accept(self, seq: Sequence, now_s: float) -> None:
+        """Give memory to a sequence that is being pulled to this decode replica."""
+        if self.journal is not None:
+            self.journal.accept(seq.request.id, now_s)
+        assert self.inbox is not None
+        self._number(seq)
+        self._take_in(seq, self.inbox)
+        self.inbox.incoming[seq] = None
+
+    def land(self, seq: Sequence, now_s: float) -> None:
+        """The KV of a sequence has arrived here; pushed KV that finds no room is lost and computed again."""
+        if self.journal is not None:
+            self.journal.land(seq.request.id, now_s)
+        inbox = self.inbox
+        assert inbox is not None
+        del inbox.incoming[seq]
+        if not seq.blocks:  # it was pushed
+            self._number(seq)
+            if self.blocks_to_hold(seq) > self.blocks.free:
+                inbox.overflows += 1
+                seq.preemptions += 1
+                seq._computed = 0
+                seq.phase = Phase.WAITING
+                self.waiting.append(seq)
+                return
+            self._take_in(seq, inbox)
+        inbox.landed.append(seq)
+
+    def let_go(self, seq: Sequence, now_s: float) -> None:
+        """The KV of a prefilled sequence is elsewhere now: free its memory on this prefill replica."""
+        if self.journal is not None:
+            self.journal.let_go(seq.request.id, now_s)
+        assert self.outbox is not None
+        self.blocks.give(*self.outbox.leaving.pop(seq))
+
+    def blocks_to_hold(self, seq: Sequence) -> int:
+        """Blocks that a prefilled sequence takes when it comes here."""
+        if self._reserves:
+            return self._blocks_at_admission(seq)
+        return self.blocks.blocks_for(seq._computed)
 
     # ---- what a policy may do while it fills a batch -------------------------------------------------------
 
@@ -193,6 +244,11 @@ class Replica:
     def running(self) -> int:
         """Sequences that hold memory: in prefill, decoding or parked."""
         return len(self.prefilling) + len(self.decoding.members) + len(self.parked)
+
+    @property
+    def prefill_seqs(self) -> int:
+        """Sequences that are admitted and whose prompts are not yet computed."""
+        return len(self.prefilling)
 
     def admissible(self, tokens: int | None = None) -> bool:
         """Whether memory admits the head of the queue.
@@ -345,6 +401,11 @@ class Replica:
         self.decoding.check()
         size = self.blocks.size
         held = sum(s.blocks for s in (*self.prefilling, *self.parked))
+        held += 0 if self.outbox is None else self.outbox.blocks
+        if self.inbox is not None:
+            on_their_way = sum(s.blocks for s in (*self.inbox.incoming, *self.inbox.landed))
+            assert on_their_way == self.inbox.held
+            held += on_their_way
         if self._reserves or self.in_flight is None:
             exact = self._reserves or self.drafts is not None
             held += sum(s.blocks if exact else -(-s.computed // size) for s in self.decoding)
@@ -422,9 +483,29 @@ class Replica:
                 seq.prefill_end_s = now_s
             if seq._emitted == seq._output:
                 done.append(seq)
-            else:
+            elif self.outbox is None:
                 self.decoding.join(seq)
+            else:
+                self.outbox.put(seq)
         return done
+
+    def _number(self, seq: Sequence) -> None:
+        seq.order = self._arrived  # here it is younger than what was handed on before it
+        self._arrived += 1
+
+    def _take_in(self, seq: Sequence, inbox: Inbox) -> None:
+        seq.blocks = want = self.blocks_to_hold(seq)
+        self.blocks.free -= want
+        inbox.held += want
+
+    def _join_landed(self, inbox: Inbox) -> None:
+        """Landed sequences decode from now on, as many as the policy has room for."""
+        while inbox.landed and (self._has_room is None or self._has_room(self)):
+            seq = inbox.landed.popleft()
+            inbox.held -= seq.blocks
+            seq.admitted = self._admitted
+            self._admitted += 1
+            self.decoding.join(seq)
 
     def _release(self, seq: Sequence, *, over: bool = True) -> None:
         if self.cache is not None:

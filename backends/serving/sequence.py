@@ -17,6 +17,7 @@ class Phase(Enum):
 
     WAITING = "waiting"
     PREFILL = "prefill"
+    HANDOFF = "hand-off"
     DECODE = "decode"
     SWAPPED = "swapped"
     DONE = "done"
@@ -33,8 +34,8 @@ class Sequence:
 
     __slots__ = (
         "_computed", "_emitted", "_output", "admitted", "arrived_s", "blocks", "cached_tokens", "decode_start_s",
-        "end_tick", "group", "joined_tick", "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s",
-        "prompt", "request", "table", "token_n", "token_s",
+        "end_tick", "group", "handoff_end_s", "handoff_start_s", "joined_tick", "order", "phase", "preemptions",
+        "prefill_end_s", "prefill_start_s", "prompt", "request", "table", "token_n", "token_s",
     )  # fmt: skip
 
     def __init__(self, request: Request, order: int, arrived_s: float) -> None:
@@ -56,6 +57,8 @@ class Sequence:
         self.preemptions = 0
         self.prefill_start_s: float | None = None
         self.prefill_end_s: float | None = None
+        self.handoff_start_s: float | None = None
+        self.handoff_end_s: float | None = None
         self.decode_start_s: float | None = None
         self.token_s: array[float] = array(
             "d"

@@ -26,6 +26,8 @@ POLICIES = [
     "chunk-only:budget=24,max_seqs=6",
     "fastgen:budget=32,max_seqs=8",
     "fastgen:budget=64,max_seqs=4,max_tracked=12",
+    "distserve-prefill:max_seqs=4,max_batched_tokens=90",
+    "distserve-decode:max_seqs=5",
     "vllm-v1:budget=32,max_seqs=8",
     "vllm-v1:budget=12,max_seqs=6,long_prefill=5",
     "vllm-v1:budget=32,max_seqs=8,order=priority",

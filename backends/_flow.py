@@ -1,0 +1,190 @@
+"""The simulator's loop for clusters whose replicas hand sequences on, or have several batches in flight.
+
+As `backends.sim`: at one instant batches are committed first, then hand-offs land, then requests arrive, then hand-offs
+begin, then replicas form new batches. Leaping and stepping give equal records here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING
+
+from backends.latency.recorded import Recorded
+from backends.serving.decodes import Decodes
+from backends.sim import _Arrivals, _ends, _record, _rejected
+
+if TYPE_CHECKING:
+    from backends._layout import Part
+    from backends._steplog import StepLog
+    from backends.serving.cluster import Cluster
+    from backends.serving.handoff import HandOffs, Transfer
+    from backends.serving.replica import Replica
+    from harness.api import FollowUps, LatencyModel, Request, RequestRecord
+
+COMMIT, LAND = range(2)  # what happens first at one instant
+
+
+class Flow:
+    """One simulation; `models` holds the latency model of each replica."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        models: list[LatencyModel],
+        steps: StepLog | None,
+        requests: Iterator[Request],
+        follow_ups: FollowUps | None,
+        *,
+        leap: bool,
+    ) -> None:
+        self._cluster = cluster
+        self._handoffs = cluster.handoffs
+        self._models = models
+        self._log = steps.append if steps is not None else None
+        self._arrivals = _Arrivals(requests)
+        self._follow_ups = follow_ups
+        self._leap = leap
+        self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, ...)
+        self._number = 0
+        self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
+        self._free: set[int] = set()  # replicas that may form a batch at this instant
+        self._waiting: set[int] = set()  # decode replicas that may begin a hand-off at this instant
+
+    def records(self) -> Iterator[RequestRecord]:
+        """One record per request, in the order in which they end."""
+        events, arrivals = self._events, self._arrivals
+        while True:
+            now_s = arrivals.next_s
+            if events and events[0][0] < now_s:
+                now_s = events[0][0]
+            if now_s == inf:
+                assert not any(r.waiting for r in self._cluster.replicas), "a request can neither run nor be refused"
+                assert self._handoffs is None or not self._handoffs.under_way
+                return
+            while events and events[0][0] == now_s:
+                _, what, index, _, payload = heappop(events)
+                if what == COMMIT:
+                    yield from self._commit(index, payload, now_s)  # type: ignore[arg-type]  # COMMIT carries step ends
+                else:
+                    self._land(payload)  # type: ignore[arg-type]  # LAND carries a transfer
+            while arrivals.next_s == now_s:
+                yield from self._arrive(arrivals.pop(), now_s)
+            self._form_all(now_s)
+
+    def _commit(self, index: int, ends: list[float], now_s: float) -> Iterator[RequestRecord]:
+        replica = self._cluster.replicas[index]
+        batch = replica.in_flight
+        assert batch is not None
+        replica.blocks.free += self._prepaid[index]
+        for seq in replica.commit(batch, ends):
+            record = _record(seq, index)
+            yield record
+            self._follow(record, now_s)
+        self._free.add(index)
+        if replica.inbox is not None:
+            self._waiting.add(index)
+        elif self._handoffs is not None and replica.outbox is not None and replica.outbox.fresh:
+            for seq in replica.outbox.fresh:
+                self._waiting.add(self._handoffs.offer(seq, replica).index)
+            replica.outbox.fresh.clear()
+
+    def _follow(self, record: RequestRecord, now_s: float) -> None:
+        if self._follow_ups is not None:
+            self._arrivals.add(self._follow_ups(record), now_s)
+
+    def _arrive(self, request: Request, now_s: float) -> Iterator[RequestRecord]:
+        index, refusal = self._cluster.add(request, now_s)
+        if refusal is not None:
+            record = _rejected(request, refusal, index)
+            yield record
+            self._follow(record, now_s)
+        elif self._cluster.replicas[index].inbox is None:
+            self._free.add(index)
+        else:
+            self._waiting.add(index)
+
+    def _land(self, transfer: Transfer) -> None:
+        assert self._handoffs is not None
+        self._handoffs.land(transfer)
+        if transfer.source is not None:
+            self._free.add(transfer.source.index)
+        self._free.add(transfer.target.index)
+        self._waiting.add(transfer.target.index)
+
+    def _form_all(self, now_s: float) -> None:
+        """Begin the hand-offs that may begin, then the batches."""
+        handoffs, replicas = self._handoffs, self._cluster.replicas
+        if handoffs is not None:
+            for index in sorted(self._waiting):
+                self._hand_off(handoffs, replicas[index], now_s)
+            self._waiting.clear()
+        free = sorted(self._free)
+        self._free.clear()
+        for index in free:
+            self._form(replicas[index], now_s, last=index == free[-1])
+        if self._free:  # what was handed on at no cost of time while batches were formed
+            self._form_all(now_s)
+
+    def _hand_off(self, handoffs: HandOffs, target: Replica, now_s: float) -> bool:
+        """Whether any hand-off into `target` began."""
+        begun = handoffs.start(target, now_s)
+        for transfer in begun:
+            if transfer.end_s <= now_s:
+                self._land(transfer)
+            else:
+                self._push(transfer.end_s, LAND, target.index, transfer)
+        return bool(begun)
+
+    def _form(self, replica: Replica, now_s: float, *, last: bool) -> None:
+        index = replica.index
+        batch = replica.schedule(now_s)
+        began = (
+            replica.inbox is not None
+            and self._handoffs is not None
+            and bool(replica.inbox.offers)
+            and self._hand_off(self._handoffs, replica, now_s)
+        )
+        if batch is None:
+            return
+        if began:
+            batch.steps = 1  # memory is another now, and who has landed joins the next step
+        model = self._models[index]
+        if self._leap and last and not self._free:
+            horizon_s = self._events[0][0] if self._events else inf
+            ends = _ends(model, batch, now_s, min(self._arrivals.next_s, horizon_s))
+        else:
+            ends = _ends(model, batch, now_s, now_s)
+        if self._log is not None:
+            self._log(batch, ends, replica.decoding)
+        self._prepaid[index] = taken = _later_blocks(replica, len(ends))
+        replica.blocks.free -= taken
+        self._push(ends[-1], COMMIT, index, ends)
+
+    def _push(self, at_s: float, what: int, index: int, payload: object) -> None:
+        self._number += 1
+        heappush(self._events, (at_s, what, index, self._number, payload))
+
+
+def _later_blocks(replica: Replica, steps: int) -> int:
+    """Blocks that a leap of `steps` steps takes after its first."""
+    decoding = replica.decoding
+    return decoding.blocks_after_first(steps) if steps > 1 and isinstance(decoding, Decodes) else 0
+
+
+def flow(
+    cluster: Cluster,
+    parts: tuple[Part, ...],
+    steps: StepLog | None,
+    requests: Iterable[Request],
+    follow_ups: FollowUps | None,
+    *,
+    leap: bool,
+) -> Iterator[RequestRecord]:
+    """One record per request, in the order in which they end."""
+    models: list[LatencyModel] = []
+    for part in parts:
+        assert not isinstance(part.model, Recorded)
+        models += [part.model] * part.count
+    return Flow(cluster, models, steps, iter(requests), follow_ups, leap=leap).records()

@@ -1,0 +1,54 @@
+"""DistServe's prefill scheduler: whole prompts in order of arrival, nothing else.
+
+Source: LLMServe/DistServe @82831f1, distserve/context_stage_scheduler.py (128 requests, 8,192 tokens a batch). Memory
+of prompts that wait for their hand-off counts, so a full decode side stops prefill.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from backends.serving._checks import at_least
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class DistservePrefill:
+    """At most `max_seqs` prompts and `max_batched_tokens` tokens a step; a longer prompt runs alone.
+
+    The paper's L_m, the shortest prompt that saturates the GPU, is max_batched_tokens=512 for OPT-13B on an A100.
+    """
+
+    max_seqs: int = 128
+    max_batched_tokens: int = 8192
+
+    def __post_init__(self) -> None:
+        at_least("max_seqs", self.max_seqs)
+        at_least("max_batched_tokens", self.max_batched_tokens)
+
+    @property
+    def pads(self) -> bool:
+        """False: a finished row leaves at once."""
+        return False
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  a long prompt runs alone
+        """None: memory is the only limit."""
+        return None
+
+    def fill(self, replica: Replica, batch: Batch) -> None:
+        """Prompts in order of arrival; on a replica that is no prefill replica decodes follow when none waits."""
+        tokens = 0
+        waiting = replica.waiting
+        while waiting and len(batch.prefills) < self.max_seqs and replica.admissible():
+            need = waiting[0].need()
+            if tokens and tokens + need > self.max_batched_tokens:
+                break
+            replica.admit(batch, need)
+            tokens += need
+        if not tokens and replica.decoding.members:
+            replica.decode(batch)
+            batch.repeats = not batch.preempted

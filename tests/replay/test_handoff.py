@@ -1,0 +1,97 @@
+"""Prefill and decode on replicas of their own: leaps, journals, memory and stamps of what is handed on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends._core import Core
+from backends.serving.handoff import Inbox, Outbox
+from backends.serving.journal import replay
+from backends.sim import Sim
+from harness.api import Request
+
+LINKS = ["none", "nvlink", "25Gbps:latency=1ms"]
+
+
+def tables(requests, **fields):
+    """Everything that two simulations must agree on."""
+    sim = Sim(**fields)
+    records = sorted(
+        (r.request_id, list(r.token_s), r.prefill_start_s, r.handoff_start_s, r.handoff_end_s, r.decode_start_s,
+         r.preemptions, r.replica, r.status)
+        for r in sim.simulate(requests)
+    )  # fmt: skip
+    sim.cluster.check()
+    assert all(r.blocks.free == r.blocks.total for r in sim.cluster.replicas), "memory was lost"
+    order = [("replica", "ascending"), ("start_s", "ascending")]
+    return records, sim.steps_table().sort_by(order)
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("handoff", ["pull", "push"])
+@pytest.mark.parametrize(("prefill", "decode"), [("2", "1"), ("1", "2"), ("1:policy=sarathi:budget=512", "3")])
+def test_leaping_equals_stepping(prefill, decode, handoff, link, draw):
+    """The speed of the simulator must not cost a single bit of its answer where KV is handed on, either."""
+    requests = draw(120, rate_rps=9.0, prompt=(1, 400), output=(1, 120))
+    fields = {"prefill": prefill, "decode": decode, "handoff": handoff, "link": link, "kv_blocks": 90, "latency": "abc"}
+    leaps, steps = tables(requests, **fields), tables(requests, **fields, leap=False)
+
+    assert steps[0] == leaps[0]
+    assert steps[1].equals(leaps[1])
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 64), st.integers(1, 90), st.integers(1, 70)), min_size=1, max_size=16),
+    link=st.sampled_from(LINKS),
+    handoff=st.sampled_from(["pull", "push"]),
+    sides=st.sampled_from([("1", "1"), ("2", "1"), ("1", "2")]),
+    blocks=st.integers(11, 30),
+)
+@settings(max_examples=60, deadline=None)
+def test_leaping_equals_stepping_whatever_arrives(rows, link, handoff, sides, blocks):
+    """Arrivals and hand-offs at the very instant of a step's end, single tokens, full memory: no corner may differ."""
+    requests = [Request(i, at / 16, p, o) for i, (at, p, o) in enumerate(sorted(rows))]
+    fields = {
+        "prefill": sides[0], "decode": sides[1], "handoff": handoff, "link": link, "kv_blocks": blocks,
+        "latency": "linear:base_s=0.0625,prefill_token_s=0,decode_seq_s=0",
+    }  # fmt: skip
+    leaps, steps = tables(requests, **fields), tables(requests, **fields, leap=False)
+
+    assert steps[0] == leaps[0]
+    assert steps[1].equals(leaps[1])
+    assert {"ok"} == {row[-1] for row in leaps[0]}
+
+
+@pytest.mark.parametrize("handoff", ["pull", "push"])
+def test_the_journal_of_each_side_replays(handoff, draw):
+    """A prefill or decode replica that depended on more than its calls could not be trusted under another clock."""
+    requests = draw(60, rate_rps=20.0, prompt=(1, 300), output=(1, 60))
+    sim = Sim(prefill="1", decode="1", handoff=handoff, kv_blocks=60, journal=True, latency="linear")
+    list(sim.simulate(requests))
+    for replica, policy in zip(sim.cluster.replicas, ["distserve-prefill", "distserve-decode"], strict=True):
+        core = Core(policy)
+        again = core.replica(core.memory(), 60)
+        again.outbox = Outbox() if replica.outbox is not None else None
+        again.inbox = Inbox() if replica.inbox is not None else None
+        again.journal = type(replica.journal)()
+        replay(replica.journal.calls, {r.id: r for r in requests}, again)
+        again.check()
+
+        assert replica.journal.decisions == again.journal.decisions
+
+
+def test_five_stages_sum_to_the_whole(draw):
+    """E13: queue, prefill, hand-off, decode queue and decode must leave no time untold; nobody emits while KV moves."""
+    sim = Sim(prefill="2", decode="1", link="25Gbps")
+    for r in sim.simulate(draw(80, rate_rps=4.0, prompt=(1, 900), output=(2, 60))):
+        queue, prefill = r.prefill_start_s - r.scheduled_s, r.prefill_end_s - r.prefill_start_s
+        handoff = r.handoff_end_s - r.handoff_start_s
+        decode_queue = (r.handoff_start_s - r.prefill_end_s) + (r.decode_start_s - r.handoff_end_s)
+        decode = r.token_s[-1] - r.decode_start_s
+
+        assert r.token_s[-1] - r.scheduled_s == pytest.approx(queue + prefill + handoff + decode_queue + decode)
+        assert r.token_s[0] - r.scheduled_s == pytest.approx(queue + prefill)
+        assert r.token_s[0] == r.prefill_end_s <= r.handoff_start_s
+        assert r.handoff_end_s <= r.decode_start_s < r.token_s[1]
