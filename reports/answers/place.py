@@ -16,6 +16,7 @@ Info = Mapping[str, Any]
 
 RUNNING = "The placement is not over; the same command with the same --out goes on."
 HEADS = ("algorithm", "tp,pp", "GPU", "GPUs", "req/s", "req/s per GPU", "95% interval", "misses above it")
+NO_INTERVAL = "One seed gives no interval."
 MOST = 12
 """Candidates that a table shows; all of them are in the JSON."""
 
@@ -90,18 +91,18 @@ def _replicated(one: Info) -> str:
     )
 
 
-def tables(info: Info) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """A title and rows for each algorithm and kind of replica."""
+def tables(info: Info, most: int = MOST) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """A title and at most so many rows for each algorithm and kind of replica."""
     for (algorithm, kind), group in groupby(info["candidates"], key=lambda one: (one["algorithm"], one["kind"])):
         every = [*group]
-        more = f" (the best {MOST} of {len(every)})" if len(every) > MOST else ""
+        more = f" (the best {most} of {len(every)})" if len(every) > most else ""
         what = {
             "colocated": "colocated replicas",
             "pair": "pairs",
             "prefill": "prefill alone",
             "decode": "decode alone",
         }
-        yield f"{algorithm}: {what[kind]}{more}", [_row(info, one) for one in every[:MOST]]
+        yield f"{algorithm}: {what[kind]}{more}", [_row(info, one) for one in every[:most]]
 
 
 def heads_of(info: Info) -> tuple[str, ...]:

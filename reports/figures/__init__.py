@@ -27,13 +27,14 @@ if TYPE_CHECKING:
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
-Subject = Literal["run", "study", "compare", "trend", "validate"]
+Subject = Literal["run", "study", "compare", "trend", "validate", "place"]
 SUBJECTS: dict[str, str] = {
     "run": "a harness.folder.Run",
     "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
     "compare": "a reports.comparison.Comparison: the answer of `bench compare`, and what its stored runs tell",
     "trend": "the answer of `bench compare --trend` as trend.json has it",
     "validate": "one comparison of the answer of `bench validate --against`: its name, pairs, errors and targets",
+    "place": "the answer of `bench place` as place.json has it",
 }
 """What figures are made of."""
 

@@ -1,0 +1,73 @@
+"""The page of a placement: the best of each algorithm, every candidate with its interval, what was left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from reports import _page, figures
+from reports._clean import clean
+from reports._facts import Facts, flat, part
+from reports._sheet import Section, Sheet, Table
+from reports.answers import place as said
+
+Info = Mapping[str, Any]
+
+_DEFINITIONS = (
+    ("tp, pp", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
+    ("P, D", "a replica that prefills only, and one that decodes only"),
+    ("rate per GPU", "the highest rate at which enough requests keep the SLO, over the GPUs of the unit"),
+    ("interval", "holds the mean over all traffic of this kind with 95%, by Student's t over the seeds"),
+    ("misses above it", "the condition that is not kept at the next higher rate that was tried"),
+)
+
+
+def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked for beside the answer
+    """What stands on the page of a placement whose place.json is `info`."""
+    over = "best" in info
+    asked = part(info, "asked")
+    return Sheet(
+        title=f"Placement of {clean(asked.get('model') or 'a model', 60)} on {_cluster(asked)}",
+        subtitle=f"{clean(asked.get('slo'), 200)}, {clean(asked.get('conditions'), 40)}, goal {asked.get('goal')}",
+        mark=_mark(info),
+        good=bool(info["best"]) if over else None,
+        answer=f"{said.headline(info).capitalize()}." if over else said.RUNNING,
+        state=" ".join(said.sentences(info)) if over else "",
+        heads=_heads(info, asked),
+        warnings=tuple((one["message"], "") for one in info.get("warnings") or []),
+        sections=tuple(_sections(info)) if over else (),
+        facts=tuple(flat(asked)) + tuple((f"version of {k}", clean(v, 80)) for k, v in part(info, "versions").items()),
+        definitions=_DEFINITIONS,
+    )
+
+
+def _mark(info: Info) -> str:
+    if info.get("state") == "interrupted":
+        return "INTERRUPTED"
+    if "best" not in info:
+        return "NOT FINISHED"
+    return "PLACED" if info["best"] else "NOTHING CARRIES IT"
+
+
+def _cluster(asked: Info) -> str:
+    hardware = " or ".join(clean(name, 40) for name in asked.get("hardware") or [])
+    return f"{asked.get('nodes')} x {asked.get('gpus_per_node')} {hardware}"
+
+
+def _heads(info: Info, asked: Info) -> Facts:
+    traffic = f"{clean(asked.get('workload'), 80)}, {asked.get('requests')} requests a trial"
+    cost = (("Cost", said.cost(info).removeprefix("cost: ")),) if "cost" in info else ()
+    return (("Traffic", traffic), ("Planner", clean(asked.get("planner"), 40)), *cost)
+
+
+def _sections(info: Info) -> Iterator[Section]:
+    parts = tuple(
+        _page.part(key, module.TITLE, module.figure(info)) for key, module in figures.modules("place").items()
+    )
+    yield Section("figures", "Beside one another", parts=parts)
+    heads = said.heads_of(info)
+    tables = tuple(Table(title, heads, tuple(rows), left=3) for title, rows in said.tables(info, most=100))
+    yield Section("candidates", "Candidates", tables=tables)
+    if info["skipped"]:
+        yield Section("skipped", "Left out", texts=tuple(f"{line}." for line in said.skipped(info)))
