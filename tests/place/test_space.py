@@ -1,0 +1,70 @@
+"""The enumeration of DistServe's algorithms, and that nothing is left out in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import UsageError
+from harness.place.space import Cluster, space
+from harness.place.systems import Shape, System
+
+
+def refused(shape: Shape) -> str | None:
+    """As on an A100: more than 4 stages are unknown to the latency model."""
+    return "no numbers for so many stages" if shape.pp > 4 else None
+
+
+def test_pairs_of_13b_on_four_gpus() -> None:
+    """A pair of the published search would never be tried: 9 of them fit on one node with 4 GPUs."""
+    here = space("opt-13b", "a100-80g", Cluster(1, 4), refused)
+
+    found = {system.name for system in here.of("low", Cluster(1, 4))}
+
+    assert {f"P{p} D{d}" for p, d in (
+        ("(1,1)", "(1,1)"), ("(1,1)", "(1,2)"), ("(1,1)", "(2,1)"), ("(1,2)", "(1,1)"), ("(2,1)", "(1,1)"),
+        ("(1,2)", "(1,2)"), ("(1,2)", "(2,1)"), ("(2,1)", "(1,2)"), ("(2,1)", "(2,1)"),
+    )} == found  # fmt: skip
+
+
+def test_pipelines_over_nodes_keep_both_sides_on_each() -> None:
+    """KV would have to leave its node, which algorithm 2 rules out; and the stages must still divide the layers."""
+    cluster = Cluster(4, 8)
+    here = space("opt-66b", "a100-80g", cluster, lambda _: None)
+
+    found = [*here.of("low", cluster)]
+
+    assert {1, 2, 4} == {system.cross for system in found}
+    assert all(system.prefill.gpus + system.decode.gpus <= 8 for system in found if system.decode is not None)
+    assert System("pair", "a100-80g", Shape(4, 1), Shape(2, 2)) in found
+    across = System("pair", "a100-80g", Shape(4, 1), Shape(2, 2), cross=4)
+    assert across in found
+    assert (32, "P(4,4) D(2,8)") == (across.gpus, across.name)
+    assert {"prefill": "1:tp=4,pp=4", "decode": "1:tp=2,pp=8"} == across.parts
+
+
+def test_what_is_left_out_is_told_with_its_reason() -> None:
+    """A user would take the best of what was tried for the best there is."""
+    here = space("opt-13b", "a100-80g", Cluster(1, 8), refused)
+
+    told = {one.name: one.reason for one in here.skipped}
+    assert "3 does not divide the 40 attention heads of opt-13b" == told["tp 3"]
+    assert "does not divide the 40 layers of opt-13b" == told["pp 3, 6, 7"]
+    assert "no numbers for so many stages" == told["(1,8)"]
+    assert Shape(1, 8) not in here.shapes
+
+
+def test_sides_apart_are_one_replica_each() -> None:
+    """Algorithm 1 would mix up the sides: a prefill replica alone needs no decode replica beside it."""
+    here = space("opt-13b", "a100-80g", Cluster(1, 2), refused)
+
+    found = {system.name: dict(system.parts) for system in here.of("high", Cluster(1, 2))}
+
+    assert {"P(1,1)", "P(1,2)", "P(2,1)", "D(1,1)", "D(1,2)", "D(2,1)"} == set(found)
+    assert {"prefill": "1:tp=2,pp=1"} == found["P(2,1)"]
+    assert {"decode": "1:tp=1,pp=2"} == found["D(1,2)"]
+
+
+def test_an_unknown_model_is_answered_with_the_nearest() -> None:
+    """A slip of the finger must not end in a traceback."""
+    with pytest.raises(UsageError, match="Did you mean 'opt-13b'"):
+        space("opt-31b", "a100-80g", Cluster(1, 4), refused)
