@@ -1,0 +1,165 @@
+"""Operators: the measured times of a model's operators, added up over one step.
+
+What is measured apart is looked up apart: everything that depends on the number of tokens alone (projections, norms,
+feed-forward), the head by sequences, attention by chunk, stored tokens, decodes and their context.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.errors import UsageError
+
+KEYS = (
+    "tokens",
+    "dense_s",
+    "seqs",
+    "head_s",
+    "decode_seqs",
+    "decode_context",
+    "decode_s",
+    "chunk",
+    "stored",
+    "prefill_s",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """`file` is a JSON file of measured times in seconds, over all layers of one GPU.
+
+    `dense_s` (T,) at `tokens` tokens a step; `head_s` (S,) at `seqs` sequences that get a token; `decode_s` (D, C) of
+    the attention of `decode_seqs` decodes with `decode_context` stored tokens each; `prefill_s` (P, K) of the attention
+    of `chunk` new tokens after `stored` ones. `mixed_s` (P, K, D, C), if there, is the attention of both in one step;
+    without it the two are added. Between measured points times are interpolated, beyond them continued in a straight
+    line. `overhead_s` is added to each step (host, launches), `seq_s` to each running sequence of it, and measured
+    times are multiplied by `scale`.
+    """
+
+    file: str
+    overhead_s: float = 0.0
+    seq_s: float = 0.0
+    scale: float = 1.0
+    _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False)
+    _curves: dict[int, tuple[float, np.ndarray, np.ndarray]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.overhead_s < 0 or self.seq_s < 0 or self.scale <= 0:
+            raise ValueError("overhead_s and seq_s must not be negative, scale must be above 0")
+        object.__setattr__(self, "_tables", _read(self.file))
+        object.__setattr__(self, "_curves", {})
+
+    def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
+        if not prefills:
+            return self.decode_s(decode_seqs, context_tokens)
+        tokens = decode_seqs + sum(new for new, _ in prefills)
+        seqs = decode_seqs + len(prefills)
+        measured = self._dense_s(tokens, seqs) + self._attention_s(prefills, decode_seqs, context_tokens)
+        return self.overhead_s + self.seq_s * seqs + self.scale * measured
+
+    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of a step of decodes alone."""
+        return float(self.decode_many_s(decode_seqs, np.array([context_tokens]))[0])
+
+    def decode_line(self, decode_seqs: int) -> None:
+        """None: measured times are no straight line in the context."""
+
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds of decode steps with these (k,) cached tokens."""
+        base_s, context, seconds = self._curve(decode_seqs)
+        times: np.ndarray = base_s + _line(context_tokens, context, seconds)
+        return times
+
+    def _curve(self, decode_seqs: int) -> tuple[float, np.ndarray, np.ndarray]:
+        """(seconds without attention, (C,) tokens of context of all, (C,) seconds of their attention)."""
+        known = self._curves.get(decode_seqs)
+        if known is None:
+            t = self._tables
+            base_s = self.overhead_s + self.seq_s * decode_seqs + self.scale * self._dense_s(decode_seqs, decode_seqs)
+            rows = [float(_line(np.array([decode_seqs]), t["decode_seqs"], column)[0]) for column in t["decode_s"].T]
+            known = (base_s, t["decode_context"] * decode_seqs, self.scale * np.array(rows))
+            self._curves[decode_seqs] = known
+        return known
+
+    def _dense_s(self, tokens: int, seqs: int) -> float:
+        t = self._tables
+        dense_s = _line(np.array([tokens]), t["tokens"], t["dense_s"])[0]
+        return float(dense_s + _line(np.array([seqs]), t["seqs"], t["head_s"])[0])
+
+    def _attention_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+        """Measured seconds of attention of one step."""
+        t = self._tables
+        grids = [t["chunk"], t["stored"]]
+        pieces_s = [_grid(t["prefill_s"], grids, [new, stored]) for new, stored in prefills]
+        if not decode_seqs:
+            return float(sum(pieces_s))
+        _, context, seconds = self._curve(decode_seqs)
+        alone_s = float(_line(np.array([context_tokens]), context, seconds)[0]) / self.scale
+        if "mixed_s" not in t:
+            return float(sum(pieces_s)) + alone_s
+        most = max(range(len(prefills)), key=pieces_s.__getitem__)
+        place = [*prefills[most], decode_seqs, context_tokens / decode_seqs]
+        both_s = _grid(t["mixed_s"], [*grids, t["decode_seqs"], t["decode_context"]], place)
+        return float(sum(pieces_s)) - pieces_s[most] + max(both_s, alone_s)
+
+
+def _read(file: str) -> dict[str, np.ndarray]:
+    try:
+        found: Any = json.loads(Path(file).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UsageError(f"'{file}' cannot be read as JSON of operator times ({error}).") from None
+    missing = [key for key in KEYS if not isinstance(found, dict) or key not in found]
+    if missing:
+        raise UsageError(f"'{file}' holds no {', '.join(missing)}; operators needs {', '.join(KEYS)}.")
+    try:
+        tables = {key: np.array(value, float) for key, value in found.items() if key in (*KEYS, "mixed_s")}
+    except (TypeError, ValueError):
+        raise UsageError(f"'{file}': every table of operator times must hold numbers, with equal rows.") from None
+    _check_shapes(file, tables)
+    return tables
+
+
+def _check_shapes(file: str, t: dict[str, np.ndarray]) -> None:
+    prompts, decodes = ("chunk", "stored"), ("decode_seqs", "decode_context")
+    axes: dict[str, tuple[str, ...]] = {
+        "dense_s": ("tokens",),
+        "head_s": ("seqs",),
+        "decode_s": decodes,
+        "prefill_s": prompts,
+        "mixed_s": (*prompts, *decodes),
+    }
+    for name, over in axes.items():
+        wanted = tuple(len(t[axis]) for axis in over)
+        if name in t and t[name].shape != wanted:
+            raise UsageError(
+                f"'{file}': {name} must have {wanted} values, over {', '.join(over)}; it has {t[name].shape}."
+            )
+        for axis in over:
+            if t[axis].ndim != 1 or len(t[axis]) < 2 or (np.diff(t[axis]) <= 0).any():
+                raise UsageError(f"'{file}': {axis} must be two numbers or more that rise.")
+        if name in t and not (np.isfinite(t[name]).all() and (t[name] >= 0).all()):
+            raise UsageError(f"'{file}': {name} must hold seconds of 0 or more.")
+
+
+def _line(at: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """(k,) values at `at` of the polygon through (x, y), its last piece continued to the right."""
+    inside: np.ndarray = np.interp(at, x, y)
+    beyond = np.maximum(at - x[-1], 0.0) * max(0.0, (y[-1] - y[-2]) / (x[-1] - x[-2]))
+    total: np.ndarray = inside + beyond
+    return total
+
+
+def _grid(table: np.ndarray, axes: Sequence[np.ndarray], place: Sequence[float]) -> float:
+    """The value of a table at a place between its points, linear along each axis; the edge piece goes on beyond it."""
+    for axis, at in zip(axes, place, strict=True):
+        i = min(max(int(np.searchsorted(axis, at)) - 1, 0), len(axis) - 2)
+        share = max((at - axis[i]) / (axis[i + 1] - axis[i]), 0.0)
+        table = table[i] * (1 - share) + table[i + 1] * share
+    return max(float(table), 0.0)

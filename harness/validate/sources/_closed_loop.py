@@ -1,0 +1,87 @@
+"""A server under a fixed number of clients, simulated: what a benchmark of fixed lengths and concurrency measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from harness.api import Request, RequestRecord, Simulator
+from harness.registry import make
+
+MOST = 2000
+"""Requests of one simulation at most: a mean over more says no more."""
+
+BLOCK_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`clients` that send the next request when the last is answered, all at once at first, `rounds` times each.
+
+    Lengths are drawn evenly from the share `spread` below `prompt` and `output` tokens up to them. The share `cached`
+    of each prompt is in the server's prefix cache.
+    """
+
+    prompt: int
+    output: int
+    clients: int
+    rounds: int = 10
+    spread: float = 0.2
+    cached: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One replica: a latency spec, its policy and what memory it has."""
+
+    latency: str
+    kv_tokens: int
+    max_seqs: int
+    budget: int = 8192
+    reserves: bool = False
+
+    def simulator(self) -> Simulator:
+        """The simulator of it."""
+        kv = "reserve-oracle" if self.reserves else "paged"
+        seqs = min(self.max_seqs, self.budget)
+        blocks = max(2, self.kv_tokens // BLOCK_TOKENS)
+        policy = f"sarathi:budget={self.budget},max_seqs={seqs}"
+        made = make("backends", "sim", latency=self.latency, policy=policy, kv=kv, kv_blocks=blocks, log_steps=False)
+        return cast("Simulator", made)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """(requests,) seconds."""
+
+    ttft_s: np.ndarray
+    tpot_s: np.ndarray
+
+
+def run(load: Load, server: Server, seed: int = 0) -> Times:
+    """TTFT and TPOT of all requests of a load."""
+    count = min(load.rounds * load.clients, max(MOST, load.clients))
+    rng = np.random.default_rng(seed)
+    prompts = _drawn(rng, round(load.prompt * (1 - load.cached)), load.spread, count, 1)
+    outputs = _drawn(rng, load.output, load.spread, count, 2)
+    left = iter(range(min(load.clients, count), count))
+
+    def follow(record: RequestRecord) -> Iterator[Request]:
+        at_s = record.token_s[-1] if len(record.token_s) else record.scheduled_s
+        for i in left:
+            yield Request(i, at_s, prompts[i], outputs[i])
+            return
+
+    first = [Request(i, 0.0, prompts[i], outputs[i]) for i in range(min(load.clients, count))]
+    records = [r for r in server.simulator().simulate(first, follow) if len(r.token_s) > 1]
+    ttft_s = np.array([r.token_s[0] - r.scheduled_s for r in records])
+    tpot_s = np.array([(r.token_s[-1] - r.token_s[0]) / (len(r.token_s) - 1) for r in records])
+    return Times(ttft_s, tpot_s)
+
+
+def _drawn(rng: np.random.Generator, most: int, spread: float, count: int, least: int) -> list[int]:
+    drawn: list[int] = np.maximum(least, (most * (1 - spread * rng.random(count))).astype(int)).tolist()
+    return drawn

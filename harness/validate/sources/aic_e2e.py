@@ -1,0 +1,313 @@
+"""Serving benchmarks of dense models on H100 and H200, end to end: TTFT and TPOT at fixed lengths and concurrency.
+
+Source: ai-dynamo/aiconfigurator `silicon_sample.csv` (Apache-2.0): vLLM, SGLang and TensorRT-LLM, several degrees of
+tensor parallelism. Each group of one GPU, model and engine is calibrated on every third of its rows, in order of
+lengths, tensor parallelism and concurrency, and scored on the others. What the rows do not tell of a benchmark or a
+server (see `Knobs`) is chosen on the calibration rows too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness import pool
+from harness.errors import UsageError
+from harness.validate import Pair, Target, Validation
+from harness.validate.sources._closed_loop import Load, Server, run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = "profiles/aic_silicon_e2e.parquet"
+SYSTEMS = {"h100_sxm": "h100", "h200_sxm": "h200"}
+MOE = re.compile(r"A\d+(?:\.\d+)?B|deepseek|minimax|kimi|mixtral|gpt-oss|glm-4\.[5-9]|moe", re.IGNORECASE)
+EVERY = 3
+FITTED = 24  # calibration rows that the continuous constants see; the choice of the knobs sees all
+FAR = 1.0  # |log error| beyond which a row weighs no more
+PRIOR = 0.05  # weight of a constant's log distance from its physical estimate
+DATA_WORDS = "ai-dynamo/aiconfigurator silicon_sample.csv"
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Seconds of a step: overhead + seq * decodes + max(weights / tp, token / tp * tokens) + ..., see `latency`.
+
+    `front_s` and `front_token_s` are added to each TTFT: HTTP, tokenizer and queues before the scheduler.
+    """
+
+    overhead_s: float
+    seq_s: float
+    weights_s: float
+    token_s: float
+    context_token_s: float
+    reduce_token_s: float
+    squared_s: float
+    front_s: float
+    front_token_s: float
+
+    def latency(self, tp: int) -> str:
+        """The spec of `mixed` for a tensor-parallel degree."""
+        reduce_s = self.reduce_token_s * (tp - 1) / tp
+        values = {
+            "floor_s": self.overhead_s + self.weights_s / tp,
+            "base_s": self.overhead_s,
+            "token_s": self.token_s / tp + reduce_s,
+            "seq_s": self.seq_s + reduce_s,
+            "context_token_s": self.context_token_s / tp,
+            "prefill_token_squared_s": self.squared_s / tp,
+        }
+        return "mixed:constants=given," + ",".join(f"{name}={value:.9g}" for name, value in values.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What the rows do not tell, each with what it may be.
+
+    `statistic` of TTFT; `kv_share`: stored bytes per token over those of fp16; `utilisation` of memory; `surplus`:
+    clients beyond those that the server runs at a time; `max_seqs`; `rounds` of requests; share `cached` of prompts;
+    `reserves`: memory for the whole answer at admission; token `budget` of a step.
+    """
+
+    statistic: str = "mean"
+    kv_share: float = 1.0
+    utilisation: float = 0.9
+    surplus: int = 0
+    max_seqs: int = 1024
+    rounds: int = 10
+    cached: float = 0.0
+    reserves: bool = False
+    budget: int = 8192
+
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "statistic": ("mean", "median"),
+    "cached": (0.0, 0.5, 0.9, 0.99),
+    "surplus": (0, 1),
+    "kv_share": (1.0, 0.5),
+    "utilisation": (0.8, 0.85, 0.9, 0.95),
+    "reserves": (False, True),
+    "max_seqs": (1024, 512, 448, 384, 256, 128),
+    "rounds": (10, 5, 2),
+    "budget": (8192, 2048, 16384),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is known of a model: parameters, bytes of fp16 KV per token; and of the GPU: bytes/s, bytes, FLOP/s."""
+
+    parameters: float
+    kv_bytes: float
+    weight_bytes: float
+    bandwidth: float
+    memory: float
+    flops: float
+
+    def estimate(self) -> Constants:
+        """Physical estimates of the constants, where the fit begins."""
+        return Constants(
+            overhead_s=5e-3,
+            seq_s=2e-5,
+            weights_s=self.parameters * self.weight_bytes / self.bandwidth / 0.8,
+            token_s=2 * self.parameters / self.flops / 0.5,
+            context_token_s=self.kv_bytes / self.bandwidth / 0.7,
+            reduce_token_s=2e-6,
+            squared_s=self.kv_bytes * 4 / self.flops,
+            front_s=0.03,
+            front_token_s=1e-6,
+        )
+
+    def kv_tokens(self, tp: int, knobs: Knobs) -> int:
+        """Tokens of KV that fit beside the weights and 2 GB of activations per GPU."""
+        room = tp * (self.memory * knobs.utilisation - 2e9) - self.parameters * self.weight_bytes
+        return max(4096, int(room / (self.kv_bytes * knobs.kv_share)))
+
+
+def validate(data: Path) -> Validation:
+    """Calibrate and score every group of dense models on H100 and H200. Raises UsageError without its file."""
+    tasks = list(_groups(_rows(data)))
+    with pool.of() as workers:
+        found = dict(workers.map(_scored, tasks))
+    groups = [found[task] for task in tasks]
+    pairs = [pair for group in groups for pair in group.pairs]
+    scored = [pair for pair in pairs if not pair.calibrated]
+    return Validation(
+        "aic-e2e",
+        "Dense models on H100 and H200 under fixed concurrency, three engines",
+        (
+            f"Measured: {DATA_WORDS}, aggregated rows of models that are no mixture of experts.",
+            f"Calibrated on every {EVERY}rd row of each GPU, model and engine; scored on all others.",
+            "Simulated: policy sarathi, latency mixed, clients in a closed loop that start together.",
+            *(group.said for group in groups),
+        ),
+        tuple(pairs),
+        (
+            _target("tpot_s", 0.12, scored, "aiconfigurator was found to err by 15 % on its public measurements"),
+            _target("ttft_s", 0.30, scored, "aiconfigurator was found to err by 55 % on its public measurements"),
+        ),
+    )
+
+
+def _target(metric: str, limit: float, pairs: Sequence[Pair], published: str) -> Target:
+    errors = [abs(p.simulated / p.measured - 1) for p in pairs if p.metric == metric]
+    return Target(metric, "mean relative error", limit, float(np.mean(errors)), published)
+
+
+def _rows(data: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    path = data / FILE
+    if not path.is_file():
+        raise UsageError(f"'{path}' does not exist; name the folder of public measurements with --data.")
+    rows = pd.read_parquet(path)
+    rows = rows[(rows["mode"] == "agg") & rows["system"].isin(list(SYSTEMS))]
+    rows = rows[~rows["model_path"].astype(str).str.contains(MOE)]
+    kept: pd.DataFrame = rows.dropna(subset=["tp_size", "batch_size", "silicon_ttft_ms", "silicon_tpot_ms"])
+    return kept[(kept["silicon_ttft_ms"] > 0) & (kept["silicon_tpot_ms"] > 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    pairs: tuple[Pair, ...]
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    name: str
+    rows: tuple[_Measured, ...]
+    shape: Shape
+
+
+def _groups(rows: pd.DataFrame) -> Iterator[_Task]:
+    keys = ["system", "model_path", "backend"]
+    for named, group in rows.groupby([rows[key].astype(str) for key in keys]):
+        system, model, engine = (str(name) for name in named)
+        order = ["isl", "osl", "tp_size", "batch_size"]
+        measured = tuple(_Measured(*row) for row in group.sort_values(order)[[*order, *_TIMES]].itertuples(index=False))
+        if len(measured) >= 2 * EVERY:
+            yield _Task(f"{model} on {system}, {engine}", measured, _shape(model, system, group))
+
+
+_TIMES = ["silicon_ttft_ms", "silicon_tpot_ms"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    prompt: int
+    output: int
+    tp: float
+    clients: float
+    ttft_ms: float
+    tpot_ms: float
+
+
+def _shape(model: str, system: str, group: pd.DataFrame) -> Shape:
+    catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
+    gpu = catalog.hardware(SYSTEMS[system])
+    size = re.findall(r"(\d+(?:\.\d+)?)B", model)
+    parameters = float(size[-1]) * 1e9 if size else 8e9
+    known = [catalog.model(name) for name in catalog.models()]
+    alike = min(known, key=lambda m: abs(math.log(catalog.parameters(m) / parameters)) + 0.1 * (m.family != "llama"))
+    eight_bit = "fp8" in str(group["gemm_quant_mode"].iloc[0]) or "fp8" in str(group["precision"].iloc[0])
+    weight_bytes = 1.0 if eight_bit else 2.0
+    return Shape(
+        parameters, catalog.kv_bytes_per_token(alike), weight_bytes, gpu.bandwidth_bytes_per_s, gpu.memory_bytes,
+        gpu.peak_flops(int(weight_bytes)),
+    )  # fmt: skip
+
+
+def _scored(task: _Task) -> _Group:
+    name, rows, shape = task.name, task.rows, task.shape
+    seen = [i % EVERY == 1 for i in range(len(rows))]
+    constants, knobs = _calibrated([row for row, here in zip(rows, seen, strict=True) if here], shape)
+    pairs = []
+    for row, calibrated in zip(rows, seen, strict=True):
+        ttft_s, tpot_s = _simulated(row, shape, constants, knobs)
+        setting = f"{name}, {row.prompt}/{row.output} tp{row.tp:g} x{row.clients:g}"
+        pairs.append(Pair(setting, "ttft_s", row.ttft_ms / 1e3, ttft_s, calibrated))
+        pairs.append(Pair(setting, "tpot_s", row.tpot_ms / 1e3, tpot_s, calibrated))
+    return _Group(tuple(pairs), f"{name}: {len(rows)} rows, {sum(seen)} of them calibrated on; {_told(knobs)}.")
+
+
+def _told(knobs: Knobs) -> str:
+    changed = [f"{f.name} {getattr(knobs, f.name)}" for f in fields(knobs) if getattr(knobs, f.name) != f.default]
+    return "found " + ", ".join(changed) if changed else "all knobs as they stand"
+
+
+def _simulated(row: _Measured, shape: Shape, constants: Constants, knobs: Knobs) -> tuple[float, float]:
+    """(TTFT, TPOT) in seconds, each as the benchmark sums it up."""
+    tp, clients = int(row.tp), int(row.clients)
+    server = Server(
+        constants.latency(tp),
+        shape.kv_tokens(tp, knobs),
+        min(knobs.max_seqs, clients) if knobs.surplus else knobs.max_seqs,
+        knobs.budget,
+        knobs.reserves,
+    )
+    load = Load(row.prompt, row.output, clients + knobs.surplus, knobs.rounds, cached=knobs.cached)
+    times = run(load, server)
+    of = np.mean if knobs.statistic == "mean" else np.median
+    return float(of(times.ttft_s)) + constants.front_s + constants.front_token_s * row.prompt, float(of(times.tpot_s))
+
+
+def _calibrated(rows: Sequence[_Measured], shape: Shape) -> tuple[Constants, Knobs]:
+    """Constants by least squares, knobs one after another by what they leave, twice."""
+    few = rows if len(rows) <= FITTED else [rows[i] for i in np.linspace(0, len(rows) - 1, FITTED).round().astype(int)]
+    constants, knobs = shape.estimate(), Knobs()
+    constants = _fit(few, shape, constants, knobs)
+    for _ in range(2):
+        knobs = _choose(rows, shape, constants, knobs)
+        constants = _fit(few, shape, constants, knobs)
+    return constants, knobs
+
+
+def _fit(rows: Sequence[_Measured], shape: Shape, start: Constants, knobs: Knobs) -> Constants:
+    from scipy.optimize import least_squares
+
+    names = [f.name for f in fields(Constants)]
+    prior = np.log([getattr(shape.estimate(), name) for name in names])
+
+    def residuals(logs: Array) -> Array:
+        constants = Constants(*np.exp(logs))
+        apart = [_apart(row, shape, constants, knobs) for row in rows]
+        return np.concatenate([np.array(apart).ravel(), PRIOR * (logs - prior)])
+
+    begin = np.log([getattr(start, name) for name in names])
+    found = least_squares(residuals, begin, diff_step=np.full(len(names), 0.05), max_nfev=6, loss="soft_l1", f_scale=0.1)
+    return Constants(*(float(value) for value in np.exp(found.x)))
+
+
+def _apart(row: _Measured, shape: Shape, constants: Constants, knobs: Knobs) -> tuple[float, float]:
+    """Log errors of (TTFT, at half weight, TPOT)."""
+    ttft_s, tpot_s = _simulated(row, shape, constants, knobs)
+    late = math.log(ttft_s * 1e3 / row.ttft_ms)
+    return 0.5 * min(max(late, -FAR), FAR), math.log(tpot_s * 1e3 / row.tpot_ms)
+
+
+def _choose(rows: Sequence[_Measured], shape: Shape, constants: Constants, knobs: Knobs) -> Knobs:
+    """Each knob in turn at what leaves the least error on the calibration rows; a change must gain 2 %."""
+
+    def left(tried: Knobs) -> float:
+        return float(np.mean(np.abs([_apart(row, shape, constants, tried) for row in rows])))
+
+    best = left(knobs)
+    for name, values in CHOICES.items():
+        for value in values:
+            if value == getattr(knobs, name):
+                continue
+            tried = replace(knobs, **{name: value})
+            error = left(tried)
+            if error < 0.98 * best:
+                best, knobs = error, tried
+    return knobs
