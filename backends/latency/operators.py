@@ -135,15 +135,15 @@ def _check_shapes(file: str, t: dict[str, np.ndarray]) -> None:
         "prefill_s": prompts,
         "mixed_s": (*prompts, *decodes),
     }
+    for axis in ("tokens", "seqs", *decodes, *prompts):
+        if t[axis].ndim != 1 or len(t[axis]) < 2 or not (np.diff(t[axis]) > 0).all():
+            raise UsageError(f"'{file}': {axis} must be two numbers or more that rise.")
     for name, over in axes.items():
         wanted = tuple(len(t[axis]) for axis in over)
         if name in t and t[name].shape != wanted:
             raise UsageError(
-                f"'{file}': {name} must have {wanted} values, over {', '.join(over)}; it has {t[name].shape}."
+                f"'{file}': {name} must have {wanted} values, over {', '.join(over)}; not {t[name].shape}."
             )
-        for axis in over:
-            if t[axis].ndim != 1 or len(t[axis]) < 2 or (np.diff(t[axis]) <= 0).any():
-                raise UsageError(f"'{file}': {axis} must be two numbers or more that rise.")
         if name in t and not (np.isfinite(t[name]).all() and (t[name] >= 0).all()):
             raise UsageError(f"'{file}': {name} must hold seconds of 0 or more.")
 

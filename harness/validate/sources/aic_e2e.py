@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from harness import pool
 from harness.errors import UsageError
-from harness.validate import Pair, Target, Validation
+from harness.validate import Pair, Validation
+from harness.validate.scoring import MEAN, target
 from harness.validate.sources._closed_loop import Load, Server, run
 
 if TYPE_CHECKING:
@@ -140,7 +141,6 @@ def validate(data: Path) -> Validation:
         found = dict(workers.map(_scored, tasks))
     groups = [found[task] for task in tasks]
     pairs = [pair for group in groups for pair in group.pairs]
-    scored = [pair for pair in pairs if not pair.calibrated]
     return Validation(
         "aic-e2e",
         "Dense models on H100 and H200 under fixed concurrency, three engines",
@@ -152,15 +152,10 @@ def validate(data: Path) -> Validation:
         ),
         tuple(pairs),
         (
-            _target("tpot_s", 0.12, scored, "aiconfigurator was found to err by 15 % on its public measurements"),
-            _target("ttft_s", 0.30, scored, "aiconfigurator was found to err by 55 % on its public measurements"),
+            target(pairs, "tpot_s", MEAN, 12.0, "aiconfigurator was found to err by 15 % on its public measurements"),
+            target(pairs, "ttft_s", MEAN, 30.0, "aiconfigurator was found to err by 55 % on its public measurements"),
         ),
     )
-
-
-def _target(metric: str, limit: float, pairs: Sequence[Pair], published: str) -> Target:
-    errors = [abs(p.simulated / p.measured - 1) for p in pairs if p.metric == metric]
-    return Target(metric, "mean relative error", limit, float(np.mean(errors)), published)
 
 
 def _rows(data: Path) -> pd.DataFrame:
@@ -284,7 +279,9 @@ def _fit(rows: Sequence[_Measured], shape: Shape, start: Constants, knobs: Knobs
         return np.concatenate([np.array(apart).ravel(), PRIOR * (logs - prior)])
 
     begin = np.log([getattr(start, name) for name in names])
-    found = least_squares(residuals, begin, diff_step=np.full(len(names), 0.05), max_nfev=6, loss="soft_l1", f_scale=0.1)
+    found = least_squares(
+        residuals, begin, diff_step=np.full(len(names), 0.05), max_nfev=6, loss="soft_l1", f_scale=0.1
+    )
     return Constants(*(float(value) for value in np.exp(found.x)))
 
 
