@@ -15,7 +15,7 @@ from harness.spec import Spec, build, text_of
 
 KINDS = ("policies", "routers", "kv", "latency", "executors", "backends")
 MEMBERS = [(kind, name) for kind in KINDS for name in names(kind)]
-NEEDS_INPUT = {("latency", "recorded"), ("latency", "file")}
+NEEDS_INPUT = {("latency", "recorded"), ("latency", "file"), ("latency", "operators")}
 
 
 @pytest.mark.parametrize(("kind", "name"), MEMBERS)
