@@ -8,6 +8,7 @@ from random import Random
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from backends._swapping import FREE, BlockCost, swapping
 from backends.serving.replica import Replica
 from backends.serving.speculation import Speculation
 from harness.errors import UsageError
@@ -36,12 +37,14 @@ class Core:
     seed: int = 0
     prefix_cache: str = "off"
     speculate: str | None = None
+    preempt: str = "recompute"
 
     def check(self) -> None:
         """Raise UsageError for a wrong spec, before anything starts."""
         make("policies", self.policy)
         self.memory()
         self.speculation()
+        swapping(self.preempt)
         make("admission", self.admission)
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}.")
@@ -63,8 +66,16 @@ class Core:
             raise UsageError(f"prefix_cache must be on or off, got '{self.prefix_cache}'.")
         return SWITCH[self.prefix_cache]
 
-    def replica(self, memory: Memory, blocks: int, index: int = 0, journal: Journal | None = None) -> Replica:
-        """A fresh replica with `blocks` blocks of KV memory."""
+    def replica(
+        self,
+        memory: Memory,
+        blocks: int,
+        index: int = 0,
+        journal: Journal | None = None,
+        cost: BlockCost = FREE,
+    ) -> Replica:
+        """A fresh replica with `blocks` blocks of KV memory; `cost` is that of moving one of them to the host."""
+        asked = swapping(self.preempt)
         return Replica(
             make("policies", self.policy),
             memory,
@@ -75,6 +86,7 @@ class Core:
             chance=self.chance("replica", index),
             prefix_cache=self.caches_prefixes(),
             speculation=self.speculation(),
+            swap=None if asked is None else asked.swap(cost),
         )
 
     def chance(self, purpose: str, index: int) -> Callable[[], float]:

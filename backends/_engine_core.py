@@ -78,6 +78,7 @@ class EngineCore:
         self._temperature = temperature
         self._token_ids: dict[int, np.ndarray] = {}  # request id -> (prompt + output,) ids, filled as they come
         self._wishes: dict[int, Wish] = {}
+        self._host: dict[int, ListOf[object]] = {}  # KV of who is swapped out, block by block
 
     def token_ids(self, request_id: int) -> np.ndarray:
         """Prompt and output of a request under way, (prompt + output,); outputs to come are 0."""
@@ -126,6 +127,8 @@ class EngineCore:
 
     def _run(self, batch: Batch, turn: Turn) -> None:
         replica = self.replica
+        for seq, table in sorted(batch.swaps, key=_coming_back):  # what leaves first: it may make room for the others
+            self._swap(seq, table)
         items = batch.items(iter(replica.decoding))
         pieces = [self._piece(seq, tokens) for seq, tokens in items]
         drafts = Drafting.of(replica, self._token_ids) if batch.draft_rows else None
@@ -151,6 +154,14 @@ class EngineCore:
             stopped = replica.stop(request_id, end_s)
             if stopped is not None:  # else it was its last token anyway
                 turn.ended.append(self._end(stopped, end_s, "ok"))
+
+    def _swap(self, seq: Sequence, table: list[int] | None) -> None:
+        """Copy the KV of a sequence from the blocks of `table` to the host, or back into those that it has now."""
+        if table is not None:
+            self._host[seq.request.id] = self._executor.copy_out(table)
+        else:
+            kept = self._host.pop(seq.request.id)
+            self._executor.copy_in(kept, self.replica.table(seq)[: len(kept)])
 
     def _piece(self, seq: Sequence, tokens: int) -> Piece:
         start, request_id = seq.computed, seq.request.id
@@ -199,6 +210,7 @@ class EngineCore:
     def _end(self, seq: Sequence, now_s: float, status: Status) -> Ended:
         del self._token_ids[seq.request.id]
         self._wishes.pop(seq.request.id, None)
+        self._host.pop(seq.request.id, None)
         return Ended(
             seq.request.id, now_s, status, cached_tokens=seq.cached_tokens, replica=self.replica.index,
             preemptions=seq.preemptions, prefill_start_s=seq.prefill_start_s, prefill_end_s=seq.prefill_end_s,
@@ -215,3 +227,7 @@ def _grant(wish: Wish, piece: Piece, emitted: int) -> None:
         piece.seed = wish.seed
     if emitted < wish.min_tokens:
         piece.forbidden = tuple(wish.ends)
+
+
+def _coming_back(swap: tuple[Sequence, list[int] | None]) -> bool:
+    return swap[1] is None

@@ -9,11 +9,12 @@ import socket
 import sys
 import time
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends._engine_core import EngineCore, Wish
+from backends._swapping import FREE
 from harness.errors import BenchError
 from harness.frames import Inbox, frame
 from harness.registry import make
@@ -128,8 +129,11 @@ class Worker:
         memory = message.core.memory()
         blocks = memory.blocks or message.kv_blocks
         executor.allocate(blocks, memory.block_tokens)
-        replica = message.core.replica(memory, blocks)
-        facts = dict(executor.describe()) | {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
+        facts = dict(executor.describe())
+        kv_bytes = facts.get("kv_bytes_per_token")
+        size = kv_bytes * memory.block_tokens if isinstance(kv_bytes, int) else 1
+        replica = message.core.replica(memory, blocks, cost=replace(FREE, bytes=size))
+        facts |= {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
         self._sock.sendall(frame(Ready(facts)))
         return EngineCore(replica, executor, message.prompts or _nothing, self._now_s, message.temperature)
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from backends._catalog import hardware, kv_bytes_per_token, kv_capacity_blocks, model
+from backends._catalog import block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
 from backends._compat import mode
 from backends._sides import Rate, rate, side
+from backends._swapping import BlockCost
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
 from backends.serving.handoff import HandOffs, Inbox, Link, Outbox
@@ -113,6 +114,14 @@ def blocks_of(part: Part, memory: Any, asked: Asked, utilisation: float, kv_bloc
         asked.model, asked.hardware, tp=part.tp, pp=part.pp, utilisation=utilisation, block_tokens=memory.block_tokens,
         weight_bits=weight_bits, kv_bits=kv_bits,
     )  # fmt: skip
+
+
+def block_cost(part: Part, memory: Any, asked: Asked) -> BlockCost:
+    """What it is to move a block of one of its GPUs to the host."""
+    m, gpu = model(asked.model), hardware(asked.hardware)
+    _, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    size = block_bytes(m, part.tp, part.pp, memory.block_tokens, kv_bits=kv_bits)
+    return BlockCost(size, m.layers // part.pp, gpu.pcie_bytes_per_s / 2)
 
 
 def cluster(parts: tuple[Part, ...], build: Callable[[Part, int], Replica], link: Link, *, pull: bool) -> Cluster:

@@ -37,6 +37,7 @@ class Engine:
     admission: str = "fcfs"
     prefix_cache: str = "off"
     speculate: str | None = None
+    preempt: str = "recompute"
     kv_blocks: int = 4096
     executor: str = "llama"
     seed: int = 0
@@ -63,7 +64,7 @@ class Engine:
     @property
     def core(self) -> Core:
         """What decides inside its replica."""
-        return Core(self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate)
+        return Core(self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt)
 
     async def open(self, content: Content) -> None:
         """Start the process and build the model. Raises UsageError or BackendError when it cannot."""
@@ -107,7 +108,7 @@ class Engine:
         """Facts for run.json."""
         return {
             "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self.policy, "kv": self.kv,
-            "admission": self.admission, "speculate": self.speculate or "off",
+            "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,
             "executor": self.executor, "gpus": 1, "prefix_cache": self.core.caches_prefixes(),
         } | self._facts  # fmt: skip
 

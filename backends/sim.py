@@ -22,6 +22,7 @@ from backends._layout import (
     Asked,
     Part,
     altered,
+    block_cost,
     blocks_of,
     cluster,
     first_token_only,
@@ -76,6 +77,7 @@ class Sim:
     admission: str = "fcfs"
     prefix_cache: str = "off"
     speculate: str | None = None
+    preempt: str = "recompute"
     tp: int = 1
     pp: int = 1
     replicas: int = 1
@@ -129,11 +131,12 @@ class Sim:
         self._steps = StepLog(self.cluster.replicas[0].blocks.size)
 
     def _replica(self, part: Part, index: int) -> Replica:
-        core = Core(part.policy, part.kv, self.admission, self.seed, self.prefix_cache, self.speculate)
+        core = Core(part.policy, part.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt)
         core.check()
         memory = core.memory()
         blocks = blocks_of(part, memory, self._asked, self.utilisation, self.kv_blocks)
-        return core.replica(memory, blocks, index, Journal() if self.journal else None)
+        journal = Journal() if self.journal else None
+        return core.replica(memory, blocks, index, journal, block_cost(part, memory, self._asked))
 
     def simulate(self, requests: Iterable[Request], follow_ups: FollowUps | None = None) -> Iterator[RequestRecord]:
         """One record per request, in the order in which they end; `requests` are ordered by `scheduled_s`."""
@@ -201,8 +204,8 @@ class Sim:
             "backend": "sim", "model": self.model, "max_tokens": model(self.model).max_tokens,
             "hardware": self.hardware, "latency": self.latency,
             "policy": " + ".join(dict.fromkeys(part.policy for part in self._parts)), "kv": self.kv,
-            "admission": self.admission, "speculate": self.speculate or "off", "kv_blocks": blocks.total,
-            "kv_tokens": blocks.total * blocks.size, "replicas": len(self.cluster.replicas),
+            "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,
+            "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size, "replicas": len(self.cluster.replicas),
             "router": self._parts[0].router, "tp": self.tp, "pp": self.pp,
             "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
         } | told(self._parts, self.cluster, self._rate, self.handoff)  # fmt: skip
@@ -330,6 +333,8 @@ def _ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float) -> 
     seqs, context = batch.decode_seqs, batch.context_tokens
     if batch.draft_rows:
         now_s += batch.draft_steps * model.decode_s(seqs - batch.draft_rows, context)
+    if batch.swaps:
+        now_s += batch.swap_s
     if batch.loads:
         return [now_s + model.step_s(batch.loads, seqs, context)]
     left, line = batch.steps, model.decode_line(seqs)

@@ -424,6 +424,14 @@ class Executor(Protocol):
         """Run one step; per piece the sampled token, None where `sample` is False."""
         ...
 
+    def copy_out(self, blocks: Sequence[int]) -> Sequence[object]:
+        """What these pages hold, copied to the host, one item per page."""
+        ...
+
+    def copy_in(self, kept: Sequence[object], blocks: Sequence[int]) -> None:
+        """Copy what `copy_out` gave into these pages."""
+        ...
+
     def describe(self) -> Mapping[str, object]:
         """Facts for run.json: model, parameters, dtype, KV bytes per token."""
         ...

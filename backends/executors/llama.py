@@ -116,6 +116,16 @@ class Llama:
             tokens[index] = token
         return tokens
 
+    def copy_out(self, blocks: Sequence[int]) -> Sequence[np.ndarray]:
+        """What these pages hold in every layer, one array a page: (layers, block size, 2, KV heads, head_dim)."""
+        return list(np.stack([layer[list(blocks)] for layer in self._pages], axis=1))
+
+    def copy_in(self, kept: Sequence[object], blocks: Sequence[int]) -> None:
+        """Copy what `copy_out` gave into these pages."""
+        for page, block in zip(kept, blocks, strict=True):
+            for layer, part in zip(self._pages, np.asarray(page), strict=True):
+                layer[block] = part
+
     def logits(self, pieces: Sequence[Piece]) -> np.ndarray:
         """Run one step; the logits (pieces that sample, vocab), in the order of `pieces`."""
         step = self._plan(pieces)

@@ -35,11 +35,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a batch was made of, by request id: decodes, (id, tokens) of prompts, preempted."""
+    """What a batch was made of, by request id: decodes, (id, tokens) of prompts, preempted, (id, out?) of swaps."""
 
     decodes: tuple[int, ...]
     prefills: tuple[tuple[int, int], ...]
     preempted: tuple[int, ...]
+    swapped: tuple[tuple[int, bool], ...] = ()
 
 
 @dataclass(slots=True)
@@ -92,6 +93,7 @@ class Journal:
                 tuple(seq.request.id for seq in decoding) if batch.decode_seqs else (),
                 tuple((seq.request.id, tokens) for seq, tokens in batch.prefills),
                 tuple(seq.request.id for seq in batch.preempted),
+                tuple((seq.request.id, table is not None) for seq, table in batch.swaps),
             )
         )
 

@@ -104,6 +104,9 @@ class Replica:
         if self.inbox is not None and self.inbox.landed:
             self._join_landed(self.inbox)
         self._fill(self, batch)
+        if batch.swaps:
+            assert self.swap is not None
+            batch.swap_s = batch.swapped_blocks * self.swap.block_s
         batch.free_blocks = free = self.blocks.free
         if batch.prefills:
             if not batch.loads:

@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 
 
 class Swap:
-    """Room for `total` blocks; `closed` says that nobody may be admitted in the step being formed."""
+    """Room for `total` blocks; `closed` says that nobody may be admitted in the step being formed.
 
-    __slots__ = ("_held", "_queue", "closed", "free", "total")
+    `block_s` is what a driver charges for copying one block.
+    """
 
-    def __init__(self, total: int) -> None:
+    __slots__ = ("_held", "_queue", "block_s", "closed", "free", "total")
+
+    def __init__(self, total: int, block_s: float = 0.0) -> None:
         if total < 0:
             raise ValueError(f"host memory must be at least 0 blocks, got {total}")
         self.total = total
+        self.block_s = block_s
         self.free = total
         self.closed = False
         self._queue: deque[Sequence] = deque()

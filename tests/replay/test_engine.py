@@ -8,28 +8,26 @@ import time
 import numpy as np
 import pytest
 
+from backends._core import Core
 from backends._engine_core import EngineCore
 from backends.engine import Engine
+from backends.executors.llama import Llama
 from backends.latency.linear import Linear
 from backends.latency.recorded import Recorded
 from backends.serving.journal import Journal
 from backends.serving.replica import Replica
+from backends.serving.swap import Swap
 from backends.sim import Sim
 from harness.api import Ended, Request, RequestRecord, TokenEvent
 from harness.records import steps_table, to_table
 from harness.registry import make
 
-POLICIES = [
-    "static:batch=4",
-    "orca:max_batch=4",
-    "vllm-v0",
-    "sarathi:budget=64,max_seqs=16",
-    "sarathi:budget=64,max_seqs=8,low=32,stages=4,span_tokens=100",
-    "chunk-only:budget=48,max_seqs=16",
-    "fastgen:budget=64,max_seqs=16",
-    "vllm-v1:budget=64,max_seqs=16",
-    "vllm-v1:budget=32,max_seqs=16,long_prefill=20",
-]
+POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
+            "sarathi:budget=64,max_seqs=8,low=32,stages=4,span_tokens=100", "chunk-only:budget=48,max_seqs=16",
+            "fastgen:budget=64,max_seqs=16", "vllm-v1:budget=64,max_seqs=16",
+            "vllm-v1:budget=32,max_seqs=16,long_prefill=20"]  # fmt: skip
+REAL = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
+        "vllm-v1:budget=32,max_seqs=16,long_prefill=20"]  # fmt: skip
 COST = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_token_s=1e-7)
 
 
@@ -41,8 +39,19 @@ class Stub:
 
     def __init__(self) -> None:
         self.now_s = 0.0
+        self.moved = 0
+
+    def copy_out(self, blocks):
+        self.moved += len(blocks)
+        return blocks
+
+    def copy_in(self, _, blocks):
+        self.moved += len(blocks)
 
     def execute(self, pieces):
+        if self.moved:
+            self.now_s += self.moved * self.replica.swap.block_s
+            self.moved = 0
         decoding = {seq.request.id for seq in self.replica.decoding}
         prefills = [(len(p.token_ids), p.position) for p in pieces if p.request_id not in decoding]
         decodes = [p for p in pieces if p.request_id in decoding]
@@ -50,14 +59,14 @@ class Stub:
         return [7 if p.sample else None for p in pieces]
 
 
-def run_core(requests, policy, blocks):
+def run_core(requests, policy, blocks, swap=None):
     """The engine's loop under the stub's clock; turns, sequences of decisions."""
     stub, journal = Stub(), Journal()
-    replica = stub.replica = Replica(make("policies", policy), make("kv", "paged"), blocks, journal=journal)
+    replica = stub.replica = Replica(make("policies", policy), make("kv", "paged"), blocks, journal=journal, swap=swap)
     core = EngineCore(replica, stub, lambda r, _: np.ones(r.prompt_tokens, np.int64), lambda: stub.now_s)
     left, stamps, preempted = list(requests), {}, 0
-    while left or replica.waiting or replica.running:
-        if not replica.waiting and not replica.running:
+    while left or replica.waiting or replica.running or swap:
+        if not replica.waiting and not replica.running and not swap:
             stub.now_s = max(stub.now_s, left[0].scheduled_s)
         arrived = [r for r in left if r.scheduled_s <= stub.now_s]
         left = left[len(arrived) :]
@@ -84,8 +93,28 @@ def test_engine_loop_and_simulator_form_the_same_batches(policy, blocks, draw):
 
     assert decisions == sim.cluster.replicas[0].journal.decisions
     assert stamps == records
-    if policy in ("vllm-v0", "sarathi:budget=64,max_seqs=16") and blocks == 40:
+    if policy in ("vllm-v0", "sarathi:budget=64,max_seqs=16", "vllm-v1:budget=64,max_seqs=16") and blocks == 40:
         assert preempted > 0, "this case is here for its preemptions"
+
+
+@pytest.mark.parametrize("policy", POLICIES[2:])
+def test_engine_loop_and_simulator_swap_the_same_sequences(policy, draw):
+    """A swap decided under one clock only would make simulated and real preemptions two things (E22)."""
+    requests = draw(60, rate_rps=6.0, prompt=(1, 60), output=(30, 120))
+    latency = ",".join(
+        f"{f}={getattr(COST, f)!r}" for f in ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s")
+    )
+    sim = Sim(policy=policy, kv_blocks=40, preempt="swap:blocks=60", journal=True, leap=False,
+              latency=f"linear:{latency}")  # fmt: skip
+    records = {r.request_id: list(r.token_s) for r in sim.simulate(requests)}
+    real = sim.cluster.replicas[0]
+    decisions, stamps, preempted = run_core(requests, policy, 40, Swap(60, real.swap.block_s))
+
+    assert decisions == real.journal.decisions
+    assert stamps == records
+    if not policy.startswith(("chunk", "fastgen")):
+        assert preempted > 0
+        assert any(decision.swapped for decision in decisions), "this case is here for its swaps"
 
 
 async def serve(engine: Engine, requests: list[Request]) -> list[RequestRecord]:
@@ -122,8 +151,45 @@ class Drawn:
         return np.random.default_rng(request.id).integers(0, vocab_size, request.prompt_tokens)
 
 
+@pytest.mark.parametrize("preempt", ["recompute", "swap:blocks=40"])
+@pytest.mark.parametrize(
+    "policy",
+    ["static:batch=6", "orca:max_batch=8", "vllm-v0", "sarathi:budget=24,max_seqs=16",
+     "sarathi:budget=48,max_seqs=8,low=8,stages=4,span_tokens=60", "chunk-only:budget=20,max_seqs=16",
+     "fastgen:budget=32,max_seqs=16", "vllm-v1:budget=24,max_seqs=16,long_prefill=10"],
+)  # fmt: skip
+def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, preempt, draw):
+    """A policy, a chunk or a swap that changed what the model says would corrupt answers in silence."""
+    requests = draw(10, rate_rps=1e6, prompt=(1, 70), output=(12, 40), seed=3)
+
+    def tokens(policy, preempt, blocks):
+        model = Llama(dtype="float64", vocab=512)
+        model.allocate(blocks, 8)
+        core = Core(policy, "paged:block_tokens=8,watermark=0", preempt=preempt)
+        engine = EngineCore(core.replica(core.memory(), blocks), model, Drawn().token_ids, lambda: 0.0)
+        said, turn = {r.id: [] for r in requests}, engine.turn(requests)
+        moved = preempted = 0
+        while turn.step is not None:
+            for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
+                said[request_id].append(token)
+            engine.replica.check()
+            preempted += len(turn.preempted)
+            moved += len(engine._host)
+            turn = engine.turn()
+        return said, preempted, moved
+
+    alone, none, _ = tokens("vllm-v0:max_seqs=1", "recompute", 400)
+    said, preempted, moved = tokens(policy, preempt, 16)
+
+    assert alone == said
+    assert none == 0
+    if policy.startswith(("vllm", "sarathi")):
+        assert preempted > 0, "this case is here for its preemptions"
+        assert (moved > 0) == (preempt != "recompute")
+
+
 @pytest.mark.parametrize("blocks", [16, 2000])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", REAL)
 def test_simulator_on_recorded_step_times_gives_the_engines_token_times(policy, blocks, draw):
     """One bit of difference would mean that the simulator is not the engine under another clock."""
     requests = draw(40, rate_rps=400.0, prompt=(1, 120), output=(1, 60))

@@ -60,6 +60,9 @@ class VllmV1:
         for seq, tokens in chunks:
             replica.grow(batch, seq, tokens)
             left -= tokens
+        if replica.decoding.members:
+            replica.decode(batch, left)
+            left -= batch.decode_seqs
         if batch.preempted:
             return
         self._admit(replica, batch, left)
@@ -97,6 +100,8 @@ class VllmV1:
     def _make_room(self, replica: Replica, batch: Batch, chunks: list[Chunk]) -> int:
         """Preempt until the decodes and `chunks` of those that are left fit. Returns the blocks of the chunks."""
         blocks, decoding = replica.blocks, replica.decoding
+        if replica.drafts is not None:
+            replica.drafts.plan(len(decoding), blocks.free)  # nobody gives way to a draft
         growth = sum(replica.blocks_to_grow(seq, tokens) for seq, tokens in chunks) if chunks else 0
         while decoding.blocks_needed() + growth > blocks.free:
             victim = max(replica.holders(), key=_admitted if self.order == "fcfs" else _least_urgent)

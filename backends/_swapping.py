@@ -1,0 +1,67 @@
+"""Preemption as it is asked for: `recompute`, or `swap` with the host memory and the link that it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from backends.serving._checks import at_least
+from backends.serving.swap import Swap
+from harness.errors import no_such
+from harness.spec import build, parse
+
+GIB = 2**30
+COPY_S = 5e-6  # to issue one copy between host and GPU; order of magnitude of cudaMemcpyAsync on PCIe systems
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCost:
+    """What a block is on one GPU: its bytes, the layers whose keys and values it holds, the rate of the host link."""
+
+    bytes: float
+    layers: int
+    bytes_per_s: float
+
+
+FREE = BlockCost(1.0, 0, inf)
+"""Nothing is charged: the engine copies, and that takes what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swapping:
+    """KV of preempted sequences goes to `host_bytes` of host memory per GPU (or room for `blocks` blocks).
+
+    Every layer's keys and values of a block are a copy of their own, each of which takes `copy_s` besides its bytes.
+    The simulator charges for both; on the engine it takes what it takes. 4 GiB is vLLM's default.
+    """
+
+    host_bytes: int = 4 * GIB
+    blocks: int | None = None
+    copy_s: float = COPY_S
+
+    def __post_init__(self) -> None:
+        at_least("host_bytes", self.host_bytes)
+        at_least("blocks", self.blocks)
+        if self.copy_s < 0:
+            raise ValueError(f"copy_s must be at least 0 seconds, got {self.copy_s}")
+
+    def swap(self, cost: BlockCost) -> Swap:
+        """Host memory for blocks of this cost."""
+        block_s = cost.bytes / cost.bytes_per_s + 2 * cost.layers * self.copy_s
+        return Swap(self.blocks or int(self.host_bytes // cost.bytes), block_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """KV of preempted sequences is dropped and computed again."""
+
+
+def swapping(text: str) -> Swapping | None:
+    """What `preempt` asks for, None where KV is recomputed. Raises UsageError for what is not known."""
+    spec = parse(text)
+    if spec.name == "recompute":
+        build(Recompute, spec)
+        return None
+    if spec.name != "swap":
+        raise no_such("way to preempt", spec.name, ["recompute", "swap"])
+    return build(Swapping, spec)
