@@ -60,9 +60,6 @@ class VllmV1:
         for seq, tokens in chunks:
             replica.grow(batch, seq, tokens)
             left -= tokens
-        if replica.decoding.members:
-            replica.decode(batch, left)
-            left -= batch.decode_seqs
         if batch.preempted:
             return
         self._admit(replica, batch, left)
