@@ -16,7 +16,7 @@ from harness.errors import UsageError, no_such
 from harness.host import versions
 from harness.registry import folder
 
-_ID = re.compile(r'"([SEI]\d{1,2})(?:\.[\w.-]+)?"')
+_ID = re.compile(r'"([SEI]\d{1,2})(?:\.[^"]*)?"')
 
 
 @dataclass(frozen=True, slots=True)

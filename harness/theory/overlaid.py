@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 def prefill_times_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0) -> np.ndarray:
     """(requests,) TTFT in seconds of prompts of equal length, one at a time, on a simulated replica.
 
-    With several replicas each gets its share of the rate, of which one is simulated.
+    With several replicas each gets its share of the rate, of which one is simulated. Gaps are exponential and scaled so
+    that their mean is that of the rate: most of the noise of a mean wait is noise of the rate.
     """
     import numpy as np
 
-    gaps_s = np.random.default_rng(seed).exponential(form.replicas / rate_rps, requests)
-    stages = {"pp": form.pp} if form.pp > 1 else {}
+    gaps_s = _gaps_s(form, rate_rps, requests, seed)
     simulator = registry.make(
-        "backends", "sim", policy="vllm-v0:max_seqs=1", kv_blocks=4 * form.pp, log_steps=False, **stages,
+        "backends", f"sim:pp={form.pp}" if form.pp > 1 else "sim", policy="vllm-v0:max_seqs=1", kv_blocks=4 * form.pp,
+        log_steps=False,
         latency=f"linear:base_s={form.between_s!r},prefill_token_s=0,decode_seq_s=0,context_token_s=0",
     )  # fmt: skip
     asked = (Request(i, at_s, 16, 1) for i, at_s in enumerate(np.cumsum(gaps_s).tolist()))
@@ -31,3 +32,21 @@ def prefill_times_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0
     for record in simulator.simulate(asked):
         times[record.request_id] = record.token_s[0] - record.scheduled_s
     return times
+
+
+def recursion_times_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0) -> np.ndarray:
+    """(requests,) TTFT of the same prompts by Lindley's recursion, without any simulator: for millions of them."""
+    import numpy as np
+
+    gaps_s = _gaps_s(form, rate_rps, requests, seed)
+    walk_s = np.concatenate([[0.0], np.cumsum(form.between_s - gaps_s[1:])])
+    waits_s: np.ndarray = walk_s - np.minimum.accumulate(walk_s)
+    return waits_s + form.own_s
+
+
+def _gaps_s(form: Prefill, rate_rps: float, requests: int, seed: int) -> np.ndarray:
+    import numpy as np
+
+    gaps_s = np.random.default_rng(seed).standard_exponential(requests)
+    gaps_s *= form.replicas / rate_rps / gaps_s.mean()
+    return gaps_s

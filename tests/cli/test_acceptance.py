@@ -24,7 +24,7 @@ def one_topic(monkeypatch: pytest.MonkeyPatch, *rows: Row, error: Exception | No
             raise error
 
     monkeypatch.setattr(table, "rows_of", lambda _: found)
-    return table.answer(["theory"], [], None, workers=1, say=lambda _: None)
+    return table.answer(["objectives"], [], None, workers=1, say=lambda _: None)
 
 
 def test_a_miss_is_told_as_a_miss_and_costs_the_exit_code(monkeypatch):
@@ -46,7 +46,7 @@ def test_a_topic_that_fails_does_not_take_the_others_along(monkeypatch):
 
     assert 3 == told["exit_code"]
     assert 1 == len(told["rows"])
-    assert "Topic theory failed: ValueError: no such thing." in answers.render(told, "text")
+    assert "Topic objectives failed: ValueError: no such thing." in answers.render(told, "text")
 
 
 def test_a_row_without_a_gate_is_no_miss(monkeypatch):
@@ -61,7 +61,7 @@ def test_two_rows_of_one_id_are_refused(monkeypatch, capsys):
     """One of two facts would be taken for the other."""
     monkeypatch.setattr(table, "rows_of", lambda _: lambda _: iter([HELD, HELD]))
 
-    assert 2 == main(["validate", "--acceptance", "--topic", "theory", "--workers", "1"])
+    assert 2 == main(["validate", "--acceptance", "--topic", "objectives", "--workers", "1"])
     assert "Two rows of acceptance have the id S08.a" in capsys.readouterr().err
 
 
@@ -72,14 +72,14 @@ def test_only_some_rows_run_only_their_topics(capsys, tmp_path):
 
     assert 0 == code
     assert ["S10.b"] == [row["id"] for row in told["rows"]]
-    assert "theory" in capsys.readouterr().err
+    assert "objectives" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--acceptance", "--only", "S99"], "No row of acceptance named 'S99'"),
-        (["--acceptance", "--topic", "theorie"], "No topic named 'theorie'. Did you mean 'theory'?"),
+        (["--acceptance", "--topic", "objektives"], "No topic named 'objektives'. Did you mean 'objectives'?"),
         (["--acceptance", "--out", "table.csv"], "--out 'table.csv' must end in .md, .json, .txt"),
         (["--acceptance", "--data", "nowhere"], "--data names 'nowhere', which is no folder"),
     ],

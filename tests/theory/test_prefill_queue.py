@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from harness.cli import main
-from harness.theory.overlaid import prefill_times_s
+from harness.theory.overlaid import prefill_times_s, recursion_times_s
 from harness.theory.queueing import Prefill, crossover, mean_wait, wait_cdf, wait_quantile
 
 
@@ -92,3 +92,22 @@ def test_a_queue_without_end_has_no_mean(capsys):
     assert 0 == code
     assert [None, None, None] == rows[0][3:]
     assert None is not rows[2][3]
+
+
+@pytest.mark.parametrize("rate_rps", [0.5, 0.8])
+def test_the_simulator_agrees_with_lindleys_recursion_request_by_request(rate_rps: float):
+    """Millions of arrivals are drawn without the simulator; they must be what it would have given (E5)."""
+    one = Prefill(1.0)
+    simulated, recursion = (times(one, rate_rps, 5000, 4) for times in (prefill_times_s, recursion_times_s))
+
+    assert recursion == pytest.approx(simulated, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("rho", "share", "close"), [(0.5, 0.9, 0.01), (0.5, 0.99, 0.02), (0.8, 0.9, 0.02), (0.8, 0.99, 0.03)]
+)
+def test_a_million_arrivals_have_the_quantiles_of_the_formula(rho: float, share: float, close: float):
+    """The tail of TTFT would be that of another queue (E5)."""
+    times = recursion_times_s(Prefill(1.0), rho, 1_000_000, seed=5)
+
+    assert Prefill(1.0).quantile_s(rho, share) == pytest.approx(float(np.quantile(times, share)), rel=close)

@@ -1,4 +1,4 @@
-"""What follows from arithmetic: closed forms of queueing, rooflines and links, beside their published values."""
+"""Objectives as multiples of a decode step, as Sarathi-Serve defines its own."""
 
 from __future__ import annotations
 
