@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from backends._drafting import Drafting
+from backends._token_blocks import block_names
 from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
 
 if TYPE_CHECKING:
@@ -42,8 +43,9 @@ class Wish:
 class Turn:
     """What one turn brought: the requests `tokens` got one each (or several, with drafts) at `at_s`: `token_ids`.
 
-    `started` are the requests whose prompt went into a step for the first time, `preempted` those that lost their
-    memory; `running` sequences and `free_blocks` are what the turn left behind.
+    `started` are the requests whose prompt went into a step for the first time, `cached` how many tokens of each
+    were found in the prefix cache, `preempted` those that lost their memory; `running` sequences and `free_blocks` are
+    what the turn left behind.
     """
 
     at_s: float
@@ -52,6 +54,7 @@ class Turn:
     step: Step | None = None
     token_ids: list[int] = field(default_factory=list)
     started: list[int] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
     preempted: list[int] = field(default_factory=list)
     running: int = 0
     free_blocks: int = 0
@@ -141,8 +144,12 @@ class EngineCore:
                 self._note(turn, seq, tokens)
                 if tokens[-1] in self._ends(seq):
                     said_all.append(piece.request_id)
+                if replica.cache is not None and piece.request_id in self._wishes:
+                    self._name_answer(seq, len(tokens), piece.request_id in said_all)
         turn.at_s = end_s
-        turn.started = [seq.request.id for seq, _ in batch.prefills if seq.prefill_start_s == start_s]
+        first = [seq for seq, _ in batch.prefills if seq.prefill_start_s == start_s]
+        turn.started = [seq.request.id for seq in first]
+        turn.cached = [seq.cached_tokens or 0 for seq in first]
         turn.preempted = [seq.request.id for seq in batch.preempted]
         decodes = len(sampled) - len(batch.prefills)  # a padded row is not executed
         turn.step = Step(
@@ -162,6 +169,12 @@ class EngineCore:
         else:
             kept = self._host.pop(seq.request.id)
             self._executor.copy_in(kept, self.replica.table(seq)[: len(kept)])
+
+    def _name_answer(self, seq: Sequence, said: int, stops: bool) -> None:
+        """At the end of an answer: who goes on from it finds its blocks. Content made from ids has names already."""
+        cache, total = self.replica.cache, seq.prompt + seq.emitted + said
+        if cache is not None and (stops or total == seq.prompt + seq.request.output_tokens):
+            cache.tell(seq, block_names(self._token_ids[seq.request.id][:total].tolist(), self.replica.blocks.size))
 
     def _piece(self, seq: Sequence, tokens: int) -> Piece:
         start, request_id = seq.computed, seq.request.id

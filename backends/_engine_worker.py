@@ -64,6 +64,11 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Forget:
+    """The prefix cache is emptied of what nobody holds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ready:
     """Answer to `Open`: facts of the engine, or why it cannot serve."""
 
@@ -115,6 +120,8 @@ class Worker:
                     self._epoch_s = message.epoch_s
                 elif isinstance(message, Add):
                     arrived[message.request.id] = message
+                elif isinstance(message, Forget):
+                    core.replica.forget_prefixes(self._now_s())
                 elif isinstance(message, Cancel) and arrived.pop(message.request_id, None) is None:
                     cancelled.append(message.request_id)
             wishes = {i: add.wish for i, add in arrived.items() if add.wish is not None}

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class Ran:
     """A step that has ended: a request for each token at `step.end_s`, and those of them that are done.
 
-    `started` are (request, seconds) of prompts that ran for the first time, `preempted` who lost their memory.
+    `started` are (request, seconds) of prompts that ran for the first time, `cached` how many tokens of each were found
+    in the prefix cache, `preempted` who lost their memory.
     """
 
     step: Step
@@ -36,6 +37,7 @@ class Ran:
     ended: frozenset[int]
     started: list[tuple[int, float]]
     preempted: list[int]
+    cached: list[int]
 
 
 class RealTime:
@@ -114,12 +116,14 @@ class RealTime:
             replica.cancel(request_id, end_s)
         for request_id in ended:
             self._where.pop(request_id, None)
+        first = [seq for seq, _ in batch.prefills if seq.prefill_start_s == batch.start_s]
         return Ran(
             _step(batch, end_s),
             tokens if not gone else [i for i in tokens if i not in gone],
             ended,
-            [(seq.request.id, batch.start_s) for seq, _ in batch.prefills if seq.prefill_start_s == batch.start_s],
+            [(seq.request.id, batch.start_s) for seq in first],
             [seq.request.id for seq in batch.preempted],
+            [seq.cached_tokens or 0 for seq in first],
         )
 
     def check(self) -> None:

@@ -8,13 +8,14 @@ import json
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends import _engine_worker as worker
 from backends._engine_core import Wish
 from backends._engine_link import Link
+from backends._token_blocks import block_names
 from backends.engine import Engine
 from backends.server.limits import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
@@ -40,6 +41,7 @@ class _Answer:
     listener: Listener
     ticket: Ticket
     ends: frozenset[int]
+    prompt_tokens: int
 
 
 @dataclass(slots=True)
@@ -61,6 +63,8 @@ class EngineService:
     _running: int = field(default=0, init=False)
     _free_blocks: int = field(default=0, init=False)
     _preemptions: int = field(default=0, init=False)
+    _queried_tokens: int = field(default=0, init=False)
+    _hit_tokens: int = field(default=0, init=False)
     _failure: BackendError | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -105,9 +109,12 @@ class EngineService:
             raise ValueError(refusal)
         ends = frozenset() if sampling.ignore_eos else self._ends
         wish = Wish(token_ids, ends, sampling.min_tokens, sampling.temperature, sampling.top_p, sampling.seed)
+        if self._judge.cache is not None:
+            size = self._judge.blocks.size
+            request = replace(request, prefix_ids=block_names(token_ids, size), prefix_block_tokens=size)
         self._link.send(worker.Add(request, wish))
         ticket = Ticket(lambda: self._abort(request.id))
-        self._open[request.id] = _Answer(listener, ticket, ends)
+        self._open[request.id] = _Answer(listener, ticket, ends, len(token_ids))
         return ticket
 
     def stats(self) -> Stats:
@@ -116,8 +123,9 @@ class EngineService:
         total = self._judge.blocks.total if self._judge is not None else 1
         failure = str(self._failure) if self._failure is not None else None
         return Stats(
-            running, len(self._open) - running, 1 - self._free_blocks / total, self._preemptions, failure=failure
-        )
+            running, len(self._open) - running, 1 - self._free_blocks / total, self._preemptions,
+            self._queried_tokens, self._hit_tokens, failure,
+        )  # fmt: skip
 
     def steps(self) -> Sequence[Step]:
         """Steps since the last call."""
@@ -126,7 +134,9 @@ class EngineService:
         return rows
 
     def clear_cache(self) -> None:
-        """Nothing: the engine keeps no prefixes."""
+        """Forget the stored blocks that nobody holds, before the next step."""
+        with contextlib.suppress(BackendError):  # it is gone with all that it stored
+            self._link.send(worker.Forget())
 
     def describe(self) -> Mapping[str, object]:
         """Facts of the engine and its model."""
@@ -162,9 +172,12 @@ class EngineService:
 
     def _note(self, turn: Turn, start_s: float) -> None:
         """Keep the tickets up to date."""
-        for request_id in turn.started:
+        for request_id, cached in zip(turn.started, turn.cached, strict=True):
             if (answer := self._open.get(request_id)) is not None:
-                answer.ticket.scheduled_s = start_s
+                answer.ticket.scheduled_s, answer.ticket.cached_tokens = start_s, cached
+                if self._judge is not None and self._judge.cache is not None:
+                    self._queried_tokens += answer.prompt_tokens
+                    self._hit_tokens += cached
         for request_id in turn.preempted:
             if (answer := self._open.get(request_id)) is not None:
                 answer.ticket.preemptions += 1

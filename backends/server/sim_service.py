@@ -8,11 +8,12 @@ import zlib
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING
 
 from backends._catalog import model
+from backends._token_blocks import block_names
 from backends.server.limits import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket
 from backends.server.tokenizer import Builtin, builtin
@@ -45,7 +46,11 @@ class _Answer:
     def next(self, words: range) -> int:
         """The next token: a made-up word, the same each time for the same prompt."""
         self.made += 1
-        return words[(self.seed + self.made * _GOLDEN) % 2**32 % len(words)]
+        return self.token(self.made, words)
+
+    def token(self, nth: int, words: range) -> int:
+        """Token number `nth`, from 1 on."""
+        return words[(self.seed + nth * _GOLDEN) % 2**32 % len(words)]
 
 
 @dataclass(slots=True)
@@ -92,7 +97,9 @@ class SimService:
         if refusal is not None:
             raise ValueError(refusal)
         ticket = Ticket(lambda: self._abort(request.id))
-        self._open[request.id] = _Answer(listener, ticket, _seed(token_ids, sampling))
+        self._open[request.id] = answer = _Answer(listener, ticket, _seed(token_ids, sampling))
+        if self.sim.cluster.replicas[0].cache is not None:
+            request = self._named(request, token_ids, answer)
         self._live.arrive(request, now_s)
         self._set_alarm()
         return ticket
@@ -101,7 +108,11 @@ class SimService:
         """All replicas together."""
         replicas = self.sim.cluster.replicas
         free, total = (sum(r.blocks.free for r in replicas), sum(r.blocks.total for r in replicas))
-        return Stats(sum(r.running for r in replicas), self._live.waiting, 1 - free / total, self._preemptions)
+        return Stats(
+            sum(r.running for r in replicas), self._live.waiting, 1 - free / total, self._preemptions,
+            sum(r.cache.queried_tokens for r in replicas if r.cache is not None),
+            sum(r.cache.hit_tokens for r in replicas if r.cache is not None),
+        )  # fmt: skip
 
     def steps(self) -> Sequence[Step]:
         """Steps that have ended since the last call."""
@@ -110,7 +121,9 @@ class SimService:
         return rows
 
     def clear_cache(self) -> None:
-        """Nothing: the simulator keeps no prefixes."""
+        """Forget the stored blocks that nobody holds."""
+        for replica in self.sim.cluster.replicas:
+            replica.forget_prefixes(self.clock())
 
     def describe(self) -> Mapping[str, object]:
         """Facts of the simulator."""
@@ -122,6 +135,12 @@ class SimService:
             self._alarm.close()
             self._alarm = None
         self._open.clear()
+
+    def _named(self, request: Request, token_ids: Sequence[int], answer: _Answer) -> Request:
+        """The request with names for its blocks and for those that its answer, known beforehand, will fill."""
+        words, size = self.tokenizer.words, self.sim.cluster.replicas[0].blocks.size
+        said = [answer.token(nth, words) for nth in range(1, request.output_tokens + 1)]
+        return replace(request, prefix_ids=block_names([*token_ids, *said], size), prefix_block_tokens=size)
 
     def _abort(self, request_id: int) -> None:
         if self._open.pop(request_id, None) is not None:
@@ -136,9 +155,9 @@ class SimService:
     def _tell(self, ran: Ran) -> None:
         self._steps.append(ran.step)
         self._preemptions += len(ran.preempted)
-        for request_id, at_s in ran.started:
+        for (request_id, at_s), cached in zip(ran.started, ran.cached, strict=True):
             if (answer := self._open.get(request_id)) is not None:
-                answer.ticket.scheduled_s = at_s
+                answer.ticket.scheduled_s, answer.ticket.cached_tokens = at_s, cached
         for request_id in ran.preempted:
             if (answer := self._open.get(request_id)) is not None:
                 answer.ticket.preemptions += 1

@@ -58,13 +58,19 @@ class Hold:
 
 
 def chain(request: Request, size: int) -> tuple[list[int], int]:
-    """Keys of the full blocks of `size` tokens that `prefix_ids` name, and the last link of their chain.
+    """Keys of the full blocks of `size` tokens that `prefix_ids` name, and the last link of their chain."""
+    each, ids = request.prefix_block_tokens, request.prefix_ids
+    named = each * len(ids)
+    told = request.prompt_tokens + (request.output_tokens if named - request.prompt_tokens >= each else 0)
+    return linked(ids, each, min(told, named) // size, size)
+
+
+def linked(ids: ListOf[int], each: int, full: int, size: int) -> tuple[list[int], int]:
+    """Keys of `full` blocks of `size` tokens in a content of `ids` with `each` tokens, and the last link.
 
     A key stands for all content up to the end of its block: it is made of the chain of ids up to the one that holds
     the last token of the block, and of the place of the block.
     """
-    each, ids = request.prefix_block_tokens, request.prefix_ids
-    full = min(request.prompt_tokens, each * len(ids)) // size
     link = hash((_SEED, each))
     keys: list[int] = []
     for number, one in enumerate(ids, 1):
@@ -143,6 +149,10 @@ class PrefixCache:
         hold = self._hold(seq)
         self._store(seq, hold, min(seq._computed // self._blocks.size, len(hold.keys)))
 
+    def tell(self, seq: Sequence, ids: ListOf[int]) -> None:
+        """All blocks of the sequence, answer included, are known by now: `ids` name them one by one."""
+        self._hold(seq).keys = linked(ids, self._blocks.size, len(ids), self._blocks.size)[0]
+
     def name(self, table: list[int], count: int) -> list[int]:
         """Draw ids until `table` names all `count` blocks of its owner; returns the table."""
         if len(table) < count:
@@ -159,6 +169,8 @@ class PrefixCache:
         hold = self._holds.pop(seq, None) or Hold([], 0)
         if not over:
             self._keep(seq, hold)
+        elif len(hold.blocks) < len(hold.keys):
+            self._store(seq, hold, min(seq._computed // self._blocks.size, len(hold.keys)))
         stored = hold.blocks
         plain = seq.blocks - len(stored)
         if plain:

@@ -18,7 +18,8 @@ from harness.registry import make, names
 
 SIZE = 4
 POLICIES = ["static:batch=3", "static:batch=3,pad=false", "orca:max_batch=3", "vllm-v0:max_seqs=6",
-            "sarathi:budget=9,max_seqs=6"]  # fmt: skip
+            "sarathi:budget=9,max_seqs=6", "vllm-v1:budget=9,max_seqs=6", "chunk-only:budget=9",
+            "fastgen:budget=9"]  # fmt: skip
 COST = "linear:base_s=0.0625,prefill_token_s=0.0009765625,decode_seq_s=0"
 
 
@@ -100,6 +101,7 @@ def test_nothing_is_lost_and_no_more_is_found_than_was_computed(policy, rows, bl
 def test_two_chains_agree_as_far_as_the_contents_do(rows, each, size, cut):
     """Blocks of a prompt would be served to another one, or not be found: contents written out token by token."""
     requests = [Request(i, 0.0, max(1, each * len(r) + 3 - cut), 1, tuple(r), each) for i, r in enumerate(rows)]
+    requests = [r for r in requests if each * len(r.prefix_ids) < r.prompt_tokens + each]  # nothing of the answer named
     contents = [[(one, j) for one in r.prefix_ids for j in range(each)][: r.prompt_tokens] for r in requests]
     chains = [chain(r, size)[0] for r in requests]
 
@@ -133,6 +135,14 @@ def test_a_hit_costs_what_is_left_of_the_prompt():
 
     assert h == second.cached_tokens
     assert none + whole - head == pytest.approx(second.token_s[0] - second.prefill_start_s)
+
+
+def test_a_conversation_finds_the_answer_too_where_its_blocks_are_named():
+    """Each turn of a chat would compute the answer before it again, although its KV is there."""
+    first, second = Request(0, 0.0, 20, 30, tuple(range(12)), SIZE), Request(1, 50.0, 60, 3, tuple(range(15)), SIZE)
+    _, after = Sim(prefix_cache="on", policy="vllm-v0", kv=f"paged:block_tokens={SIZE}").simulate([first, second])
+
+    assert 48 == after.cached_tokens, "20 + 30 tokens, of which the last is not stored: 12 full blocks"
 
 
 def test_the_end_of_a_sequence_goes_before_its_head():
@@ -228,8 +238,10 @@ class Written:
 
     def token(self, seq, at):
         request = seq.request
-        block = at // request.prefix_block_tokens
-        if at < request.prompt_tokens and block < len(request.prefix_ids):
+        each, ids = request.prefix_block_tokens, request.prefix_ids
+        block = at // each
+        answer_named = each * len(ids) >= request.prompt_tokens + each
+        if (answer_named or at < request.prompt_tokens) and block < len(ids):
             return request.prefix_ids[: block + 1], at
         return request.id, at
 

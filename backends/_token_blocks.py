@@ -1,0 +1,19 @@
+"""Names for the blocks of a prompt whose tokens are known: equal tokens, equal names."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+
+def block_names(token_ids: Sequence[int], size: int) -> tuple[int, ...]:
+    """One `prefix_id` of 63 bits per full block of `size` tokens, made of the tokens in it."""
+    tokens = array("q", token_ids).tobytes()
+    width = 8 * size
+    ends = range(width, len(tokens) + 1, width)
+    return tuple([_name(tokens[end - width : end]) for end in ends])
+
+
+def _name(tokens: bytes) -> int:
+    return int.from_bytes(blake2b(tokens, digest_size=8).digest(), "little") >> 1

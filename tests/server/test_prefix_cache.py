@@ -1,0 +1,85 @@
+"""Behind the server prompts that begin alike share their blocks: those of the prompt, and those of the answer to it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from backends._token_blocks import block_names
+from backends.server import engine_service, sim_service
+from backends.server.service import Sampling
+from harness.spec import parse
+
+SPECS = {
+    "sim": "sim:model=llama2-7b,policy=vllm-v0,prefix_cache=on,latency=linear:base_s=0.001",
+    "engine": "engine:policy=vllm-v0,prefix_cache=on,kv_blocks=200",
+}
+MAKERS = {"sim": sim_service.make, "engine": engine_service.make}
+
+
+@dataclass
+class Heard:
+    """The tokens of one answer."""
+
+    tokens: list[int] = field(default_factory=list)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def step(self, token_ids, _at_s, _due_s, end, *_):
+        self.tokens += token_ids
+        if end is not None:
+            self.ended.set()
+
+
+def talk(backend, use):
+    """Start the service, let `use(ask, service)` talk to it; `ask(prompt)` gives (answer, cached tokens)."""
+
+    async def whole():
+        service = MAKERS[backend](parse(SPECS[backend]))
+
+        async def ask(prompt, tokens=30):
+            heard = Heard()
+            ticket = service.submit(prompt, Sampling(tokens, ignore_eos=True), heard)
+            await asyncio.wait_for(heard.ended.wait(), 30)
+            return heard.tokens, ticket.cached_tokens
+
+        try:
+            await service.start()
+            return await use(ask, service)
+        finally:
+            await service.close()
+
+    return asyncio.run(whole())
+
+
+@pytest.mark.parametrize("backend", SPECS)
+def test_a_chat_pays_only_for_what_is_new(backend):
+    """Every turn of a conversation would be computed from its first word on; a cleared cache would still answer."""
+    prompt = [i % 50 + 10 for i in range(37)]
+
+    async def use(ask, service):
+        answer, first = await ask(prompt)
+        again, second = await ask(prompt)
+        _, third = await ask([*prompt, *answer, 11, 12, 13])
+        stats = service.stats()
+        service.clear_cache()
+        _, fourth = await ask(prompt)
+        return answer, again, (first, second, third, fourth), stats
+
+    answer, again, cached, stats = talk(backend, use)
+
+    assert answer == again, "a hit must not change a token"
+    assert (0, 32, 64, 0) == cached, "37 tokens: two full blocks; with all but the last of 30 more: four"
+    assert (37 + 37 + 70, 32 + 64) == (stats.prefix_queried_tokens, stats.prefix_hit_tokens)
+
+
+def test_blocks_are_named_by_all_their_tokens():
+    """Two blocks with different tokens under one name would be taken for one another."""
+    one, two = list(range(40)), [*range(39), 99]
+
+    assert 2 == len(block_names(one, 16))
+    assert block_names(one, 16) == block_names(two, 16)
+    assert block_names(one, 10)[:3] == block_names(two, 10)[:3]
+    assert block_names(one, 10)[3] != block_names(two, 10)[3]
+    assert all(0 <= name < 2**63 for name in block_names(one, 1))
