@@ -10,6 +10,8 @@ from typing import Any
 
 from harness.errors import UsageError
 
+FILES = (".toml", ".json")
+
 
 def latency_file(path: str) -> Mapping[str, Any]:
     """What the file holds. Raises UsageError if it is not there or neither TOML nor JSON."""

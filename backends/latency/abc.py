@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from backends.latency._files import FILES, latency_file
 from harness.errors import UsageError, no_such
 
 if TYPE_CHECKING:
@@ -36,9 +37,30 @@ def _fits() -> Mapping[str, dict[str, dict[str, dict[str, dict[str, list[float]]
     return MappingProxyType(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
 
 
+def _of_file(path: str) -> dict[str, list[float]]:
+    """The constants of a file, in milliseconds as in `abc.toml`."""
+    held = latency_file(path)
+    found = held.get("arguments", held)
+    try:
+        fit = {
+            name: [1000 * float(x) for x in found[f"{name}_s"]] for name in ("prefill", "decode_small", "decode_large")
+        }
+    except (KeyError, TypeError, ValueError):
+        fit = {}
+    if not fit or any(len(constants) != 3 or min(constants) < 0 for constants in fit.values()):
+        raise UsageError(
+            f"'{path}' is no set of abc constants: it needs prefill_s, decode_small_s and decode_large_s, each with "
+            "three numbers that are not negative."
+        )
+    return fit
+
+
 @dataclass(frozen=True, slots=True)
 class Abc:
     """Seconds of a step from DistServe's constants: `engine` vllm or distserve, for one model and tp.
+
+    `engine` may be a file with constants of another system (TOML or JSON): prefill_s, decode_small_s and
+    decode_large_s with a, b and c each, in seconds; model, tp and hardware are then not looked at.
 
     Prefill takes a + b * tokens + c * sum of (p+n)^2 - p^2 over pieces of n tokens after p stored ones, so
     that cutting a prompt costs one a per further step and nothing else. Decode takes a + b * context +
@@ -51,7 +73,7 @@ class Abc:
     DistServe's simulator (`SIMDISTSERVE` holds its values).
     """
 
-    engine: Literal["vllm", "distserve"] = "vllm"
+    engine: str = "vllm"
     model: str = "opt-13b"
     tp: int = 1
     pp: int = 1
@@ -78,6 +100,8 @@ class Abc:
         object.__setattr__(self, "_large", self._decode(fit["decode_large"]))
 
     def _fit(self) -> dict[str, list[float]]:
+        if self.engine.endswith(FILES):
+            return _of_file(self.engine)
         engines = _fits()["fitted" if self.fitted else "main"]
         models = engines.get(self.engine)
         if models is None:

@@ -49,7 +49,7 @@ class File:
         if not isinstance(name, str) or name in ("file", "recorded"):
             raise UsageError(f"'{self.path}' must name its latency model: latency = \"mixed\", or linear, abc, ...")
         given: dict[str, object] = {key: getattr(self, key) for key in ("model", "hardware", "tp", "pp")}
-        if name == "table":
+        if name in ("table", "abc"):  # they read lists themselves
             return registry.make("latency", Spec(name, {}, self.path), **given)
         arguments = held.get("arguments", {})
         if not isinstance(arguments, dict):

@@ -20,7 +20,8 @@ class Linear:
     Each piece of n prompt tokens after p stored ones adds prefill_token * n + prefill_token_squared *
     ((p+n)^2 - p^2).
 
-    A prompt costs the same in one piece or in many, but for the base of each step.
+    A prompt costs the same in one piece or in many, but for the base of each step. front_end is not part of a step:
+    the simulator adds it before a request reaches its scheduler.
     """  # fmt: skip
 
     base_s: float = 0.01
@@ -28,11 +29,17 @@ class Linear:
     decode_seq_s: float = 0.0
     context_token_s: float = 0.0
     prefill_token_squared_s: float = 0.0
+    front_end_s: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) < 0:
                 raise ValueError(f"{field.name} must not be negative")
+
+    @property
+    def front_s(self) -> float:
+        """Seconds before a request reaches its scheduler."""
+        return self.front_end_s
 
     def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""

@@ -15,7 +15,7 @@ from backends.latency._constants import resolved
 if TYPE_CHECKING:
     import numpy as np
 
-TERMS = ("floor_s", "base_s", "token_s", "prefill_token_squared_s", "seq_s", "context_token_s")
+TERMS = ("floor_s", "base_s", "token_s", "prefill_token_squared_s", "seq_s", "context_token_s", "front_end_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,8 @@ class Mixed:
 
     `tokens` counts prompt tokens and decodes together; each piece of n prompt tokens after p stored ones adds
     prefill_token_squared * ((p+n)^2 - p^2). Constants that are not given come from the set `constants` (`mixed.toml`);
-    with `constants=given` they are 0. With `pp` stages the time is that of one stage, a pp-th of all this.
+    with `constants=given` they are 0. front_end is not part of a step: the simulator adds it before a request reaches
+    its scheduler. With `pp` stages the time is that of one stage, a pp-th of all this.
     """
 
     constants: str = "yi-34b-tp2"
@@ -35,6 +36,8 @@ class Mixed:
     prefill_token_squared_s: float | None = None
     seq_s: float | None = None
     context_token_s: float | None = None
+    front_end_s: float | None = None
+    front_s: float = field(init=False, repr=False, compare=False)
     _floor: float = field(init=False, repr=False, compare=False)
     _base: float = field(init=False, repr=False, compare=False)
     _token: float = field(init=False, repr=False, compare=False)
@@ -48,6 +51,7 @@ class Mixed:
         values = resolved("mixed.toml", self.constants, {name: getattr(self, name) for name in TERMS})
         if not any(values.values()):
             raise ValueError("every constant is 0; name a set of constants or give floor, token, ...")
+        object.__setattr__(self, "front_s", values.pop("front_end_s"))
         own = ("_floor", "_base", "_token", "_squared", "_seq", "_context")
         for name, value in zip(own, values.values(), strict=True):
             object.__setattr__(self, name, value / self.pp)

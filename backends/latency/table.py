@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from backends.latency._constants import named
-from backends.latency._files import latency_file
+from backends.latency._files import FILES, latency_file
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 _Points = tuple[tuple[float, float], ...]  # (tokens or sequences, seconds), sorted
 _Chunks = tuple[tuple[float, _Points], ...]  # (new tokens, ((stored tokens, further seconds a new token), ...)), sorted
-
-FILES = (".toml", ".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ def _check(what: str, points: list[tuple[float, float]], name: str) -> None:
     for (x, y), (more, later) in pairwise(points):
         if x == more:
             raise UsageError(f"'{name}' has two {what} times for {x:g}; keep one, such as their median.")
-        if later < y:
+        if later < y * (1 - 1e-9):
             raise UsageError(f"'{name}': {what} of {more:g} takes less than of {x:g}, beyond attention and context.")
     if points[0][1] <= 0:
         raise UsageError(f"'{name}': {what} of {points[0][0]:g} takes no time, beyond attention and context.")

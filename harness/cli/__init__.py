@@ -11,7 +11,7 @@ import click
 from harness.errors import BenchError, no_such
 
 COMMANDS = (
-    "run", "sweep", "capacity", "place", "slo", "compare", "report", "serve", "trace", "theory", "validate",
+    "run", "sweep", "capacity", "place", "slo", "compare", "report", "serve", "trace", "theory", "fit", "validate",
     "list", "explain", "doctor", "init",
 )  # fmt: skip
 INTERRUPTED = 130

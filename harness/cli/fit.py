@@ -1,0 +1,77 @@
+"""`bench fit`: a latency model from measurements."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from harness.errors import UsageError
+
+_EPILOG = """
+\b
+For example
+  bench fit --steps bench-runs/NAME --latency mixed --out mine.toml
+  bench run --backend sim --latency file:mine.toml
+"""
+
+
+@click.command("fit", short_help="A latency model from measured steps, requests or an endpoint.", epilog=_EPILOG)
+@click.option("--steps", multiple=True, metavar="RUN|TABLE",
+              help="Folder of a run with steps, or a table (parquet, CSV) with prefill_tokens (n_pf), decode_seqs (B), "
+              "context_tokens (ctx) and seconds. Repeatable.")  # fmt: skip
+@click.option("--latency", default="mixed", show_default=True, metavar="NAME",
+              help="What to fit: abc, fit6, linear, mixed or table.")  # fmt: skip
+@click.option("--out", metavar="FILE", help="Where the model goes: FILE.toml, for --latency file:FILE.toml.")
+@click.option("--model", default="opt-13b", show_default=True, metavar="NAME", help="fit6: the model that ran.")
+@click.option("--hardware", default="a100-80g", show_default=True, metavar="NAME", help="fit6: the GPU it ran on.")
+@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="fit6: on how many.")
+@click.option("--fix", multiple=True, metavar="NAME=VALUE", help="A constant that is known before. Repeatable.")
+@click.option("--holdout", type=float, default=0.2, show_default=True, metavar="SHARE",
+              help="Share of the rows that the fit must not see, and is scored on.")  # fmt: skip
+@click.option("--gaps/--no-gaps", default=True, show_default=True,
+              help="Count the time between steps of a busy run as theirs.")  # fmt: skip
+@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Which rows are held out.")
+@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True,
+              metavar="NAME", help="text, markdown or json.")  # fmt: skip
+def command(form: str, **given: Any) -> int:
+    """A latency model from measurements, for the simulator.
+
+    The fit sees a part of the rows and is scored on the others. Each constant is told with its 95 % interval; a
+    constant that the rows do not tell from the others is refused.
+    """
+    from harness.cli import _terminal
+
+    _terminal.tell(form, _answer(**given))
+    return 0
+
+
+def _answer(
+    *, steps: tuple[str, ...], latency: str, out: str | None, model: str, hardware: str, tp: int, fix: tuple[str, ...],
+    holdout: float, gaps: bool, seed: int,
+) -> dict[str, Any]:  # fmt: skip
+    from pathlib import Path
+
+    from harness.fit.answer import Asked, from_steps
+    from harness.fit.forms import System
+
+    asked = Asked(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)
+    path = None if out is None else Path(out)
+    if path is not None and path.suffix != ".toml":
+        raise UsageError(f"--out must name a .toml file, got '{out}'.")
+    if not steps:
+        raise UsageError("Nothing to fit: name measurements with --steps.")
+    return from_steps(steps, asked, path)
+
+
+def _fixed(given: tuple[str, ...]) -> dict[str, float]:
+    found = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        try:
+            found[name.strip()] = float(value)
+        except ValueError:
+            raise UsageError(f"--fix must be NAME=VALUE with a number, such as seq_s=0, got '{text}'.") from None
+        if not equals or found[name.strip()] < 0:
+            raise UsageError(f"--fix must be NAME=VALUE with a number that is not negative, got '{text}'.")
+    return found

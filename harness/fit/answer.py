@@ -1,0 +1,94 @@
+"""One fit from beginning to end: read, split, fit, score on what was held out, and tell it."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness import registry
+from harness.fit import files
+from harness.fit.forms import Fitted, System, fit
+from harness.fit.score import sample, scores, split
+from harness.fit.steps import Rows, read
+from harness.host import versions
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a fit is asked to do: `holdout` is the share of rows that it must not see."""
+
+    latency: str = "mixed"
+    system: System = dataclasses.field(default_factory=System)
+    fixed: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    holdout: float = 0.2
+    seed: int = 1
+    gaps: bool = True
+
+
+def from_steps(paths: Sequence[str], asked: Asked, out: Path | None = None) -> dict[str, Any]:
+    """The answer of a fit to step logs; the model goes to the file `out`."""
+    rows = read(paths, gaps=asked.gaps)
+    seen, unseen = split(rows, asked.holdout, asked.seed)
+    fitted = fit(asked.latency, sample(seen, asked.seed), asked.system, asked.fixed)
+    content = files.text(fitted.latency, fitted.arguments, _notes(paths, seen, unseen, asked))
+    model = made(content, asked.system)
+    if out is not None:
+        files.write(out, content)
+    told = {
+        "seen": [dataclasses.asdict(one) for one in scores(seen, model, asked.seed)],
+        "unseen": [dataclasses.asdict(one) for one in scores(unseen, model, asked.seed)],
+    }
+    counts = {"rows": len(rows), "left_out_rows": rows.left_out, "seen_rows": len(seen), "unseen_rows": len(unseen)}
+    return {**_head(asked, paths, "steps"), **counts, **_constants(fitted, asked), **told,
+            "out": None if out is None else str(out), "file": content}  # fmt: skip
+
+
+def made(content: str, system: System) -> Any:
+    """The latency model that the text of a file describes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "latency.toml"
+        path.write_text(content, encoding="utf-8")
+        return registry.make("latency", f"file:{path}", **dataclasses.asdict(system))
+
+
+def _notes(paths: Sequence[str], seen: Rows, unseen: Rows, asked: Asked) -> dict[str, Any]:
+    told = dataclasses.asdict(asked.system) if asked.latency == "fit6" else {}
+    return {"from": [*paths], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": asked.seed, **told}
+
+
+def _head(asked: Asked, paths: Sequence[str], what: str) -> dict[str, Any]:
+    return {"schema": 1, "kind": "fit", "versions": versions(), "exit_code": 0, "what": what, "from": [*paths],
+            "latency": asked.latency, "system": dataclasses.asdict(asked.system), "seed": asked.seed,
+            "holdout": asked.holdout}  # fmt: skip
+
+
+def _constants(fitted: Fitted, asked: Asked) -> dict[str, Any]:
+    """Constants with half the width of their 95 % interval: None where they were given, or where none can be told."""
+    rows = []
+    for name, value in fitted.arguments.items():
+        if isinstance(value, float):
+            spread = fitted.plus_minus.get(name)
+            known = spread is not None and spread == spread
+            rows.append({"name": name, "value": value, "plus_minus": spread if known else None,
+                         "given": name in asked.fixed})  # fmt: skip
+        elif isinstance(value, list) and all(isinstance(x, float) for x in value):
+            rows.extend(_of_list(name, value, fitted))
+    points = {name: value for name, value in fitted.arguments.items() if isinstance(value, list) and rows_of(value)}
+    return {"constants": rows, "points": points, "left_out": dict(fitted.left_out)}
+
+
+def rows_of(value: list[Any]) -> bool:
+    """Whether an argument is a list of points."""
+    return bool(value) and isinstance(value[0], list)
+
+
+def _of_list(name: str, values: list[float], fitted: Fitted) -> list[dict[str, Any]]:
+    names = [f"{name.removesuffix('_s')}_{letter}_s" for letter in "abc"]
+    return [
+        {"name": one, "value": value, "plus_minus": fitted.plus_minus.get(one), "given": False}
+        for one, value in zip(names, values, strict=True)
+    ]

@@ -1,0 +1,157 @@
+"""Step logs as columns: what each step had to do, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.errors import UsageError
+from harness.fit.pieces import pairs_of_run
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "prefill_tokens": ("prefill_tokens", "n_pf", "num_prefill_tokens"),
+    "decode_seqs": ("decode_seqs", "B", "num_decode_seqs", "batch_size"),
+    "context_tokens": ("context_tokens", "ctx", "num_context_tokens"),
+    "seconds": ("seconds", "duration_s", "step_s"),
+    "prefill_pairs": ("prefill_pairs", "pairs"),
+}
+"""What a column of an imported table may be called; `prefill_pairs` is optional."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """One row a step, all (steps,) float64: prompt tokens, decodes, cached tokens that they read, seconds.
+
+    `pairs` is the sum of (p+n)^2 - p^2 over the pieces of n prompt tokens after p stored ones, nan where unknown.
+    `left_out` counts rows that no model can be fitted to.
+    """
+
+    tokens: np.ndarray
+    seqs: np.ndarray
+    context: np.ndarray
+    pairs: np.ndarray
+    seconds: np.ndarray
+    left_out: int = 0
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def take(self, which: np.ndarray) -> Rows:
+        """The rows that `which` (a mask or places) names."""
+        return _made([column[which] for column in self.columns])
+
+    @property
+    def columns(self) -> tuple[np.ndarray, ...]:
+        """The five columns, in their order."""
+        return self.tokens, self.seqs, self.context, self.pairs, self.seconds
+
+    @property
+    def stored(self) -> np.ndarray:
+        """(steps,) tokens stored before the prompt pieces of a step, as if they were one piece."""
+        tokens = np.maximum(self.tokens, 1)
+        stored: np.ndarray = np.maximum(0.0, (np.nan_to_num(self.pairs) / tokens - tokens) / 2) * (self.tokens > 0)
+        return stored
+
+
+def joined(parts: Iterable[Rows]) -> Rows:
+    """The rows of several logs, one after another."""
+    every = [*parts]
+    columns = zip(*(part.columns for part in every), strict=True)
+    return _made([np.concatenate(column) for column in columns], sum(part.left_out for part in every))
+
+
+def _made(columns: Sequence[np.ndarray], left_out: int = 0) -> Rows:
+    tokens, seqs, context, pairs, seconds = columns
+    return Rows(tokens, seqs, context, pairs, seconds, left_out)
+
+
+def read(paths: Iterable[str | Path], *, gaps: bool = True) -> Rows:
+    """The rows of run folders and of tables (parquet or CSV). Raises UsageError for what holds no steps.
+
+    With `gaps` a step of a run lasts until the next one while sequences run: simulated steps follow at once.
+    """
+    found = joined(_rows_of(Path(path), gaps) for path in paths)
+    if not len(found):
+        raise UsageError("No step can be fitted: every row is empty or takes no time.")
+    return found
+
+
+def _rows_of(path: Path, gaps: bool) -> Rows:
+    if path.is_dir():
+        return _of_run(path, gaps)
+    return _usable(*_imported(_table(path), path))
+
+
+def _of_run(path: Path, gaps: bool) -> Rows:
+    from harness import folder
+
+    run = folder.load(path)
+    if run.steps is None or not run.steps.num_rows:
+        raise UsageError(f"'{path}' has no steps table; its backend logs none, or log_steps=false was given.")
+    steps = run.steps.sort_by([("replica", "ascending"), ("start_s", "ascending")])
+    columns = {name: steps[name].to_numpy() for name in steps.column_names}
+    tokens, seqs = columns["prefill_tokens"], columns["decode_seqs"]
+    pairs = pairs_of_run(columns, run.requests)
+    seconds = _until_next(columns) if gaps else columns["end_s"] - columns["start_s"]
+    return _usable(tokens, seqs, columns["context_tokens"], pairs, seconds)
+
+
+def _until_next(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(steps,) seconds to the next step where that has decodes (nothing was idle), else to the end and a usual gap."""
+    start_s, end_s = columns["start_s"], columns["end_s"]
+    gap_s = np.zeros(len(start_s))
+    gap_s[:-1] = start_s[1:] - end_s[:-1]
+    busy = np.zeros(len(start_s), bool)
+    busy[:-1] = (columns["decode_seqs"][1:] > 0) & (columns["replica"][1:] == columns["replica"][:-1])
+    usual_s = float(np.median(gap_s[busy])) if busy.any() else 0.0
+    seconds: np.ndarray = end_s - start_s + np.where(busy, gap_s, usual_s)
+    return seconds
+
+
+def _table(path: Path) -> pa.Table:
+    if not path.is_file():
+        raise UsageError(f"'{path}' does not exist; name the folder of a run, or a table of steps (parquet or CSV).")
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        return pq.read_table(path)
+    if path.suffix == ".csv":
+        from pyarrow import csv
+
+        return csv.read_csv(path)
+    raise UsageError(f"'{path}' is no table of steps: its name must end with .parquet or .csv.")
+
+
+def _imported(table: pa.Table, path: Path) -> list[np.ndarray]:
+    values = {}
+    for name, known in COLUMNS.items():
+        here = next((column for column in known if column in table.column_names), None)
+        if here is not None:
+            try:
+                values[name] = table[here].to_numpy().astype(np.float64)
+            except (ValueError, TypeError):
+                raise UsageError(f"'{path}': the column {here} must hold numbers.") from None
+    if "seconds" not in values and {"start_s", "end_s"} <= {*table.column_names}:
+        values["seconds"] = table["end_s"].to_numpy() - table["start_s"].to_numpy()
+    missing = [name for name in COLUMNS if name not in values and name != "prefill_pairs"]
+    if missing:
+        allowed = ", ".join(COLUMNS[missing[0]])
+        raise UsageError(f"'{path}' has no column {missing[0]} ({allowed}); it has {', '.join(table.column_names)}.")
+    unknown = np.where(values["prefill_tokens"] > 0, np.nan, 0.0)
+    return [*(values[n] for n in ("prefill_tokens", "decode_seqs", "context_tokens")),
+            values.get("prefill_pairs", unknown), values["seconds"]]  # fmt: skip
+
+
+def _usable(*columns: np.ndarray) -> Rows:
+    rows = _made([column.astype(np.float64) for column in columns])
+    known = np.isfinite(rows.tokens) & np.isfinite(rows.seqs) & np.isfinite(rows.context) & np.isfinite(rows.seconds)
+    good = known & (rows.seconds > 0) & (rows.tokens + rows.seqs > 0)
+    kept = rows.take(good)
+    return _made(kept.columns, int(len(rows) - len(kept)))

@@ -1,0 +1,242 @@
+"""`bench fit --steps`: constants come back, errors are told on rows that were not seen, and blind rows are refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from backends.sim import Sim
+from harness import registry
+from harness.api import Request
+from harness.cli import main
+from harness.errors import UsageError
+from harness.fit.answer import Asked, from_steps
+from harness.fit.forms import System, fit
+from harness.fit.pieces import pairs_of_run
+from harness.fit.score import pieces, scores, split
+from harness.fit.steps import Rows, read
+from harness.records import to_table
+
+TRUE = {
+    "linear": "linear:base=8ms,prefill_token=90us,decode_seq=30us,context_token=2e-7,prefill_token_squared=4e-9",
+    "mixed": "mixed:yi-34b-tp2,seq=20us",
+    "abc": "abc:vllm",
+    "fit6": "fit6:h100,prefill_token_squared=2e-9",
+    "table": "table:yi-34b-tp2",
+}
+LLAMA = System("llama3-70b", "h100", 4)
+
+
+def measured(latency: str, count: int = 900, noise: float = 0.0, mixed: bool = True) -> Rows:
+    """Steps of many loads, timed by a latency model."""
+    rng = np.random.default_rng(5)
+    system = dataclasses.asdict(LLAMA) if latency == "fit6" else {}
+    model = registry.make("latency", TRUE[latency], **system)
+    prompts = rng.random(count) < 0.4
+    tokens = np.where(prompts, rng.integers(16, 4000, count), 0)
+    stored = np.where(prompts & (rng.random(count) < 0.3), rng.integers(1, 4000, count), 0)
+    seqs = np.where(prompts & (not mixed), 0, rng.integers(1, 80, count))
+    context = seqs * rng.integers(50, 3000, count)
+    times = [model.step_s([(n, p)] if n else (), b, c) for n, p, b, c in zip(
+        tokens.tolist(), stored.tolist(), seqs.tolist(), context.tolist(), strict=True)]  # fmt: skip
+    seconds = np.array(times) * rng.normal(1, noise, count)
+    return Rows(*(x.astype(float) for x in (tokens, seqs, context, tokens * (tokens + 2 * stored))), seconds)
+
+
+def simulated(policy: str) -> Sim:
+    return Sim(model="opt-13b", latency=TRUE["linear"], policy=policy)
+
+
+@pytest.mark.parametrize("latency", ["linear", "mixed", "fit6"])
+def test_constants_come_back_from_steps_that_they_made(latency):
+    """A fit that misses the constants of perfect data would miss those of a machine."""
+    fitted = fit(latency, measured(latency), LLAMA, {})
+    model = registry.make("latency", TRUE[latency])
+
+    for name in fitted.plus_minus:
+        true = getattr(model, name) if getattr(model, name) is not None else _named(latency, name)
+        assert true == pytest.approx(fitted.arguments[name], rel=2e-3)
+
+
+def _named(latency: str, name: str) -> float:
+    from backends.latency._constants import named
+
+    return float(named(f"{latency}.toml", "h100" if latency == "fit6" else "yi-34b-tp2").get(name, 0.0))
+
+
+def test_abc_constants_come_back_for_prompts_and_for_few_decodes():
+    """DistServe's constants of vLLM, from steps that do one thing at a time."""
+    fitted = fit("abc", measured("abc", mixed=False), System(), {})
+
+    assert [0.0220522, 0.140509e-3, 8.0766e-9] == pytest.approx(fitted.arguments["prefill_s"], rel=1e-4)
+    assert [0.0234750, 5.9293e-7, 0.060727e-3] == pytest.approx(fitted.arguments["decode_small_s"], rel=1e-4)
+    assert fitted.arguments["decode_large_s"] == fitted.arguments["decode_small_s"]
+    assert "decode_large_s" in fitted.left_out
+
+
+def test_intervals_hold_the_constants_of_noisy_steps():
+    """An interval that is too narrow would promise what the rows do not know."""
+    fitted = fit("linear", measured("linear", noise=0.05), System(), {})
+    model = registry.make("latency", TRUE["linear"])
+    inside = [abs(getattr(model, name) - fitted.arguments[name]) <= half for name, half in fitted.plus_minus.items()]
+
+    assert sum(inside) >= 4
+    assert all(half < 0.2 * fitted.arguments[name] for name, half in fitted.plus_minus.items())
+
+
+@pytest.mark.parametrize("latency", ["linear", "mixed", "abc", "fit6", "table"])
+def test_a_run_becomes_a_file_that_the_simulator_reads(tmp_path, latency, capsys):
+    """From steps to `--latency file:`: the way of everybody who has a machine."""
+    rows = measured(latency, mixed=latency != "abc")
+    table = tmp_path / "steps.csv"
+    names = "n_pf,B,ctx,pairs,seconds"
+    np.savetxt(table, np.stack(rows.columns, axis=1), delimiter=",", header=names, comments="", fmt="%.17g")
+    system = ["--model", LLAMA.model, "--hardware", LLAMA.hardware, "--tp", "4"] if latency == "fit6" else []
+
+    code = main(["fit", "--steps", str(table), "--latency", latency, *system, "--out", str(tmp_path / "x.toml")])
+
+    assert code == 0
+    assert f"The latency model '{latency}', fitted to" in capsys.readouterr().out
+    model = registry.make("latency", f"file:{tmp_path}/x.toml", model=LLAMA.model, hardware=LLAMA.hardware, tp=4)
+    assert scores(rows, model, 1)[0].mean < 0.03
+
+
+@pytest.mark.parametrize("policy", ["vllm-v0", "sarathi"])
+def test_prompts_are_found_again_in_their_steps(policy):
+    """The square term of attention would be fitted to pieces that never ran."""
+    sim = simulated(policy)
+    records = list(sim.simulate([Request(i, 0.05 * i, 100 + 37 * (i % 40), 5 + i % 9) for i in range(60)]))
+    steps = sim.steps_table()
+    columns = {name: steps[name].to_numpy() for name in steps.column_names}
+    pairs = pairs_of_run(columns, to_table(records))
+    model = registry.make("latency", TRUE["linear"])
+    rows = zip(*(columns[n].tolist() for n in ("prefill_tokens", "decode_seqs", "context_tokens")), pairs, strict=True)
+
+    predicted = [model.step_s(pieces(n, p), b, c) for n, b, c, p in rows]
+
+    assert np.isfinite(pairs).all()
+    assert (columns["end_s"] - columns["start_s"]).tolist() == pytest.approx(predicted, rel=1e-9)
+
+
+def test_a_step_that_is_not_understood_is_not_guessed():
+    """A preempted prompt runs twice; laying it once would shift all that follow."""
+    columns = {"replica": np.zeros(4, int), "prefill_tokens": np.array([10, 25, 10, 8]),
+               "start_s": np.arange(4.0), "end_s": np.arange(4.0) + 1}  # fmt: skip
+    asked = [(10, 0.0, 1.0), (20, 1.0, 2.0), (8, 3.0, 4.0)]
+    records = {"replica": np.zeros(3, int), "prompt_tokens": np.array([n for n, _, _ in asked]),
+               "prefill_start_s": np.array([s for _, s, _ in asked]),
+               "prefill_end_s": np.array([e for _, _, e in asked])}  # fmt: skip
+
+    pairs = pairs_of_run(columns, pa.table(records))
+
+    assert [100.0, 64.0] == pairs[[0, 3]].tolist()
+    assert np.isnan(pairs[1:3]).all()
+
+
+def test_held_out_rows_are_not_seen():
+    """An error on rows that the fit saw flatters it."""
+    rows = measured("linear", 1000)
+
+    seen, unseen = split(rows, 0.25, 3)
+
+    assert 12 * 20 == len(unseen)
+    assert not {*seen.seconds.tolist()} & {*unseen.seconds.tolist()}
+    assert split(rows, 0.25, 3)[1].seconds.tolist() == unseen.seconds.tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seqs": lambda r: r.seqs * 0 + 4, "context": lambda r: r.seqs * 0 + 4000}, "do not tell"),
+        ({"tokens": lambda r: r.tokens * 0, "pairs": lambda r: r.pairs * 0}, "No row tells prefill_token_s"),
+        ({"context": lambda r: r.seqs * 100}, "do not tell decode_seq_s and context_token_s apart"),
+    ],
+)
+def test_rows_that_do_not_tell_a_constant_are_refused(change, message):
+    """A constant that nothing measured would decide capacity at another load."""
+    rows = measured("linear")
+    columns = {name: change.get(name, lambda r, n=name: getattr(r, n))(rows) for name in
+               ("tokens", "seqs", "context", "pairs", "seconds")}  # fmt: skip
+
+    with pytest.raises(UsageError) as told:
+        fit("linear", Rows(**columns), System(), {})
+
+    assert message in str(told.value)
+
+
+def test_a_constant_that_is_given_need_not_be_told_by_the_rows():
+    """Who knows that a term is nothing should not have to measure it."""
+    rows = measured("linear")
+    same = Rows(rows.tokens, rows.seqs, rows.seqs * 100, rows.pairs, rows.seconds)
+
+    fitted = fit("linear", same, System(), {"context_token_s": 0.0})
+
+    assert 0.0 == fitted.arguments["context_token_s"]
+    assert "context_token_s" not in fitted.plus_minus
+
+
+def test_unknown_pieces_leave_the_square_term_out(tmp_path):
+    """A table of four columns cannot tell attention within a prompt; the answer says so."""
+    rows = measured("linear")
+    columns = np.stack([rows.tokens, rows.seqs, rows.context, rows.seconds], axis=1)
+    np.savetxt(tmp_path / "t.csv", columns, delimiter=",", header="n_pf,B,ctx,seconds", comments="", fmt="%.17g")
+
+    info = from_steps([str(tmp_path / "t.csv")], Asked("linear"))
+
+    assert "prefill_token_squared_s" in info["left_out"]
+    assert "prefill_token_squared_s" not in {row["name"] for row in info["constants"]}
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "Nothing to fit: name measurements with --steps"),
+        (["--steps", "nowhere"], "'nowhere' does not exist"),
+        (["--steps", "nowhere", "--fix", "base_s"], "--fix must be NAME=VALUE"),
+        (["--steps", "nowhere", "--fix", "base_s=-1"], "not negative"),
+        (["--steps", "nowhere", "--out", "x.yaml"], "--out must name a .toml file"),
+        (["--steps", "{table}", "--latency", "mixd"], "Did you mean 'mixed'?"),
+        (["--steps", "{table}", "--latency", "linear", "--fix", "bas_s=1"], "Did you mean 'base_s'?"),
+        (["--steps", "{table}", "--holdout", "1.5"], "--holdout must be a share"),
+        (["--steps", "{broken}"], "has no column context_tokens (context_tokens, ctx, num_context_tokens)"),
+        (["--steps", "{empty}"], "No step can be fitted"),
+    ],
+)
+def test_a_wrong_fit_is_told_in_a_sentence(tmp_path, capsys, args, message):
+    """The way out should be in the message."""
+    files = {"table": "n_pf,B,ctx,seconds\n1,2,3,0.1\n0,2,5,0.1\n", "broken": "n_pf,B,seconds\n1,2,0.1\n",
+             "empty": "n_pf,B,ctx,seconds\n0,0,0,0\n"}  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / f"{name}.csv").write_text(text)
+    given = [arg.format(**{name: tmp_path / f"{name}.csv" for name in files}) for arg in args]
+
+    assert main(["fit", *given]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_answer_tells_errors_on_seen_and_unseen_rows(tmp_path, capsys):
+    """Only the error on unseen rows says how far the model can be trusted."""
+    rows = measured("linear", noise=0.02)
+    table = tmp_path / "steps.csv"
+    np.savetxt(table, np.stack(rows.columns, axis=1), delimiter=",", header="n_pf,B,ctx,pairs,seconds", comments="")
+
+    assert main(["fit", "--steps", str(table), "--latency", "linear", "--format", "json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+
+    assert ("fit", 900) == (info["kind"], info["rows"])
+    assert ["all", "decodes alone", "with prompts"] == [row["kind"] for row in info["unseen"]]
+    assert all(0.005 < row["mean"] < 0.03 for row in info["unseen"])
+    assert 5 == len(info["constants"])
+
+
+def test_reading_a_table_leaves_out_what_is_no_step(tmp_path):
+    """Empty rows and rows without a time would pull constants to nothing."""
+    (tmp_path / "t.csv").write_text("n_pf,B,ctx,seconds\n10,2,30,0.1\n0,0,0,0.2\n5,1,3,0\n")
+
+    rows = read([tmp_path / "t.csv"])
+
+    assert (1, 2) == (len(rows), rows.left_out)
