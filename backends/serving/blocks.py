@@ -15,7 +15,7 @@ from collections.abc import Iterable
 class Blocks:
     """`total` blocks of `size` tokens; `free` of them belong to nobody."""
 
-    __slots__ = ("_pool", "_refs", "free", "size", "total")
+    __slots__ = ("_ids", "_order", "_refs", "free", "size", "total")
 
     def __init__(self, total: int, size: int, order: Iterable[int] | None = None) -> None:
         """`order` is the order in which ids are handed out, default 0, 1, 2, ..."""
@@ -24,8 +24,15 @@ class Blocks:
         self.total = total
         self.size = size
         self.free = total
-        self._pool = list(range(total) if order is None else order)[::-1]
+        self._order: Iterable[int] = range(total) if order is None else order
+        self._ids: list[int] | None = None  # made when the first one is drawn: a simulator never asks for them
         self._refs: dict[int, int] = {}
+
+    @property
+    def _pool(self) -> list[int]:
+        if self._ids is None:
+            self._ids = list(self._order)[::-1]
+        return self._ids
 
     def blocks_for(self, tokens: int) -> int:
         """Blocks that `tokens` tokens fill, the last one perhaps partly."""

@@ -76,7 +76,7 @@ Exit codes
 @click.option("--power", metavar="FILE", help="TOML: watts of each GPU, h100 = 700, or [h100] prefill, decode, mixed.")
 @click.option("--requests", metavar="N", help="Requests of a trial; default 300, as DistServe's planner.")
 @click.option(
-    "--seeds", default="3", show_default=True, metavar="N", help="Seeds of each candidate; 1 gives no interval."
+    "--seeds", metavar="N", help="Seeds of each candidate; default 3, as DistServe's planner 1, which has no interval."
 )
 @click.option("--seed", metavar="N", help="The first of them (default 0).")
 @click.option("--max-rate", default="8", show_default=True, metavar="RPS", help="Per GPU; doubled while it is carried.")

@@ -9,6 +9,7 @@ from harness import slo
 from harness.host import versions
 from harness.place.asked import COMPAT, Asked
 from harness.place.compose import Scored, Unit, by_algorithm, replicated, tied, units
+from harness.place.task import TOO_SHORT
 from harness.place.worth import UNITS
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def answer(
         "skipped": [{"hardware": one.hardware, "name": one.name, "reason": one.reason} for one in skipped],
         "cost": {"candidates": len(scored), "left": left, "trials": sum(one.trials for one in found),
                  "requests": sum(one.requests for one in found), "wall_s": wall_s},
-        "warnings": [{"code": code, "message": said} for code, said in _warnings(asked, best, each)],
+        "warnings": [{"code": code, "message": said} for code, said in _warnings(asked, best, each, scored)],
     }  # fmt: skip
 
 
@@ -133,9 +134,15 @@ _TWO_ENGINES = (
     "the engine; with --latency abc:vllm both have the same"
 )
 _APART = "high searches each side with the other one unlimited, so both may miss their share of requests at once"
+_SHORT = (
+    "where --requests binds the rate is a lower bound: above it all requests of a trial are sent within the time that "
+    "one takes, which finds no limit; give more --requests"
+)
 
 
-def _warnings(asked: Asked, best: Sequence[Unit], each: Mapping[Algorithm, Sequence[Unit]]) -> list[tuple[str, str]]:
+def _warnings(
+    asked: Asked, best: Sequence[Unit], each: Mapping[Algorithm, Sequence[Unit]], scored: Sequence[Scored]
+) -> list[tuple[str, str]]:
     found = []
     if asked.released:
         found.append(("released_planner", _RELEASED))
@@ -143,6 +150,8 @@ def _warnings(asked: Asked, best: Sequence[Unit], each: Mapping[Algorithm, Seque
             found.append(("two_engines", _TWO_ENGINES))
     if "high" in each:
         found.append(("sides_apart", _APART))
+    if any(one.binding == TOO_SHORT for one in scored):
+        found.append(("too_short", _SHORT))
     if len(asked.seeds) == 1:
         found.append(("one_seed", "one seed gives no interval; --seeds 5 would"))
     if not best:

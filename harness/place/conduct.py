@@ -12,7 +12,6 @@ from harness.errors import Interrupted, UsageError
 from harness.place.answer import answer
 from harness.place.compose import Scored
 from harness.place.estimate import rate
-from harness.place.search import RESOLUTION
 from harness.place.space import Algorithm, Skipped, space
 from harness.place.task import Found, Task, searched
 from harness.place.traffic import Traffic, traffic
@@ -98,8 +97,7 @@ def _task(asked: Asked, sent: Traffic, candidate: Candidate) -> Task:
 def scored(asked: Asked, candidate: Candidate, found: Found) -> Scored:
     """A candidate with its rate and worth."""
     by_seed = {seed: ends.low_rps for seed, ends in found.ends.items()}
-    decides = rate(by_seed, asked.width_rps, first=asked.released).value
-    width = min(asked.width_rps, RESOLUTION * decides) if decides else asked.width_rps
+    width = max(ends.high_rps - ends.low_rps for ends in found.ends.values())
     per_gpu = rate(by_seed, width, first=asked.released)
     total_rps = per_gpu.value * candidate.system.gpus
     binding = next((ends.binding for ends in found.ends.values() if ends.binding is not None), None)

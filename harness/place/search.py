@@ -80,31 +80,29 @@ def bisected(carries: Carries, top_rps: float, width_rps: float) -> Ends:
 
 
 def nearby(carries: Carries, guess: Ends) -> Ends:
-    """The same for other traffic, from what was found for one: few trials where they differ little."""
-    step = guess.high_rps - guess.low_rps
+    """The same for other traffic, from what was found for one: few trials, to `RESOLUTION` of the rate."""
+    width = max(guess.high_rps - guess.low_rps, RESOLUTION * guess.low_rps)
     going = _Search(carries, 0.0, guess.high_rps)
-    if guess.low_rps == 0.0:
-        return _upwards(going, guess, step)
-    if not going.carried(guess.low_rps):
-        return _downwards(going, step)
-    return _upwards(going, guess, step)
-
-
-def _downwards(going: _Search, step: float) -> Ends:
-    width = step
-    while going.high_rps > step:
-        if going.carried(max(going.high_rps - step, step / 2)):
-            break
-        step *= 2
-    going.narrow(width)
-    return going.ends
-
-
-def _upwards(going: _Search, guess: Ends, step: float) -> Ends:
-    width, rate_rps = step, guess.high_rps
-    while going.carried(rate_rps) and going.trials <= 2 * DOUBLINGS:
-        step *= 2
-        rate_rps += step
+    if guess.low_rps == 0.0 or going.carried(guess.low_rps):
+        _upwards(going, guess.low_rps + width, width)
+    else:
+        _downwards(going, width)
     if going.low_rps > 0.0:
         going.narrow(width)
     return going.ends
+
+
+def _downwards(going: _Search, step: float) -> None:
+    """Ever longer steps down until a rate is carried."""
+    least = step
+    while going.high_rps > least and not going.carried(max(going.high_rps - step, least / 2)):
+        step *= 2
+
+
+def _upwards(going: _Search, rate_rps: float, step: float) -> None:
+    """Ever longer steps up until a rate is not carried."""
+    for _ in range(DOUBLINGS):
+        if not going.carried(rate_rps):
+            return
+        step *= 2
+        rate_rps += step

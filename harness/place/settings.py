@@ -51,7 +51,7 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> Asked:
         hardware=hardware,
         algorithms=algorithms_of(own["algorithm"]),
         definition=_one_of("condition", own["conditions"], CONDITIONS),
-        seeds=seeds_of(_whole(own["seeds"], "--seeds"), spec.seed),
+        seeds=seeds_of(_seeds(own["seeds"], released=released), spec.seed),
         top_rps=_rate(own["max_rate"], "--max-rate"),
         width_rps=_rate(own["width"], "--width"),
         worth=worth(_one_of("objective", own["objective"], OBJECTIVES), _file(own), hardware),
@@ -92,6 +92,10 @@ def opened(text: str, workers: str | None) -> pool.Pool:
     from harness.pool_ray import Ray  # Ray is an extra
 
     return Ray(address or None, count)
+
+
+def _seeds(value: str | None, *, released: bool) -> int:
+    return (1 if released else 3) if value is None else _whole(value, "--seeds")
 
 
 def _file(own: Mapping[str, Any]) -> str | None:

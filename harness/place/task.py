@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from harness.config import RunSpec
     from harness.place.systems import System
     from harness.place.traffic import Traffic
+
+TOO_SHORT = "--requests"
+"""What binds where all requests of a trial are sent within the time that one takes: such trials find no limit."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,11 +77,32 @@ class _Trials:
         follow_ups = Releases(schedule, dropped.append) if schedule.has_follow_ups else None
         self.made += 1
         self.requests += len(schedule)
-        records = self._simulator.simulate(schedule.planned(), follow_ups)
-        return missed(_with_dropped(records, dropped), self._task.slo, self._task.wanted, len(schedule))
+        e2e_s = _Mean()
+        records = e2e_s.of(self._simulator.simulate(schedule.planned(), follow_ups))
+        found = missed(_with_dropped(records, dropped), self._task.slo, self._task.wanted, len(schedule))
+        return TOO_SHORT if found is None and schedule.span_s < e2e_s.value else found
 
 
-def _with_dropped(records: Any, dropped: Sequence[RequestRecord]) -> Any:
+class _Mean:
+    """The mean time to the last token of the records that pass by, in seconds."""
+
+    def __init__(self) -> None:
+        self._sum_s, self._count = 0.0, 0
+
+    def of(self, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
+        """The records as they come."""
+        for record in records:
+            if record.status == "ok":
+                self._sum_s += record.token_s[-1] - record.scheduled_s
+                self._count += 1
+            yield record
+
+    @property
+    def value(self) -> float:
+        return self._sum_s / max(1, self._count)
+
+
+def _with_dropped(records: Iterator[RequestRecord], dropped: Sequence[RequestRecord]) -> Iterator[RequestRecord]:
     yield from records
     yield from dropped
 
