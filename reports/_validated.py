@@ -33,6 +33,11 @@ def size(number: float, unit: str, *, signed: bool = False) -> str:
     return f"{text}%" if unit == "%" else f"{text} points"
 
 
+def _limit(row: Info, number: float) -> str:
+    """A limit, or what was obtained: a factor, points or a percentage, as the target says."""
+    return f"{number:.2f} times" if "factor" in row["how"] else size(number, unit(row["metric"]))
+
+
 def unit(metric: str) -> str:
     """The unit of the errors of a metric."""
     return "points" if metric.endswith("_pct") else "%"
@@ -44,8 +49,8 @@ def target_rows(one: Info) -> list[tuple[str, ...]]:
         (
             name(row["metric"]),
             clean(row["how"], 60),
-            size(row["limit"], unit(row["metric"])),
-            size(row["obtained"], unit(row["metric"])),
+            _limit(row, row["limit"]),
+            _limit(row, row["obtained"]),
             "holds" if row["holds"] else "MISSED",
             clean(row["published"] or "-", 200),
         )
@@ -107,7 +112,6 @@ def verdict(one: Info) -> str:
 
 def _said(rows: Iterable[Info]) -> str:
     return "; ".join(
-        f"{name(row['metric'])} {size(row['obtained'], unit(row['metric']))} where "
-        f"{size(row['limit'], unit(row['metric']))} is allowed"
+        f"{name(row['metric'])} {_limit(row, row['obtained'])} where {_limit(row, row['limit'])} is allowed"
         for row in rows
     )

@@ -13,6 +13,8 @@ MEAN = "mean error in percent"
 WORST = "largest error in percent"
 RMSE = "RMSE in points"
 LARGEST = "largest error in points"
+FACTOR = "largest factor"
+"""Begins the `how` of a target on the larger of simulated / measured and measured / simulated."""
 
 
 @dataclass(frozen=True, slots=True)

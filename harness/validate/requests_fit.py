@@ -1,0 +1,147 @@
+"""Step times from request-level results alone: what each answer lived through tells what a step costs.
+
+Within one answer of n tokens the steps are n - 1 decodes, each with so many other sequences and so much context, and
+the prompts that came in between. All of them are known from the times of the others, so that the span of an answer is
+linear in the constants; a regression over all answers gives them without a simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import nnls
+
+if TYPE_CHECKING:
+    from harness.validate.simulated import Floats, Traffic
+
+FEWEST = 5
+"""Tokens of an answer whose span is worth a row: of shorter ones the waiting for the first step decides."""
+MOMENTS = 60
+"""Points of time at which the others are looked at, per answer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """A measured run: its requests with TTFT and TPOT, each (requests,) seconds, in order of arrival."""
+
+    traffic: Traffic
+    ttft_s: Floats
+    tpot_s: Floats
+
+    @property
+    def first_s(self) -> Floats:
+        """(requests,) when the first token came."""
+        return self.traffic.arrival_s + self.ttft_s
+
+    @property
+    def last_s(self) -> Floats:
+        """(requests,) when the last token came."""
+        last: Floats = self.first_s + np.nan_to_num(self.tpot_s) * (self.traffic.output_tokens - 1)
+        return last
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Seconds of a step: base + token * prompt tokens + squared * their squares + seq * decodes + context * cached.
+
+    `once_s` is what an answer loses once, beside its steps. `error` is the relative error of the fit (RMS).
+    """
+
+    base_s: float
+    token_s: float = 0.0
+    squared_s: float = 0.0
+    seq_s: float = 0.0
+    context_s: float = 0.0
+    once_s: float = 0.0
+    error: float = 0.0
+
+    def told(self) -> str:
+        """The constants that are not 0, with their units."""
+        parts = (
+            (1e3 * self.base_s, "ms"), (1e6 * self.token_s, "us a prompt token"),
+            (1e9 * self.squared_s, "ns its square"), (1e3 * self.seq_s, "ms a sequence"),
+            (1e6 * self.context_s, "us a cached token"),
+        )  # fmt: skip
+        return " + ".join(f"{value:.3g} {unit}" for value, unit in parts if value > 0)
+
+
+def together(terms: Terms, token_s: float) -> Terms:
+    """The terms of a side that decodes, where a prompt that is computed again costs `token_s` a token."""
+    return replace(terms, token_s=token_s)
+
+
+def _states(seen: Seen, row: int) -> tuple[float, float, float, int]:
+    """What one answer lived through: mean sequences, mean cached tokens, tokens and number of prompts in between."""
+    first, last, traffic = seen.first_s, seen.last_s, seen.traffic
+    at = np.linspace(first[row], last[row], MOMENTS)[:, None]  # (moments, 1)
+    there = (first <= at) & (last > at)  # (moments, requests)
+    said = np.clip((at - first) / np.maximum(np.nan_to_num(seen.tpot_s), 1e-9), 0, traffic.output_tokens)
+    cached = float((there * (traffic.prompt_tokens + said)).sum(axis=1).mean())
+    between = (first > first[row]) & (first < last[row])
+    return float(there.sum(axis=1).mean()), cached, float(traffic.prompt_tokens[between].sum()), int(between.sum())
+
+
+def decode_terms(runs: Sequence[Seen], *, prompts: bool) -> Terms:
+    """The constants of a step from the spans of all answers; with `prompts` they are computed on the same replica."""
+    rows, spans = [], []
+    for seen in runs:
+        for row in np.flatnonzero(seen.traffic.output_tokens >= FEWEST):
+            steps = int(seen.traffic.output_tokens[row]) - 1
+            decoding, cached, tokens, between = _states(seen, int(row))
+            own = [steps + between, tokens] if prompts else [steps, 1.0]
+            rows.append([*own, steps * decoding, steps * cached])
+            spans.append(float(seen.last_s[row] - seen.first_s[row]))
+    (base, second, seq, context), error = _solved(np.array(rows), np.array(spans))
+    if prompts:
+        return Terms(base, token_s=second, seq_s=seq, context_s=context, error=error)
+    return Terms(base, seq_s=seq, context_s=context, once_s=second, error=error)
+
+
+def idle_prefill(runs: Sequence[Seen]) -> Terms:
+    """The constants of a prompt from requests that came when every one before had its first token."""
+    rows, firsts = [], []
+    for seen in runs:
+        before = np.concatenate(([-np.inf], np.maximum.accumulate(seen.first_s)[:-1]))
+        alone = before < seen.traffic.arrival_s
+        tokens = seen.traffic.prompt_tokens[alone].astype(np.float64)
+        rows.append(np.stack([np.ones(len(tokens)), tokens, tokens**2], axis=1))
+        firsts.append(seen.ttft_s[alone])
+    (base, token, squared), error = _solved(np.concatenate(rows), np.concatenate(firsts))
+    return Terms(base, token_s=token, squared_s=squared, error=error)
+
+
+def _solved(rows: Floats, times_s: Floats) -> tuple[list[float], float]:
+    """Constants, none below 0, with the least relative error, and that error (RMS)."""
+    found, left = nnls(rows / times_s[:, None], np.ones(len(times_s)))
+    return found.tolist(), float(left) / float(np.sqrt(len(times_s)))
+
+
+def held_tokens(seen: Seen) -> float:
+    """KV (tokens) that answers under way hold while requests come: no more is held a tenth of the time."""
+    first, last, traffic = seen.first_s, seen.last_s, seen.traffic
+    held = []
+    for at in np.linspace(0.0, float(traffic.arrival_s[-1]), 500):
+        said = np.clip((at - first) / np.maximum(np.nan_to_num(seen.tpot_s), 1e-9), 0, traffic.output_tokens)
+        held.append(float((((first <= at) & (last > at)) * (traffic.prompt_tokens + said)).sum()))
+    return float(np.quantile(held, 0.9))
+
+
+def mixed_file(path: Path, terms: Terms, stages: int = 1) -> str:
+    """Write the terms as a file of the latency model `mixed`, and return its spec.
+
+    Decodes count as tokens there. With pipeline stages each has its own batch of the sequences, and a part of the base.
+    """
+    arguments = {
+        "base_s": terms.base_s,
+        "token_s": terms.token_s,
+        "prefill_token_squared_s": terms.squared_s,
+        "seq_s": max(0.0, stages * terms.seq_s - terms.token_s),
+        "context_token_s": stages * terms.context_s,
+    }
+    lines = "".join(f"{name} = {value!r}\n" for name, value in arguments.items())
+    path.write_text(f'latency = "mixed"\n\n[arguments]\nconstants = "given"\n{lines}', encoding="utf-8")
+    return f"file:{path}"

@@ -1,0 +1,212 @@
+"""OPT-13B with ShareGPT lengths on A100: real runs of vLLM and of DistServe at several rates, request by request.
+
+Source: LLMServe/DistServe, branch feat-add-simulator @0da64e6, `simdistserve/benchmarks/alignment/data-ground-truth`.
+Of each configuration every other rate, from the lowest on, is calibrated on (`harness.validate.requests_fit`); the
+runs at the other rates are simulated and scored.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from harness.errors import UsageError
+from harness.validate import Pair, Target, Validation
+from harness.validate.requests_fit import Seen, decode_terms, held_tokens, idle_prefill, mixed_file, together
+from harness.validate.scoring import FACTOR, RMSE, scored, target
+from harness.validate.simulated import Times, Traffic, attainment_pct, times
+
+BOUNDS = ((0.2, 0.1), (0.25, 0.1))
+"""(TTFT, TPOT) bounds in seconds; those of the public simulator's errors."""
+PUBLISHED = ("DistServe's own simulator: 11.05 points", "DistServe's own simulator: 13.05 points")
+SATURATED = 5.0
+"""A run is saturated where its p90 of TTFT is so many times the median TTFT at the lowest rate."""
+LEVEL = 1.5
+"""Where the p90 of TPOT is above so many medians, answers have waited for the decode side: no times to fit."""
+BLOCK_TOKENS = 16
+UTILISATION = 0.95
+"""Share of the GPU's memory in these runs (evaluation/2-benchmark-serving/2-start-api-server.py)."""
+UNRECORDED = (2, 1, 1, 1)
+"""Prefill TP and PP, decode TP and PP where the file does not tell them: the default of the repository."""
+_FOUR_GPUS = 400
+_COUNT = re.compile(r"-(\d+)-[\d.]+$")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A measured run; `shape` is prefill TP, PP, decode TP, PP, None of all where prefill and decode share GPUs."""
+
+    name: str
+    system: str
+    shape: tuple[int, int, int, int] | None
+    rate_rps: float
+    seen: Seen
+
+    @property
+    def curve(self) -> str:
+        """The configuration, which all its rates share."""
+        if self.shape is None:
+            return self.system
+        prefill_tp, prefill_pp, decode_tp, decode_pp = self.shape
+        return f"{self.system} P({prefill_tp},{prefill_pp}) D({decode_tp},{decode_pp})"
+
+
+def validate(data: Path) -> Validation:
+    """Calibrate each configuration on every other rate, and simulate all of its runs."""
+    curves: dict[str, list[Run]] = {}
+    for run in _runs(data / "profiles" / "distserve_a100_opt13b_sharegpt_requests.parquet"):
+        curves.setdefault(run.curve, []).append(run)
+    pairs: list[Pair] = []
+    told: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number, runs in enumerate(curves.values()):
+            seen = calibration(runs)
+            options, said = fitted(seen, Path(folder) / str(number))
+            told.append(f"{runs[0].curve}: calibrated on {', '.join(run.name for run in seen)}. {said}")
+            for run in runs:
+                pairs += _pairs(run, times(run.seen.traffic, options), calibrated=run in seen)
+    return Validation(
+        name="distserve-a100",
+        title="OPT-13B, ShareGPT, A100-80G: vLLM and DistServe, attainment and latencies at each rate",
+        setting=(RULE, *told),
+        pairs=tuple(pairs),
+        targets=tuple(_targets(pairs, {name: _lowest(runs) for name, runs in curves.items()})),
+    )
+
+
+RULE = (
+    "Of each configuration every other rate, from the lowest on, is calibrated on; the other rates are scored. Runs "
+    "whose file names no configuration are taken as the default P(2,1) D(1,1), those of 400 and 800 requests as "
+    "P(2,1) D(1,2): requests are 100 per GPU and per request per second and GPU, and these fit four GPUs, not three."
+)
+
+
+def _targets(pairs: Sequence[Pair], lowest: Mapping[str, float]) -> Iterator[Target]:
+    for bounds, published in zip(BOUNDS, PUBLISHED, strict=True):
+        yield target(pairs, _attainment(bounds), RMSE, 7.0, published)
+    factors = [
+        max(pair.simulated / pair.measured, pair.measured / pair.simulated)
+        for pair in scored(pairs, "ttft_p90_s")
+        if pair.measured > SATURATED * lowest[pair.curve]
+    ]
+    if factors:
+        yield Target("ttft_p90_s", f"{FACTOR} in saturation", 2.0, max(factors))
+
+
+def _lowest(runs: Sequence[Run]) -> float:
+    """The median TTFT at the lowest rate."""
+    return float(np.median(min(runs, key=lambda run: run.rate_rps).seen.ttft_s))
+
+
+def _attainment(bounds: tuple[float, float]) -> str:
+    return f"attainment_{1000 * bounds[0]:.0f}ms_{1000 * bounds[1]:.0f}ms_pct"
+
+
+def _runs(path: Path) -> Iterator[Run]:
+    """The runs of the file, by rate and name."""
+    table = pq.read_table(path)
+    names = np.array(table["run"].to_pylist())
+    found = []
+    for name in sorted(set(names.tolist())):
+        rows = table.filter(names == name)
+        column = {c: rows[c].to_numpy().astype(np.float64) for c in ("arrival_s", "ttft_ms", "tpot_ms")}
+        tokens = [rows[c].to_numpy().astype(np.int64) for c in ("prompt_len", "output_len")]
+        seen = Seen(Traffic(column["arrival_s"], *tokens), column["ttft_ms"] / 1000, column["tpot_ms"] / 1000)
+        system = str(rows["system"][0].as_py())
+        found.append(Run(name, system, _shape(rows, name, system), float(rows["nominal_rate_rps"][0].as_py()), seen))
+    return iter(sorted(found, key=lambda run: (run.rate_rps, run.name)))
+
+
+def _shape(rows: object, name: str, system: str) -> tuple[int, int, int, int] | None:
+    """The configuration that the file tells, or that the number of requests fits."""
+    if system == "vllm":
+        return None
+    columns = ("prefill_tp", "prefill_pp", "decode_tp", "decode_pp")
+    told = [int(rows[c][0].as_py()) for c in columns]  # type: ignore[index]  # a table of pyarrow
+    if min(told) > 0:
+        return told[0], told[1], told[2], told[3]
+    count = _COUNT.search(name)
+    four = count is not None and int(count[1]) % _FOUR_GPUS == 0 and int(count[1]) % 300 != 0
+    return (2, 1, 1, 2) if four else UNRECORDED
+
+
+def calibration(runs: Sequence[Run]) -> list[Run]:
+    """The runs at every other rate, from the lowest on. Raises UsageError where they are all."""
+    rates = sorted({run.rate_rps for run in runs})
+    if len(rates) < 2:
+        raise UsageError(f"{runs[0].curve} was measured at one rate; nothing is left to score beside the calibration.")
+    return [run for run in runs if run.rate_rps in rates[::2]]
+
+
+def fitted(runs: Sequence[Run], folder: Path) -> tuple[dict[str, object], str]:
+    """Options of the simulator for these runs' configuration, calibrated on them, and what they are in words."""
+    folder.mkdir()
+    common: dict[str, object] = {"model": "opt-13b", "hardware": "a100-80g", "utilisation": UTILISATION}
+    found, said = (_colocated if runs[0].shape is None else _apart)(runs, folder)
+    return common | found, said
+
+
+def _colocated(runs: Sequence[Run], folder: Path) -> tuple[dict[str, object], str]:
+    """vLLM: one latency model for prompts and decodes, and as much KV as a run with a queue has held."""
+    terms = decode_terms([run.seen for run in runs], prompts=True)
+    lowest = min(runs, key=lambda run: run.rate_rps)
+    full = [run for run in runs if np.quantile(run.seen.ttft_s, 0.9) > SATURATED * np.median(lowest.seen.ttft_s)]
+    latency = mixed_file(folder / "mixed.toml", terms)
+    options: dict[str, object] = {"policy": "vllm-v0", "latency": latency}
+    said = f"Steps of {terms.told()}"
+    if full:
+        blocks = _blocks(max(full, key=lambda run: run.rate_rps).seen, options)
+        options["kv_blocks"] = blocks
+        said += f"; KV for {BLOCK_TOKENS * blocks:,} tokens, with which as much is held as where a queue had formed"
+    return options, f"{said}; policy vllm-v0."
+
+
+def _blocks(seen: Seen, options: Mapping[str, object]) -> int:
+    """KV blocks with which the simulated run holds as many tokens as the measured one did."""
+    measured = held_tokens(seen)
+    blocks = measured / BLOCK_TOKENS
+    for _ in range(4):
+        ours = times(seen.traffic, {"model": "opt-13b", **options, "kv_blocks": round(blocks)})
+        blocks *= measured / held_tokens(Seen(seen.traffic, ours.ttft_s, ours.tpot_s))
+    return round(blocks)
+
+
+def _apart(runs: Sequence[Run], folder: Path) -> tuple[dict[str, object], str]:
+    """DistServe: prompts from requests that met an idle prefill side, decodes from runs whose answers did not wait."""
+    level = [run for run in runs if np.quantile(run.seen.tpot_s, 0.9) <= LEVEL * np.median(run.seen.tpot_s)]
+    if not level:
+        raise UsageError(f"Every run that {runs[0].curve} is calibrated on is saturated; no step time can be told.")
+    prefill_tp, prefill_pp, decode_tp, decode_pp = runs[0].shape or UNRECORDED
+    prompts = idle_prefill([run.seen for run in level])
+    decodes = decode_terms([run.seen for run in level], prompts=False)
+    # what a decode side computes again takes as much longer as it has fewer GPUs
+    decodes = together(decodes, prompts.token_s * prefill_tp / decode_tp)
+    prefill = mixed_file(folder / "prefill.toml", prompts, prefill_pp)
+    decode = mixed_file(folder / "decode.toml", decodes, decode_pp)
+    wait_s = max(0.0, decodes.once_s - decodes.base_s / 2)  # half a step passes before a new sequence joins
+    options: dict[str, object] = {
+        "prefill": f"1:tp={prefill_tp},pp={prefill_pp},latency={prefill}",
+        "decode": f"1:tp={decode_tp},pp={decode_pp},latency={decode}",
+        "link": f"nvlink:latency={wait_s!r}",
+    }
+    said = f"Prefill {prompts.told()}; decode {decodes.told()}; hand-off {1000 * wait_s:.1f} ms beside NVLink"
+    return options, f"{said}; policies distserve-prefill and distserve-decode."
+
+
+def _pairs(run: Run, simulated: Times, *, calibrated: bool) -> Iterator[Pair]:
+    """Attainment under both bounds, and quantiles of TTFT and TPOT."""
+    real = run.seen
+    for bounds in BOUNDS:
+        shares = attainment_pct(real.ttft_s, real.tpot_s, *bounds), simulated.attainment_pct(*bounds)
+        yield Pair(run.name, _attainment(bounds), *shares, calibrated, run.rate_rps, run.curve)
+    sides = {"ttft": (real.ttft_s, simulated.ttft_s), "tpot": (real.tpot_s, simulated.tpot_s)}
+    for metric, (measured, ours) in sides.items():
+        for q in (0.5, 0.9):
+            values = float(np.nanquantile(measured, q)), float(np.nanquantile(ours, q))
+            yield Pair(run.name, f"{metric}_p{100 * q:.0f}_s", *values, calibrated, run.rate_rps, run.curve)
