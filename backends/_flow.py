@@ -23,7 +23,31 @@ if TYPE_CHECKING:
     from backends.serving.replica import Replica
     from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 
-COMMIT, LAND = range(2)  # what happens first at one instant
+COMMIT, LAND, ENTER = range(3)  # what happens first at one instant
+
+
+class Stages:
+    """The pipeline stages of a replica: when each is free for its next batch, and how long it stood idle in between."""
+
+    __slots__ = ("_replica", "bubble_s", "busy_s", "count", "free_s")
+
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
+        self.count = 1 if replica.pipeline is None else len(replica.pipeline.lanes)
+        self.free_s = [-inf] * self.count
+        self.busy_s = self.bubble_s = 0.0  # of all stages together
+
+    def enter(self, stage_s: float, now_s: float) -> float:
+        """A batch that takes `stage_s` on each stage enters the first one now; when it leaves the last one."""
+        pipeline = self._replica.pipeline
+        alone = pipeline is None or pipeline.in_flight == 1  # nobody is before it: what stood idle stood empty
+        for i, free_s in enumerate(self.free_s):
+            start_s = max(now_s, free_s)
+            if not alone:
+                self.bubble_s += start_s - free_s
+            self.free_s[i] = now_s = start_s + stage_s
+        self.busy_s += self.count * stage_s
+        return now_s
 
 
 class Flow:
@@ -48,9 +72,16 @@ class Flow:
         self._leap = leap
         self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, ...)
         self._number = 0
+        self.stages = [Stages(replica) for replica in cluster.replicas]
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self._free: set[int] = set()  # replicas that may form a batch at this instant
         self._waiting: set[int] = set()  # decode replicas that may begin a hand-off at this instant
+
+    @property
+    def bubble_share(self) -> float:
+        """Of the time in which pipelines had several batches in flight, the share in which their stages stood idle."""
+        bubble_s, busy_s = (sum(getattr(s, name) for s in self.stages) for name in ("bubble_s", "busy_s"))
+        return bubble_s / (bubble_s + busy_s) if busy_s else 0.0
 
     def records(self) -> Iterator[RequestRecord]:
         """One record per request, in the order in which they end."""
@@ -67,8 +98,10 @@ class Flow:
                 _, what, index, _, payload = heappop(events)
                 if what == COMMIT:
                     yield from self._commit(index, payload, now_s)  # type: ignore[arg-type]  # COMMIT carries step ends
-                else:
+                elif what == LAND:
                     self._land(payload)  # type: ignore[arg-type]  # LAND carries a transfer
+                else:
+                    self._free.add(index)
             while arrivals.next_s == now_s:
                 yield from self._arrive(arrivals.pop(), now_s)
             self._form_all(now_s)
@@ -78,6 +111,7 @@ class Flow:
         batch = replica.in_flight
         assert batch is not None
         replica.blocks.free += self._prepaid[index]
+        self._prepaid[index] = 0
         for seq in replica.commit(batch, ends):
             record = _record(seq, index)
             yield record
@@ -139,6 +173,9 @@ class Flow:
 
     def _form(self, replica: Replica, now_s: float, *, last: bool) -> None:
         index = replica.index
+        stages = self.stages[index]
+        if stages.free_s[0] > now_s:
+            return  # it is asked again when the first stage is free
         batch = replica.schedule(now_s)
         began = (
             replica.inbox is not None
@@ -151,6 +188,13 @@ class Flow:
         if began:
             batch.steps = 1  # memory is another now, and who has landed joins the next step
         model = self._models[index]
+        if stages.count > 1:
+            end_s = stages.enter(_ends(model, batch, 0.0, 0.0)[0], now_s)
+            if self._log is not None:
+                self._log(batch, [end_s], replica.decoding)
+            self._push(stages.free_s[0], ENTER, index, None)
+            self._push(end_s, COMMIT, index, [end_s])
+            return
         if self._leap and last and not self._free:
             horizon_s = self._events[0][0] if self._events else inf
             ends = _ends(model, batch, now_s, min(self._arrivals.next_s, horizon_s))
@@ -181,10 +225,10 @@ def flow(
     follow_ups: FollowUps | None,
     *,
     leap: bool,
-) -> Iterator[RequestRecord]:
-    """One record per request, in the order in which they end."""
+) -> Flow:
+    """The simulation of a cluster of these parts, ready to run."""
     models: list[LatencyModel] = []
     for part in parts:
         assert not isinstance(part.model, Recorded)
         models += [part.model] * part.count
-    return Flow(cluster, models, steps, iter(requests), follow_ups, leap=leap).records()
+    return Flow(cluster, models, steps, iter(requests), follow_ups, leap=leap)

@@ -133,6 +133,8 @@ def cluster(parts: tuple[Part, ...], build: Callable[[Part, int], Replica], link
             replica = build(part, len(replicas))
             replica.outbox = Outbox() if part.role == "prefill" and apart else None
             replica.inbox = Inbox() if part.role == "decode" else None
+            if replica.pipeline is not None:
+                replica.pipeline.open()
             replicas.append(replica)
     handoffs = None
     if parts[-1].role == "decode":

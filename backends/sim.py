@@ -37,6 +37,7 @@ from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster  # noqa: TC001  as above
 from backends.serving.handoff import Link
 from backends.serving.journal import Journal
+from backends.serving.pipeline import Pipeline
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 from harness.errors import UsageError
 
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from backends.serving.replica import Replica
     from backends.serving.sequence import Sequence
 
+LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's
 LOOP = 32  # steps of a leap that a plain loop adds up faster than numpy does
 LEAP = 512  # steps that numpy adds up at a time
 _COUNT = np.arange(LEAP, dtype=np.int64)
@@ -100,13 +102,12 @@ class Sim:
     _parts: tuple[Part, ...] = field(init=False, repr=False)
     _link: Link = field(init=False, repr=False)
     _rate: Rate | None = field(init=False, repr=False)
+    _flow: object = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or self.tp < 1 or self.pp < 1:
             asked = f"{self.replicas}, {self.tp} and {self.pp}"
             raise ValueError(f"replicas, tp and pp must be at least 1, got {asked}")
-        if self.pp > 1:
-            raise ValueError(f"pp must be 1 until pipelines can be simulated, got {self.pp}")
         if self.prefix_cache not in ("off", "false") and (self.prefill or self.decode):
             raise ValueError("prefix_cache=on goes with replicas alike, not with prefill and decode apart")
         if not 0 < self.utilisation <= 1:
@@ -135,8 +136,11 @@ class Sim:
         core.check()
         memory = core.memory()
         blocks = blocks_of(part, memory, self._asked, self.utilisation, self.kv_blocks)
-        journal = Journal() if self.journal else None
-        return core.replica(memory, blocks, index, journal, block_cost(part, memory, self._asked))
+        journal, cost = Journal() if self.journal else None, block_cost(part, memory, self._asked)
+        front = core.replica(memory, blocks, index, journal, cost)
+        if part.pp > 1:
+            Pipeline(front, [core.replica(memory, blocks, LANES * (n + 1) + index, None, cost) for n in range(part.pp)])
+        return front
 
     def simulate(self, requests: Iterable[Request], follow_ups: FollowUps | None = None) -> Iterator[RequestRecord]:
         """One record per request, in the order in which they end; `requests` are ordered by `scheduled_s`."""
@@ -162,7 +166,8 @@ class Sim:
             return _simulate(self.cluster, model, steps, requests, follow_ups, leap=self.leap)
         from backends._flow import flow  # it drives the same replicas with the functions of this module
 
-        return flow(self.cluster, self._parts, steps, requests, follow_ups, leap=self.leap)
+        self._flow = flow(self.cluster, self._parts, steps, requests, follow_ups, leap=self.leap)
+        return self._flow.records()
 
     @property
     def _plain(self) -> bool:
@@ -208,7 +213,11 @@ class Sim:
             "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size, "replicas": len(self.cluster.replicas),
             "router": self._parts[0].router, "tp": self.tp, "pp": self.pp,
             "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
-        } | told(self._parts, self.cluster, self._rate, self.handoff)  # fmt: skip
+        } | told(self._parts, self.cluster, self._rate, self.handoff) | self._bubbles()  # fmt: skip
+
+    def _bubbles(self) -> dict[str, object]:
+        share = getattr(self._flow, "bubble_share", None)
+        return {} if share is None or all(part.pp == 1 for part in self._parts) else {"bubble_share": share}
 
 
 def _simulate(

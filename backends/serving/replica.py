@@ -23,6 +23,7 @@ from backends.serving.speculation import Drafts
 if TYPE_CHECKING:
     from backends.serving.handoff import Inbox, Outbox
     from backends.serving.journal import Journal
+    from backends.serving.pipeline import Pipeline
     from backends.serving.plugins import Admission, Memory, Policy
     from backends.serving.speculation import Speculation
     from backends.serving.swap import Swap
@@ -34,7 +35,8 @@ class Replica:
 
     __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_now_s", "_reserves",
                  "_watermark", "blocks", "cache", "decoding", "drafts", "in_flight", "inbox", "index", "journal",
-                 "memory", "outbox", "parked", "policy", "prefilling", "prompt_tokens", "swap", "waiting")  # fmt: skip
+                 "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens", "swap",
+                 "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -68,6 +70,7 @@ class Replica:
         self.swap = swap  # None: who gives way is computed again
         self.in_flight: Batch | None = None
         self.outbox: Outbox | None = None  # of a prefill replica: what it has prefilled and not yet handed on
+        self.pipeline: Pipeline | None = None  # of a replica on several stages, and of its lanes
         self.inbox: Inbox | None = None  # of a decode replica: what is handed on to it
         self._has_room: Callable[[Replica], bool] | None = getattr(policy, "has_room", None)
         self._reserves = memory.reserves
@@ -92,6 +95,8 @@ class Replica:
 
     def schedule(self, now_s: float) -> Batch | None:
         """The next batch, or None when nothing can run (or a batch is still in flight)."""
+        if self.pipeline is not None and self.pipeline.front is self:
+            return self.pipeline.schedule(now_s)
         if self.in_flight is not None:
             return None
         journal, decoding = self.journal, self.decoding
@@ -131,6 +136,8 @@ class Replica:
     def commit(self, batch: Batch, end_s: ListOf[float]) -> list[Sequence]:
         """The batch ran `len(end_s)` times (1 to `batch.steps`), ending at these seconds. Returns what is done."""
         assert batch is self.in_flight
+        if self.pipeline is not None and self.pipeline.front is self:
+            return self.pipeline.commit(batch, end_s)
         if self.journal is not None:
             self.journal.commit(end_s)
         self.in_flight = None
@@ -208,6 +215,7 @@ class Replica:
         self._number(seq)
         self._take_in(seq, self.inbox)
         self.inbox.incoming[seq] = None
+        self.prompt_tokens += seq.prompt
 
     def land(self, seq: Sequence, now_s: float) -> None:
         """The KV of a sequence has arrived here; pushed KV that finds no room is lost and computed again."""
@@ -218,6 +226,7 @@ class Replica:
         del inbox.incoming[seq]
         if not seq.blocks:  # it was pushed
             self._number(seq)
+            self.prompt_tokens += seq.prompt
             if self.blocks_to_hold(seq) > self.blocks.free:
                 inbox.overflows += 1
                 seq.preemptions += 1
@@ -234,6 +243,7 @@ class Replica:
             self.journal.let_go(seq.request.id, now_s)
         assert self.outbox is not None
         self.blocks.give(*self.outbox.leaving.pop(seq))
+        self.prompt_tokens -= seq.prompt
 
     def blocks_to_hold(self, seq: Sequence) -> int:
         """Blocks that a prefilled sequence takes when it comes here."""
@@ -245,12 +255,16 @@ class Replica:
 
     @property
     def running(self) -> int:
-        """Sequences that hold memory: in prefill, decoding or parked."""
+        """Sequences that hold memory: in prefill, decoding or parked; those of a lane are its own."""
+        if self.pipeline is not None and self.pipeline.front is self:
+            return sum(lane.running for lane in self.pipeline.lanes)
         return len(self.prefilling) + len(self.decoding.members) + len(self.parked)
 
     @property
     def prefill_seqs(self) -> int:
         """Sequences that are admitted and whose prompts are not yet computed."""
+        if self.pipeline is not None and self.pipeline.front is self:
+            return sum(len(lane.prefilling) for lane in self.pipeline.lanes)
         return len(self.prefilling)
 
     def admissible(self, tokens: int | None = None) -> bool:
@@ -274,8 +288,12 @@ class Replica:
         return rule is None or not self.running or rule.admits(self, self.waiting[0], self._chance)
 
     def holders(self) -> Iterator[Sequence]:
-        """The sequences that hold memory: in prefill, decoding or parked."""
+        """The sequences that hold memory: in prefill, decoding or parked; of a lane its own."""
         return chain(self.prefilling, self.decoding.members, self.parked)
+
+    def all_holders(self) -> Iterator[Sequence]:
+        """The sequences that hold memory, those of all lanes of a pipeline."""
+        return self.holders() if self.pipeline is None else self.pipeline.holders()
 
     def admit(self, batch: Batch, tokens: int, *, on_demand: bool = False) -> Sequence:
         """Move the head of the queue to prefill and run its first `tokens` tokens. `admissible` said yes.
@@ -402,25 +420,39 @@ class Replica:
         """Integrity: every block belongs to somebody or is free, and nobody is in two places."""
         self.blocks.check()
         self.decoding.check()
-        size = self.blocks.size
-        held = sum(s.blocks for s in (*self.prefilling, *self.parked))
-        held += 0 if self.outbox is None else self.outbox.blocks
-        if self.inbox is not None:
-            on_their_way = sum(s.blocks for s in (*self.inbox.incoming, *self.inbox.landed))
-            assert on_their_way == self.inbox.held
-            held += on_their_way
-        if self._reserves or self.in_flight is None:
-            exact = self._reserves or self.drafts is not None
-            held += sum(s.blocks if exact else -(-s.computed // size) for s in self.decoding)
-            if self.cache is not None:
-                held += self.cache.held((*self.prefilling, *self.parked, *self.decoding))
-                self.cache.check()
+        if self.pipeline is not None:
+            self.pipeline.check()
+        elif self._reserves or self.in_flight is None:
+            held = self.held_blocks() + self.held_on_the_way()
+            held += 0 if self.cache is None else self.cache.held(self.holders())
             assert held + self.blocks.free == self.blocks.total, (held, self.blocks)
+        if self.cache is not None:
+            self.cache.check()
         assert all(s.phase is Phase.WAITING and s.blocks == 0 for s in self.waiting)
         assert all(s.phase is Phase.PREFILL and s.need() > 0 for s in self.prefilling)
         assert all(s.phase is Phase.DECODE and s.group is None for s in self.parked)
         if self.swap is not None:
             self.swap.check()
+
+    def held_blocks(self) -> int:
+        """Blocks that the running sequences of this replica or lane hold, between two batches."""
+        exact, size = self._reserves or self.drafts is not None, self.blocks.size
+        held = sum(s.blocks for s in (*self.prefilling, *self.parked))
+        held += sum(s.blocks if exact else -(-s.computed // size) for s in self.decoding)
+        return held
+
+    def held_on_the_way(self) -> int:
+        """Blocks of sequences that are about to leave for a decode replica, or on their way to this one."""
+        held = 0 if self.outbox is None else self.outbox.blocks
+        if self.inbox is not None:
+            on_their_way = sum(s.blocks for s in (*self.inbox.incoming, *self.inbox.landed))
+            assert on_their_way == self.inbox.held
+            held += on_their_way
+        return held
+
+    def share_rule(self, front: Replica) -> None:
+        """Ask the same rule of admission as `front`: what it has learnt holds for all lanes."""
+        self._admission, self._chance = front._admission, front._chance
 
     def __repr__(self) -> str:
         return f"<Replica {len(self.waiting)} waiting, {self.running} running, {self.blocks!r}>"
@@ -428,6 +460,12 @@ class Replica:
     # ---- inside ----------------------------------------------------------------------------------------------
 
     def _withdraw(self, request_id: int) -> Sequence | None:
+        if self.pipeline is not None:
+            return self.pipeline.withdraw(request_id)
+        return self.withdraw_here(request_id)
+
+    def withdraw_here(self, request_id: int) -> Sequence | None:
+        """Drop a request of this replica or lane, between two of its batches."""
         assert self.in_flight is None
         swapped = self.swap or ()
         here: list[Sequence] = [*self.decoding, *self.parked, *self.prefilling, *self.waiting, *swapped]

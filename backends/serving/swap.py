@@ -70,7 +70,7 @@ class Swap:
         while queue:
             seq = queue[0]
             want = self._held[seq]
-            if replica.running and replica.room() < want + 1:
+            if want > replica.blocks.free or (replica.running and replica.room() < want + 1):
                 return
             queue.popleft()
             del self._held[seq]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def with_candidate(replica: Replica, candidate: Sequence) -> Iterator[Sequence]:
     """The candidate, and all that hold memory already."""
     yield candidate
-    yield from replica.holders()
+    yield from replica.all_holders()
 
 
 def held_tokens(seq: Sequence) -> int:

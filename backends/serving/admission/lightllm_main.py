@@ -44,7 +44,7 @@ class LightllmMain:
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
         """Whether the peak of the guesses fits."""
-        busy = sum([held_tokens(s) for s in replica.holders()]) >= capacity_tokens(replica) * self.token_ratio
+        busy = sum([held_tokens(s) for s in replica.all_holders()]) >= capacity_tokens(replica) * self.token_ratio
         futures = [(held_tokens(s), self._rest(s.emitted, busy=busy)) for s in with_candidate(replica, seq)]
         return peak_fits(replica, futures)
 

@@ -1,0 +1,109 @@
+"""Pipeline parallelism: a replica on several stages keeps as many batches in flight as it has stages.
+
+Each batch belongs to a lane, which has sequences of its own, so a sequence is in one batch at a time. Lanes are
+replicas that share memory, queue and whatever else there is one of; the replica in front of them passes the calls of
+the driver on, lane after lane in turn. Batches leave in the order in which they entered.
+Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 3.3; Zhong et al., DistServe, OSDI 2024 (disjoint batches).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Sequence as ListOf
+from itertools import chain
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from backends.serving.batch import Batch
+    from backends.serving.replica import Replica
+    from backends.serving.sequence import Sequence
+
+
+class Pipeline:
+    """The lanes behind the replica `front`, which has none of the running sequences itself."""
+
+    __slots__ = ("_flying", "_turn", "front", "lanes")
+
+    def __init__(self, front: Replica, lanes: ListOf[Replica]) -> None:
+        self.front = front
+        self.lanes = lanes
+        self._turn = 0
+        self._flying: deque[tuple[Replica, Batch]] = deque()  # oldest first
+        front.pipeline = self
+        for lane in lanes:
+            lane.pipeline = self
+            lane.index, lane.journal = front.index, None
+            lane.waiting, lane.blocks, lane.cache, lane.swap = front.waiting, front.blocks, front.cache, front.swap
+            lane.share_rule(front)
+
+    def open(self) -> None:
+        """The front has got its role in a cluster: its lanes have it too."""
+        for lane in self.lanes:
+            lane.inbox, lane.outbox = self.front.inbox, self.front.outbox
+
+    @property
+    def in_flight(self) -> int:
+        """Batches in flight."""
+        return len(self._flying)
+
+    def schedule(self, now_s: float) -> Batch | None:
+        """The next batch of the first lane in turn that has one; None where all are in flight or have nothing to do."""
+        front, lanes = self.front, self.lanes
+        if front.journal is not None:
+            front.journal.schedule(now_s)
+        for i in range(len(lanes)):
+            at = (self._turn + i) % len(lanes)
+            lane = lanes[at]
+            if lane.in_flight is None and (batch := lane.schedule(now_s)) is not None:
+                self._turn = at + 1
+                batch.steps = 1  # the other lanes come between
+                batch.running = front.running
+                self._flying.append((lane, batch))
+                front.in_flight = self._flying[0][1]
+                if front.journal is not None:
+                    front.journal.batch(batch, lane.decoding)
+                return batch
+        return None
+
+    def commit(self, batch: Batch, end_s: ListOf[float]) -> list[Sequence]:
+        """The oldest batch in flight has left the last stage. Returns what is done."""
+        front = self.front
+        assert batch is front.in_flight
+        if front.journal is not None:
+            front.journal.commit(end_s)
+        lane, _ = self._flying.popleft()
+        front.in_flight = self._flying[0][1] if self._flying else None
+        done = lane.commit(batch, end_s)
+        front.prompt_tokens += lane.prompt_tokens  # a lane only counts off
+        lane.prompt_tokens = 0
+        return done
+
+    def withdraw(self, request_id: int) -> Sequence | None:
+        """Drop a sequence wherever it is."""
+        front = self.front
+        for lane in self.lanes:
+            if any(seq.request.id == request_id for seq in chain(lane.holders(), lane.waiting, lane.swap or ())):
+                seq = lane.withdraw_here(request_id)
+                front.prompt_tokens += lane.prompt_tokens
+                lane.prompt_tokens = 0
+                return seq
+        return None
+
+    def holders(self) -> Iterator[Sequence]:
+        """The sequences that hold memory, of all lanes."""
+        return chain.from_iterable(lane.holders() for lane in self.lanes)
+
+    def check(self) -> None:
+        """Integrity: every block belongs to a sequence of some lane or is free."""
+        front = self.front
+        assert not any(True for _ in front.holders())
+        assert len(self._flying) == sum(lane.in_flight is not None for lane in self.lanes)
+        seen = [seq.request.id for seq in self.holders()]
+        assert len(seen) == len(set(seen)), "a sequence is in two lanes"
+        for lane in self.lanes:
+            lane.decoding.check()
+        if not self._flying:
+            held = sum(lane.held_blocks() for lane in self.lanes) + front.held_on_the_way()
+            held += 0 if front.cache is None else front.cache.held(self.holders())
+            assert held + front.blocks.free == front.blocks.total, (held, front.blocks)
