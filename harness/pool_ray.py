@@ -46,13 +46,13 @@ class Ray:
 
     def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
         """Each item with its answer, as they come; items are taken when a worker is free. An error ends it."""
-        remote = self._ray.remote(num_cpus=1, max_retries=1)(call)
+        remote = self._ray.remote(num_cpus=1, max_retries=1)(_called)
         waiting: dict[Any, Item] = {}
         left = iter(items)
         try:
             while True:
                 while len(waiting) < self.workers and (item := next(left, _END)) is not _END:
-                    waiting[remote.remote(item)] = item  # type: ignore[assignment]  # not _END
+                    waiting[remote.remote(call, item)] = item  # type: ignore[assignment]  # not _END
                 if not waiting:
                     return
                 done, _ = self._ray.wait([*waiting], num_returns=1)
@@ -79,6 +79,11 @@ class Ray:
     ) -> None:
         if self._own:
             self._ray.shutdown()
+
+
+def _called(call: Callable[[Item], Answer], item: Item) -> Answer:
+    """What a worker of Ray does: it takes functions of ours alone, where a call may be anything."""
+    return call(item)
 
 
 def _module() -> Any:

@@ -80,10 +80,10 @@ class Asked:
             if self.released:  # there memory is checked nowhere else
                 model = self.spec.model
                 catalog.kv_capacity_blocks(model, hardware, tp=shape.tp, pp=shape.pp, utilisation=UTILISATION)
-            made = make_backend(self.of(system))
+            make_backend(self.of(system))
         except UsageError as error:
             return str(error).rstrip(".")
-        return None if hasattr(made, "reset") else "only a simulator can be placed"
+        return None
 
     def bounds(self, kind: Kind) -> Slo:
         """The SLO of a trial: of one side alone, the bounds that it decides. Raises UsageError."""

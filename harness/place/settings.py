@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness import config as configuration
-from harness import pool, slo
+from harness import pool, registry, slo
 from harness.config import CHECKS, Given
 from harness.errors import UsageError, no_such
 from harness.place.asked import (
@@ -22,6 +22,7 @@ from harness.place.asked import (
 from harness.place.space import Cluster
 from harness.place.worth import OBJECTIVES, worth
 from harness.plan import load_workload
+from harness.spec import parse
 
 if TYPE_CHECKING:
     from harness.capacity.conditions import Definition
@@ -40,6 +41,7 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> Asked:
     hardware = hardware_of(own["hardware"])
     if not hardware:
         raise UsageError("--hardware names no GPU; see 'bench list hardware'.")
+    _check_simulator(spec.backend)
     released = is_released(spec, hardware)
     objective = slo.parse(spec.slo if spec.slo is not None else load_workload(spec).slo_text, goal=spec.goal)
     if not objective.bounds:
@@ -92,6 +94,12 @@ def opened(text: str, workers: str | None) -> pool.Pool:
     from harness.pool_ray import Ray  # Ray is an extra
 
     return Ray(address or None, count)
+
+
+def _check_simulator(backend: str) -> None:
+    cls = registry.find("backends", parse(backend).name)
+    if not (hasattr(cls, "simulate") and hasattr(cls, "reset")):
+        raise UsageError(f"bench place simulates its candidates; leave out --backend '{backend}', or take sim.")
 
 
 def _seeds(value: str | None, *, released: bool) -> int:

@@ -1,0 +1,220 @@
+"""Whole placements: published rates, the same answer from every pool, and searches that go on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from harness import answers, pool
+from harness.cli import main
+from harness.config import Given
+from harness.errors import BackendError, UsageError
+from harness.place.conduct import Candidate, conduct, scored
+from harness.place.settings import asked, opened
+from harness.place.store import Store
+from harness.place.systems import Shape, System
+from harness.place.task import Task, searched
+from harness.place.traffic import traffic
+from reports import pages
+
+if TYPE_CHECKING:
+    from harness.place.asked import Asked
+
+OWN: Mapping[str, Any] = {
+    "nodes": "1", "gpus": "2", "hardware": "a100-80g", "algorithm": "vllm++", "goal": None, "conditions": "separate",
+    "rate": None, "objective": "gpu", "prices": None, "power": None, "requests": "60", "seeds": "1", "seed": None,
+    "max_rate": "8", "width": "0.5",
+}  # fmt: skip
+
+
+def placement(run: Mapping[str, object] | None = None, **own: str) -> Asked:
+    """A small placement of OPT-13B on two A100."""
+    return asked(Given({"slo": "ttft=0.2,tpot=0.1", **(run or {})}), None, {**OWN, **own})
+
+
+def rate_per_gpu(asked: Asked, system: System) -> float:
+    """The highest rate of one system."""
+    sent = traffic(asked.spec, asked.seeds, draws=asked.draws)
+    kind = system.kind
+    task = Task("", system, asked.of(system), asked.bounds(kind), asked.wanted(kind), sent, asked.seeds, 8.0, 0.0625)
+    return scored(asked, Candidate("low", system), searched(task)).per_gpu.value
+
+
+@pytest.mark.parametrize(
+    ("slo", "system", "published_rps"),
+    [
+        ("ttft=0.2,tpot=0.1", System("colocated", "a100-80g", Shape(1, 1)), 3.1875),
+        ("ttft=0.2,tpot=0.1", System("colocated", "a100-80g", Shape(2, 1)), 3.375),
+        ("ttft=0.2,tpot=0.1", System("pair", "a100-80g", Shape(1, 1), Shape(1, 1)), 3.3125),
+        ("ttft=0.2,tpot=0.1", System("pair", "a100-80g", Shape(2, 1), Shape(1, 1)), 4.75),
+        ("ttft=0.4,tpot=0.04", System("colocated", "a100-80g", Shape(1, 1)), 1.5625),
+        ("ttft=0.4,tpot=0.04", System("pair", "a100-80g", Shape(1, 1), Shape(1, 1)), 5.8125),
+    ],
+    ids=lambda value: value.name if isinstance(value, System) else None,
+)
+def test_rates_of_the_released_planner(slo: str, system: System, published_rps: float) -> None:
+    """The planner of DistServe finds these with 300 requests: another would place another system (GN3, S22)."""
+    found = rate_per_gpu(placement({"slo": slo}, requests="300"), system)
+
+    assert published_rps == found
+
+
+def test_every_pool_gives_the_same_answer() -> None:
+    """Where a search is carried out would decide what is built."""
+    small = placement(seeds="2")
+    here = conduct(small, Store(None), pool.Here())
+
+    with opened("processes", "2") as processes:
+        apart = conduct(small, Store(None), processes)
+
+    assert without_time(here) == without_time(apart)
+    assert ["(2,1)", "(1,1)"] == sorted((one["name"] for one in here["candidates"]), reverse=True)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'bench[ray]'")
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_cluster_of_ray_gives_the_same_answer() -> None:
+    """A search on a cluster would place another system than one on a desk; and an error must come back as itself."""
+    small = placement(seeds="2")
+    with opened("ray", "2") as cluster:
+        apart = conduct(small, Store(None), cluster)
+        with pytest.raises(UsageError, match="is not a number"):
+            list(cluster.map(fails, ["one"]))
+
+    assert without_time(conduct(small, Store(None), pool.Here())) == without_time(apart)
+
+
+def fails(text: str) -> None:
+    raise UsageError(f"'{text}' is not a number.")
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without Ray would see an import error."""
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(UsageError, match=r"pip install 'bench\[ray\]'"):
+        opened("ray", None)
+
+
+def test_a_cluster_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong address would end in a traceback."""
+
+    class NoCluster:
+        def is_initialized(self) -> bool:
+            return False
+
+        def init(self, **_: object) -> None:
+            raise ConnectionError("no node answers at 10.0.0.1:6379")
+
+    monkeypatch.setitem(__import__("sys").modules, "ray", NoCluster())
+    with pytest.raises(BackendError, match="Ray at '10.0.0.1:6379' does not answer: no node answers"):
+        opened("ray:10.0.0.1:6379", None)
+
+
+def test_a_search_goes_on_where_it_was_left(tmp_path: Path) -> None:
+    """After a kill hours of a large search would be lost."""
+    small = placement()
+    whole = conduct(small, Store(tmp_path / "whole"), pool.Here())
+    store = Store(tmp_path / "killed")
+    lines: list[str] = []
+    with pytest.raises(RuntimeError):
+        conduct(small, store, Dies())
+
+    going = Store(tmp_path / "killed")
+    again = conduct(small, going, pool.Here(), lines.append)
+
+    assert 1 == len(lines)
+    assert without_time(whole) == without_time(again)
+    stored = answers.of(tmp_path / "killed")
+    assert stored is not None
+    assert whole["best"] == stored["best"]
+
+
+class Dies(pool.Here):
+    """A pool that is gone after the first call."""
+
+    def map(self, call: Any, items: Any) -> Any:
+        items = iter(items)
+        item = next(items)
+        yield item, call(item)
+        raise RuntimeError
+
+
+def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
+    """Rates of one SLO would be told as those of another."""
+    conduct(placement(), Store(tmp_path), pool.Here())
+
+    with pytest.raises(UsageError, match=r"with other options .conditions 'separate', not 'joint'"):
+        conduct(placement(conditions="joint"), Store(tmp_path), pool.Here())
+
+
+def without_time(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer without how long it took."""
+    return {**info, "cost": {name: value for name, value in info["cost"].items() if name != "wall_s"}}
+
+
+def test_the_command_tells_rates_skips_and_replicas(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A user must see what was tried, what was not and why, and how many GPUs the target takes."""
+    code = main(["place", "--gpus", "3", "--algorithm", "vllm++", "--slo", "ttft=0.2,tpot=0.1", "--requests", "60",
+                 "--width", "0.5", "--rate", "20", "--seeds", "2", "--workers", "1", "--quiet", "--format", "json",
+                 "--out", str(tmp_path)])  # fmt: skip
+    info = json.loads(capsys.readouterr().out)
+
+    assert 0 == code
+    assert {"tp 3": "3 does not divide the 40 attention heads of opt-13b"}.items() <= {
+        one["name"]: one["reason"] for one in info["skipped"]
+    }.items()
+    best = info["best"][0]
+    assert all(one["low_per_gpu_rps"] < one["high_per_gpu_rps"] for one in info["candidates"])
+    assert best["replicated"]["rate_rps"] >= 20
+    assert best["replicated"]["gpus"] == best["gpus"] * best["replicated"]["members"][0]["count"]
+    page = (tmp_path / "report.html").read_text()
+    assert "Rate per GPU of each placement" in page
+    assert "does not divide the 40 attention heads" in page
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+def test_the_answer_in_words(form: str) -> None:
+    """The best placement would have to be looked for in a table."""
+    info = conduct(placement(), Store(None), pool.Here())
+
+    told = answers.render(info, form)
+
+    assert f"best: {info['best'][0]['name']} on a100-80g" in told.replace("\\", "")
+    assert "one seed gives no interval" in told
+    assert "PLACED" == pages.sheet(info, Path()).mark
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--algorithm", "hihg"], "No placement algorithm named 'hihg'. Did you mean 'high'?"),
+        (["--conditions", "sarathi"], "No condition named 'sarathi'."),
+        (["--objective", "cost"], "--objective cost needs --prices FILE"),
+        (["--prices", "p.toml"], "--prices belongs to --objective cost; give both."),
+        (["--pool", "slurm"], "No pool named 'slurm'."),
+        (["--seeds", "99"], "--seeds must be at most 30, got 99."),
+        (["--gpus", "0"], "--gpus must be a whole number from 1 on, got '0'."),
+        (["--width", "9"], "--width must be below --max-rate, got 9 and 8."),
+        (["--hardware", "a200"], "No hardware named 'a200'."),
+        (["--model", "opt-175b", "--gpus", "1"], "There is nothing to place: "),
+        (["--slo", "e2e=3"], "--algorithm high searches both sides apart, and 'e2e' belongs to both sides;"),
+        (["--workload", "nothing"], "No workload named 'nothing'."),
+        (["--backend", "null"], "bench place simulates its candidates; leave out --backend 'null'"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slip must not cost a search, nor end in a traceback."""
+    monkeypatch.chdir(tmp_path)
+    code = main(["place", "--workers", "1", "--quiet", *arguments])
+
+    told = capsys.readouterr().err
+    assert 2 == code
+    assert said in told
+    assert 1 == told.count("bench: ")
