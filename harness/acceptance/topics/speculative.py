@@ -19,7 +19,8 @@ def rows(place: Place) -> Iterator[Row]:
     expected, seen = (1 - ALPHA ** (K + 1)) / (1 - ALPHA), tokens_per_step()
     yield Row(
         "S15.a", SYSTEM, "exact", f"{expected:.3f} tokens a step = (1 - a^(k+1)) / (1 - a)",
-        f"{seen:.3f} tokens a step", "1 %", abs(seen / expected - 1) <= 0.01, f"bench run --backend sim --speculate {SPECULATE}", "E19",
+        f"{seen:.3f} tokens a step", "1 %", abs(seen / expected - 1) <= 0.01,
+        f"bench run --backend sim --speculate {SPECULATE}", "E19",
     )  # fmt: skip
     gains = [gain(batch) for batch in BATCHES]
     yield Row(

@@ -1,0 +1,42 @@
+"""Shortest prompt first: of those that wait, the one with least to compute starts next; decodes go on meanwhile.
+
+An example of a policy. Short questions get their first token early, and long ones wait as long as short ones come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ShortestPrompt:
+    """At most `max_seqs` running sequences."""
+
+    max_seqs: int = 64
+
+    def __post_init__(self) -> None:
+        if self.max_seqs < 1:
+            raise ValueError(f"max_seqs must be at least 1, got {self.max_seqs}")
+
+    @property
+    def pads(self) -> bool:
+        """False: a finished row leaves at once."""
+        return False
+
+    def refusal(self, prompt: int, output: int) -> str | None:
+        """None: memory is the only limit."""
+        return None
+
+    def fill(self, replica, batch) -> None:
+        """All decodes, then whole prompts, the shortest first."""
+        if replica.decoding.members:
+            replica.decode(batch)
+        waiting = replica.waiting
+        while waiting and not batch.preempted and replica.running < self.max_seqs:
+            shortest = min(waiting, key=lambda seq: seq.prompt + seq.emitted)
+            waiting.remove(shortest)
+            waiting.appendleft(shortest)
+            if not replica.admissible():
+                break
+            replica.admit(batch, waiting[0].need())
+        batch.repeats = not batch.preempted
