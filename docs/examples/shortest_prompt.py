@@ -23,7 +23,7 @@ class ShortestPrompt:
         """False: a finished row leaves at once."""
         return False
 
-    def refusal(self, prompt: int, output: int) -> str | None:
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  no limit of its own
         """None: memory is the only limit."""
         return None
 

@@ -1,0 +1,199 @@
+"""What every policy must keep with every memory mode, rule of admission and router, those of other packages too."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from backends._core import Core
+from backends._engine_core import EngineCore
+from backends.latency.linear import Linear
+from backends.serving.journal import Journal
+from backends.serving.replica import Replica
+from backends.sim import Sim
+from harness.api import Request
+from harness.registry import make, names
+
+TIGHT = {"sarathi": "budget=32,max_seqs=8", "fastgen": "budget=32,max_seqs=8", "vllm-v1": "budget=32,max_seqs=8",
+         "chunk-only": "budget=24,max_seqs=6", "static": "batch=4,pad=false", "orca": "max_batch=4"}  # fmt: skip
+"""Limits under which small traffic is cut and queues; a policy that is not named here runs with its own."""
+ROLES = ("distserve-prefill", "distserve-decode")
+"""They are half of a system: the other half is on another replica."""
+POLICIES = [f"{name}:{TIGHT[name]}" if name in TIGHT else name for name in names("policies") if name not in ROLES]
+MEMORIES = ["reserve-max:max_tokens=160,block_tokens=4" if n == "reserve-max" else f"{n}:block_tokens=4"
+            for n in names("kv") if n != "virtual"]  # fmt: skip
+COST = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_token_s=1e-7)
+LATENCY = "linear:" + ",".join(f"{name}={getattr(COST, name)!r}" for name in Linear.__slots__ if getattr(COST, name))
+
+
+def request(number, at, prompt, output, shared):
+    """One that begins like others with the same `shared`."""
+    return Request(number, at / 8, prompt, output, prefix_ids=(shared, 7, 8), prefix_block_tokens=8)
+
+
+traffic = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 100), st.integers(1, 40)), min_size=1, max_size=20).map(
+    lambda rows: [Request(i, at / 8, p, o) for i, (at, p, o) in enumerate(sorted(rows))]
+)
+systems = st.fixed_dictionaries(
+    {
+        "kv": st.sampled_from(MEMORIES),
+        "router": st.sampled_from(names("routers")),
+        "admission": st.sampled_from(names("admission")),
+        "speculate": st.sampled_from([None, None, "k=3,alpha=0.6"]),
+        "preempt": st.sampled_from(["recompute", "swap:blocks=30"]),
+        "prefix_cache": st.sampled_from(["off", "on"]),
+        "replicas": st.sampled_from([1, 1, 3]),
+        "kv_blocks": st.integers(40, 90),
+        "seed": st.integers(0, 3),
+    }
+)
+
+
+class Watched(Replica):
+    """A replica that checks every batch it forms."""
+
+    __slots__ = ()
+
+    def schedule(self, now_s):
+        was_free = self.in_flight is None
+        batch = Replica.schedule(self, now_s)
+        self.check()  # I2: every block is free or somebody's
+        if batch is None:
+            assert not was_free or not (self.waiting or self.running), "idle although something could run (I5)"
+            return None
+        sequences = [seq for seq, _ in batch.items(iter(self.decoding))]
+        assert len(sequences) == len(set(sequences)), "a sequence is twice in a batch (I3)"
+        assert all(0 < n <= seq.need() for seq, n in batch.prefills), "more of a prompt than is left (I3)"
+        budget, seats = getattr(self.policy, "budget", None), getattr(self.policy, "max_seqs", None)
+        assert budget is None or batch.tokens() <= budget or not batch.prefills, "over the budget (I3)"
+        assert seats is None or batch.preempted or self.running <= seats or self.parked, "too many run (I3)"
+        return batch
+
+
+def simulated(requests, **fields):
+    """(records by id, hash of all that was decided and stamped, the simulator)."""
+    sim = Sim(latency=LATENCY, journal=True, **fields)
+    for replica in sim.cluster.replicas:
+        replica.__class__ = Watched
+    records = {r.request_id: r for r in sim.simulate(requests)}
+    log = [[repr(d) for d in r.journal.decisions] for r in sim.cluster.replicas]
+    stamps = [(i, list(r.token_s), r.status, r.replica) for i, r in sorted(records.items())]
+    return records, sha256(repr((log, stamps)).encode()).hexdigest(), sim
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(requests=traffic, system=systems)
+@settings(max_examples=20, deadline=None)
+def test_what_no_policy_may_break(policy, requests, system):
+    """A request lost, a block leaked, a token before its work, another answer tomorrow: numbers are wrong (I1-I6)."""
+    records, digest, sim = simulated(requests, policy=policy, **system)
+
+    assert {r.id for r in requests} == records.keys()  # I1
+    for request in requests:
+        record = records[request.id]
+        assert record.status in ("ok", "rejected")
+        stamps, counts = list(record.token_s), record.token_n or [1] * len(record.token_s)
+        assert (request.output_tokens if record.status == "ok" else 0) == sum(counts)
+        assert stamps == sorted(set(stamps))  # I4
+        if stamps:
+            own_s = COST.prefill_token_s * request.prompt_tokens + COST.base_s
+            assert request.scheduled_s + own_s <= stamps[0] + 1e-9
+    for replica in sim.cluster.replicas:  # I2
+        replica.check()
+        assert replica.blocks.total == replica.blocks.free
+    assert digest == simulated(requests, policy=policy, **system)[1]  # I6
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(requests=traffic, system=systems)
+@settings(max_examples=8, deadline=None)
+def test_leaps_are_steps_under_every_policy(policy, requests, system):
+    """A policy that says `repeats` where it would have changed its mind makes a fast simulator wrong."""
+    leap, step = (
+        {
+            i: (list(r.token_s), r.preemptions)
+            for i, r in simulated(requests, policy=policy, leap=how, **system)[0].items()
+        }
+        for how in (True, False)
+    )
+
+    assert step == leap
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(requests=traffic, kv=st.sampled_from(MEMORIES), admission=st.sampled_from(names("admission")))
+@settings(max_examples=2, deadline=None)
+def test_one_replica_needs_no_router(policy, requests, kv, admission):
+    """Where there is nothing to choose, the choice must not matter (I8)."""
+    seen = {
+        simulated(requests, policy=policy, kv=kv, admission=admission, router=router, kv_blocks=60)[1]
+        for router in names("routers")
+    }
+
+    assert 1 == len(seen)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_more_load_keeps_no_more_promises(policy, draw):
+    """With common random numbers a higher rate must not raise attainment (I7)."""
+    shares = []
+    for rate_rps in (0.5, 4.0, 30.0):
+        records, _, _ = simulated(draw(120, rate_rps), policy=policy, kv="paged", kv_blocks=120)
+        kept = [r.status == "ok" and r.token_s[0] - r.scheduled_s <= 0.15 for r in records.values()]
+        shares.append(float(np.mean(kept)))
+
+    slack = 1.96 * (0.25 / 120) ** 0.5
+    assert shares[0] >= shares[1] - slack
+    assert shares[1] >= shares[2] - slack
+
+
+class Stub:
+    """An executor that computes nothing and whose clock moves by what the latency model says."""
+
+    vocab_size, max_tokens = 100, 10**6
+
+    def __init__(self):
+        self.replica = None
+        self.now_s = 0.0
+
+    def execute(self, pieces):
+        decoding = {seq.request.id for seq in self.replica.decoding}
+        prefills = [(len(p.token_ids), p.position) for p in pieces if p.request_id not in decoding]
+        decodes = [p for p in pieces if p.request_id in decoding]
+        self.now_s += COST.step_s(prefills, len(decodes), sum(p.position for p in decodes))
+        return [7 if p.sample else None for p in pieces]
+
+
+@pytest.mark.parametrize("admission", ["fcfs", "past-future:max_new=40"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_engine_forms_the_batches_of_the_simulator(policy, admission, draw):
+    """A simulator with a mind of its own tells nothing of the engine (E22, S63)."""
+    requests = draw(40, rate_rps=20.0, prompt=(1, 80), output=(1, 40))
+    stub, journal = Stub(), Journal()
+    core = Core(policy=policy, admission=admission)
+    replica = stub.replica = core.replica(core.memory(), 25, journal=journal)
+    engine = EngineCore(replica, stub, lambda r, _: np.ones(r.prompt_tokens, np.int64), lambda: stub.now_s)
+    left, stamps = list(requests), {}
+    while left or replica.waiting or replica.running:
+        if not replica.waiting and not replica.running:
+            stub.now_s = max(stub.now_s, left[0].scheduled_s)
+        arrived = [r for r in left if r.scheduled_s <= stub.now_s]
+        left = left[len(arrived) :]
+        turn = engine.turn(arrived)
+        for i in turn.tokens:
+            stamps.setdefault(i, []).append(turn.at_s)
+    sim = Sim(policy=policy, admission=admission, kv_blocks=25, latency=LATENCY, journal=True, leap=False)
+    records = {r.request_id: list(r.token_s) for r in sim.simulate(requests)}
+
+    assert journal.decisions == sim.cluster.replicas[0].journal.decisions
+    assert stamps == records
+
+
+def test_every_policy_is_under_these_tests():
+    """A policy in a folder of its own must not escape them."""
+    assert set(names("policies")) == {spec.partition(":")[0] for spec in POLICIES} | set(ROLES)
+    assert all(make("policies", spec) for spec in POLICIES)
