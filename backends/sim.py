@@ -108,8 +108,6 @@ class Sim:
         if self.replicas < 1 or self.tp < 1 or self.pp < 1:
             asked = f"{self.replicas}, {self.tp} and {self.pp}"
             raise ValueError(f"replicas, tp and pp must be at least 1, got {asked}")
-        if self.prefix_cache not in ("off", "false") and (self.prefill or self.decode):
-            raise ValueError("prefix_cache=on goes with replicas alike, not with prefill and decode apart")
         if not 0 < self.utilisation <= 1:
             raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
         self._asked = Asked(

@@ -105,5 +105,5 @@ class Pipeline:
             lane.decoding.check()
         if not self._flying:
             held = sum(lane.held_blocks() for lane in self.lanes) + front.held_on_the_way()
-            held += 0 if front.cache is None else front.cache.held(self.holders())
+            held += front.shared_blocks()
             assert held + front.blocks.free == front.blocks.total, (held, front.blocks)

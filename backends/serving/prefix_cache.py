@@ -147,7 +147,7 @@ class PrefixCache:
     def fill(self, seq: Sequence) -> None:
         """Store the blocks that the sequence has just filled."""
         hold = self._hold(seq)
-        self._store(seq, hold, min(seq._computed // self._blocks.size, len(hold.keys)))
+        self._store(hold, min(seq._computed // self._blocks.size, len(hold.keys)), seq.table)
 
     def tell(self, seq: Sequence, ids: ListOf[int]) -> None:
         """All blocks of the sequence, answer included, are known by now: `ids` name them one by one."""
@@ -165,23 +165,30 @@ class PrefixCache:
 
     def release(self, seq: Sequence, over: bool) -> None:
         """Take back all blocks of a sequence; where it is not `over` it finds what it computed when it comes again."""
+        self.give(seq, seq.blocks, seq.table, over=over)
+
+    def give(self, seq: Sequence, count: int, table: list[int], *, over: bool = True) -> None:
+        """`release` for a sequence whose `count` blocks, of which those in `table` have ids, stand apart from it."""
         self._settle()
-        hold = self._holds.pop(seq, None) or Hold([], 0)
-        if not over:
-            self._keep(seq, hold)
-        elif len(hold.blocks) < len(hold.keys):
-            self._store(seq, hold, min(seq._computed // self._blocks.size, len(hold.keys)))
+        hold = self._hold(seq)
+        full = min(seq._computed // self._blocks.size, count)  # one that waits may have been looked up
+        if over:
+            self._store(hold, min(full, len(hold.keys)), table)
+            del self._holds[seq]
+        else:
+            self._name_own(seq, hold, full)
+            self._store(hold, full, table)
         stored = hold.blocks
-        plain = seq.blocks - len(stored)
+        plain = count - len(stored)
         if plain:
-            self._give(plain, seq.table[len(stored) :])
+            self._give(plain, table[len(stored) :])
         for block in reversed(stored):
             block.refs -= 1
             if not block.refs:
                 self._list[block] = None
                 self._listed += 1
                 self._blocks.free += 1
-        seq.table.clear()
+        table.clear()
         hold.blocks = []
 
     def forget(self) -> None:
@@ -199,17 +206,15 @@ class PrefixCache:
             hold = self._holds[seq] = Hold(*chain(seq.request, self._blocks.size))
         return hold
 
-    def _keep(self, seq: Sequence, hold: Hold) -> None:
-        """Store the full blocks of what is the sequence's own, too, and remember their keys."""
-        full = seq._computed // self._blocks.size
+    @staticmethod
+    def _name_own(seq: Sequence, hold: Hold, full: int) -> None:
+        """Name the full blocks of what is the sequence's own, too: nobody else will ask for them, but it will."""
         if full > len(hold.keys):
             own = hash((hold.link, 2 * seq.request.id))
             hold.keys.extend(range(own + len(hold.keys), own + full))
-        self._store(seq, hold, full)
-        self._holds[seq] = hold
 
-    def _store(self, seq: Sequence, hold: Hold, full: int) -> None:
-        index, table, blocks = self._index, seq.table, hold.blocks
+    def _store(self, hold: Hold, full: int, table: list[int]) -> None:
+        index, blocks = self._index, hold.blocks
         for i in range(len(blocks), full):
             block = Stored(hold.keys[i], table[i] if table else None)
             first = index.setdefault(block.key, block)

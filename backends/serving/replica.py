@@ -242,8 +242,11 @@ class Replica:
         if self.journal is not None:
             self.journal.let_go(seq.request.id, now_s)
         assert self.outbox is not None
-        self.blocks.give(*self.outbox.leaving.pop(seq))
         self.prompt_tokens -= seq.prompt
+        if self.cache is not None:
+            self.cache.give(seq, *self.outbox.leaving.pop(seq))
+        else:
+            self.blocks.give(*self.outbox.leaving.pop(seq))
 
     def blocks_to_hold(self, seq: Sequence) -> int:
         """Blocks that a prefilled sequence takes when it comes here."""
@@ -416,6 +419,11 @@ class Replica:
             return owner.name(seq.table, self.blocks.blocks_for(seq.computed + 1))
         return owner.name(seq.table, seq.blocks)
 
+    def shared_blocks(self) -> int:
+        """What to add where a stored block counts for each of its holders, and should count once."""
+        leaving = () if self.outbox is None else self.outbox.leaving
+        return 0 if self.cache is None else self.cache.held(chain(self.all_holders(), leaving))
+
     def check(self) -> None:
         """Integrity: every block belongs to somebody or is free, and nobody is in two places."""
         self.blocks.check()
@@ -424,7 +432,7 @@ class Replica:
             self.pipeline.check()
         elif self._reserves or self.in_flight is None:
             held = self.held_blocks() + self.held_on_the_way()
-            held += 0 if self.cache is None else self.cache.held(self.holders())
+            held += self.shared_blocks()
             assert held + self.blocks.free == self.blocks.total, (held, self.blocks)
         if self.cache is not None:
             self.cache.check()

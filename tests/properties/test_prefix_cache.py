@@ -169,6 +169,22 @@ def test_who_was_preempted_finds_what_it_had_computed():
     assert [(2, 6 * SIZE)] == again.loads, "7 blocks' worth of one prompt and two tokens: six are full"
 
 
+def test_who_leaves_the_queue_takes_nothing_along():
+    """A request that found its prefix and hung up before it ran would leave blocks behind that do not exist."""
+    one = replica("orca:max_batch=1", 40)
+    for i in range(3):
+        one.add(Request(i, 0.0, 3 * SIZE + 1, 9, (1, 2, 3), SIZE), 0.0)
+    one.commit(one.schedule(0.0), (0.1,))
+    one.policy = make("policies", "vllm-v0:max_batched_tokens=1")
+    one.commit(one.schedule(0.1), (0.2,))
+    for i in range(3):
+        assert one.cancel(i, 0.3)
+        one.check()
+
+    assert 40 == one.blocks.free
+    assert 3 * SIZE == one.cache.stored_tokens(chain(Request(0, 0.0, 99, 1, (1, 2, 3), SIZE), SIZE)[0])
+
+
 def test_copies_of_one_content_stand_in_for_one_another():
     """Two equal prompts computed side by side: when the first copy goes the second must be found, not lost."""
     one = replica(blocks=40, policy="orca")

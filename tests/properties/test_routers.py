@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -59,6 +60,30 @@ def test_leaping_equals_stepping_under_every_router(router, requests, replicas, 
     )
 
     assert steps == leaps
+
+
+@pytest.mark.parametrize("layout", [{"pp": 2}, {"pp": 2, "replicas": 2}, {"prefill": "2", "decode": "1"}], ids=str)
+@given(requests=ROWS)
+@settings(max_examples=8, deadline=None)
+def test_pipelines_and_hand_offs_keep_the_prefix_cache(layout, requests):
+    """Micro-batches share what one of them stored, and a prefill replica keeps what it handed on."""
+    fields = {
+        "kv": "paged:block_tokens=8",
+        "kv_blocks": 60,
+        "latency": "linear:base_s=0.0625",
+        "router": "prefix-aware",
+    }
+    if "prefill" not in layout:
+        fields["policy"] = "vllm-v0:max_seqs=6"
+    runs = []
+    for leap in (True, False):
+        sim = Sim(prefix_cache="on", leap=leap, **fields, **layout)
+        again = [replace(r, id=r.id + 100, scheduled_s=r.scheduled_s + 60) for r in requests]
+        runs.append(sorted((r.request_id, r.cached_tokens, list(r.token_s)) for r in sim.simulate([*requests, *again])))
+        sim.cluster.check()
+
+    assert runs[0] == runs[1]
+    assert sum(cached for i, cached, _ in runs[0] if i >= 100) >= sum(cached for i, cached, _ in runs[0] if i < 100)
 
 
 def test_a_router_sees_what_decoding_took_in_the_middle_of_a_leap():

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
 class LeastLoadedDecode:
     """Counts blocks held, and those that queued requests will take for their prompts."""
 
+    @property
+    def watches(self) -> bool:
+        """True: decoding takes blocks."""
+        return True
+
     def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
         """Index of the replica."""
         loads = [_load(replica) for replica in replicas]

@@ -17,7 +17,5 @@ class LeastRequests:
 
     def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
         """Index of the least busy replica."""
-        counts = [
-            len(one.waiting) + len(one.prefilling) + len(one.decoding.members) + len(one.parked) for one in replicas
-        ]
+        counts = [len(replica.waiting) + replica.running for replica in replicas]
         return counts.index(min(counts))
