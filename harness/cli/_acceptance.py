@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from harness import answers, public_data, writable
+from harness import public_data
 from harness.acceptance import table
-from harness.cli import _terminal
-from harness.errors import UsageError
-
-_ENDS = {".md": "markdown", ".json": "json", ".txt": "text"}
+from harness.cli import _terminal, _written
 
 
 def tell(
@@ -18,9 +14,7 @@ def tell(
 ) -> int:
     """Run the topics, print the table or write it to `out` in the form that its ending names; returns the exit code."""
     if out is not None:
-        writable.check(out)
-        if Path(out).suffix not in _ENDS:
-            raise UsageError(f"--out '{out}' must end in {', '.join(_ENDS)}: the ending names the form.")
+        _written.check(out)
     asked = [one.strip() for one in (only or "").split(",") if one.strip()]
     names = table.chosen(asked, topics)
     found = public_data.folder(data)
@@ -30,8 +24,7 @@ def tell(
     if out is None:
         _terminal.tell(form, info)
     else:
-        writable.put(Path(out), answers.render(info, _ENDS[Path(out).suffix]).encode())
-        _terminal.note(f"Written to {out}.")
+        _written.put(info, out)
     code = info["exit_code"]
     assert isinstance(code, int)
     return code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Unit = Literal["text", "number", "count", "s", "bytes", "bytes_per_s", "tokens_per_s", "rps", "share", "ratio", "yes"]
@@ -27,14 +27,35 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Points of one curve; `simulated` ones are drawn as marks over the lines of the formulas."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Lines over one axis for the page; `y_log` spreads a value over decades."""
+
+    title: str
+    x: str
+    y: str
+    lines: tuple[Line, ...]
+    y_log: bool = False
+
+
 def table(title: str, columns: Iterable[tuple[str, Unit]], rows: Iterable[Sequence[Cell]]) -> Table:
     """A table of (head, unit) columns."""
     return Table(title, tuple(Column(*one) for one in columns), tuple(tuple(row) for row in rows))
 
 
 def answer(
-    form: str, given: Mapping[str, Any], sentences: Sequence[str], tables: Sequence[Table], notes: Sequence[str] = ()
-) -> dict[str, Any]:
+    form: str, given: Mapping[str, Any], sentences: Sequence[str], tables: Sequence[Table], notes: Sequence[str] = (),
+    pictures: Sequence[Picture] = (),
+) -> dict[str, Any]:  # fmt: skip
     """What `bench theory FORM` found for what it was `given`, to be told by `reports.answers.theory`."""
     from harness.host import versions
 
@@ -55,4 +76,5 @@ def answer(
             for one in tables
         ],
         "notes": list(notes),
+        "pictures": [asdict(one) for one in pictures],
     }

@@ -27,13 +27,13 @@ def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
 
 
 def _text_parts(info: Mapping[str, Any], look: Look) -> Iterator[str]:
-    for title, rows in _sections(info["rows"]):
+    for title, rows in sections(info["rows"]):
         yield f"{look.bold(title)}\n"
         yield _table.text(_HEADS, [_cells(row) for row in rows], left=len(_HEADS), look=look,
                           tones=[row["holds"] if row["holds"] is False else None for row in rows])  # fmt: skip
         yield from (_wrapped(f"{row['id']}: {row['note']}") for row in rows if row["note"])
     yield from (_wrapped(f"Topic {one['topic']} failed: {one['error']}.") for one in info["failed"])
-    yield _wrapped(_counted(info))
+    yield _wrapped(counted(info))
 
 
 def _wrapped(sentence: str) -> str:
@@ -47,8 +47,8 @@ def markdown(info: Mapping[str, Any]) -> str:
 
 def _page(info: Mapping[str, Any]) -> Iterator[str]:
     preface, conflicts = _prose()
-    yield f"{preface}\n\n**{_counted(info)}**\n"
-    for title, rows in _sections(info["rows"]):
+    yield f"{preface}\n\n**{counted(info)}**\n"
+    for title, rows in sections(info["rows"]):
         yield f"## {title}\n"
         yield _in_table(rows)
         notes = [row for row in rows if row["note"]]
@@ -64,8 +64,8 @@ def _in_table(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = [heads, ("---",) * len(heads)]
     for row in rows:
         told = row["id"], row["system"], row["badge"], row["published"], row["obtained"], row["band"]
-        verdict = "**misses**" if row["holds"] is False else _verdict(row)
-        lines.append((*(in_markdown(cell, None) for cell in told), verdict, _code(row["command"])))
+        judged = "**misses**" if row["holds"] is False else verdict(row)
+        lines.append((*(in_markdown(cell, None) for cell in told), judged, _code(row["command"])))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
@@ -74,14 +74,15 @@ def _code(command: str) -> str:
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return row["id"], row["badge"], row["published"], row["obtained"], row["band"], _verdict(row)
+    return row["id"], row["badge"], row["published"], row["obtained"], row["band"], verdict(row)
 
 
-def _verdict(row: Mapping[str, Any]) -> str:
+def verdict(row: Mapping[str, Any]) -> str:
+    """Whether a row holds, in a word."""
     return {True: "holds", False: "misses", None: "no gate"}[row["holds"]]
 
 
-def _sections(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+def sections(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
     """The rows under the titles of the specification: systems by number, then equations, then invariants."""
     for title, first, last in _SECTIONS:
         numbers = {f"S{number:02d}" for number in range(first, last + 1)}
@@ -92,7 +93,8 @@ def _sections(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Map
             yield title, found
 
 
-def _counted(info: Mapping[str, Any]) -> str:
+def counted(info: Mapping[str, Any]) -> str:
+    """How many rows hold, and which do not, in a sentence."""
     held = [row["holds"] for row in info["rows"]]
     gated = sum(one is not None for one in held)
     parts = [f"{sum(one is True for one in held)} of {_numbers.count(gated, 'gated row')} hold"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
-Subject = Literal["run", "study", "compare", "trend", "validate", "place"]
+Subject = Literal["run", "study", "compare", "trend", "validate", "place", "theory"]
 SUBJECTS: dict[str, str] = {
     "run": "a harness.folder.Run",
     "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
@@ -35,6 +35,7 @@ SUBJECTS: dict[str, str] = {
     "trend": "the answer of `bench compare --trend` as trend.json has it",
     "validate": "one comparison of the answer of `bench validate --against`: its name, pairs, errors and targets",
     "place": "the answer of `bench place` as place.json has it",
+    "theory": "a picture of the answer of `bench theory`: its title, axes and lines",
 }
 """What figures are made of."""
 

@@ -10,6 +10,7 @@ import pytest
 from harness import acceptance, answers
 from harness.acceptance import Place, Row, table
 from harness.cli import main
+from reports import pages
 
 HELD = Row("S08.a", "Sarathi-Serve", "simulated", "0.14 s", "0.148 s", "+-25%", True, "bench run")
 
@@ -38,6 +39,15 @@ def test_a_miss_is_told_as_a_miss_and_costs_the_exit_code(monkeypatch):
     assert "1 of 2 gated rows hold; missed: S08.b." in page
     assert "| **misses** | `bench run` |" in page
     assert "- **S08.b** slow" in page
+
+
+def test_the_page_shows_every_row_and_counts_misses(monkeypatch):
+    """Somebody who opens the page would not see what fails."""
+    missed = Row("E5", "M/D/1", "exact", "1", "2", "exact", False, "bench theory prefill", "a <b>note</b>")
+    page = pages.page(json.loads(json.dumps(one_topic(monkeypatch, missed, HELD))), "acceptance.json")
+
+    for word in ("1 MISSED", "S08.a", "1 of 2 gated rows hold; missed: E5.", "a &lt;b&gt;note"):
+        assert word in page
 
 
 def test_a_topic_that_fails_does_not_take_the_others_along(monkeypatch):
@@ -80,7 +90,7 @@ def test_only_some_rows_run_only_their_topics(capsys, tmp_path):
     [
         (["--acceptance", "--only", "S99"], "No row of acceptance named 'S99'"),
         (["--acceptance", "--topic", "objektives"], "No topic named 'objektives'. Did you mean 'objectives'?"),
-        (["--acceptance", "--out", "table.csv"], "--out 'table.csv' must end in .md, .json, .txt"),
+        (["--acceptance", "--out", "table.csv"], "--out 'table.csv' must end in .html, .md, .json, .txt"),
         (["--acceptance", "--data", "nowhere"], "--data names 'nowhere', which is no folder"),
     ],
 )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from math import inf
+from pathlib import Path
 
 import pytest
 
-from harness import registry
+from harness import answers, registry
 from harness.cli import main
 from harness.errors import UsageError
 from harness.theory import kv, moe
@@ -16,6 +17,7 @@ from harness.theory.kv_reuse import Reuse
 from harness.theory.ping_pong import PingPong
 from harness.theory.saturated import LONGEST_TOKENS, Traffic, filled
 from harness.theory.speculation import batched_speed_up, speed_up, tokens_per_step
+from reports import figures, pages
 
 H800, H20 = 1979e12 / 3.35e12, 74.0
 DEEPSEEK = moe.Experts()
@@ -220,9 +222,39 @@ def test_every_form_is_told_in_every_way(capsys, name: str):
         (["knee", "--phase", "decod"], "No phase named 'decod'. Did you mean 'decode'?"),
         (["speculative", "--alpha", "1.2"], "--alpha must be shares of at most 1"),
         (["chunking", "--prompt", "4k..2k"], "is an empty range"),
+        (["moe", "--out", "moe.pdf"], "--out 'moe.pdf' must end in .html"),
     ],
 )
 def test_wrong_usage_is_one_sentence(capsys, arguments: list[str], said: str):
     """A mistyped value would end in a traceback, or be taken for another."""
     assert 2 == main(["theory", *arguments])
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["prefill", "ping-pong", "knee"])
+def test_a_form_has_a_page_with_its_picture(tmp_path: Path, name: str):
+    """The simulation laid over a formula could not be shown to anybody."""
+    assert 0 == main(["theory", name, "--out", str(tmp_path / "told.json")])
+    info = answers.of(tmp_path / "told.json")
+    assert info is not None
+    page = pages.page(info, tmp_path)
+    (module,) = figures.modules("theory").values()
+    drawn = [module.figure(picture) for picture in info["pictures"]]
+
+    assert f"bench theory {name}" in page
+    assert drawn
+    assert not any(isinstance(one, str) for one in drawn)
+    assert figures.caption(drawn[0]).startswith(info["pictures"][0]["title"])
+
+
+def test_simulated_points_are_marks_and_the_formula_is_a_line(tmp_path: Path):
+    """What was computed would be taken for what was simulated."""
+    arguments = ["prefill", "--rate", "0.5", "--simulate", "--requests", "100", "--out", f"{tmp_path}/a.json"]
+    assert 0 == main(["theory", *arguments])
+    info = answers.of(tmp_path / "a.json")
+    assert info is not None
+    drawn = figures.modules("theory")["formula"].figure(info["pictures"][0])
+
+    assert not isinstance(drawn, str)
+    assert ["lines", "markers"] * 3 == [trace.mode for trace in drawn.data]
+    assert "Open marks were simulated." in figures.caption(drawn)

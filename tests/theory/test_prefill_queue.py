@@ -63,10 +63,21 @@ def test_the_crossover_is_the_derived_one():
     assert Prefill(1, tp=2, speedup=1.6).mean_s(at) == pytest.approx(Prefill(1, pp=2).mean_s(at))
 
 
+@pytest.mark.parametrize(("stages", "rho", "mean"), [(2, 0.8, 1.1667), (2, 1.4, 1.5833), (4, 1.4, 1.0673)])
+def test_the_simulated_pipeline_lies_on_its_form(stages: int, rho: float, mean: float):
+    """A pipeline of the simulator would queue as no pipeline does (E6, K10.h): each is Lindley's, and so the form."""
+    form = Prefill(1.0, pp=stages)
+    simulated, recursion = (times(form, rho, 5000, 2) for times in (prefill_times_s, recursion_times_s))
+
+    assert mean == pytest.approx(form.mean_s(rho), abs=1e-4)
+    assert recursion == pytest.approx(simulated, abs=1e-8)
+    assert mean == pytest.approx(float(recursion_times_s(form, rho, 1_000_000, 2).mean()), rel=0.02)
+
+
 def test_the_simulator_lies_on_the_form_for_tensor_parallelism():
     """The overlay of `bench theory prefill --simulate` would belie its own formula (E5, E6)."""
     form = Prefill(0.08, tp=2, speedup=1.6)
-    times = prefill_times_s(form, 12.0, 60_000, seed=3)
+    times = prefill_times_s(form, 12.0, 30_000, seed=3)
 
     assert form.mean_s(12.0) == pytest.approx(float(times.mean()), rel=0.02)
     assert form.quantile_s(12.0, 0.9) == pytest.approx(float(np.quantile(times, 0.9)), rel=0.03)

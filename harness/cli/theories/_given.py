@@ -10,8 +10,21 @@ import click
 
 from harness.errors import UsageError
 
-form = click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text",
-                    show_default=True, metavar="NAME", help="text, markdown or json.")  # fmt: skip
+_format = click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text",
+                       show_default=True, metavar="NAME", help="text, markdown or json.")  # fmt: skip
+
+
+def _checked(_ctx: click.Context, _param: click.Parameter, out: str | None) -> str | None:
+    """The file that is to be written, refused before the work where it cannot be."""
+    if out is not None:
+        from harness.cli import _written
+
+        _written.check(out)
+    return out
+
+
+_out = click.option("--out", callback=_checked, metavar="FILE",
+                    help="Write it there instead: .html (with a picture), .md, .json or .txt.")  # fmt: skip
 model = click.option("--model", default="opt-13b", show_default=True, metavar="NAME", help="See 'bench list models'.")
 hardware = click.option(
     "--hardware", default="a100-80g", show_default=True, metavar="NAME", help="See 'bench list hardware'."
@@ -21,6 +34,22 @@ latency = click.option(
 )
 tp = click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="GPUs a stage.")
 _TOKENS = re.compile(r"(\d+)([kK]?)")
+
+
+def form(function: Callable[..., Any]) -> Callable[..., Any]:
+    """--format and --out."""
+    return _format(_out(function))
+
+
+def tell(info: dict[str, Any], form: str, out: str | None) -> int:
+    """Print an answer, or write it in the form that the ending of `out` names; returns the exit code."""
+    from harness.cli import _terminal, _written
+
+    if out is None:
+        _terminal.tell(form, info)
+    else:
+        _written.put(info, out)
+    return int(info["exit_code"])
 
 
 def system(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,19 +14,20 @@ from harness.cli.theories import _given
 )
 @_given.system
 @_given.form
-def command(chunk: str, prompt: str, model: str, hardware: str, latency: str, tp: int, form: str) -> int:
+def command(
+    chunk: str, prompt: str, model: str, hardware: str, latency: str, tp: int, form: str, out: str | None
+) -> int:
     """How much longer does a prompt take in chunks than in one piece?
 
     Every chunk reads the KV of all before it: N (N - 1) / 2 chunk-loads in N chunks (DistServe, section 2.3).
     """
-    from harness.cli import _terminal
     from harness.theory import told
     from harness.theory.batching import chunked
 
     priced = _given.priced(latency, model=model, hardware=hardware, tp=tp)
     chunks, prompts = _given.whole_numbers(chunk, "--chunk"), _given.whole_numbers(prompt, "--prompt")
     found = [chunked(priced, tokens, size) for tokens in prompts for size in chunks]
-    _terminal.tell(form, told.answer(
+    return _given.tell(told.answer(
         "chunking", {"model": model, "hardware": hardware, "latency": latency, "tp": tp, "chunks": chunks,
                      "prompts": prompts},
         [f"One prompt alone, by {latency}."],
@@ -35,5 +36,8 @@ def command(chunk: str, prompt: str, model: str, hardware: str, latency: str, tp
                      ("in chunks", "s"), ("in one piece", "s"), ("ratio", "ratio")],
                     [(one.prompt, one.chunk, one.chunks, one.reloads, one.chunked_s, one.whole_s, one.ratio)
                      for one in found])],
-    ))  # fmt: skip
-    return 0
+        pictures=[told.Picture("A prompt in chunks, against one piece", "prompt (tokens)", "times as long", tuple(
+            told.Line(f"chunks of {size:,}", tuple((one.prompt, one.ratio) for one in found if one.chunk == size))
+            for size in chunks
+        ))],
+    ), form, out)  # fmt: skip

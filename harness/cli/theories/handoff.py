@@ -16,9 +16,8 @@ from harness.cli.theories import _given
 @click.option("--control", default="10us", show_default=True, metavar="TIME", help="What each piece costs besides.")
 @_given.model
 @_given.form
-def command(block: str, length: str, link: str, control: str, model: str, form: str) -> int:
+def command(block: str, length: str, link: str, control: str, model: str, form: str, out: str | None) -> int:
     """What does a hand-off take in one piece per block and layer, and in one per layer (after P/D-Serve)?"""
-    from harness.cli import _terminal
     from harness.theory import told
     from harness.theory.kv import link_bytes_per_s, segmented_s, segments
 
@@ -33,12 +32,11 @@ def command(block: str, length: str, link: str, control: str, model: str, form: 
             pieces = segments(tokens, size, shape.layers)
             cut_s = segmented_s(kv_bytes, pieces, control_s, rate)
             rows.append((tokens, size, kv_bytes, pieces, cut_s, whole_s, 1 - whole_s / cut_s))
-    _terminal.tell(form, told.answer(
+    return _given.tell(told.answer(
         "handoff", {"model": model, "link": link, "control_s": control_s},
         [f"{model} over {link}; every piece costs {control_s * 1e6:g} us besides its bytes."],
         [told.table("Pieces per block and layer, and per layer",
                     [("prompt", "count"), ("block", "count"), ("KV", "bytes"), ("pieces", "count"), ("in blocks", "s"),
                      ("in one piece", "s"), ("saved", "share")], rows)],
         ["P/D-Serve reports 46% less time for contiguous transfers; the cost of a piece is ours, give yours."],
-    ))  # fmt: skip
-    return 0
+    ), form, out)  # fmt: skip

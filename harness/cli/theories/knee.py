@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from harness.cli.theories import _given
@@ -19,13 +21,21 @@ from harness.cli.theories import _given
 @click.option("--pp", "pps", default="1", show_default=True, metavar="N", help="Pipeline stages; several by commas.")
 @_given.form
 def command(
-    phase: str, batch: str, length: str, model: str, hardware: str, latency: str, tps: str, pps: str, form: str
+    phase: str,
+    batch: str,
+    length: str,
+    model: str,
+    hardware: str,
+    latency: str,
+    tps: str,
+    pps: str,
+    form: str,
+    out: str | None,
 ) -> int:
     """Tokens per second of one step by batch size, prompt length and parallelism (DistServe, figures 3 and 5).
 
     A batch passes every pipeline stage, so --pp raises throughput and leaves the time of a step as it is.
     """
-    from harness.cli import _terminal
     from harness.errors import no_such
     from harness.theory import told
     from harness.theory.batching import decode_tokens_per_s, prefill_tokens_per_s
@@ -51,10 +61,21 @@ def command(
         heads: list[tuple[str, told.Unit]] = [("tp", "count"), ("pp", "count"), (length_head, "count"),
             ("batch", "count"), ("step", "s"), ("throughput", "tokens_per_s"), ("of its best", "share")]  # fmt: skip
         tables.append(told.table(name.capitalize(), heads, rows))
-    _terminal.tell(form, told.answer(
+    return _given.tell(told.answer(
         "knee", {"model": model, "hardware": hardware, "latency": latency, "phases": phases, "batches": batches,
                  "lengths": lengths, "tp_pp": [list(one) for one in degrees]},
         [f"{model} on {hardware} by {latency}."], tables,
         ["'of its best' is the share of the highest throughput among the batches that are shown."],
-    ))  # fmt: skip
-    return 0
+        [_picture(one, told) for one in tables],
+    ), form, out)  # fmt: skip
+
+
+def _picture(table: Any, told: Any) -> Any:
+    """Throughput over the batch, a line for each degree of parallelism and length."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for tp, pp, tokens, size, _, rate, _ in table.rows:
+        lines.setdefault(f"tp {tp}, pp {pp}, {tokens:,} tokens", []).append((size, rate))
+    return told.Picture(
+        f"{table.title} throughput by batch", "sequences in a step", "tokens per second",
+        tuple(told.Line(name, tuple(points)) for name, points in lines.items()),
+    )  # fmt: skip

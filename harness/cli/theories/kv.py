@@ -33,13 +33,12 @@ _PUBLISHED = {"paged": (0.963, 30.42), "oracle": (0.382, 13.62), "pow2": (0.268,
 @_given.form
 def command(
     model: str, hardware: str, latency: str, tp: int, length: str, rate: float, links: str, memory: str | None,
-    modes: str | None, requests: int, seed: int, form: str,
+    modes: str | None, requests: int, seed: int, form: str, out: str | None,
 ) -> int:  # fmt: skip
     """How large is the KV of a prompt, what does handing it to another replica take, and how well is memory used?
 
     A hand-off is hidden where the link keeps up and a prompt's transfer, layer by layer, ends with its prefill.
     """
-    from harness.cli import _terminal
     from harness.errors import UsageError
     from harness.theory import told
 
@@ -61,13 +60,12 @@ def command(
     sentences = [f"{model}: {per_token:,} bytes of KV a token; {rate:g} prompts are handed off per second."]
     if slots is not None:
         sentences.append(f"{memory} hold {slots:,} tokens.")
-    _terminal.tell(form, told.answer(
+    return _given.tell(told.answer(
         "kv", {"model": model, "hardware": hardware, "latency": latency, "tp": tp, "lengths": lengths, "rate_rps": rate,
                "links": links, "memory": memory, "kv": modes, "requests": requests, "seed": seed,
                "kv_bytes_per_token": per_token, "slots": slots},
         sentences, tables, [*_notes(model, bool(modes))],
-    ))  # fmt: skip
-    return 0
+    ), form, out)  # fmt: skip
 
 
 def _notes(model: str, modes: bool) -> Iterator[str]:

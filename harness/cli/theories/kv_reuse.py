@@ -19,12 +19,13 @@ from harness.cli.theories import _given
 @click.option("--group", type=click.FloatRange(min=1), default=8, show_default=True, metavar="N",
               help="Query heads to a KV head.")  # fmt: skip
 @_given.form
-def command(prefix: str, gpus: int, flops: str, links: str, hidden: int, layers: int, group: float, form: str) -> int:
+def command(
+    prefix: str, gpus: int, flops: str, links: str, hidden: int, layers: int, group: float, form: str, out: str | None
+) -> int:
     """From which link on is it faster to load the KV of a prefix than to compute it again (Mooncake, equation 2)?
 
     The defaults are LLaMA3-70B on 8 GPUs at the peak of their arithmetic.
     """
-    from harness.cli import _terminal
     from harness.theory import told
     from harness.theory.kv import link_bytes_per_s
     from harness.theory.kv_reuse import Reuse
@@ -41,7 +42,7 @@ def command(prefix: str, gpus: int, flops: str, links: str, hidden: int, layers:
             for name, rate in rates.items():
                 load_s, compute_s = model.times_s(n, f * gpus, rate)
                 times.append((name, n, f * gpus / 1e12, load_s, compute_s, load_s < compute_s))
-    _terminal.tell(form, told.answer(
+    return _given.tell(told.answer(
         "kv-reuse", {"prefix_tokens": lengths, "gpus": gpus, "flops": peaks, "links": [*rates], "hidden": hidden,
                      "layers": layers, "group": group},
         [f"A model of {layers} layers of width {hidden:,}, {group:g} query heads to a KV head, on {gpus} GPUs."],
@@ -51,5 +52,4 @@ def command(prefix: str, gpus: int, flops: str, links: str, hidden: int, layers:
                     [("link", "text"), ("prefix", "count"), ("TFLOP/s", "number"), ("load", "s"), ("compute", "s"),
                      ("reuse pays", "yes")], times)],
         ["Mooncake prints 6 and 19 GB/s for 8,192 tokens on 8 A800 and 8 H800."],
-    ))  # fmt: skip
-    return 0
+    ), form, out)  # fmt: skip

@@ -34,14 +34,13 @@ from harness.cli.theories import _given
 @_given.form
 def command(
     preset: str, gpus: str, local: int, inner: int, columns: int, experts: int, top_k: int, element_bytes: int,
-    link: str, tokens: int, form: str,
+    link: str, tokens: int, form: str, out: str | None,
 ) -> int:  # fmt: skip
     """How many tokens must an expert get to be bound by arithmetic, and over how many GPUs must experts be spread?
 
     Two modes: 'slide' reckons 2M FLOP per byte and rounds up to tens, as the lecture does; 'exact' takes the whole
     formula. Below stands what all-to-all exchanges cost where nothing hides them.
     """
-    from harness.cli import _terminal
     from harness.errors import UsageError
     from harness.theory import told
     from harness.theory.kv import link_bytes_per_s
@@ -53,7 +52,7 @@ def command(
     traffic = Traffic(tokens=tokens, targets=top_k + 1, link_bytes_per_s=link_bytes_per_s(link))
     names = [name.strip() for name in gpus.split(",")]
     ridges = {name: _ridge(name, element_bytes) for name in names}
-    _terminal.tell(form, told.answer(
+    return _given.tell(told.answer(
         "moe", {"preset": preset, "gpus": names, "local": local, "inner": inner, "columns": columns,
                 "experts": experts, "top_k": top_k, "element_bytes": element_bytes, "link": link, "tokens": tokens},
         [f"{experts} routed experts of {inner} x {columns}, {top_k} a token, {local} sequences on each GPU."],
@@ -72,8 +71,7 @@ def command(
         [f"Endless batches reach {shape.intensity(float('inf')):,.1f} FLOP/B; a GPU with more cannot be filled ('-').",
          ("Exchanges: 1 byte an element out, 2 back, 7,000 elements a token, to the routed experts and a shared one; "
          "a layer has two micro-batches, so two exchanges (after 'Insights into DeepSeek-V3').")],
-    ))  # fmt: skip
-    return 0
+    ), form, out)  # fmt: skip
 
 
 def _ridge(gpu: str, element_bytes: int) -> float:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from harness.cli.theories import _given
+
+if TYPE_CHECKING:
+    from harness.theory.told import Line
 
 
 @click.command("ping-pong", short_help="Attention and experts apart, with micro-batches between them.")
@@ -17,13 +23,12 @@ from harness.cli.theories import _given
               help="Micro-batches: 3, 1,2,3 or 1..4.")  # fmt: skip
 @click.option("--layers", type=click.IntRange(1, 1000), default=56, show_default=True, metavar="N", help="Layers.")
 @_given.form
-def command(attention: str, experts: str, transfers: str, counts: str, layers: int, form: str) -> int:
+def command(attention: str, experts: str, transfers: str, counts: str, layers: int, form: str, out: str | None) -> int:
     """How long does a decode step take with attention and experts on different GPUs (MegaScale-Infer)?
 
     The formula (Ta + Te + 2 Tc) + Tf (m L - 1) is exact from m = 2 (1 + Tc / Tf) micro-batches on; the simulation
     beside it follows every micro-batch, and is longer with fewer.
     """
-    from harness.cli import _terminal
     from harness.theory import told
     from harness.theory.ping_pong import PingPong
 
@@ -39,7 +44,7 @@ def command(attention: str, experts: str, transfers: str, counts: str, layers: i
              shares[m] / shares[m - 1] if m > 1 else None)
             for m in ms
         ]  # fmt: skip
-    _terminal.tell(form, told.answer(
+    return _given.tell(told.answer(
         "ping-pong", {"attention_s": ta, "experts_s": te, "transfers_s": several, "layers": layers, "m": ms},
         [f"{layers} layers, {ta * 1e3:g} ms of attention and {te * 1e3:g} ms of experts a micro-batch and layer."],
         [told.table("A decode step",
@@ -47,8 +52,8 @@ def command(attention: str, experts: str, transfers: str, counts: str, layers: i
                      ("simulated", "s"), ("of the ideal", "share"), ("over m - 1", "ratio")], rows)],
         [("'of the ideal' is the share of the step in which the slower side works; 'over m - 1' the gain in throughput "
          "by the last micro-batch.")],
-    ))  # fmt: skip
-    return 0
+        [told.Picture("A decode step by micro-batches", "micro-batches", "step (s)", tuple(_lines(rows)))],
+    ), form, out)  # fmt: skip
 
 
 def _counts(given: str) -> list[int]:
@@ -66,3 +71,13 @@ def _counts(given: str) -> list[int]:
     if not found or min(found) < 1 or max(found) > 1000:
         raise UsageError(f"--m must be micro-batches from 1 to 1,000, such as 3, 1,2,3 or 1..4, got '{given}'.")
     return found
+
+
+def _lines(rows: list[tuple[Any, ...]]) -> Iterator[Line]:
+    """For each transfer the formula, and the simulated steps over it."""
+    from harness.theory.told import Line
+
+    for tc in dict.fromkeys(row[1] for row in rows):
+        for column in (4, 5):
+            points = tuple((row[0], row[column]) for row in rows if row[1] == tc)
+            yield Line(f"transfer {tc * 1e3:g} ms", points, simulated=column == 5)

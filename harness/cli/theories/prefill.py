@@ -29,14 +29,13 @@ from harness.cli.theories import _given
 @_given.form
 def command(
     execution: str, rates: str | None, tp: int, pp: int, speedup: str, replicas: int, simulate: bool, requests: int,
-    seed: int, form: str,
+    seed: int, form: str, out: str | None,
 ) -> int:  # fmt: skip
     """TTFT of prompts of equal length that arrive at random and are prefilled one at a time (M/D/1).
 
     One GPU, --tp GPUs side by side and --pp stages are compared, after DistServe; below the crossover of
     rate x execution time tensor parallelism has the lower mean, above it the pipeline.
     """
-    from harness.cli import _terminal
     from harness.theory import told
 
     execution_s = _given.seconds(execution, "--execution")
@@ -56,15 +55,15 @@ def command(
         [("speed-up", "ratio"), ("rate x execution time", "number"), ("rate", "rps")],
         [(k, c, None if c is None else c / execution_s * replicas) for k, c in _crossings(speedups, pp)],
     )
-    _terminal.tell(form, told.answer(
+    return _given.tell(told.answer(
         "prefill", {"execution_s": execution_s, "rates_rps": at, "tp": tp, "pp": pp, "speedups": speedups,
                     "replicas": replicas, "requests": requests if simulate else None, "seed": seed},
         [f"Prompts of {execution_s:g} s on one GPU, on {replicas} replica{'s' * (replicas > 1)}."],
         [told.table("TTFT", heads, rows), crossing],
         ["A queue that is busy all the time grows without end: such a mean is '-'.",
          "No crossover ('-') where tensor parallelism stays ahead as long as both queues are stable."],
-    ))  # fmt: skip
-    return 0
+        [_picture(_forms(execution_s, tp, pp, speedups[0], replicas), rows)],
+    ), form, out)  # fmt: skip
 
 
 def _crossings(speedups: list[float], ways: int) -> Iterator[tuple[float, float | None]]:
@@ -76,18 +75,36 @@ def _crossings(speedups: list[float], ways: int) -> Iterator[tuple[float, float 
 def _rows(
     rate: float, execution_s: float, tp: int, pp: int, speedup: float, replicas: int, simulated: tuple[int, int] | None
 ) -> Iterator[tuple[Any, ...]]:
-    from harness.theory.queueing import Prefill
-
-    forms = {
-        "one GPU": Prefill(execution_s, replicas=replicas),
-        f"tp {tp}, {speedup:g}x": Prefill(execution_s, tp=tp, speedup=speedup, replicas=replicas),
-        f"pp {pp}": Prefill(execution_s, pp=pp, replicas=replicas),
-    }
-    for name, one in forms.items():
+    for name, one in _forms(execution_s, tp, pp, speedup, replicas).items():
         busy = one.utilisation(rate)
         told = (one.mean_s(rate), *(one.quantile_s(rate, q) for q in (0.9, 0.99))) if busy < 1 else (None,) * 3
         more = _simulated(one, rate, *simulated) if simulated and busy < 1 else (None,) * 3 if simulated else ()
         yield (name, rate, min(busy, 1.0), *told, *more)
+
+
+def _forms(execution_s: float, tp: int, pp: int, speedup: float, replicas: int) -> dict[str, Any]:
+    from harness.theory.queueing import Prefill
+
+    found = {"one GPU": Prefill(execution_s, replicas=replicas)}
+    if tp > 1:
+        found[f"tp {tp}, {speedup:g}x"] = Prefill(execution_s, tp=tp, speedup=speedup, replicas=replicas)
+    if pp > 1:
+        found[f"pp {pp}"] = Prefill(execution_s, pp=pp, replicas=replicas)
+    return found
+
+
+def _picture(forms: dict[str, Any], rows: list[tuple[Any, ...]]) -> Any:
+    """Mean TTFT over the rate, up to where the last queue but the busiest 5 % is stable."""
+    from harness.theory.told import Line, Picture
+
+    lines = []
+    for name, one in forms.items():
+        most = 0.95 * one.replicas / one.between_s
+        rates = [most * (i + 1) / 60 for i in range(60)]
+        lines.append(Line(name, tuple((rate, one.mean_s(rate)) for rate in rates)))
+        found = tuple((row[1], row[6]) for row in rows if row[0] == name and len(row) > 6 and row[6] is not None)
+        lines.append(Line(name, found, simulated=True))
+    return Picture("Mean TTFT over the rate", "rate (req/s)", "mean TTFT (s)", tuple(lines), y_log=True)
 
 
 def _simulated(form: Any, rate: float, requests: int, seed: int) -> tuple[float, ...]:

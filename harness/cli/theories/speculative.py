@@ -19,13 +19,12 @@ from harness.cli.theories import _given
 @_given.form
 def command(
     drafts: str, alpha: str, cost: float, batch: str, context: str, model: str, hardware: str, latency: str, tp: int,
-    form: str,
+    form: str, out: str | None,
 ) -> int:  # fmt: skip
     """How much faster is decoding with drafts that are verified, each accepted by itself (Leviathan et al.)?
 
     The gain shrinks as the batch grows: past the knee, tokens that are verified cost as much as tokens that count.
     """
-    from harness.cli import _terminal
     from harness.errors import UsageError
     from harness.theory import told
     from harness.theory.speculation import batched_speed_up, speed_up, tokens_per_step
@@ -37,7 +36,7 @@ def command(
     tokens = _given.whole_numbers(context, "--context")[0]
     priced = _given.priced(latency, model=model, hardware=hardware, tp=tp)
     pairs = [(k, a) for k in ks for a in shares]
-    _terminal.tell(form, told.answer(
+    return _given.tell(told.answer(
         "speculative", {"k": ks, "alpha": shares, "cost": cost, "batches": batches, "context_tokens": tokens,
                         "model": model, "hardware": hardware, "latency": latency, "tp": tp},
         [f"Drafts cost {cost:g} of a decode step each."],
@@ -48,5 +47,9 @@ def command(
                     [("k", "count"), ("accepted", "share"), ("batch", "count"), ("speed-up", "ratio")],
                     [(k, a, size, batched_speed_up(priced, size, tokens, k, a, cost))
                      for k, a in pairs for size in batches])],
-    ))  # fmt: skip
-    return 0
+        pictures=[told.Picture("Speed-up by batch", "sequences in a step", "times as fast", tuple(
+            told.Line(f"k {k}, {a:.0%} accepted", tuple(
+                (size, batched_speed_up(priced, size, tokens, k, a, cost)) for size in batches))
+            for k, a in pairs
+        ))],
+    ), form, out)  # fmt: skip

@@ -1,0 +1,33 @@
+"""Answers as files: the ending of the name says in which form."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from harness import answers, writable
+from harness.cli import _terminal
+from harness.errors import UsageError
+
+_ENDS = {".html": "html", ".md": "markdown", ".json": "json", ".txt": "text"}
+
+
+def check(out: str) -> None:
+    """Raise UsageError where no answer can be written under this name, before the work that makes it."""
+    if Path(out).suffix not in _ENDS:
+        raise UsageError(f"--out '{out}' must end in {', '.join(_ENDS)}: the ending names the form.")
+    writable.check(out)
+
+
+def put(info: dict[str, Any], out: str) -> None:
+    """Write an answer there."""
+    check(out)
+    form = _ENDS[Path(out).suffix]
+    if form == "html":
+        pages = importlib.import_module("reports.pages")  # harness may not import it statically
+        text: str = pages.page(info, Path(out))
+    else:
+        text = answers.render(info, form)
+    writable.put(Path(out), text.encode())
+    _terminal.note(f"Written to {out}.")
