@@ -162,6 +162,10 @@ class Sim:
     ) -> Iterator[RequestRecord]:
         if self._plain:
             return _simulate(self.cluster, model, steps, requests, follow_ups, leap=self.leap)
+        if self.compat is not None and any(part.pp > 1 for part in self._parts):
+            from backends._simdistserve import Rings
+
+            return Rings(self._parts, requests, follow_ups).records()
         from backends._flow import flow  # it drives the same replicas with the functions of this module
 
         self._flow = flow(self.cluster, self._parts, steps, requests, follow_ups, leap=self.leap)
