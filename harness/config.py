@@ -2,6 +2,7 @@
 
     --config FILE      keys are option names without the dashes: rate = 4, fail-under = 0.9
     --config run.json  (or its folder) repeats that run
+    --config NAME      a configuration that comes with bench (bench list configs)
 The command line wins over the file. Parts of a backend (`--policy`, `--model`, ...) fill fields of its spec.
 """
 
@@ -17,7 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.errors import UsageError
+from harness import configs
+from harness.errors import UsageError, no_such
 from harness.spec import parse, seconds
 
 PARTS = (
@@ -207,6 +209,18 @@ def _text(value: object, name: str) -> str:
     return value.strip()
 
 
+def _one(value: object, name: str) -> str:
+    """One spec: several would need a run each."""
+    text = _text(value, name)
+    if "," in text.partition(":")[0]:
+        option = name.removeprefix("--").partition(" ")[0]
+        several = text.replace(",", "|") if "=" not in text else "FIRST|SECOND"
+        raise UsageError(
+            f"{name} takes one name, got '{text}'; compare several with: bench sweep --over '{option}={several}'"
+        )
+    return text
+
+
 def _number(value: object, name: str, wanted: str) -> float:
     try:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # answered below
@@ -292,8 +306,8 @@ CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
     {
         **dict.fromkeys(("workload", "trace", "arrivals", "lengths", "sessions", "prefixes", "content", "slo"), _text),
         **dict.fromkeys(("reader", "columns", "where", "scale", "jitter", "turns"), _text),
-        **dict.fromkeys(("backend", "model", "hardware", "latency", "policy", "router", "kv"), _text),
-        **dict.fromkeys(("admission", "preempt", "prefix-cache", "speculate"), _text),
+        **dict.fromkeys(("backend", "model", "hardware", "latency", "prefix-cache", "speculate"), _text),
+        **dict.fromkeys(("policy", "router", "kv", "admission", "preempt"), _one),
         **dict.fromkeys(("prefill", "decode", "handoff", "link"), _text),
         **dict.fromkeys(("header", "extra-body"), _text),
         "warmup": _warmup,
@@ -327,7 +341,10 @@ class ConfigFile:
 
 
 def read(path: str) -> ConfigFile:
-    """Options of a TOML file, or of a run.json (or the folder of a run). Raises UsageError."""
+    """Options of a TOML file, of a run.json (or the folder of a run), or of a named configuration.
+
+    Raises UsageError.
+    """
     file = Path(path)
     if file.is_dir():
         file = file / "run.json"
@@ -336,7 +353,7 @@ def read(path: str) -> ConfigFile:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UsageError(f"No configuration '{path}'; 'bench init' writes one.") from None
+        text = _named(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"'{path}' cannot be read as text ({error}).") from None
     if file.suffix == ".json":
@@ -346,6 +363,15 @@ def read(path: str) -> ConfigFile:
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"'{path}' is not TOML: {str(error).rstrip('.')}.") from None
     return ConfigFile(Given(_flat(values, str(path)), str(path)))
+
+
+def _named(name: str) -> str:
+    text = configs.text_of(name)
+    if text is not None:
+        return text
+    if "/" in name or "." in name:
+        raise UsageError(f"No configuration '{name}'; 'bench init' writes one.")
+    raise UsageError(f"{no_such('configuration', name, configs.names())} 'bench init' writes one of your own.")
 
 
 def _flat(values: dict[str, Any], path: str) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""Everything that has a name: plug-ins of all kinds, presets, models and GPUs."""
+"""Everything that has a name: plug-ins of all kinds, presets, configurations, models and GPUs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness import registry
+from harness import configs, registry
 
 OPTION: Mapping[str, str] = MappingProxyType(
     {
         "presets": "--workload NAME",
+        "configs": "--config NAME",
         "backends": "--backend NAME",
         "models": "--backend sim --model NAME",
         "hardware": "--backend sim --hardware NAME",
@@ -64,6 +65,8 @@ def names(kind: str) -> list[str]:
     """Sorted names of a kind."""
     if kind == "presets":
         return sorted(catalog().presets())
+    if kind == "configs":
+        return configs.names()
     if kind in _FILES:
         return sorted(table(kind))
     return registry.names(kind)
@@ -73,6 +76,8 @@ def rows(kind: str) -> list[tuple[str, str]]:
     """(name, one line about it) of a kind."""
     if kind == "presets":
         return [(name, preset_line(name)) for name in names(kind)]
+    if kind == "configs":
+        return [(name, configs.about(name)) for name in names(kind)]
     if kind in _FILES:
         return [(name, str(entry.get("title") or entry.get("source", ""))) for name, entry in table(kind).items()]
     return [(name, registry.summary(kind, name)) for name in names(kind)]

@@ -76,7 +76,11 @@ runs of other seeds; the interval tells how far another set of seeds would be of
 @click.option("--rate-from", metavar="RPS", help="Where to begin; default: from the time of a request by itself.")
 @click.option("--no-adjust", is_flag=True, help="Take attainment as found, not corrected for what each seed drew.")
 @click.option("--workers", metavar="N", help="sim: trials at a time; default: one per core.")
-@click.option("--config", metavar="FILE", help="TOML file with options of a run, or a run.json; options win.")
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="TOML file or name (bench list configs) with options of a run, or a run.json; options win.",
+)
 @click.option("--out", metavar="DIR", help="Keep trials, answer and report.html here; the same command again goes on.")
 @click.option("--format", "form", metavar="NAME", default="text", help="text (default), markdown or json.")
 @click.option("--no-html", is_flag=True, help="Write no report.html into the folder.")

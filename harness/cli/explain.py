@@ -81,12 +81,14 @@ def _kind_of_names(kind: str) -> str:
 
 
 def _about(kind: str, name: str) -> str:
-    from harness import registry
+    from harness import configs, registry
     from harness.cli import _names
 
     if kind == "presets":
         text = _names.catalog().explain(name).removeprefix(name).strip()
         return f"{name} (workload preset)\n{textwrap.indent(text, '  ')}"
+    if kind == "configs":
+        return f"{name} (configuration: --config {name})\n{textwrap.indent(configs.text_of(name) or '', '  ').rstrip()}"
     if kind in ("models", "hardware"):
         return f"{name} ({kind})\n{_entry(_names.table(kind)[name])}"
     return f"{name} ({kind}: {_names.OPTION[kind]})\n{_plugin(registry.find(kind, name))}"

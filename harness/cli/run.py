@@ -53,7 +53,11 @@ Ctrl-C once stops sending, waits for answers and reports; twice ends the run now
     "run", cls=Sectioned, sections=_SECTIONS, epilog=_EPILOG, short_help="Run a workload or a trace against a backend."
 )
 @run_options()
-@click.option("--config", metavar="FILE", help="TOML file (see bench init), or a run.json to repeat; options win.")
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="TOML file (see bench init), a name (bench list configs), or a run.json to repeat; options win.",
+)
 @click.option("--out", metavar="DIR", help="Folder of the run (default: a new one in bench-runs).")
 @click.option("--force", is_flag=True, help="Replace the run that --out holds.")
 @click.option("--json", "as_json", is_flag=True, help="Print run.json instead of the summary.")

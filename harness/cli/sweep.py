@@ -80,7 +80,11 @@ The same command with the same --out goes on where it was left; values and seeds
 )
 @click.option("--fail-under", metavar="SHARE", help="Exit code 1 when the SLO is kept by fewer at any point.")
 @run_options(without=_OWN)
-@click.option("--config", metavar="FILE", help="TOML file (see bench init), or a run.json to vary; options win.")
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="TOML file or name (bench list configs) with options of a run, or a run.json; options win.",
+)
 @click.option(
     "--out", metavar="DIR", help="Folder of the sweep, new or to go on with (default: a new one in bench-runs)."
 )
