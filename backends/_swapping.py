@@ -11,7 +11,12 @@ from harness.errors import no_such
 from harness.spec import build, parse
 
 GIB = 2**30
-COPY_S = 5e-6  # to issue one copy between host and GPU; order of magnitude of cudaMemcpyAsync on PCIe systems
+COPY_S = 5e-6
+"""Seconds to issue one copy: between 2.3 us (taco-project/FlexKV pull 193, H20) and about 9 us (vllm-project/vllm pull
+11531, A100: 3.1 GB/s over many pages, if a page is 32 KiB)."""
+LINK_SHARE = 0.78
+"""What copies reach of the rate of the link: nvbandwidth moves 24.8 GB/s over the 32 GB/s of an A100's PCIe 4.0 x16
+(NVIDIA developer forums, topic 352186)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,23 +36,27 @@ FREE = BlockCost(1.0, 0, inf)
 class Swapping:
     """KV of preempted sequences goes to `host_bytes` of host memory per GPU (or room for `blocks` blocks).
 
-    Every layer's keys and values of a block are a copy of their own, each of which takes `copy_s` besides its bytes.
-    The simulator charges for both; on the engine it takes what it takes. 4 GiB is vLLM's default.
+    Every layer's keys and values of a block are a copy of their own, each of which takes `copy_s` besides its bytes,
+    at `link_share` of the rate of PCIe. The simulator charges for both; on the engine it takes what it takes. 4 GiB is
+    vLLM's default.
     """
 
     host_bytes: int = 4 * GIB
     blocks: int | None = None
     copy_s: float = COPY_S
+    link_share: float = LINK_SHARE
 
     def __post_init__(self) -> None:
         at_least("host_bytes", self.host_bytes)
         at_least("blocks", self.blocks)
         if self.copy_s < 0:
             raise ValueError(f"copy_s must be at least 0 seconds, got {self.copy_s}")
+        if not 0 < self.link_share <= 1:
+            raise ValueError(f"link_share must be a share in (0, 1], got {self.link_share}")
 
     def swap(self, cost: BlockCost) -> Swap:
         """Host memory for blocks of this cost."""
-        block_s = cost.bytes / cost.bytes_per_s + 2 * cost.layers * self.copy_s
+        block_s = cost.bytes / (cost.bytes_per_s * self.link_share) + 2 * cost.layers * self.copy_s
         return Swap(self.blocks or int(self.host_bytes // cost.bytes), block_s)
 
 

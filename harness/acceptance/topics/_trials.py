@@ -1,0 +1,51 @@
+"""Simulated runs that several topics make: one spec in, its `requests` table and quantiles out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from harness.config import Given, read, run_spec
+from harness.registry import make
+from harness.trial import Trial, simulate
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+VLLM = "vllm-v0:max_seqs=128,max_batched_tokens=8192"
+"""The vLLM baseline of Sarathi-Serve for contexts of 8,192 tokens (section 5.1)."""
+
+
+def trial(config: str | None = None, **options: object) -> Trial:
+    """The run of a named configuration with these options over it (dashes are underscores)."""
+    file = read(config).given if config is not None else None
+    given = {name.replace("_", "-"): str(value) for name, value in options.items()}
+    return simulate(run_spec(Given(given), file))
+
+
+def quantile(table: pa.Table, metric: str, share: float) -> float:
+    """Quantile of a metric over a run, pooled as the metric is; requests without a value are left out."""
+    import numpy as np
+
+    return float(np.nanquantile(make("metrics", metric).of(table), share))
+
+
+def capacity(config: str, itl_p99_s: float, seeds: int = 2, requests: int = 512, **options: object) -> float:
+    """Highest rate in requests per second, to 3 %, as Sarathi-Serve's search has it.
+
+    P99 of all gaps within `itl_p99_s`, and a median scheduling delay of at most 2 s (SA-code `capacity_search`), in
+    the mean over `seeds` runs of `requests` requests.
+    """
+
+    def carried(rate_rps: float) -> bool:
+        runs = [trial(config, rate=rate_rps, requests=requests, seed=s, **options).table for s in range(seeds)]
+        itl_s = sum(quantile(run, "itl", 0.99) for run in runs) / seeds
+        return itl_s <= itl_p99_s and sum(quantile(run, "scheduling-delay", 0.5) for run in runs) / seeds <= 2.0
+
+    low, high = 0.05, 4.0
+    while high / low > 1.03:
+        middle = (low * high) ** 0.5
+        if carried(middle):
+            low = middle
+        else:
+            high = middle
+    return low

@@ -1,0 +1,51 @@
+"""Configurations that come with bench, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import configs
+from harness.config import Given, read, run_spec
+from harness.errors import UsageError
+from harness.plan import plan
+
+
+@pytest.mark.parametrize("name", configs.names())
+def test_a_named_configuration_runs(name: str) -> None:
+    """A published experiment that bench offers by name could not be started."""
+    spec = run_spec(Given({"requests": "3", "rate": "1"}), read(name).given)
+
+    assert configs.about(name).endswith((".", "second"))
+    assert plan(spec).virtual
+
+
+def test_a_file_wins_over_a_named_configuration(tmp_path, monkeypatch) -> None:
+    """A user's own file of that name would be ignored."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sarathi-table4").write_text('backend = "null"', encoding="utf-8")
+
+    assert {"backend": "null"} == read("sarathi-table4").given.values
+
+
+def test_a_wrong_name_tells_the_nearest_one() -> None:
+    """A typo would be answered with a file that is missing."""
+    with pytest.raises(UsageError, match=r"Did you mean 'sarathi-table4'.*'bench init' writes one of your own"):
+        read("sarathi-tabel4")
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "told"),
+    [
+        ("policy", "vllm-v0,orca", "bench sweep --over 'policy=vllm-v0|orca'"),
+        ("policy", "vllm-v0,fastgen:budget=768", r"bench sweep --over 'policy=FIRST|SECOND'"),
+        ("preempt", "recompute,swap", "bench sweep --over 'preempt=recompute|swap'"),
+        ("kv", "paged,virtual", "bench sweep --over 'kv=paged|virtual'"),
+    ],
+)
+def test_several_of_a_kind_name_the_command_that_compares_them(option: str, text: str, told: str) -> None:
+    """A comparison asked for as one run would be refused as an unknown name."""
+    with pytest.raises(UsageError) as error:
+        run_spec(Given({option: text}))
+
+    assert f"--{option} takes one name, got '{text}'" in str(error.value)
+    assert told in str(error.value)
