@@ -20,6 +20,11 @@ For example
 @click.option("--steps", multiple=True, metavar="RUN|TABLE",
               help="Folder of a run with steps, or a table (parquet, CSV) with prefill_tokens (n_pf), decode_seqs (B), "
               "context_tokens (ctx) and seconds. Repeatable.")  # fmt: skip
+@click.option("--requests", multiple=True, metavar="RUN|TABLE",
+              help="Results of requests instead: a run, another tool's file, or a table with arrival_s, prompt_tokens, "
+              "output_tokens, ttft_s, tpot_s (or _ms). Repeatable.")  # fmt: skip
+@click.option("--backend", default="sim", show_default=True, metavar="SPEC",
+              help="--requests: the simulator with the policy and the memory of what was measured.")  # fmt: skip
 @click.option("--latency", default="mixed", show_default=True, metavar="NAME",
               help="What to fit: abc, fit6, linear, mixed or table.")  # fmt: skip
 @click.option("--out", metavar="FILE", help="Where the model goes: FILE.toml, for --latency file:FILE.toml.")
@@ -47,20 +52,28 @@ def command(form: str, **given: Any) -> int:
 
 
 def _answer(
-    *, steps: tuple[str, ...], latency: str, out: str | None, model: str, hardware: str, tp: int, fix: tuple[str, ...],
-    holdout: float, gaps: bool, seed: int,
+    *, steps: tuple[str, ...], requests: tuple[str, ...], backend: str, latency: str, out: str | None, model: str,
+    hardware: str, tp: int, fix: tuple[str, ...], holdout: float, gaps: bool, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
     from pathlib import Path
 
-    from harness.fit.answer import Asked, from_steps
+    from harness.fit.answer import Asked, from_requests, from_steps
     from harness.fit.forms import System
+    from harness.spec import parse
 
     asked = Asked(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)
     path = None if out is None else Path(out)
     if path is not None and path.suffix != ".toml":
         raise UsageError(f"--out must name a .toml file, got '{out}'.")
-    if not steps:
-        raise UsageError("Nothing to fit: name measurements with --steps.")
+    if bool(steps) == bool(requests):
+        what = "Both steps and requests are given" if steps else "Nothing to fit"
+        raise UsageError(f"{what}: name measurements with --steps or --requests.")
+    if requests:
+        if parse(backend).name != "sim":
+            raise UsageError(
+                f"--backend must be the simulator that the fit runs, such as sim:policy=sarathi, got '{backend}'."
+            )
+        return from_requests(requests, asked, backend, path)
     return from_steps(steps, asked, path)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import registry
-from harness.fit import files
+from harness.fit import files, requests
 from harness.fit.forms import Fitted, System, fit
 from harness.fit.score import sample, scores, split
 from harness.fit.steps import Rows, read
@@ -44,6 +44,28 @@ def from_steps(paths: Sequence[str], asked: Asked, out: Path | None = None) -> d
     }
     counts = {"rows": len(rows), "left_out_rows": rows.left_out, "seen_rows": len(seen), "unseen_rows": len(unseen)}
     return {**_head(asked, paths, "steps"), **counts, **_constants(fitted, asked), **told,
+            "out": None if out is None else str(out), "file": content}  # fmt: skip
+
+
+def from_requests(paths: Sequence[str], asked: Asked, backend: str, out: Path | None = None) -> dict[str, Any]:
+    """The answer of a fit to results of requests, through the simulator that `backend` describes."""
+    runs = requests.read(paths)
+    masks = requests.split(runs, asked.holdout, asked.seed)
+    constants, spread = requests.fit(asked.latency, runs, masks, backend, asked.fixed)
+    given = {} if asked.latency == "linear" else {"constants": "given"}
+    fitted = Fitted(asked.latency, {**given, **constants}, spread)
+    seen = sum(int(mask.sum()) for mask in masks)
+    total = sum(map(len, runs))
+    notes = {"from": [*paths], "requests_seen": seen, "requests_held_out": total - seen, "backend": backend}
+    content = files.text(fitted.latency, fitted.arguments, notes)
+    if out is not None:
+        files.write(out, content)
+    told = {
+        name: [dataclasses.asdict(one) for one in requests.scores(runs, which, asked.latency, constants, backend)]
+        for name, which in (("seen", masks), ("unseen", [~mask for mask in masks]))
+    }
+    counts = {"rows": total, "left_out_rows": 0, "seen_rows": seen, "unseen_rows": total - seen}
+    return {**_head(asked, paths, "requests"), **counts, **_constants(fitted, asked), **told,
             "out": None if out is None else str(out), "file": content}  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def scores(rows: Rows, model: LatencyModel, seed: int) -> tuple[Score, ...]:
         "decodes alone": lambda r: r.tokens == 0,
         "with prompts": lambda r: r.tokens > 0,
     }
-    found = [_score(kind, rows.seconds[mask(rows)], predicted[mask(rows)]) for kind, mask in kinds.items()]
+    found = [score(kind, rows.seconds[mask(rows)], predicted[mask(rows)]) for kind, mask in kinds.items()]
     return tuple(one for one in found if one is not None)
 
 
@@ -88,7 +88,8 @@ def pieces(tokens: float, pairs: float) -> Any:
     return [(mean + more, 0.0)] + [(mean - more / (count - 1), 0.0)] * (count - 1)
 
 
-def _score(kind: str, measured: np.ndarray, predicted: np.ndarray) -> Score | None:
+def score(kind: str, measured: np.ndarray, predicted: np.ndarray) -> Score | None:
+    """The errors of predicted beside measured seconds, None where there are none."""
     if not len(measured):
         return None
     errors = np.abs(predicted - measured) / measured

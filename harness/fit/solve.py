@@ -53,6 +53,19 @@ def solve(columns: Mapping[str, np.ndarray], seconds: np.ndarray, fixed: Mapping
     return Solution(values, dict(zip(free, spread.tolist(), strict=True)), loss)
 
 
+def estimate(matrix: np.ndarray, seconds: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(constants,) as `solve` finds them, and their half widths, also where rows do not identify them.
+
+    `known` is the part of each row's seconds that comes of constants that are given.
+    """
+    told = np.flatnonzero(np.abs(matrix).sum(axis=0))
+    found, spread = np.zeros(matrix.shape[1]), np.full(matrix.shape[1], np.nan)
+    found[told], weights = _weighted(matrix[:, told], seconds - known, seconds)
+    left = (seconds - known - matrix @ found) * weights
+    spread[told] = _spread(matrix[:, told] * weights[:, None], left)
+    return found, spread
+
+
 def _weighted(matrix: np.ndarray, target: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     from scipy.optimize import nnls  # heavy
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from harness.errors import UsageError
 from harness.fit.pieces import pairs_of_run
+from harness.fit.tables import numbers, table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +87,7 @@ def read(paths: Iterable[str | Path], *, gaps: bool = True) -> Rows:
 def _rows_of(path: Path, gaps: bool) -> Rows:
     if path.is_dir():
         return _of_run(path, gaps)
-    return _usable(*_imported(_table(path), path))
+    return _usable(*_imported(table(path, "steps"), path))
 
 
 def _of_run(path: Path, gaps: bool) -> Rows:
@@ -115,35 +116,21 @@ def _until_next(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return seconds
 
 
-def _table(path: Path) -> pa.Table:
-    if not path.is_file():
-        raise UsageError(f"'{path}' does not exist; name the folder of a run, or a table of steps (parquet or CSV).")
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        return pq.read_table(path)
-    if path.suffix == ".csv":
-        from pyarrow import csv
-
-        return csv.read_csv(path)
-    raise UsageError(f"'{path}' is no table of steps: its name must end with .parquet or .csv.")
-
-
-def _imported(table: pa.Table, path: Path) -> list[np.ndarray]:
+def _imported(held: pa.Table, path: Path) -> list[np.ndarray]:
     values = {}
     for name, known in COLUMNS.items():
-        here = next((column for column in known if column in table.column_names), None)
+        here = next((column for column in known if column in held.column_names), None)
         if here is not None:
             try:
-                values[name] = table[here].to_numpy().astype(np.float64)
+                values[name] = numbers(held[here])
             except (ValueError, TypeError):
                 raise UsageError(f"'{path}': the column {here} must hold numbers.") from None
-    if "seconds" not in values and {"start_s", "end_s"} <= {*table.column_names}:
-        values["seconds"] = table["end_s"].to_numpy() - table["start_s"].to_numpy()
+    if "seconds" not in values and {"start_s", "end_s"} <= {*held.column_names}:
+        values["seconds"] = numbers(held["end_s"]) - numbers(held["start_s"])
     missing = [name for name in COLUMNS if name not in values and name != "prefill_pairs"]
     if missing:
         allowed = ", ".join(COLUMNS[missing[0]])
-        raise UsageError(f"'{path}' has no column {missing[0]} ({allowed}); it has {', '.join(table.column_names)}.")
+        raise UsageError(f"'{path}' has no column {missing[0]} ({allowed}); it has {', '.join(held.column_names)}.")
     unknown = np.where(values["prefill_tokens"] > 0, np.nan, 0.0)
     return [*(values[n] for n in ("prefill_tokens", "decode_seqs", "context_tokens")),
             values.get("prefill_pairs", unknown), values["seconds"]]  # fmt: skip

@@ -1,0 +1,105 @@
+"""`bench fit --requests`: constants from arrivals, lengths, TTFT and TPOT alone, through the simulator."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from backends.sim import Sim
+from harness.api import Request
+from harness.cli import main
+from harness.fit import requests
+from harness.fit.requests import Measured
+
+TRUE = {"base_s": 0.02, "prefill_token_s": 1.4e-4, "decode_seq_s": 3e-4, "context_token_s": 6e-7, "front_end_s": 9e-3}
+LATENCY = "linear:" + ",".join(f"{name}={value}" for name, value in TRUE.items())
+BACKEND = "sim:policy=vllm-v0"
+
+
+def measured(rate_rps: float, count: int = 250, latency: str = LATENCY) -> Measured:
+    """What a client would have seen of a server with these constants."""
+    rng = np.random.default_rng(3)
+    at_s = np.cumsum(rng.exponential(1 / rate_rps, count))
+    prompt, output = rng.integers(20, 1200, count), rng.integers(2, 200, count)
+    asked = [
+        Request(i, *row) for i, row in enumerate(zip(at_s.tolist(), prompt.tolist(), output.tolist(), strict=True))
+    ]
+    records = sorted(Sim(latency=latency, policy="vllm-v0").simulate(asked), key=lambda r: r.request_id)
+    ttft_s = np.array([r.token_s[0] - r.scheduled_s for r in records])
+    tpot_s = np.array([(r.token_s[-1] - r.token_s[0]) / (r.output_tokens - 1) for r in records])
+    return Measured("made", at_s, prompt.astype(float), output.astype(float), ttft_s, tpot_s)
+
+
+def written(path, run: Measured) -> str:
+    columns = [run.arrival_s, run.prompt_tokens, run.output_tokens, run.ttft_s * 1000, run.tpot_s * 1000]
+    names = "arrival_s,prompt_len,output_len,ttft_ms,tpot_ms"
+    np.savetxt(path, np.stack(columns, axis=1), delimiter=",", header=names, comments="", fmt="%.17g")
+    return str(path)
+
+
+def test_times_of_requests_tell_the_constants_of_the_steps():
+    """Who has only a client's results could not calibrate a simulator."""
+    runs = [measured(1.0), measured(4.0)]
+    every = [np.ones(len(run), bool) for run in runs]
+
+    found, _ = requests.fit("linear", runs, every, BACKEND, {})
+
+    assert TRUE == pytest.approx(found, rel=0.15)
+    assert all(one.mean < 0.05 for one in requests.scores(runs, every, "linear", found, BACKEND))
+
+
+def test_another_rate_is_foretold(tmp_path, capsys):
+    """A fit that holds only where it was made decides no capacity."""
+    args = ["--requests", written(tmp_path / "a.csv", measured(2.0)), "--latency", "linear", "--backend", BACKEND]
+
+    assert main(["fit", *args, "--out", str(tmp_path / "x.toml"), "--format", "json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+
+    assert (250, 200, 50) == (info["rows"], info["seen_rows"], info["unseen_rows"])
+    other, found = measured(5.0), measured(5.0, latency=f"file:{tmp_path}/x.toml")
+    assert np.mean(other.tpot_s) == pytest.approx(np.mean(found.tpot_s), rel=0.03)
+    assert np.mean(other.ttft_s) == pytest.approx(np.mean(found.ttft_s), rel=0.10)
+
+
+def test_a_constant_that_is_given_is_left_alone():
+    """Who measured the front end apart should not have it guessed again."""
+    run = measured(3.0)
+
+    found, spread = requests.fit("linear", [run], [np.ones(250, bool)], BACKEND, {"front_end_s": 9e-3})
+
+    assert 9e-3 == found["front_end_s"]
+    assert "front_end_s" not in spread
+
+
+def test_whole_runs_are_held_out_where_there_are_several():
+    """The error at a rate that was seen says little of one that was not."""
+    runs = [measured(1.0, 20), measured(2.0, 20), measured(3.0, 20)]
+
+    masks = requests.split(runs, 0.3, 1)
+
+    assert [0, 20, 20] == sorted(int(mask.sum()) for mask in masks)
+    assert [16] == [int(mask.sum()) for mask in requests.split(runs[:1], 0.2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--latency", "table"], "Requests can tell the latency models linear and mixed"),
+        (["--latency", "linear", "--fix", "bas_s=1"], "Did you mean 'base_s'?"),
+        (["--latency", "linear", "--backend", "engine"], "--backend must be the simulator"),
+        (["--latency", "linear", "--steps", "x"], "Both steps and requests are given"),
+        (["--latency", "linear", "--requests", "{broken}"], "has no column ttft_s (ttft_s, ttft_ms)"),
+        (["--latency", "linear", "--requests", "{few}"], "at least 10 are needed"),
+    ],
+)
+def test_wrong_requests_are_told_in_a_sentence(tmp_path, capsys, args, message):
+    """The way out should be in the message."""
+    (tmp_path / "broken.csv").write_text("arrival_s,prompt_len,output_len\n1,2,3\n")
+    (tmp_path / "few.csv").write_text("arrival_s,prompt_len,output_len,ttft_s,tpot_s\n1,2,3,0.1,0.1\n")
+    given = [arg.format(broken=tmp_path / "broken.csv", few=tmp_path / "few.csv") for arg in args]
+    good = written(tmp_path / "a.csv", measured(3.0, 30))
+
+    assert main(["fit", "--requests", good, *given]) == 2
+    assert message in capsys.readouterr().err
