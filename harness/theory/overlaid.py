@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
     from harness.theory.queueing import Prefill
 
+_ANSWER = 200
+"""Tokens of an answer, over which the context grows."""
+
+_DRAWN = 64
+"""Requests at least, over which the speed-up of drafts is a mean."""
+
 
 def prefill_times_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0) -> np.ndarray:
     """(requests,) TTFT in seconds of prompts of equal length, one at a time, on a simulated replica.
@@ -50,3 +56,29 @@ def _gaps_s(form: Prefill, rate_rps: float, requests: int, seed: int) -> np.ndar
     gaps_s = np.random.default_rng(seed).standard_exponential(requests)
     gaps_s *= form.replicas / rate_rps / gaps_s.mean()
     return gaps_s
+
+
+def chunked_prompt_s(prompt: int, chunk: int, **system: object) -> float:
+    """TTFT of one prompt on a simulated replica (of this `system`) whose steps hold at most `chunk` tokens."""
+    simulator = registry.make(
+        "backends", "sim", policy=f"sarathi:budget={chunk}", kv_blocks=prompt // 8 + 64, log_steps=False, **system
+    )
+    (record,) = simulator.simulate(iter([Request(0, 0.0, prompt, 1)]))
+    first_s: float = record.token_s[0]
+    return first_s
+
+
+def drafted_speed_up(batch: int, context: int, speculate: str, **system: object) -> float:
+    """How many times as fast `batch` equal requests of `context` tokens decode with drafts, on a simulated replica.
+
+    Small batches come in several waves, far apart, since what is accepted is drawn.
+    """
+    tpot_s = []
+    asked = [Request(i, 1e4 * (i // batch), context, _ANSWER) for i in range(batch * -(-_DRAWN // batch))]
+    for drafts in (None, speculate):
+        simulator = registry.make(
+            "backends", "sim", policy="vllm-v0:max_seqs=100000", speculate=drafts, log_steps=False,
+            kv_blocks=batch * (context + 2 * _ANSWER) // 8 + 64, **system,
+        )  # fmt: skip
+        tpot_s.append(sum(r.token_s[-1] - r.token_s[0] for r in simulator.simulate(iter(asked))))
+    return float(tpot_s[0] / tpot_s[1])

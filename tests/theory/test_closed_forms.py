@@ -258,3 +258,14 @@ def test_simulated_points_are_marks_and_the_formula_is_a_line(tmp_path: Path):
     assert not isinstance(drawn, str)
     assert ["lines", "markers"] * 3 == [trace.mode for trace in drawn.data]
     assert "Open marks were simulated." in figures.caption(drawn)
+
+
+@pytest.mark.parametrize("name", ["chunking --prompt 2047 --chunk 512", "speculative --batch 1,64 --context 256"])
+def test_the_simulator_lies_on_the_form(capsys: pytest.CaptureFixture[str], name: str):
+    """A form and the simulator would price the same steps differently."""
+    assert 0 == main(["theory", *name.split(), "--simulate", "--model", "llama2-7b", "--format", "json"])
+    rows = json.loads(capsys.readouterr().out)["tables"][-1]["rows"]
+    place = 4 if name.startswith("chunking") else 3
+
+    for row in rows:
+        assert row[place] == pytest.approx(row[-1], rel=1e-9 if place == 4 else 0.08)

@@ -12,10 +12,19 @@ from harness.cli.theories import _given
 @click.option(
     "--prompt", default="2k..16k", show_default=True, metavar="TOKENS", help="2k..16k (doubling) or 2047,4095."
 )
+@click.option("--simulate", is_flag=True, help="Send each prompt through the simulator, with chunks as its budget.")
 @_given.system
 @_given.form
 def command(
-    chunk: str, prompt: str, model: str, hardware: str, latency: str, tp: int, form: str, out: str | None
+    chunk: str,
+    prompt: str,
+    simulate: bool,
+    model: str,
+    hardware: str,
+    latency: str,
+    tp: int,
+    form: str,
+    out: str | None,
 ) -> int:
     """How much longer does a prompt take in chunks than in one piece?
 
@@ -27,15 +36,22 @@ def command(
     priced = _given.priced(latency, model=model, hardware=hardware, tp=tp)
     chunks, prompts = _given.whole_numbers(chunk, "--chunk"), _given.whole_numbers(prompt, "--prompt")
     found = [chunked(priced, tokens, size) for tokens in prompts for size in chunks]
+    heads: list[tuple[str, told.Unit]] = [("prompt", "count"), ("chunk", "count"), ("chunks", "count"),
+        ("KV chunk-loads", "count"), ("in chunks", "s"), ("in one piece", "s"), ("ratio", "ratio")]  # fmt: skip
+    rows = [(one.prompt, one.chunk, one.chunks, one.reloads, one.chunked_s, one.whole_s, one.ratio) for one in found]
+    simulated: list[tuple[float, ...]] = [()] * len(found)
+    if simulate:
+        from harness.theory.overlaid import chunked_prompt_s
+
+        heads.append(("simulated", "s"))
+        system = {"model": model, "hardware": hardware, "latency": latency, "tp": tp}
+        simulated = [(chunked_prompt_s(one.prompt, one.chunk, **system),) for one in found]
     return _given.tell(told.answer(
         "chunking", {"model": model, "hardware": hardware, "latency": latency, "tp": tp, "chunks": chunks,
-                     "prompts": prompts},
+                     "prompts": prompts, "simulate": simulate},
         [f"One prompt alone, by {latency}."],
-        [told.table("In chunks and in one piece",
-                    [("prompt", "count"), ("chunk", "count"), ("chunks", "count"), ("KV chunk-loads", "count"),
-                     ("in chunks", "s"), ("in one piece", "s"), ("ratio", "ratio")],
-                    [(one.prompt, one.chunk, one.chunks, one.reloads, one.chunked_s, one.whole_s, one.ratio)
-                     for one in found])],
+        [told.table("In chunks and in one piece", heads,
+                    [(*row, *more) for row, more in zip(rows, simulated, strict=True)])],
         pictures=[told.Picture("A prompt in chunks, against one piece", "prompt (tokens)", "times as long", tuple(
             told.Line(f"chunks of {size:,}", tuple((one.prompt, one.ratio) for one in found if one.chunk == size))
             for size in chunks
