@@ -57,7 +57,7 @@ def _point(policy: str, clients: int) -> Point:
     from harness.rescore import fastgen
     from harness.slo import Seen
 
-    table = trial(**_options("fastgen-2600-60", policy, clients)).table
+    table = trial(None, **_options("fastgen-2600-60", policy, clients)).table
     success = fastgen.success(Seen(table, lambda: iter([table])), fastgen.read(RULE)).met.mean()
     return Point(clients, table.num_rows / _span_s(table), float(success))
 
@@ -92,7 +92,8 @@ def _pass_size() -> Row:
     full = sum(size == BUDGET for size in sizes)
     return Row(
         "S13.a", SYSTEM, "simulated", "constant pass size",
-        f"{full:,} of {len(sizes):,} passes with a backlog have {BUDGET} tokens", "exact under backlog", bool(sizes) and full == len(sizes), RUN.format("fastgen-2600-60", SPLIT),
+        f"{full:,} of {len(sizes):,} passes with a backlog have {BUDGET} tokens", "exact under backlog",
+        bool(sizes) and full == len(sizes), RUN.format("fastgen-2600-60", SPLIT),
     )  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def _throughput() -> Iterator[Row]:
 
 
 def _tail() -> Row:
-    split, first = (trial(**_options("fastgen-2600-128", policy, 16)).table for policy in (SPLIT, FIRST))
+    split, first = (trial(None, **_options("fastgen-2600-128", policy, 16)).table for policy in (SPLIT, FIRST))
     tail = quantile(first, "itl", 0.95) / quantile(split, "itl", 0.95)
     middle = quantile(first, "itl", 0.5) / quantile(split, "itl", 0.5)
     return Row(
