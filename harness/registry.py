@@ -64,9 +64,24 @@ def summary(kind: str, name: str) -> str:
     """First sentence of a plug-in's docstring, read from its file without importing it."""
     path = folder(KINDS[kind]) / f"{name.replace('-', '_')}.py"
     if not path.exists():
-        return "(from another package)"
+        elsewhere = _source(kind, name)
+        if elsewhere is None:
+            return "(from another package)"
+        path = elsewhere
     doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return doc.split("\n\n")[0].replace("\n", " ")
+
+
+def _source(kind: str, name: str) -> Path | None:
+    """The file of a plug-in of another package, found without importing it; None where it is no Python file."""
+    point = _entry_points(kind).get(name)
+    try:
+        spec = importlib.util.find_spec(point.module) if point is not None else None
+    except ImportError:
+        return None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return None
+    return Path(spec.origin)
 
 
 def find(kind: str, name: str) -> type[Any]:

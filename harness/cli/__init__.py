@@ -12,7 +12,7 @@ from harness.errors import BenchError, no_such
 
 COMMANDS = (
     "run", "sweep", "capacity", "place", "slo", "compare", "report", "serve", "trace", "theory", "fit", "validate",
-    "list", "explain", "doctor", "init",
+    "policy", "list", "explain", "doctor", "init",
 )  # fmt: skip
 INTERRUPTED = 130
 """What a shell expects of a command that Ctrl-C ended before its report."""

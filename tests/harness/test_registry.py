@@ -20,6 +20,7 @@ class Pareto:
 
 class Point:
     name = "pareto"
+    module = "no_such_package.pareto"
 
     def load(self) -> type[Pareto]:
         return Pareto

@@ -1,0 +1,74 @@
+"""The worked example of a policy: found, checked and measured as docs/guide/policy.md says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+NAME = "shortest-prompt"
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The environment of somebody who has installed a package with the example in it."""
+    site = tmp_path / "site"
+    facts = site / "shortest_prompt-1.0.dist-info"
+    facts.mkdir(parents=True)
+    shutil.copy(TOP / "docs" / "examples" / "shortest_prompt.py", site)
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: shortest-prompt\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text(f"[bench.policies]\n{NAME} = shortest_prompt:ShortestPrompt\n")
+    paths = [str(site), str(TOP), os.environ.get("PYTHONPATH", "")]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def call(environment: dict[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+    )
+
+
+def test_the_example_is_listed_and_keeps_the_contract(installed, tmp_path):
+    """A policy that is installed and not found, or found and never checked, is no plug-in."""
+    listed = call(installed, tmp_path, "harness", "list", "policies")
+    checked = call(installed, TOP, "pytest", "-v", "-p", "no:cacheprovider", "tests/contracts", "-k", NAME)
+
+    assert f"  {NAME} " in listed.stdout
+    assert 0 == checked.returncode, checked.stdout
+    assert f"test_what_no_policy_may_break[{NAME}] PASSED" in checked.stdout
+
+
+def test_one_command_measures_the_example_on_engine_and_simulator(installed, tmp_path):
+    """What cannot be measured on both with one command will be measured on neither."""
+    done = call(
+        installed, tmp_path,
+        "harness", "policy", NAME, "--rate", "40", "--requests", "12", "--out", "runs", "--format", "json",
+    )  # fmt: skip
+
+    assert 0 == done.returncode, done.stderr
+    rows = json.loads(done.stdout)["tables"][0]["rows"]
+
+    assert [[NAME, "engine"], [NAME, "simulator"]] == [row[:2] for row in rows]
+    assert all(value is not None for row in rows for value in row)
+
+
+def test_the_example_is_short():
+    """Adding a policy is one small file."""
+    lines = (TOP / "docs" / "examples" / "shortest_prompt.py").read_text(encoding="utf-8").splitlines()
+
+    assert len(lines) <= 45
+
+
+def test_a_wrong_policy_is_told_before_anything_runs(tmp_path):
+    """Nobody should wait for a calibration to learn of a typo."""
+    done = call(dict(os.environ), tmp_path, "harness", "policy", "sarathy")
+
+    assert (2, "") == (done.returncode, done.stdout)
+    assert "No policy named 'sarathy'. Did you mean 'sarathi'?" in done.stderr
+    assert not (tmp_path / "bench-runs").exists()
