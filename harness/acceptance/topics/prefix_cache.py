@@ -112,7 +112,8 @@ def _throughput() -> Row:
         f"{orca:.2f}x and {orca_long:.2f}x; {plain:.2f}x and {plain_long:.2f}x that of vLLM without the cache",
         "both above 1, larger for 341", 1 < orca < orca_long and 1 < plain < plain_long,
         "bench run --backend sim --model llama2-13b --policy vllm-v0 --kv paged:blocks=983 --prefix-cache on "
-        f"--workload chatbot --lengths {SATURATED['lengths']} --prefixes shared:count=1,tokens=341 --rate 2000 --requests 600",
+        f"--workload chatbot --lengths {SATURATED['lengths']} --prefixes shared:count=1,tokens=341 --rate 2000 "
+        "--requests 600",
         "600 requests at once, 40/40 tokens of their own (ours; the paper translates sentences), 12 GiB of KV memory; "
         "roofline of an A100-80GB, whose memory is faster than that of the paper's card",
     )  # fmt: skip
