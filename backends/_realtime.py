@@ -14,11 +14,13 @@ from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING
 
+from backends._stages import COMMIT, ENTER, LAND, Stages
 from harness.api import Step
 
 if TYPE_CHECKING:
     from backends.serving.batch import Batch
     from backends.serving.cluster import Cluster
+    from backends.serving.handoff import Outbox, Transfer
     from backends.serving.replica import Replica
     from backends.serving.sequence import Sequence
     from harness.api import Request
@@ -46,9 +48,12 @@ class RealTime:
     def __init__(self, cluster: Cluster, end_s: Callable[[Batch, float], float]) -> None:
         self.cluster = cluster
         self._end_s = end_s
+        self._stages = [Stages(replica) for replica in cluster.replicas]
         self._arrivals: deque[tuple[float, Request]] = deque()
-        self._ending: list[tuple[float, int]] = []  # heap of (end, replica) of the batches in flight
-        self._withdrawn: list[list[int]] = [[] for _ in cluster.replicas]  # leave when the step in flight has ended
+        self._events: list[tuple[float, int, int, int, Transfer | None]] = []  # heap of (time, what, replica, number)
+        self._number = 0
+        self._free: set[int] = set()  # replicas that may form a batch at this instant
+        self._gone: set[int] = set()  # withdrawn, and in a step or under way between two replicas
         self._where: dict[int, int] = {}  # request id -> replica
         self._past_s = -inf
 
@@ -56,7 +61,7 @@ class RealTime:
     def next_s(self) -> float:
         """When the next thing happens; inf when nothing will."""
         arrival_s = self._arrivals[0][0] if self._arrivals else inf
-        return min(arrival_s, self._ending[0][0]) if self._ending else arrival_s
+        return min(arrival_s, self._events[0][0]) if self._events else arrival_s
 
     @property
     def waiting(self) -> int:
@@ -70,29 +75,28 @@ class RealTime:
 
     def withdraw(self, request_id: int) -> None:
         """A request is not wanted any more: it gets no more tokens, and is in no further step."""
-        index = self._where.pop(request_id, None)
-        if index is None:
+        if request_id not in self._where:
             kept = (pair for pair in self._arrivals if pair[1].id != request_id)
             self._arrivals = deque(kept)
-        elif self.cluster.replicas[index].in_flight is None:
-            self.cluster.replicas[index].cancel(request_id, self._past_s)
-        else:
-            self._withdrawn[index].append(request_id)
+            return
+        self._gone.add(request_id)
+        self._drop(request_id, self._past_s)
 
     def advance(self, until_s: float) -> Iterator[Ran]:
         """Everything up to `until_s`, step by step; the next batches are formed when the caller comes back."""
-        replicas = self.cluster.replicas
+        replicas, events = self.cluster.replicas, self._events
         while (now_s := self.next_s) <= until_s and now_s < inf:
             self._past_s = max(now_s, self._past_s)
-            free: set[int] = set()
-            while self._ending and self._ending[0][0] == now_s:
-                index = heappop(self._ending)[1]
-                free.add(index)
-                yield self._commit(replicas[index], now_s)
+            while events and events[0][0] == now_s:
+                _, what, index, _, transfer = heappop(events)
+                self._free.add(index)
+                if what == COMMIT:
+                    yield self._commit(replicas[index], now_s)
+                elif transfer is not None:
+                    self._land(transfer, now_s)
             while self._arrivals and self._arrivals[0][0] == now_s:
-                free.add(self._add(self._arrivals.popleft()[1], now_s))
-            for index in sorted(free):
-                self._form(replicas[index], now_s)
+                self._free.add(self._add(self._arrivals.popleft()[1], now_s))
+            self._form_all(now_s)
 
     def _add(self, request: Request, now_s: float) -> int:
         index, refusal = self.cluster.add(request, now_s)
@@ -100,31 +104,97 @@ class RealTime:
         self._where[request.id] = index
         return index
 
+    def _form_all(self, now_s: float) -> None:
+        """Begin the hand-offs that may begin, then the batches."""
+        replicas, handoffs = self.cluster.replicas, self.cluster.handoffs
+        while self._free:
+            free = sorted(self._free)
+            self._free.clear()
+            for replica in () if handoffs is None else handoffs.decode:
+                self._hand_off(replica, now_s)
+            for index in sorted({*free, *self._free}):
+                self._form(replicas[index], now_s)
+                if replicas[index].inbox is not None:
+                    self._hand_off(replicas[index], now_s)
+            self._free -= {index for index in self._free if replicas[index].in_flight is not None}
+
+    def _hand_off(self, target: Replica, now_s: float) -> None:
+        assert self.cluster.handoffs is not None
+        for transfer in self.cluster.handoffs.start(target, now_s):
+            if transfer.end_s <= now_s:
+                self._land(transfer, now_s)
+            else:
+                self._push(transfer.end_s, LAND, target.index, transfer)
+
+    def _land(self, transfer: Transfer, now_s: float) -> None:
+        assert self.cluster.handoffs is not None
+        self.cluster.handoffs.land(transfer)
+        self._where[transfer.seq.request.id] = transfer.target.index
+        self._free.add(transfer.target.index)
+        if transfer.source is not None:
+            self._free.add(transfer.source.index)
+        self._drop(transfer.seq.request.id, now_s)
+
     def _form(self, replica: Replica, now_s: float) -> None:
-        batch = replica.schedule(now_s)
-        if batch is not None:
-            heappush(self._ending, (self._end_s(batch, now_s), replica.index))
+        index = replica.index
+        stages = self._stages[index]
+        batch = replica.schedule(now_s) if stages.free_s[0] <= now_s else None
+        if batch is None:
+            return
+        if stages.count == 1:
+            self._push(self._end_s(batch, now_s), COMMIT, index)
+            return
+        end_s = stages.enter(self._end_s(batch, 0.0), now_s)
+        self._push(stages.free_s[0], ENTER, index)
+        self._push(end_s, COMMIT, index)
+
+    def _push(self, at_s: float, what: int, index: int, transfer: Transfer | None = None) -> None:
+        self._number += 1
+        heappush(self._events, (at_s, what, index, self._number, transfer))
 
     def _commit(self, replica: Replica, end_s: float) -> Ran:
         batch = replica.in_flight
         assert batch is not None
-        producing = _producing(replica, batch)
+        lane = replica if replica.pipeline is None else replica.pipeline.oldest
+        producing = _producing(lane, batch)
         ended = frozenset([seq.request.id for seq in replica.commit(batch, (end_s,))])
         tokens = [seq.request.id for seq in producing for _ in range(_said(seq))]
-        gone, self._withdrawn[replica.index] = self._withdrawn[replica.index], []
-        for request_id in gone:
-            replica.cancel(request_id, end_s)
+        gone = self._gone
+        if gone:
+            tokens = [request_id for request_id in tokens if request_id not in gone]
+            for request_id in [i for i in gone if self._where[i] == replica.index and i not in ended]:
+                self._drop(request_id, end_s)
         for request_id in ended:
             self._where.pop(request_id, None)
+            gone.discard(request_id)
+        if replica.outbox is not None:
+            self._offer(replica, replica.outbox)
         first = [seq for seq, _ in batch.prefills if seq.prefill_start_s == batch.start_s]
         return Ran(
             _step(batch, end_s),
-            tokens if not gone else [i for i in tokens if i not in gone],
+            tokens,
             ended,
             [(seq.request.id, batch.start_s) for seq in first],
             [seq.request.id for seq in batch.preempted],
             [seq.cached_tokens or 0 for seq in first],
         )
+
+    def _offer(self, source: Replica, outbox: Outbox) -> None:
+        assert self.cluster.handoffs is not None
+        for seq in outbox.fresh:
+            self.cluster.handoffs.offer(seq, source)
+        outbox.fresh.clear()
+
+    def _drop(self, request_id: int, now_s: float) -> None:
+        """Cancel a request that was withdrawn, if it is neither in a step nor on its way to another replica."""
+        if request_id not in self._gone:
+            return
+        replica = self.cluster.replicas[self._where[request_id]]
+        if replica.runs(request_id):
+            return
+        if replica.cancel(request_id, now_s) is not None:
+            del self._where[request_id]
+            self._gone.discard(request_id)
 
     def check(self) -> None:
         """Integrity of the replicas."""

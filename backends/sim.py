@@ -196,9 +196,10 @@ class Sim:
             raise UsageError("latency=recorded repeats a run that is over; it cannot serve requests as they come.")
         if self.compat is not None:
             raise UsageError(f"compat={self.compat} makes other answers than were asked for; it cannot serve them.")
-        if not self._plain:
-            raise UsageError("prefill, decode and pp are simulated only; they cannot serve requests as they come yet.")
-        return RealTime(self.cluster, lambda batch, start_s: _ends(latency, batch, start_s, start_s)[0])
+        if (self.prefill is None) != (self.decode is None):
+            raise UsageError("To serve requests give prefill and decode replicas, not one of the two alone.")
+        models: list[LatencyModel] = [part.model for part in self._parts for _ in range(part.count)]  # type: ignore[misc]  # none is Recorded
+        return RealTime(self.cluster, lambda batch, start_s: _ends(models[batch.replica], batch, start_s, start_s)[0])
 
     def steps_table(self) -> pa.Table:
         """The `steps` rows since the last call."""

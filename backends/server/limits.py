@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 from harness.api import Request
 
 if TYPE_CHECKING:
+    from backends.serving.cluster import Cluster
     from backends.serving.replica import Replica
 
 
-def longest_tokens(replica: Replica, most: int) -> int:
-    """Tokens of the longest prompt and answer that the replica serves, at most `most` (what the model takes).
+def longest_tokens(serving: Replica | Cluster, most: int) -> int:
+    """Tokens of the longest prompt and answer that are served, at most `most` (what the model takes).
 
     Memory and policy judge a request of one token of prompt, for which nothing else refuses what is shorter.
     """
-    refused = bisect_left(range(2, most + 1), True, key=lambda total: _refused(replica, total))
+    refused = bisect_left(range(2, most + 1), True, key=lambda total: _refused(serving, total))
     return 1 + refused
 
 
-def _refused(replica: Replica, total: int) -> bool:
-    return replica.refusal(Request(0, 0.0, 1, total - 1)) is not None
+def _refused(serving: Replica | Cluster, total: int) -> bool:
+    return serving.refusal(Request(0, 0.0, 1, total - 1)) is not None

@@ -75,7 +75,7 @@ class SimService:
     def __post_init__(self) -> None:
         shape = model(self.sim.model)
         self.model = self.sim.model
-        self.max_model_len = longest_tokens(self.sim.cluster.replicas[0], shape.max_tokens)
+        self.max_model_len = longest_tokens(self.sim.cluster, shape.max_tokens)
         self.tokenizer = builtin(shape.vocab)
         self._live = self.sim.real_time()
 
@@ -93,7 +93,7 @@ class SimService:
         """It arrives now. Raises ValueError when no replica can ever serve it."""
         now_s = self.clock()
         request = Request(next(self._ids), now_s, len(token_ids), sampling.max_tokens)
-        refusal = self.sim.cluster.replicas[0].refusal(request)  # all replicas are equal
+        refusal = self.sim.cluster.refusal(request)
         if refusal is not None:
             raise ValueError(refusal)
         ticket = Ticket(lambda: self._abort(request.id))

@@ -134,8 +134,8 @@ class Decodes:
     def steps_until_end(self) -> int:
         """Ticks until the first member ends (at least 1)."""
         ends = self._ends
-        while ends[0][2].end_tick != ends[0][0]:
-            heappop(ends)  # it was preempted meanwhile
+        while ends[0][2].end_tick != ends[0][0] or ends[0][2].group is not self:
+            heappop(ends)  # it was preempted meanwhile, and may decode in another lane
         return ends[0][0] - self.tick
 
     def steps_ahead(self, free: int) -> int:
@@ -161,7 +161,7 @@ class Decodes:
         done = []
         while ends and ends[0][0] <= tick:
             end, _, seq = heappop(ends)
-            if seq.end_tick == end:
+            if seq.end_tick == end and seq.group is self:
                 self.leave(seq)
                 done.append(seq)
         if tick - self._past > 2 * TRIM:

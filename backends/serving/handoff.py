@@ -145,10 +145,11 @@ class HandOffs:
 
 
 def _room(target: Replica, seq: Sequence) -> bool:
-    """The pull gate: little waits at the target already, nobody there waits for lost memory, and this one fits."""
+    """The pull gate: little waits at the target already, nobody there waits for memory it lost, and this one fits."""
     inbox, blocks = target.inbox, target.blocks
     assert inbox is not None
-    return inbox.held < GATE * blocks.total and not target.waiting and target.blocks_to_hold(seq) <= blocks.free
+    calm = inbox.held < GATE * blocks.total and not target.waiting and not target.swap
+    return calm and target.blocks_to_hold(seq) <= blocks.free
 
 
 def arrived_prefilled(request: Request, now_s: float) -> Sequence:

@@ -47,6 +47,15 @@ class Pipeline:
         """Batches in flight."""
         return len(self._flying)
 
+    @property
+    def oldest(self) -> Replica:
+        """The lane whose batch is the next to leave."""
+        return self._flying[0][0]
+
+    def runs(self, request_id: int) -> bool:
+        """Whether the request is in a batch in flight, or may be."""
+        return any(seq.request.id == request_id for lane, _ in self._flying for seq in lane.holders())
+
     def schedule(self, now_s: float) -> Batch | None:
         """The next batch of the first lane in turn that has one; None where all are in flight or have nothing to do."""
         front, lanes = self.front, self.lanes
@@ -82,8 +91,11 @@ class Pipeline:
     def withdraw(self, request_id: int) -> Sequence | None:
         """Drop a sequence wherever it is."""
         front = self.front
+        assert not self.runs(request_id)
         for lane in self.lanes:
-            if any(seq.request.id == request_id for seq in chain(lane.holders(), lane.waiting, lane.swap or ())):
+            landed = () if lane.inbox is None else lane.inbox.landed
+            here = chain(lane.holders(), lane.waiting, lane.swap or (), landed)
+            if any(seq.request.id == request_id for seq in here):
                 seq = lane.withdraw_here(request_id)
                 front.prompt_tokens += lane.prompt_tokens
                 lane.prompt_tokens = 0

@@ -106,8 +106,8 @@ class Replica:
         batch = Batch()
         if self.swap is not None:
             self.swap.back(self, batch)
-        if self.inbox is not None and self.inbox.landed:
-            self._join_landed(self.inbox)
+        if self.inbox is not None and self.inbox.landed and not self.swap:
+            self._join_landed(self.inbox)  # who was swapped out comes back before
         self._fill(self, batch)
         if batch.swaps:
             assert self.swap is not None
@@ -247,6 +247,12 @@ class Replica:
             self.cache.give(seq, *self.outbox.leaving.pop(seq))
         else:
             self.blocks.give(*self.outbox.leaving.pop(seq))
+
+    def runs(self, request_id: int) -> bool:
+        """Whether the request may be in a batch in flight, so that it cannot be withdrawn now."""
+        if self.pipeline is not None:
+            return self.pipeline.runs(request_id)
+        return self.in_flight is not None
 
     def blocks_to_hold(self, seq: Sequence) -> int:
         """Blocks that a prefilled sequence takes when it comes here."""
@@ -470,13 +476,14 @@ class Replica:
     def _withdraw(self, request_id: int) -> Sequence | None:
         if self.pipeline is not None:
             return self.pipeline.withdraw(request_id)
+        assert self.in_flight is None
         return self.withdraw_here(request_id)
 
     def withdraw_here(self, request_id: int) -> Sequence | None:
-        """Drop a request of this replica or lane, between two of its batches."""
-        assert self.in_flight is None
+        """Drop a request of this replica or lane that is in no batch in flight."""
         swapped = self.swap or ()
-        here: list[Sequence] = [*self.decoding, *self.parked, *self.prefilling, *self.waiting, *swapped]
+        landed = () if self.inbox is None else self.inbox.landed
+        here: list[Sequence] = [*self.decoding, *self.parked, *self.prefilling, *self.waiting, *swapped, *landed]
         seq = next((s for s in here if s.request.id == request_id), None)
         if seq is None:
             return None
@@ -487,6 +494,10 @@ class Replica:
         elif seq.phase is Phase.SWAPPED:
             assert self.swap is not None
             self.swap.drop(seq)
+        elif seq.phase is Phase.HANDOFF:
+            assert self.inbox is not None
+            self.inbox.landed.remove(seq)
+            self.inbox.held -= seq.blocks
         else:
             (self.parked if seq.phase is Phase.DECODE else self.waiting).remove(seq)
         self._release(seq)

@@ -25,6 +25,7 @@ POLICIES = [
 MEMORIES = [
     {"kv_blocks": 40}, {"kv_blocks": 4000}, {"kv": "reserve-oracle:blocks=60"}, {"kv": "reserve-max:max_tokens=400"},
     {"replicas": 3, "router": "least-requests", "kv_blocks": 40}, {"replicas": 2, "router": "round-robin"},
+    {"pp": 4, "kv_blocks": 60}, {"prefill": "2", "decode": "1:pp=2", "link": "25Gbps", "kv_blocks": 60},
 ]  # fmt: skip
 
 
@@ -87,12 +88,21 @@ def test_a_clock_that_began_long_ago_is_no_matter(draw):
     assert virtual(Sim(), late) == live(Sim(), late, [])[0]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        *({"policy": policy} for policy in POLICIES),
+        {"pp": 4},
+        {"prefill": "1", "decode": "2", "link": "25Gbps"},
+        {"prefill": "1:pp=2", "decode": "1:pp=2", "handoff": "push", "link": "none"},
+    ],
+    ids=str,
+)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
-def test_who_leaves_gives_back_his_memory_before_the_next_step(policy, data):
+@settings(max_examples=20, deadline=None)
+def test_who_leaves_gives_back_his_memory_before_the_next_step(fields, data):
     """Memory kept for clients who hung up would make the stand-in slower than the system it stands for."""
-    sim = Sim(policy=policy, kv_blocks=60)
+    sim = Sim(**fields, kv_blocks=60)
     driver, heard = sim.real_time(), set()
     requests = [Request(i, i * 0.05, 1 + 13 * i % 200, 1 + 17 * i % 60) for i in range(25)]
     leaves = {i: data.draw(st.floats(i * 0.05, 6.0)) for i in data.draw(st.sets(st.integers(0, 24)))}
