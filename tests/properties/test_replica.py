@@ -118,7 +118,8 @@ def test_every_request_ends_once_and_all_memory_comes_back(policy, memory, reque
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_tokens_that_ran_are_accounted_for(policy, draw):
-    """Scheduled tokens = prompt + output - 1 + what preemption made run again; otherwise work appears from nowhere."""
+    """Scheduled tokens = prompt + output - 1 + what preemption made run again; otherwise work appears from nowhere
+    (E11)."""
     requests = draw(40, rate_rps=20.0)
     driver = Checked(policy, "paged:block_tokens=4,watermark=0", 70)
     lost = []
