@@ -13,6 +13,8 @@ _EPILOG = """
 For example
   bench fit --steps bench-runs/NAME --latency mixed --out mine.toml
   bench run --backend sim --latency file:mine.toml
+  bench fit --requests results.csv --backend sim:policy=vllm-v0 --latency linear --out mine.toml
+  bench fit --url http://127.0.0.1:8000/v1 --latency linear --out mine.toml
 """
 
 
@@ -23,6 +25,12 @@ For example
 @click.option("--requests", multiple=True, metavar="RUN|TABLE",
               help="Results of requests instead: a run, another tool's file, or a table with arrival_s, prompt_tokens, "
               "output_tokens, ttft_s, tpot_s (or _ms). Repeatable.")  # fmt: skip
+@click.option("--url", metavar="URL|SPEC",
+              help="A live endpoint instead, probed for some seconds: its address, or a backend such as "
+              "openai:url=...,model=... or engine.")  # fmt: skip
+@click.option("--users", default="1,2,4,8", show_default=True, metavar="N,...", help="--url: answers at a time.")
+@click.option("--most-tokens", type=click.IntRange(min=32), default=1024, show_default=True, metavar="N",
+              help="--url: longest prompt.")  # fmt: skip
 @click.option("--backend", default="sim", show_default=True, metavar="SPEC",
               help="--requests: the simulator with the policy and the memory of what was measured.")  # fmt: skip
 @click.option("--latency", default="mixed", show_default=True, metavar="NAME",
@@ -52,29 +60,46 @@ def command(form: str, **given: Any) -> int:
 
 
 def _answer(
-    *, steps: tuple[str, ...], requests: tuple[str, ...], backend: str, latency: str, out: str | None, model: str,
-    hardware: str, tp: int, fix: tuple[str, ...], holdout: float, gaps: bool, seed: int,
+    *, steps: tuple[str, ...], requests: tuple[str, ...], url: str | None, users: str, most_tokens: int, backend: str,
+    latency: str, out: str | None, model: str, hardware: str, tp: int, fix: tuple[str, ...], holdout: float, gaps: bool,
+    seed: int,
 ) -> dict[str, Any]:  # fmt: skip
     from pathlib import Path
 
-    from harness.fit.answer import Asked, from_requests, from_steps
+    from harness.cli import _terminal
+    from harness.fit.answer import Asked, from_endpoint, from_requests, from_steps
     from harness.fit.forms import System
+    from harness.fit.probe import Probe
     from harness.spec import parse
 
     asked = Asked(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)
     path = None if out is None else Path(out)
     if path is not None and path.suffix != ".toml":
         raise UsageError(f"--out must name a .toml file, got '{out}'.")
-    if bool(steps) == bool(requests):
-        what = "Both steps and requests are given" if steps else "Nothing to fit"
-        raise UsageError(f"{what}: name measurements with --steps or --requests.")
+    sources = [name for name, given in (("--steps", steps), ("--requests", requests), ("--url", url)) if given]
+    if len(sources) != 1:
+        what = f"{' and '.join(sources)} are given at once" if sources else "Nothing to fit"
+        raise UsageError(f"{what}: name measurements with one of --steps, --requests and --url.")
+    if url is not None:
+        probe = Probe(_numbers(users), most_tokens)
+        return from_endpoint(_endpoint(url), probe, asked, path, _terminal.note)
     if requests:
         if parse(backend).name != "sim":
-            raise UsageError(
-                f"--backend must be the simulator that the fit runs, such as sim:policy=sarathi, got '{backend}'."
-            )
+            raise UsageError(f"--backend must be the simulator, such as sim:policy=sarathi, got '{backend}'.")
         return from_requests(requests, asked, backend, path)
     return from_steps(steps, asked, path)
+
+
+def _endpoint(url: str) -> str:
+    """The spec of the backend at an address."""
+    return f"openai:url={url}" if url.startswith(("http://", "https://")) else url
+
+
+def _numbers(users: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in users.split(","))
+    except ValueError:
+        raise UsageError(f"--users must be numbers such as 1,2,4,8, got '{users}'.") from None
 
 
 def _fixed(given: tuple[str, ...]) -> dict[str, float]:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from harness import registry
+from harness.errors import UsageError
 from harness.fit import files, requests
+from harness.fit import probe as probing
 from harness.fit.forms import Fitted, System, fit
 from harness.fit.score import sample, scores, split
 from harness.fit.steps import Rows, read
 from harness.host import versions
+
+if TYPE_CHECKING:
+    from harness.fit.probe import Probe
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,32 @@ def from_requests(paths: Sequence[str], asked: Asked, backend: str, out: Path | 
     }
     counts = {"rows": total, "left_out_rows": 0, "seen_rows": seen, "unseen_rows": total - seen}
     return {**_head(asked, paths, "requests"), **counts, **_constants(fitted, asked), **told,
+            "out": None if out is None else str(out), "file": content}  # fmt: skip
+
+
+def from_endpoint(
+    backend: str, probe: Probe, asked: Asked, out: Path | None, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """The answer of a fit to a probing run of an endpoint."""
+    if asked.latency not in ("linear", "mixed"):
+        raise UsageError(f"An endpoint can tell the latency models linear and mixed, not '{asked.latency}'.")
+    rows = probing.rows(backend, probe, asked.seed, say)
+    seen, unseen = split(rows, asked.holdout, asked.seed)
+    fixed = {name: value for name, value in asked.fixed.items() if name != "front_end_s"}
+    front_s = asked.fixed.get("front_end_s")
+    front_s = probing.front_end_s(seen) if front_s is None else front_s
+    steps = replace(seen, seconds=np.maximum(seen.seconds - front_s * (seen.tokens > 0), 1e-6))
+    fitted = fit(asked.latency, sample(steps, asked.seed), asked.system, fixed)
+    fitted = replace(fitted, arguments={**fitted.arguments, "front_end_s": front_s})
+    notes = {"from": [backend], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": asked.seed}
+    content = files.text(fitted.latency, fitted.arguments, notes)
+    if out is not None:
+        files.write(out, content)
+    model = made(content, asked.system)
+    told = {name: [dataclasses.asdict(one) for one in scores(part, model, asked.seed, front_s)]
+            for name, part in (("seen", seen), ("unseen", unseen))}  # fmt: skip
+    counts = {"rows": len(rows), "left_out_rows": 0, "seen_rows": len(seen), "unseen_rows": len(unseen)}
+    return {**_head(asked, [backend], "steps of an endpoint"), **counts, **_constants(fitted, asked), **told,
             "out": None if out is None else str(out), "file": content}  # fmt: skip
 
 

@@ -53,10 +53,13 @@ def sample(rows: Rows, seed: int) -> Rows:
     return rows.take(np.sort(np.random.default_rng(seed).choice(len(rows), MOST, replace=False)))
 
 
-def scores(rows: Rows, model: LatencyModel, seed: int) -> tuple[Score, ...]:
-    """The errors of a latency model on all rows, on steps of decodes alone, and on steps with prompts."""
+def scores(rows: Rows, model: LatencyModel, seed: int, front_s: float = 0.0) -> tuple[Score, ...]:
+    """The errors of a latency model on all rows, on steps of decodes alone, and on steps with prompts.
+
+    `front_s` is what steps with prompts take beyond the model.
+    """
     rows = sample(rows.take(np.isfinite(rows.pairs)), seed)
-    predicted = predict(rows, model)
+    predicted = predict(rows, model) + front_s * (rows.tokens > 0)
     kinds: Mapping[str, Callable[[Rows], np.ndarray]] = {
         "all": lambda r: np.ones(len(r), bool),
         "decodes alone": lambda r: r.tokens == 0,

@@ -194,7 +194,7 @@ def test_unknown_pieces_leave_the_square_term_out(tmp_path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "Nothing to fit: name measurements with --steps"),
+        ([], "Nothing to fit: name measurements with one of --steps"),
         (["--steps", "nowhere"], "'nowhere' does not exist"),
         (["--steps", "nowhere", "--fix", "base_s"], "--fix must be NAME=VALUE"),
         (["--steps", "nowhere", "--fix", "base_s=-1"], "not negative"),
