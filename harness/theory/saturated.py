@@ -79,18 +79,19 @@ class Filled:
     batch: float
 
 
-def filled(mode: str, slots: int, traffic: Traffic, block_tokens: int = 16) -> Filled:
+def filled(mode: str, slots: int, traffic: Traffic) -> Filled:
     """Simulate `slots` token slots under a memory mode: a short name of `MODES`, or a spec of its own."""
     import numpy as np
 
-    total = slots // block_tokens
-    if total * block_tokens < LONGEST_TOKENS:
+    spec = MODES.get(mode, mode)
+    size = registry.make("kv", spec).block_tokens
+    total = slots // size
+    if total * size < LONGEST_TOKENS:
         raise UsageError(f"{slots:,} slots hold no sequence of {LONGEST_TOKENS:,} tokens; give more --memory.")
     simulator = registry.make(
-        "backends", "sim", policy="orca:max_batch=100000", kv=MODES.get(mode, mode), kv_blocks=total, leap=False,
+        "backends", "sim", policy="orca:max_batch=100000", kv=spec, kv_blocks=total, leap=False,
         latency="linear:base_s=0.02,prefill_token_s=0.0001,decode_seq_s=0,context_token_s=0",
     )  # fmt: skip
-    size = simulator.cluster.replicas[0].blocks.size
     for _ in simulator.simulate(traffic.requests_at_once()):
         pass
     table = simulator.steps_table()

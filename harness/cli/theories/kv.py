@@ -45,7 +45,7 @@ def command(
     if modes and not memory:
         raise UsageError("--kv needs --memory, the size of the KV memory, such as 12GiB.")
     catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
-    shape = catalog.model(model)
+    shape, _ = catalog.model(model), catalog.hardware(hardware)
     per_token = catalog.kv_bytes_per_token(shape)
     lengths = _given.whole_numbers(length, "--length")
     heads: list[tuple[str, told.Unit]] = [("tokens", "count"), ("KV", "bytes"), ("bytes", "count"),
@@ -115,9 +115,20 @@ def _modes(modes: str, slots: int, requests: int, seed: int) -> Any:
     from harness.theory.saturated import Traffic, filled
 
     rows = []
-    for mode in modes.split(","):
-        one = filled(mode.strip(), slots, Traffic(requests=requests, seed=seed))
-        rows.append((mode.strip(), one.used, one.of_all, one.batch, *_PUBLISHED.get(mode.strip(), (None, None))))
+    for mode in _several(modes):
+        one = filled(mode, slots, Traffic(requests=requests, seed=seed))
+        rows.append((mode, one.used, one.of_all, one.batch, *_PUBLISHED.get(mode, (None, None))))
     return told.table("A saturated replica", [("memory", "text"), ("used of given", "share"), ("used of all", "share"),
                                               ("mean batch", "number"), ("published", "share"),
                                               ("published batch", "number")], rows)  # fmt: skip
+
+
+def _several(specs: str) -> list[str]:
+    """'paged:16,paged:block_tokens=64,watermark=0' as two specs: a key without a name goes on with the one before."""
+    found: list[str] = []
+    for part in specs.split(","):
+        if found and "=" in part and ":" not in part:
+            found[-1] += f",{part}"
+        else:
+            found.append(part.strip())
+    return found

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from harness.cli.theories import _given
+from harness.errors import UsageError
 
 
 @click.command("moe", short_help="Tokens an expert needs, and what its traffic costs.")
@@ -41,7 +42,6 @@ def command(
     Two modes: 'slide' reckons 2M FLOP per byte and rounds up to tens, as the lecture does; 'exact' takes the whole
     formula. Below stands what all-to-all exchanges cost where nothing hides them.
     """
-    from harness.errors import UsageError
     from harness.theory import told
     from harness.theory.kv import link_bytes_per_s
     from harness.theory.moe import Experts, Traffic
@@ -77,6 +77,8 @@ def command(
 def _ridge(gpu: str, element_bytes: int) -> float:
     catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
     found = catalog.hardware(gpu)
+    if element_bytes == 1 and found.fp8_flops is None:
+        raise UsageError(f"{gpu} has no FP8 tensor cores; use --element-bytes 2.")
     ridge: float = found.peak_flops(element_bytes) / found.bandwidth_bytes_per_s
     return ridge
 
