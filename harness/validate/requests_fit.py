@@ -8,7 +8,7 @@ linear in the constants; a regression over all answers gives them without a simu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,11 +69,6 @@ class Terms:
         return " + ".join(f"{value:.3g} {unit}" for value, unit in parts if value > 0)
 
 
-def together(terms: Terms, token_s: float) -> Terms:
-    """The terms of a side that decodes, where a prompt that is computed again costs `token_s` a token."""
-    return replace(terms, token_s=token_s)
-
-
 def _states(seen: Seen, row: int) -> tuple[float, float, float, int]:
     """What one answer lived through: mean sequences, mean cached tokens, tokens and number of prompts in between."""
     first, last, traffic = seen.first_s, seen.last_s, seen.traffic
@@ -85,20 +80,49 @@ def _states(seen: Seen, row: int) -> tuple[float, float, float, int]:
     return float(there.sum(axis=1).mean()), cached, float(traffic.prompt_tokens[between].sum()), int(between.sum())
 
 
-def decode_terms(runs: Sequence[Seen], *, prompts: bool) -> Terms:
-    """The constants of a step from the spans of all answers; with `prompts` they are computed on the same replica."""
+def _spans(seen: Seen) -> tuple[Floats, Floats]:
+    """(answers, 5) steps, prompts in between, their tokens, sequences and cached tokens of all steps; (answers,) s."""
     rows, spans = [], []
-    for seen in runs:
-        for row in np.flatnonzero(seen.traffic.output_tokens >= FEWEST):
-            steps = int(seen.traffic.output_tokens[row]) - 1
-            decoding, cached, tokens, between = _states(seen, int(row))
-            own = [steps + between, tokens] if prompts else [steps, 1.0]
-            rows.append([*own, steps * decoding, steps * cached])
-            spans.append(float(seen.last_s[row] - seen.first_s[row]))
-    (base, second, seq, context), error = _solved(np.array(rows), np.array(spans))
-    if prompts:
-        return Terms(base, token_s=second, seq_s=seq, context_s=context, error=error)
-    return Terms(base, seq_s=seq, context_s=context, once_s=second, error=error)
+    for row in np.flatnonzero(seen.traffic.output_tokens >= FEWEST):
+        steps = int(seen.traffic.output_tokens[row]) - 1
+        decoding, cached, tokens, between = _states(seen, int(row))
+        rows.append([steps, between, tokens, steps * decoding, steps * cached])
+        spans.append(float(seen.last_s[row] - seen.first_s[row]))
+    return np.array(rows, dtype=np.float64).reshape(-1, 5), np.array(spans)
+
+
+def mixed_terms(runs: Sequence[Seen]) -> Terms:
+    """The constants of a step from the spans of all answers, where prompts are computed between the decodes."""
+    rows, spans = (np.concatenate(part) for part in zip(*map(_spans, runs), strict=True))
+    steps, between, tokens, sequences, cached = rows.T
+    (base, token, seq, context), error = _solved(np.stack([steps + between, tokens, sequences, cached], axis=1), spans)
+    return Terms(base, token_s=token, seq_s=seq, context_s=context, error=error)
+
+
+def decode_terms(groups: Sequence[tuple[int, Sequence[Seen]]]) -> list[Terms]:
+    """The constants of decode steps of one system in several shapes, each with its pipeline stages and its runs.
+
+    A shape has a base of its own; what a sequence and a cached token cost is that of one stage divided by the stages.
+    Note: the sequences of one rate are nearly as many all the time, so that a shape with one rate below saturation does
+    not tell its base from its slopes; together they do.
+    """
+    parts, spans = [], []
+    for place, (stages, runs) in enumerate(groups):
+        for seen in runs:
+            rows, took = _spans(seen)
+            own = np.zeros((len(rows), 2 * len(groups)))
+            own[:, 2 * place] = rows[:, 0]
+            own[:, 2 * place + 1] = 1.0
+            parts.append(np.concatenate([own, rows[:, 3:] / stages], axis=1))
+            spans.append(took)
+    found, error = _solved(np.concatenate(parts), np.concatenate(spans))
+    seq, context = found[-2:]
+    return [
+        Terms(
+            found[2 * place], seq_s=seq / stages, context_s=context / stages, once_s=found[2 * place + 1], error=error
+        )
+        for place, (stages, _) in enumerate(groups)
+    ]
 
 
 def idle_prefill(runs: Sequence[Seen]) -> Terms:

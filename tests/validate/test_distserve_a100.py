@@ -36,7 +36,7 @@ def seen(rate_rps: float, options: dict[str, object], count: int = 60) -> reques
 def test_steps_follow_from_what_answers_lived_through(tmp_path: Path) -> None:
     """Constants would be fitted that no step of the system takes."""
     options = {"policy": "vllm-v0", "latency": requests_fit.mixed_file(tmp_path / "f.toml", TERMS)}
-    found = requests_fit.decode_terms([seen(rate, options) for rate in (1.0, 2.0)], prompts=True)
+    found = requests_fit.mixed_terms([seen(rate, options) for rate in (1.0, 2.0)])
     step_s = (found.base_s + 30 * found.seq_s + 20_000 * found.context_s, 0.02 + 30 * 6e-4 + 20_000 * 4e-7)
 
     assert pytest.approx(step_s[1], rel=0.05) == step_s[0]

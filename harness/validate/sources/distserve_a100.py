@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,15 @@ import pyarrow.parquet as pq
 
 from harness.errors import UsageError
 from harness.validate import Pair, Target, Validation
-from harness.validate.requests_fit import Seen, decode_terms, held_tokens, idle_prefill, mixed_file, together
+from harness.validate.requests_fit import (
+    Seen,
+    Terms,
+    decode_terms,
+    held_tokens,
+    idle_prefill,
+    mixed_file,
+    mixed_terms,
+)
 from harness.validate.scoring import FACTOR, RMSE, scored, target
 from harness.validate.simulated import Times, Traffic, attainment_pct, times
 
@@ -62,15 +70,14 @@ def validate(data: Path) -> Validation:
     curves: dict[str, list[Run]] = {}
     for run in _runs(data / "profiles" / "distserve_a100_opt13b_sharegpt_requests.parquet"):
         curves.setdefault(run.curve, []).append(run)
+    seen = {name: calibration(runs) for name, runs in curves.items()}
     pairs: list[Pair] = []
-    told: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        for number, runs in enumerate(curves.values()):
-            seen = calibration(runs)
-            options, said = fitted(seen, Path(folder) / str(number))
-            told.append(f"{runs[0].curve}: calibrated on {', '.join(run.name for run in seen)}. {said}")
+        systems = fitted(seen, Path(folder))
+        for name, runs in curves.items():
             for run in runs:
-                pairs += _pairs(run, times(run.seen.traffic, options), calibrated=run in seen)
+                pairs += _pairs(run, times(run.seen.traffic, systems[name][0]), calibrated=run in seen[name])
+    told = (f"{n}: calibrated on {', '.join(run.name for run in seen[n])}. {said}" for n, (_, said) in systems.items())
     return Validation(
         name="distserve-a100",
         title="OPT-13B, ShareGPT, A100-80G: vLLM and DistServe, attainment and latencies at each rate",
@@ -144,21 +151,22 @@ def calibration(runs: Sequence[Run]) -> list[Run]:
     return [run for run in runs if run.rate_rps in rates[::2]]
 
 
-def fitted(runs: Sequence[Run], folder: Path) -> tuple[dict[str, object], str]:
-    """Options of the simulator for these runs' configuration, calibrated on them, and what they are in words."""
-    folder.mkdir()
+def fitted(seen: Mapping[str, Sequence[Run]], folder: Path) -> dict[str, tuple[dict[str, object], str]]:
+    """Options of the simulator for each configuration, calibrated on these runs, and what they are in words."""
+    apart = {name: runs for name, runs in seen.items() if runs[0].shape is not None}
+    found = {name: _colocated(runs, folder) for name, runs in seen.items() if name not in apart}
+    if apart:
+        found |= _apart(apart, folder)
     common: dict[str, object] = {"model": "opt-13b", "hardware": "a100-80g", "utilisation": UTILISATION}
-    found, said = (_colocated if runs[0].shape is None else _apart)(runs, folder)
-    return common | found, said
+    return {name: (common | found[name][0], found[name][1]) for name in seen}
 
 
 def _colocated(runs: Sequence[Run], folder: Path) -> tuple[dict[str, object], str]:
     """vLLM: one latency model for prompts and decodes, and as much KV as a run with a queue has held."""
-    terms = decode_terms([run.seen for run in runs], prompts=True)
+    terms = mixed_terms([run.seen for run in runs])
     lowest = min(runs, key=lambda run: run.rate_rps)
     full = [run for run in runs if np.quantile(run.seen.ttft_s, 0.9) > SATURATED * np.median(lowest.seen.ttft_s)]
-    latency = mixed_file(folder / "mixed.toml", terms)
-    options: dict[str, object] = {"policy": "vllm-v0", "latency": latency}
+    options: dict[str, object] = {"policy": "vllm-v0", "latency": mixed_file(folder / "mixed.toml", terms)}
     said = f"Steps of {terms.told()}"
     if full:
         blocks = _blocks(max(full, key=lambda run: run.rate_rps).seen, options)
@@ -167,26 +175,31 @@ def _colocated(runs: Sequence[Run], folder: Path) -> tuple[dict[str, object], st
     return options, f"{said}; policy vllm-v0."
 
 
-def _blocks(seen: Seen, options: Mapping[str, object]) -> int:
-    """KV blocks with which the simulated run holds as many tokens as the measured one did."""
-    measured = held_tokens(seen)
-    blocks = measured / BLOCK_TOKENS
-    for _ in range(4):
-        ours = times(seen.traffic, {"model": "opt-13b", **options, "kv_blocks": round(blocks)})
-        blocks *= measured / held_tokens(Seen(seen.traffic, ours.ttft_s, ours.tpot_s))
-    return round(blocks)
-
-
-def _apart(runs: Sequence[Run], folder: Path) -> tuple[dict[str, object], str]:
+def _apart(curves: Mapping[str, Sequence[Run]], folder: Path) -> dict[str, tuple[dict[str, object], str]]:
     """DistServe: prompts from requests that met an idle prefill side, decodes from runs whose answers did not wait."""
-    level = [run for run in runs if np.quantile(run.seen.tpot_s, 0.9) <= LEVEL * np.median(run.seen.tpot_s)]
-    if not level:
-        raise UsageError(f"Every run that {runs[0].curve} is calibrated on is saturated; no step time can be told.")
-    prefill_tp, prefill_pp, decode_tp, decode_pp = runs[0].shape or UNRECORDED
-    prompts = idle_prefill([run.seen for run in level])
-    decodes = decode_terms([run.seen for run in level], prompts=False)
+    level = {name: [run.seen for run in runs if _is_level(run.seen)] for name, runs in curves.items()}
+    for name, runs in level.items():
+        if not runs:
+            raise UsageError(f"Every run that {name} is calibrated on is saturated; no step time can be told.")
+    shapes = {name: runs[0].shape or UNRECORDED for name, runs in curves.items()}
+    decodes = decode_terms([(shapes[name][3], level[name]) for name in curves])
+    return {
+        name: _sides(shapes[name], idle_prefill(level[name]), terms, folder / str(place))
+        for place, (name, terms) in enumerate(zip(curves, decodes, strict=True))
+    }
+
+
+def _is_level(seen: Seen) -> bool:
+    return bool(np.quantile(seen.tpot_s, 0.9) <= LEVEL * np.median(seen.tpot_s))
+
+
+def _sides(
+    shape: tuple[int, int, int, int], prompts: Terms, decodes: Terms, folder: Path
+) -> tuple[dict[str, object], str]:
+    prefill_tp, prefill_pp, decode_tp, decode_pp = shape
+    folder.mkdir()
     # what a decode side computes again takes as much longer as it has fewer GPUs
-    decodes = together(decodes, prompts.token_s * prefill_tp / decode_tp)
+    decodes = replace(decodes, token_s=prompts.token_s * prefill_tp / decode_tp)
     prefill = mixed_file(folder / "prefill.toml", prompts, prefill_pp)
     decode = mixed_file(folder / "decode.toml", decodes, decode_pp)
     wait_s = max(0.0, decodes.once_s - decodes.base_s / 2)  # half a step passes before a new sequence joins
@@ -197,6 +210,16 @@ def _apart(runs: Sequence[Run], folder: Path) -> tuple[dict[str, object], str]:
     }
     said = f"Prefill {prompts.told()}; decode {decodes.told()}; hand-off {1000 * wait_s:.1f} ms beside NVLink"
     return options, f"{said}; policies distserve-prefill and distserve-decode."
+
+
+def _blocks(seen: Seen, options: Mapping[str, object]) -> int:
+    """KV blocks with which the simulated run holds as many tokens as the measured one did."""
+    measured = held_tokens(seen)
+    blocks = measured / BLOCK_TOKENS
+    for _ in range(4):
+        ours = times(seen.traffic, {"model": "opt-13b", **options, "kv_blocks": round(blocks)})
+        blocks *= measured / held_tokens(Seen(seen.traffic, ours.ttft_s, ours.tpot_s))
+    return round(blocks)
 
 
 def _pairs(run: Run, simulated: Times, *, calibrated: bool) -> Iterator[Pair]:
