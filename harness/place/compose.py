@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from harness.place.space import Algorithm, Cluster
     from harness.place.systems import System
     from harness.place.worth import Worth
+
+
+MOST_RATIOS = 5
+"""Ratios of both sides that are told of each kind of GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +84,20 @@ def _apart(carried: Sequence[Scored], worth: Worth, cluster: Cluster) -> Iterato
     """Algorithm 1: the best of each side on each kind of GPU, in every ratio that the cluster holds."""
     for hardware in dict.fromkeys(one.system.hardware for one in carried):
         here = [one for one in carried if one.system.hardware == hardware]
-        best = [_best([one for one in here if one.system.kind == kind]) for kind in ("prefill", "decode")]
-        prefill, decode = best
-        if prefill is None or decode is None:
-            continue
-        yield from sorted(_ratios(prefill, decode, worth, cluster), key=lambda unit: (-unit.value, unit.gpus))[:5]
+        prefill, decode = (_sorted(one for one in here if one.system.kind == kind) for kind in ("prefill", "decode"))
+        found = [*_of_sides(prefill[:1], decode[:1], worth, cluster)]
+        found = found or [*_of_sides(prefill, decode, worth, cluster)]  # the cluster is too small for the best of both
+        yield from sorted(found, key=lambda unit: (-unit.value, unit.gpus))[:MOST_RATIOS]
 
 
-def _best(scored: Sequence[Scored]) -> Scored | None:
-    return min(scored, key=lambda one: (-one.value, one.system.gpus, one.system.name), default=None)
+def _of_sides(prefills: Sequence[Scored], decodes: Sequence[Scored], worth: Worth, cluster: Cluster) -> Iterator[Unit]:
+    for prefill in prefills:
+        for decode in decodes:
+            yield from _ratios(prefill, decode, worth, cluster)
+
+
+def _sorted(scored: Iterable[Scored]) -> list[Scored]:
+    return sorted(scored, key=lambda one: (-one.value, one.system.gpus, one.system.name))
 
 
 def _ratios(prefill: Scored, decode: Scored, worth: Worth, cluster: Cluster) -> Iterator[Unit]:
