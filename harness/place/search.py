@@ -51,10 +51,23 @@ class _Search:
             self.high_rps, self.binding = rate_rps, missed
         return missed is None
 
-    def narrow(self, width_rps: float) -> None:
-        """Halve what lies between the ends, until it is narrow enough."""
+    def narrow(self, width_rps: float, hopeless_rps: float = 0.0) -> None:
+        """Halve what lies between the ends, until it is narrow enough.
+
+        Once nothing is carried down to `hopeless_rps`, one trial of next to no load tells whether to go on.
+        """
         while self._is_wide(width_rps):
             self.carried((self.low_rps + self.high_rps) / 2)
+            if self.low_rps == 0.0 and self.high_rps <= hopeless_rps:
+                hopeless_rps = 0.0
+                if self._is_hopeless(width_rps / NOTHING):
+                    return
+
+    def _is_hopeless(self, least_rps: float) -> bool:
+        if not self.carried(least_rps):
+            return True
+        self.low_rps = 0.0  # the ends stay on the grid of the bisection
+        return False
 
     def _is_wide(self, width_rps: float) -> bool:
         apart = self.high_rps - self.low_rps
@@ -70,7 +83,7 @@ class _Search:
 def bisected(carries: Carries, top_rps: float, width_rps: float) -> Ends:
     """From 0 to `top_rps`, as DistServe searches; the top is doubled while all below it is carried."""
     going = _Search(carries, 0.0, top_rps)
-    going.narrow(width_rps)
+    going.narrow(width_rps, top_rps / 8)
     for _ in range(DOUBLINGS):
         if going.binding is not None or not going.carried(going.high_rps):
             break
