@@ -32,7 +32,7 @@ FILE = "profiles/aic_silicon_e2e.parquet"
 SYSTEMS = {"h100_sxm": "h100", "h200_sxm": "h200"}
 MOE = re.compile(r"A\d+(?:\.\d+)?B|deepseek|minimax|kimi|mixtral|gpt-oss|glm-4\.[5-9]|moe", re.IGNORECASE)
 EVERY = 3
-FITTED = 24  # calibration rows that the continuous constants see; the choice of the knobs sees all
+FITTED, CHOSEN = 14, 24  # calibration rows at most that the constants and the choice of the knobs see, evenly spread
 FAR = 1.0  # |log error| beyond which a row weighs no more
 PRIOR = 0.05  # weight of a constant's log distance from its physical estimate
 DATA_WORDS = "ai-dynamo/aiconfigurator silicon_sample.csv"
@@ -257,14 +257,22 @@ def _simulated(row: _Measured, shape: Shape, constants: Constants, knobs: Knobs)
 
 
 def _calibrated(rows: Sequence[_Measured], shape: Shape) -> tuple[Constants, Knobs]:
-    """Constants by least squares, knobs one after another by what they leave, twice."""
-    few = rows if len(rows) <= FITTED else [rows[i] for i in np.linspace(0, len(rows) - 1, FITTED).round().astype(int)]
+    """Constants by least squares, then knobs one after another by what they leave, until neither moves."""
+    few, some = _spread(rows, FITTED), _spread(rows, CHOSEN)
     constants, knobs = shape.estimate(), Knobs()
     constants = _fit(few, shape, constants, knobs)
     for _ in range(2):
-        knobs = _choose(rows, shape, constants, knobs)
+        chosen = _choose(some, shape, constants, knobs)
+        if chosen == knobs:
+            break
+        knobs = chosen
         constants = _fit(few, shape, constants, knobs)
     return constants, knobs
+
+
+def _spread(rows: Sequence[_Measured], most: int) -> Sequence[_Measured]:
+    """At most so many of the rows, from first to last."""
+    return rows if len(rows) <= most else [rows[round(i)] for i in np.linspace(0, len(rows) - 1, most)]
 
 
 def _fit(rows: Sequence[_Measured], shape: Shape, start: Constants, knobs: Knobs) -> Constants:
@@ -280,7 +288,7 @@ def _fit(rows: Sequence[_Measured], shape: Shape, start: Constants, knobs: Knobs
 
     begin = np.log([getattr(start, name) for name in names])
     found = least_squares(
-        residuals, begin, diff_step=np.full(len(names), 0.05), max_nfev=6, loss="soft_l1", f_scale=0.1
+        residuals, begin, diff_step=np.full(len(names), 0.05), max_nfev=4, loss="soft_l1", f_scale=0.1
     )
     return Constants(*(float(value) for value in np.exp(found.x)))
 
