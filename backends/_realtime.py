@@ -43,10 +43,14 @@ class Ran:
 
 
 class RealTime:
-    """Drives a cluster; `end_s(batch, start_s)` says when a step ends. All times are those of the driver's clock."""
+    """Drives a cluster; `end_s(batch, start_s)` says when a step ends. All times are those of the driver's clock.
 
-    def __init__(self, cluster: Cluster, end_s: Callable[[Batch, float], float]) -> None:
+    A request reaches its scheduler `front_s` seconds after it arrived.
+    """
+
+    def __init__(self, cluster: Cluster, end_s: Callable[[Batch, float], float], front_s: float = 0.0) -> None:
         self.cluster = cluster
+        self._front_s = front_s
         self._end_s = end_s
         self._stages = [Stages(replica) for replica in cluster.replicas]
         self._arrivals: deque[tuple[float, Request]] = deque()
@@ -71,7 +75,7 @@ class RealTime:
     def arrive(self, request: Request, at_s: float) -> None:
         """A request arrives. Its id is new, and no replica refuses it."""
         self._past_s = max(at_s, self._past_s)
-        self._arrivals.append((self._past_s, request))
+        self._arrivals.append((self._past_s + self._front_s, request))
 
     def withdraw(self, request_id: int) -> None:
         """A request is not wanted any more: it gets no more tokens, and is in no further step."""

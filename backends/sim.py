@@ -199,7 +199,10 @@ class Sim:
         if (self.prefill is None) != (self.decode is None):
             raise UsageError("To serve requests give prefill and decode replicas, not one of the two alone.")
         models: list[LatencyModel] = [part.model for part in self._parts for _ in range(part.count)]  # type: ignore[misc]  # none is Recorded
-        return RealTime(self.cluster, lambda batch, start_s: _ends(models[batch.replica], batch, start_s, start_s)[0])
+        front_s = getattr(self._model, "front_s", 0.0)
+        return RealTime(
+            self.cluster, lambda batch, start_s: _ends(models[batch.replica], batch, start_s, start_s)[0], front_s
+        )
 
     def steps_table(self) -> pa.Table:
         """The `steps` rows since the last call."""

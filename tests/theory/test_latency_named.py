@@ -79,6 +79,16 @@ def test_the_front_end_delays_the_first_token_and_no_other():
         assert [t + 0.016 for t in one.token_s] == pytest.approx(list(other.token_s), abs=1e-9)
 
 
+def test_a_server_in_real_time_has_the_front_end_too():
+    """`bench serve` would answer earlier than the simulation that it stands for."""
+    live = Sim(latency="linear:base=10ms,front_end=16ms").real_time()
+
+    live.arrive(Request(0, 1.0, 20, 2), 1.0)
+    ends = [step.step.end_s for step in live.advance(2.0)]
+
+    assert [1.026, 1.036] == pytest.approx(ends)
+
+
 def test_leaps_equal_steps_where_a_short_context_is_hidden():
     """A decode that computes longer than it reads is no line in its context; a leap must not take it for one."""
     requests = [Request(i, 0.0, 8, 40 + i % 7) for i in range(300)]
