@@ -9,7 +9,7 @@ reference counts, a list of free blocks in order of last use to which a sequence
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -24,16 +24,37 @@ if TYPE_CHECKING:
 _SEED = 0x9E3779B97F4A7C15  # where every chain begins
 
 
-class Stored:
-    """A block whose content has a key; `refs` sequences hold it, and none where it waits in the list."""
+class Shelf:
+    """Stored blocks by number (not their id): a key, how many sequences hold it (none: it waits in the list), an id.
 
-    __slots__ = ("id", "key", "refs", "twin")
+    Note: lists of numbers and not one object per block, of which millions would keep the garbage collector busy.
+    """
 
-    def __init__(self, key: int, id_: int | None) -> None:
-        self.key = key
-        self.id = id_  # None where nobody asks for ids
-        self.refs = 1
-        self.twin: Stored | None = None  # another block with the same content, stored later
+    __slots__ = ("ids", "keys", "refs", "spare")
+
+    def __init__(self) -> None:
+        self.keys: list[int] = []
+        self.refs: list[int] = []
+        self.ids: list[int | None] = []  # None where nobody asks for ids
+        self.spare: list[int] = []  # numbers that no block has
+
+    def put(self, keys: list[int], ids: list[int]) -> list[int]:
+        """Numbers of new blocks with these keys, each held once; `ids` is empty where nobody asks for them."""
+        at = max(0, len(self.spare) - len(keys))
+        numbers, new = self.spare[at:], len(keys) - (len(self.spare) - at)
+        del self.spare[at:]
+        if new:
+            numbers += range(len(self.keys), len(self.keys) + new)
+            for column in (self.keys, self.refs):
+                column += [0] * new
+            self.ids += [None] * new
+        for number, key in zip(numbers, keys, strict=True):
+            self.keys[number] = key
+            self.refs[number] = 1
+            self.ids[number] = None
+        for number, id_ in zip(numbers, ids, strict=False):
+            self.ids[number] = id_
+        return numbers
 
 
 class Plain:
@@ -54,7 +75,7 @@ class Hold:
     def __init__(self, keys: list[int], link: int) -> None:
         self.keys = keys
         self.link = link  # end of the chain of what the request shares
-        self.blocks: list[Stored] = []
+        self.blocks: list[int] = []  # by their numbers on the shelf
 
 
 def chain(request: Request, size: int) -> tuple[list[int], int]:
@@ -85,18 +106,20 @@ def linked(ids: ListOf[int], each: int, full: int, size: int) -> tuple[list[int]
 class PrefixCache:
     """Finds stored blocks for what arrives, keeps those of what ended, and gives up the least recently used."""
 
-    __slots__ = ("_blocks", "_drawn", "_found", "_fresh", "_holds", "_index", "_list", "_listed", "hit_tokens",
-                 "queried_tokens")  # fmt: skip
+    __slots__ = ("_blocks", "_copies", "_drawn", "_found", "_fresh", "_holds", "_index", "_list", "_listed", "_shelf",
+                 "hit_tokens", "queried_tokens")  # fmt: skip
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-        self._index: dict[int, Stored] = {}
-        self._list: OrderedDict[Stored | Plain, None] = OrderedDict({Plain(blocks.total, []): None})
+        self._shelf = Shelf()
+        self._index: dict[int, int] = {}  # key: number of the block to be found
+        self._copies: dict[int, list[int]] = {}  # key: further blocks with the same content, in order
+        self._list: OrderedDict[int | Plain, None] = OrderedDict({Plain(blocks.total, []): None})
         self._listed = blocks.total  # blocks in the list; more than `blocks.free` by those taken and not yet drawn
         self._drawn = Plain(0, [])  # drawn from the list, and not yet named by their owners
         self._fresh = 0  # ids given out so far
         self._holds: dict[Sequence, Hold] = {}
-        self._found: tuple[Sequence, list[Stored]] | None = None
+        self._found: tuple[Sequence, list[int]] | None = None
         self.queried_tokens = 0
         self.hit_tokens = 0
 
@@ -119,22 +142,24 @@ class PrefixCache:
         found = [index[key] for key in takewhile(index.__contains__, keys)]
         self._found = seq, found
         seq._computed = len(found) * size
-        return sum([block.refs > 0 for block in found])
+        refs = self._shelf.refs
+        return sum([refs[block] > 0 for block in found])
 
     def admit(self, seq: Sequence) -> int:
         """Hold what `look` found. Returns its blocks, which have been taken from those that are free."""
         assert self._found is not None
         assert self._found[0] is seq
         found = self._found[1]
+        refs, ids, before = self._shelf.refs, self._shelf.ids, len(self._list)
         for block in found:
-            if not block.refs:
+            if not refs[block]:
                 del self._list[block]
-                self._listed -= 1
-                self._blocks.free -= 1
-            block.refs += 1
+            refs[block] += 1
+        taken = before - len(self._list)
+        self._listed -= taken
+        self._blocks.free -= taken
         self._holds[seq].blocks = found
-        if found and found[0].id is not None:
-            seq.table = [block.id for block in found if block.id is not None]
+        seq.table = [id_ for block in found if (id_ := ids[block]) is not None]
         if seq.cached_tokens is None:
             seq.cached_tokens = seq._computed
             self.queried_tokens += seq.prompt
@@ -182,21 +207,21 @@ class PrefixCache:
         plain = count - len(stored)
         if plain:
             self._give(plain, table[len(stored) :])
+        refs, before = self._shelf.refs, len(self._list)
         for block in reversed(stored):
-            block.refs -= 1
-            if not block.refs:
+            refs[block] -= 1
+            if not refs[block]:
                 self._list[block] = None
-                self._listed += 1
-                self._blocks.free += 1
+        given = len(self._list) - before
+        self._listed += given
+        self._blocks.free += given
         table.clear()
         hold.blocks = []
 
     def forget(self) -> None:
         """Forget every block that no sequence holds; the order of the list stays."""
         self._settle()
-        for block in [one for one in self._list if isinstance(one, Stored)]:
-            self._drop(block)
-        self._list = OrderedDict((_forgotten(one), None) for one in self._list)
+        self._list = OrderedDict((self._forgotten(one), None) for one in self._list)
 
     # ---- inside ---------------------------------------------------------------------------------------------
 
@@ -214,13 +239,15 @@ class PrefixCache:
             hold.keys.extend(range(own + len(hold.keys), own + full))
 
     def _store(self, hold: Hold, full: int, table: list[int]) -> None:
-        index, blocks = self._index, hold.blocks
-        for i in range(len(blocks), full):
-            block = Stored(hold.keys[i], table[i] if table else None)
-            first = index.setdefault(block.key, block)
-            if first is not block:
-                block.twin, first.twin = first.twin, block
-            blocks.append(block)
+        index, begin = self._index, len(hold.blocks)
+        if begin >= full:
+            return
+        keys = hold.keys[begin:full]
+        blocks = self._shelf.put(keys, table[begin:full])
+        for key, block in zip(keys, blocks, strict=True):
+            if index.setdefault(key, block) != block:
+                self._copies.setdefault(key, []).append(block)
+        hold.blocks += blocks
 
     def _give(self, count: int, ids: list[int]) -> None:
         """`count` blocks with nothing worth finding go to the end of the list; those without ids were never drawn."""
@@ -244,36 +271,45 @@ class PrefixCache:
         self._listed -= owed
         drawn.count += owed
         while owed:
-            head = next(iter(free))
-            if isinstance(head, Stored):
-                self._drop(head)
+            head, _ = free.popitem(last=False)
+            if not isinstance(head, Plain):
                 owed -= 1
-                if head.id is not None:
-                    drawn.ids.append(head.id)
-            else:
-                count = min(owed, head.count)
-                head.count -= count
-                owed -= count
-                split = max(0, len(head.ids) - count)
-                drawn.ids += head.ids[split:]
-                del head.ids[split:]
-                if head.count:
-                    return
-            del free[head]
+                id_ = self._drop(head)
+                if id_ is not None:
+                    drawn.ids.append(id_)
+                continue
+            count = min(owed, head.count)
+            head.count -= count
+            owed -= count
+            split = max(0, len(head.ids) - count)
+            drawn.ids += head.ids[split:]
+            del head.ids[split:]
+            if head.count:
+                free[head] = None
+                free.move_to_end(head, last=False)
 
-    def _drop(self, block: Stored) -> None:
-        """Nobody finds this block any more; another one of the same content may take its place."""
-        first = self._index[block.key]
-        if first is block:
-            if block.twin is None:
-                del self._index[block.key]
+    def _drop(self, block: int) -> int | None:
+        """Nobody finds this block any more; another one of the same content may take its place. Returns its id."""
+        key, copies = self._shelf.keys[block], None
+        if self._copies:
+            copies = self._copies.get(key)
+        if copies is None:
+            del self._index[key]
+        else:
+            if self._index[key] == block:
+                self._index[key] = copies.pop(0)
             else:
-                self._index[block.key] = block.twin
-            return
-        while first.twin is not block:
-            assert first.twin is not None
-            first = first.twin
-        first.twin = block.twin
+                copies.remove(block)
+            if not copies:
+                del self._copies[key]
+        self._shelf.spare.append(block)
+        return self._shelf.ids[block]
+
+    def _forgotten(self, one: int | Plain) -> Plain:
+        if isinstance(one, Plain):
+            return one
+        id_ = self._drop(one)
+        return Plain(1, [] if id_ is None else [id_])
 
     def _fresh_id(self) -> int:
         self._fresh += 1
@@ -289,22 +325,19 @@ class PrefixCache:
     def check(self) -> None:
         """Integrity: the list and what is held make up all blocks, references are right, no id is doubled."""
         self._settle()
-        listed = sum(1 if isinstance(one, Stored) else one.count for one in self._list)
-        assert listed == self._listed == self._blocks.free
-        held = [block for hold in self._holds.values() for block in hold.blocks]
-        assert all(held.count(block) == block.refs for block in set(held)) if len(held) < 500 else True
-        stored = [one for one in self._list if isinstance(one, Stored)]
-        assert not any(block.refs for block in stored)
-        assert {block.key for block in (*held, *stored)} == self._index.keys()
-        ids = [block.id for block in {*held, *stored} if block.id is not None]
-        ids += [i for one in self._list if isinstance(one, Plain) for i in one.ids] + self._drawn.ids
+        shelf, plain = self._shelf, [one for one in self._list if isinstance(one, Plain)]
+        stored = [one for one in self._list if not isinstance(one, Plain)]
+        assert len(stored) + sum(one.count for one in plain) == self._listed == self._blocks.free
+        held = Counter(block for hold in self._holds.values() for block in hold.blocks)
+        assert all(shelf.refs[block] == count for block, count in held.items())
+        assert not any(shelf.refs[block] for block in stored)
+        known = [*self._index.values(), *(block for copies in self._copies.values() for block in copies)]
+        assert sorted(known) == sorted([*held, *stored])
+        assert all(shelf.keys[block] == key for key, block in self._index.items())
+        assert sorted([*known, *shelf.spare]) == list(range(len(shelf.keys)))
+        ids = [id_ for block in known if (id_ := shelf.ids[block]) is not None]
+        ids += [i for one in plain for i in one.ids] + self._drawn.ids
         assert len(ids) == len(set(ids)) <= self._fresh <= self._blocks.total
 
     def __repr__(self) -> str:
         return f"<PrefixCache {len(self._index)} stored, {self.hit_tokens}/{self.queried_tokens} tokens found>"
-
-
-def _forgotten(one: Stored | Plain) -> Plain:
-    if isinstance(one, Plain):
-        return one
-    return Plain(1, [] if one.id is None else [one.id])

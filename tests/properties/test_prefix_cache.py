@@ -191,9 +191,12 @@ def test_copies_of_one_content_stand_in_for_one_another():
     run(one, [Request(i, 0.0, 3 * SIZE + 1, 1, (1, 2, 3), SIZE) for i in range(2)])
 
     assert 40 == one.blocks.free
-    one.cache._drop(next(b for b in one.cache._list if getattr(b, "twin", None) is not None))
+    assert [1, 1, 1] == [len(copies) for copies in one.cache._copies.values()]
+    first = list(one.cache._index.values())
+    run(one, [Request(9, 0.0, 34 * SIZE, 1)])  # takes the 34 others: both copies of the last block among them
 
-    assert 3 == len(one.cache._index)
+    assert 2 * SIZE <= one.cache.stored_tokens(chain(Request(0, 0.0, 13, 1, (1, 2, 3), SIZE), SIZE)[0])
+    assert first != list(one.cache._index.values()), "second copies have taken the place of first ones"
 
 
 def test_forgetting_keeps_what_is_held():
