@@ -19,7 +19,7 @@ class Batch:
 
     __slots__ = ("context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "loads",
                  "preempted", "prefills", "repeats", "replica", "running", "start_s", "steps", "swap_s",
-                 "swapped_blocks", "swaps", "waiting")  # fmt: skip
+                 "swaps", "waiting")  # fmt: skip
 
     # the row of the `steps` table, set when the batch is formed
     replica: int
@@ -27,6 +27,7 @@ class Batch:
     waiting: int
     running: int
     free_blocks: int
+    swap_s: float  # where there are swaps: what copying costs before the step itself
     draft_steps: float  # decode steps that the drafts take to make; set where there are any
 
     def __init__(self) -> None:
@@ -38,8 +39,6 @@ class Batch:
         self.steps = 1
         self.preempted: ListOf[Sequence] = ()
         self.swaps: ListOf[tuple[Sequence, list[int] | None]] = ()  # in order: ids of blocks to copy out; None: back in
-        self.swapped_blocks = 0  # blocks copied, both ways
-        self.swap_s = 0.0  # what copying them costs, before the step itself
         self.loads: ListOf[tuple[int, int]] = ()  # (new tokens with padding, tokens already stored) per piece
 
     @property

@@ -111,7 +111,7 @@ class Replica:
         self._fill(self, batch)
         if batch.swaps:
             assert self.swap is not None
-            batch.swap_s = batch.swapped_blocks * self.swap.block_s
+            batch.swap_s = self.swap.moved * self.swap.block_s
         batch.free_blocks = free = self.blocks.free
         if batch.prefills:
             if not batch.loads:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class Swap:
     """Room for `total` blocks; `closed` says that nobody may be admitted in the step being formed.
 
-    `block_s` is what a driver charges for copying one block.
+    `block_s` is what a driver charges for copying one block, `moved` the blocks copied before the step being formed.
     """
 
-    __slots__ = ("_held", "_queue", "block_s", "closed", "free", "total")
+    __slots__ = ("_held", "_queue", "block_s", "closed", "free", "moved", "total")
 
     def __init__(self, total: int, block_s: float = 0.0) -> None:
         if total < 0:
@@ -35,6 +35,7 @@ class Swap:
         self.block_s = block_s
         self.free = total
         self.closed = False
+        self.moved = 0
         self._queue: deque[Sequence] = deque()
         self._held: dict[Sequence, int] = {}
 
@@ -49,13 +50,13 @@ class Swap:
         stays = [(moved, table) for moved, table in batch.swaps if moved is not seq]
         if len(stays) < len(batch.swaps):  # it came back in this very step: it never left
             batch.swaps = stays
-            batch.swapped_blocks -= seq.blocks
+            self.moved -= seq.blocks
             self._queue.appendleft(seq)
         elif seq.blocks > self.free:
             return False
         else:
             batch.swaps = [*batch.swaps, (seq, list(seq.table))]
-            batch.swapped_blocks += seq.blocks
+            self.moved += seq.blocks
             self._queue.append(seq)
         self.free -= seq.blocks
         self._held[seq] = seq.blocks
@@ -67,6 +68,7 @@ class Swap:
         """Bring back who fits, first out first in, as long as the others keep what their next step needs."""
         queue = self._queue
         self.closed = bool(queue)
+        self.moved = 0
         while queue:
             seq = queue[0]
             want = self._held[seq]
@@ -77,7 +79,7 @@ class Swap:
             self.free += want
             replica.resume(seq, want)
             batch.swaps = [*batch.swaps, (seq, None)]
-            batch.swapped_blocks += want
+            self.moved += want
 
     def drop(self, seq: Sequence) -> None:
         """Forget a sequence that is withdrawn."""

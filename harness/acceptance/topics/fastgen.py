@@ -20,6 +20,7 @@ SPLIT, FIRST = f"fastgen:budget={BUDGET}", "vllm-v0"
 SET_UP = {
     "backend": "sim", "model": "llama2-70b", "tp": 4, "latency": "abc:engine=distserve,model=opt-66b,tp=4",
 }  # fmt: skip
+SEEDS = 5
 CLIENTS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 RULE = "fastgen:rate=4"
 RUN = ("bench run --backend sim --model llama2-70b --tp 4 --latency abc:engine=distserve,model=opt-66b,tp=4 "
@@ -49,15 +50,24 @@ def rows(place: Place) -> Iterator[Row]:
     yield _tail()
 
 
-def _options(workload: str, policy: str, clients: int) -> dict[str, object]:
-    return {**SET_UP, "workload": workload, "policy": policy, "arrivals": f"closed:users={clients},think=0"}
+def _options(workload: str, policy: str, clients: int, seed: int = 0) -> dict[str, object]:
+    closed = f"closed:users={clients},think=0"
+    return {**SET_UP, "workload": workload, "policy": policy, "arrivals": closed, "seed": seed}
 
 
-def _point(policy: str, clients: int) -> Point:
+def _curve(policy: str, seed: int) -> list[Point]:
+    return [_point(policy, clients, seed) for clients in CLIENTS]
+
+
+def _best(curve: list[Point]) -> Point:
+    return max(curve, key=lambda point: point.effective_rps)
+
+
+def _point(policy: str, clients: int, seed: int) -> Point:
     from harness.rescore import fastgen
     from harness.slo import Seen
 
-    table = trial(None, **_options("fastgen-2600-60", policy, clients)).table
+    table = trial(None, **_options("fastgen-2600-60", policy, clients, seed)).table
     success = fastgen.success(Seen(table, lambda: iter([table])), fastgen.read(RULE)).met.mean()
     return Point(clients, table.num_rows / _span_s(table), float(success))
 
@@ -98,36 +108,42 @@ def _pass_size() -> Row:
 
 
 def _throughput() -> Iterator[Row]:
-    split, first = ([_point(policy, clients) for clients in CLIENTS] for policy in (SPLIT, FIRST))
-    best, best_first = (max(points, key=lambda p: p.effective_rps) for points in (split, first))
-    peak = max(first, key=lambda p: p.rps)
-    ratio = best.effective_rps / best_first.effective_rps
+    curves = [(_curve(SPLIT, seed), _curve(FIRST, seed)) for seed in range(SEEDS)]
+    ratios = [_best(split).effective_rps / _best(first).effective_rps for split, first in curves]
+    best, best_first = _best(curves[0][0]), _best(curves[0][1])
     score = "bench slo DIR --slo fastgen:rate=4"
     yield Row(
         "S13.b", SYSTEM, "simulated", "best effective throughput 2.3x that of prompts first (1.42 against .63 rps)",
-        f"{ratio:.2f}x ({best.effective_rps:.2f} at {best.clients}, {best_first.effective_rps:.2f} rps at "
-        f"{best_first.clients} clients)", "1.3 to 2.5", 1.3 <= ratio <= 2.5, score,
+        f"{sum(ratios) / SEEDS:.2f}x, {min(ratios):.2f} to {max(ratios):.2f} over {SEEDS} seeds (first seed "
+        f"{best.effective_rps:.2f} rps at {best.clients}, {best_first.effective_rps:.2f} at {best_first.clients} "
+        "clients)", "1.3 to 2.5", 1.3 <= min(ratios) and max(ratios) <= 2.5, score,
         f"{COSTS}; scheduling alone gives 1.4 to 1.5, the rest of 2.3 is the engine of 2023",
     )  # fmt: skip
+    failed = max(1 - _best(split).success for split, _ in curves)
+    peaks = [1 - max(first, key=lambda point: point.rps).success for _, first in curves]
     yield Row(
         "S13.c", SYSTEM, "simulated", "failures < 1 % and 28 %",
-        f"{1 - best.success:.1%} at its best, {1 - peak.success:.0%} for prompts first at its highest throughput",
-        "< 5 % and > 15 %", 1 - best.success < 0.05 and 1 - peak.success > 0.15, score,
+        f"at most {failed:.1%} at its best, {min(peaks):.0%} or more for prompts first at their highest throughput",
+        "< 5 % and > 15 %", failed < 0.05 and min(peaks) > 0.15, score,
     )  # fmt: skip
-    inside = CLIENTS[0] < best.clients < CLIENTS[-1]
+    inside = all(CLIENTS[0] < _best(split).clients < CLIENTS[-1] for split, _ in curves)
     yield Row(
         "S13.d", SYSTEM, "simulated", "the curve rises, then saturates or falls",
-        f"best at {best.clients} of 1 to 32 clients, {split[-1].effective_rps:.2f} rps at 32", "interior maximum",
-        inside and split[-1].effective_rps < best.effective_rps, score,
+        f"best at {best.clients} of 1 to 32 clients, {curves[0][0][-1].effective_rps:.2f} rps at 32",
+        "interior maximum in every seed", inside, score,
     )  # fmt: skip
 
 
 def _tail() -> Row:
-    split, first = (trial(None, **_options("fastgen-2600-128", policy, 16)).table for policy in (SPLIT, FIRST))
-    tail = quantile(first, "itl", 0.95) / quantile(split, "itl", 0.95)
-    middle = quantile(first, "itl", 0.5) / quantile(split, "itl", 0.5)
+    tails, middles = [], []
+    for seed in range(SEEDS):
+        split, first = (trial(None, **_options("fastgen-2600-128", p, 16, seed)).table for p in (SPLIT, FIRST))
+        tails.append(quantile(first, "itl", 0.95) / quantile(split, "itl", 0.95))
+        middles.append(quantile(first, "itl", 0.5) / quantile(split, "itl", 0.5))
     return Row(
         "S14", SYSTEM, "simulated", "P95 token gap 3.7x lower, P50 similar (simulated 3.1 to 3.8)",
-        f"P95 {tail:.2f}x lower, P50 {middle:.2f}x", "2.5 to 4.5; P50 within 30 %",
-        2.5 <= tail <= 4.5 and 0.7 <= middle <= 1.3, RUN.format("fastgen-2600-128", SPLIT), COSTS,
+        f"P95 {min(tails):.2f} to {max(tails):.2f}x lower, P50 {min(middles):.2f} to {max(middles):.2f}x, {SEEDS} seeds",
+        "2.5 to 4.5; P50 within 30 %, each of 5 seeds",
+        all(2.5 <= tail <= 4.5 for tail in tails) and all(0.7 <= middle <= 1.3 for middle in middles),
+        RUN.format("fastgen-2600-128", SPLIT), COSTS,
     )  # fmt: skip
