@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from backends.serving.decodes import Decodes
     from backends.serving.speculation import Drafts
 
-SPREAD = 4096  # entries that are tuples at one time; older ones are columns
+SPREAD = 4096  # entries that are leaps at one time; older ones are rows of a table
 
 
 class StepLog:
     """Batches that were carried out, in order."""
 
-    __slots__ = ("_end_s", "_leaps", "_phases", "_rows", "_size", "_tables")
+    __slots__ = ("_count", "_end_s", "_leaps", "_numbers", "_phases", "_size", "_start_s", "_tables")
 
     def __init__(self, block_tokens: int) -> None:
         self._size = block_tokens
@@ -33,21 +33,23 @@ class StepLog:
         self._clear()
 
     def _clear(self) -> None:
-        self._rows: list[tuple[float, ...]] = []
+        self._count = 0  # entries
+        self._numbers = array("q")  # eight per entry: its steps, then the columns of whole numbers
+        self._start_s = array("d")
         self._end_s = array("d")
         self._leaps: list[tuple[int, int]] = []  # (entry, tick) of each leap of several steps
         self._phases: list[bytes] = []  # per leap: members that need a block, by tick mod block size
 
     def append(self, batch: Batch, end_s: list[float], decoding: Decodes | Drafts) -> None:
         """A batch in flight will end at `end_s`; call it before `commit`."""
-        rows, count = self._rows, len(end_s)
+        count = len(end_s)
         if count > 1 and decoding.phases is not None:
-            self._leaps.append((len(rows), decoding.tick))
+            self._leaps.append((self._count, decoding.tick))
             self._phases.append(decoding.phases.tobytes())
-        rows.append(
+        self._start_s.append(batch.start_s)
+        self._numbers.extend(
             (
                 count,
-                batch.start_s,
                 batch.replica,
                 batch.prefill_tokens if batch.loads else 0,
                 batch.decode_seqs,
@@ -58,7 +60,8 @@ class StepLog:
             )
         )
         self._end_s.extend(end_s)
-        if len(rows) >= SPREAD:
+        self._count += 1
+        if self._count >= SPREAD:
             self._spread()
 
     def table(self) -> pa.Table:
@@ -73,31 +76,32 @@ class StepLog:
     def _spread(self) -> None:
         import pyarrow as pa
 
-        if not self._rows:
+        if not self._count:
             self._tables.append(STEPS.empty_table())
             return
-        count, starts, replica, prefill, decodes, context, waiting, running, free = (
-            np.array(column) for column in zip(*self._rows, strict=True)
-        )
-        first = np.cumsum(count) - count  # (entries,) index of an entry's first step
+        numbers = np.frombuffer(self._numbers, np.int64).reshape(self._count, -1).T
+        count, decodes = numbers[0], np.repeat(numbers[3], numbers[0])
+        ends = np.cumsum(count)
+        first = ends - count  # (entries,) index of an entry's first step
         row = np.repeat(np.arange(len(count)), count)  # (steps,) entry of a step
         nth = np.arange(len(row)) - first[row]  # (steps,) place within its leap
-        end_s = np.frombuffer(self._end_s, np.float64)
+        end_s = np.array(self._end_s)
         start_s = np.empty(len(row))
         start_s[1:] = end_s[:-1]
-        start_s[first] = starts
+        start_s[first] = self._start_s
         columns = {
-            "replica": replica[row],
+            "replica": np.repeat(numbers[1], count),
             "start_s": start_s,
             "end_s": end_s,
-            "prefill_tokens": prefill[row],
-            "decode_seqs": decodes[row],
-            "context_tokens": context[row] + nth * decodes[row],
-            "waiting": waiting[row],
-            "running": running[row],
-            "free_blocks": free[row] - self._taken(row, nth, first),
+            "prefill_tokens": np.repeat(numbers[2], count),
+            "decode_seqs": decodes,
+            "context_tokens": np.repeat(numbers[4], count) + nth * decodes,
+            "waiting": np.repeat(numbers[5], count),
+            "running": np.repeat(numbers[6], count),
+            "free_blocks": np.repeat(numbers[7], count) - self._taken(row, nth, first),
         }
-        self._tables.append(pa.table([pa.array(columns[f.name], f.type) for f in STEPS], schema=STEPS))
+        arrays = [pa.array(columns[f.name].astype(f.type.to_pandas_dtype(), copy=False)) for f in STEPS]
+        self._tables.append(pa.Table.from_arrays(arrays, schema=STEPS))
         self._clear()
 
     def _taken(self, row: np.ndarray, nth: np.ndarray, first: np.ndarray) -> np.ndarray:
