@@ -92,8 +92,10 @@ def _spread(matrix: np.ndarray, left: np.ndarray) -> np.ndarray:
     rows, count = matrix.shape
     if not count or rows <= count:
         return np.full(count, np.nan)
-    covariance = np.linalg.pinv(matrix.T @ matrix) * float(left @ left) / (rows - count)
-    spread: np.ndarray = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0))
+    lengths = np.linalg.norm(matrix, axis=0)
+    scaled = matrix / lengths  # units differ by many orders of magnitude
+    covariance = np.linalg.pinv(scaled.T @ scaled) * float(left @ left) / (rows - count)
+    spread: np.ndarray = 1.96 * np.sqrt(np.maximum(np.diag(covariance), 0)) / lengths
     return spread
 
 

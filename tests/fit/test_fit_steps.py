@@ -88,6 +88,15 @@ def test_intervals_hold_the_constants_of_noisy_steps():
     assert all(half < 0.2 * fitted.arguments[name] for name, half in fitted.plus_minus.items())
 
 
+def test_intervals_of_shares_hold_them_too():
+    """Columns of other orders of magnitude must not make an interval look narrow."""
+    fitted = fit("fit6", measured("fit6", noise=0.05), LLAMA, {})
+
+    assert 0.892 == pytest.approx(fitted.arguments["memory_share"], abs=fitted.plus_minus["memory_share"])
+    assert 0.582 == pytest.approx(fitted.arguments["flops_share"], abs=fitted.plus_minus["flops_share"])
+    assert 0.005 < fitted.plus_minus["memory_share"] < 0.3
+
+
 @pytest.mark.parametrize("latency", ["linear", "mixed", "abc", "fit6", "table"])
 def test_a_run_becomes_a_file_that_the_simulator_reads(tmp_path, latency, capsys):
     """From steps to `--latency file:`: the way of everybody who has a machine."""
