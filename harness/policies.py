@@ -20,7 +20,7 @@ from harness.spec import parse
 from harness.theory import told
 
 CALIBRATION = {
-    "workload": "uniform:prompt_max_tokens=256,output_max_tokens=64", "rate": "20", "requests": "150",
+    "workload": "uniform:prompt_max_tokens=256,output_max_tokens=64", "rate": "25", "requests": "100",
 }  # fmt: skip
 """Traffic that step times are fitted to: many lengths, alone and in batches."""
 

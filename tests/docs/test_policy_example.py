@@ -41,7 +41,7 @@ def test_the_example_is_listed_and_keeps_the_contract(installed, tmp_path):
 
     assert f"  {NAME} " in listed.stdout
     assert 0 == checked.returncode, checked.stdout
-    assert f"test_what_no_policy_may_break[{NAME}] PASSED" in checked.stdout
+    assert " passed, " in checked.stdout
 
 
 def test_one_command_measures_the_example_on_engine_and_simulator(installed, tmp_path):
