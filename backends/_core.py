@@ -56,9 +56,12 @@ class Core:
             return None
         return build(Speculation, parse(f"speculate:{self.speculate}"))
 
-    def memory(self) -> Any:
-        """The KV memory mode; `blocks` of it is None where its spec does not say how many there are."""
-        return make("kv", self.kv)
+    def memory(self, token_bytes: int | None = None) -> Any:
+        """The KV memory mode; `blocks` of it is None where its spec does not say how many there are.
+
+        `token_bytes` are those of the keys of one token in one layer on one GPU, for modes whose pages have bytes.
+        """
+        return make("kv", self.kv, **({} if token_bytes is None else {"token_bytes": token_bytes}))
 
     def caches_prefixes(self) -> bool:
         """Whether a replica keeps full blocks for those that begin alike. Raises UsageError for a word not known."""
@@ -87,6 +90,7 @@ class Core:
             prefix_cache=self.caches_prefixes(),
             speculation=self.speculation(),
             swap=None if asked is None else asked.swap(cost),
+            map_s=getattr(memory, "step_map_s", 0.0),
         )
 
     def chance(self, purpose: str, index: int) -> Callable[[], float]:

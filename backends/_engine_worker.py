@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from backends._engine_core import EngineCore, Wish
 from backends._swapping import FREE
-from harness.errors import BenchError
+from harness.errors import BenchError, UsageError
 from harness.frames import Inbox, frame
 from harness.registry import make
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
     from backends._core import Core
     from harness.api import Executor, Prompts, Request
+
+
+MOST_KV_BYTES = 16 * 2**30
+"""KV memory that an engine may ask for: a slip in a spec must not take the machine down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +137,11 @@ class Worker:
     def _open(self, message: Open) -> EngineCore:
         os.nice(message.nice)  # the load generator must get a core the moment it wakes up
         executor: Executor = make("executors", message.executor, **message.given)
-        memory = message.core.memory()
-        blocks = memory.blocks or message.kv_blocks
-        executor.allocate(blocks, memory.block_tokens)
         facts = dict(executor.describe())
+        memory = message.core.memory(token_bytes(facts))
+        blocks = memory.blocks or message.kv_blocks
+        _check_room(facts, blocks * memory.block_tokens)
+        executor.allocate(blocks, memory.block_tokens)
         kv_bytes = facts.get("kv_bytes_per_token")
         size = kv_bytes * memory.block_tokens if isinstance(kv_bytes, int) else 1
         replica = message.core.replica(memory, blocks, cost=replace(FREE, bytes=size))
@@ -146,6 +151,24 @@ class Worker:
 
     def _now_s(self) -> float:
         return time.monotonic() - self._epoch_s
+
+
+def token_bytes(facts: Mapping[str, object]) -> int | None:
+    """Bytes of the keys of one token in one layer, where the executor tells enough of itself."""
+    per_token, layers = facts.get("kv_bytes_per_token"), facts.get("layers")
+    if not isinstance(per_token, int) or not isinstance(layers, int):
+        return None
+    return per_token // (2 * layers)
+
+
+def _check_room(facts: Mapping[str, object], tokens: int) -> None:
+    """Raise UsageError for KV memory that no machine for tests has."""
+    per_token = facts.get("kv_bytes_per_token")
+    if isinstance(per_token, int) and tokens * per_token > MOST_KV_BYTES:
+        raise UsageError(
+            f"KV memory for {tokens:,} tokens takes {tokens * per_token / 2**30:.0f} GiB, the engine has at most "
+            f"{MOST_KV_BYTES / 2**30:.0f} GiB; lower kv_blocks, or the size of a page."
+        )
 
 
 def _nothing(request: Request, _: int) -> np.ndarray:

@@ -116,6 +116,14 @@ def blocks_of(part: Part, memory: Any, asked: Asked, utilisation: float, kv_bloc
     )  # fmt: skip
 
 
+def token_bytes(part: Part, asked: Asked) -> int:
+    """Bytes of the keys (or the values) of one token in one layer on one of its GPUs; of a latent, all of it."""
+    m = model(asked.model)
+    _, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    elements = m.kv_elements_per_gpu(part.tp) // (2 if m.latent is None else 1)
+    return max(1, int(elements * (kv_bits or 16) // 8))
+
+
 def block_cost(part: Part, memory: Any, asked: Asked) -> BlockCost:
     """What it is to move a block of one of its GPUs to the host."""
     m, gpu = model(asked.model), hardware(asked.hardware)

@@ -27,6 +27,7 @@ from backends._layout import (
     cluster,
     first_token_only,
     link_of,
+    token_bytes,
     told,
     with_further_token,
 )
@@ -132,7 +133,7 @@ class Sim:
     def _replica(self, part: Part, index: int) -> Replica:
         core = Core(part.policy, part.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt)
         core.check()
-        memory = core.memory()
+        memory = core.memory(token_bytes(part, self._asked))
         blocks = blocks_of(part, memory, self._asked, self.utilisation, self.kv_blocks)
         journal, cost = Journal() if self.journal else None, block_cost(part, memory, self._asked)
         front = core.replica(memory, blocks, index, journal, cost)
@@ -350,6 +351,7 @@ def _ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float) -> 
         now_s += batch.draft_steps * model.decode_s(seqs - batch.draft_rows, context)
     if batch.swaps:
         now_s += batch.swap_s
+    now_s += batch.map_s
     if batch.loads:
         return [now_s + model.step_s(batch.loads, seqs, context)]
     left, line = batch.steps, model.decode_line(seqs)

@@ -86,7 +86,8 @@ class EngineService:
         self._tokenizer = tokenizer or builtin(self._vocab_size)
         self._ends = _ends_of(folder) if folder is not None else frozenset()
         blocks = _whole(facts["kv_blocks"])
-        self._judge = self.engine.core.replica(self.engine.core.memory(), blocks)  # knows what never fits
+        memory = self.engine.core.memory(worker.token_bytes(facts))
+        self._judge = self.engine.core.replica(memory, blocks)  # knows what never fits
         self._free_blocks = blocks
         self.model = str(facts["model"])
         self.max_model_len = longest_tokens(self._judge, _whole(facts["max_tokens"]))

@@ -17,7 +17,7 @@ class Batch:
     out 1 to `steps` of them in one call (a leap).
     """
 
-    __slots__ = ("context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "loads",
+    __slots__ = ("context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "loads", "map_s",
                  "preempted", "prefills", "repeats", "replica", "running", "start_s", "steps", "swap_s",
                  "swaps", "waiting")  # fmt: skip
 
@@ -33,6 +33,7 @@ class Batch:
     def __init__(self) -> None:
         self.prefills: list[tuple[Sequence, int]] = []  # (sequence, new tokens)
         self.decode_seqs = 0  # rows: decoding sequences, their drafts, and finished rows of a padded batch
+        self.map_s = 0.0  # what mapping its new pages takes before it can run
         self.draft_rows = 0  # how many of them are drafts
         self.context_tokens = 0  # KV entries that the decodes read
         self.repeats = False  # the policy promises to form it again until something ends, arrives or runs short

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_now_s", "_reserves",
-                 "_watermark", "blocks", "cache", "decoding", "drafts", "in_flight", "inbox", "index", "journal",
-                 "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens", "swap",
+    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_map_s", "_now_s",
+                 "_reserves", "_watermark", "blocks", "cache", "decoding", "drafts", "in_flight", "inbox", "index",
+                 "journal", "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens", "swap",
                  "waiting")  # fmt: skip
 
     def __init__(
@@ -51,6 +51,7 @@ class Replica:
         prefix_cache: bool = False,
         speculation: Speculation | None = None,
         swap: Swap | None = None,
+        map_s: float = 0.0,
     ) -> None:
         self.policy = policy
         self._admission = admission
@@ -74,6 +75,7 @@ class Replica:
         self.inbox: Inbox | None = None  # of a decode replica: what is handed on to it
         self._has_room: Callable[[Replica], bool] | None = getattr(policy, "has_room", None)
         self._reserves = memory.reserves
+        self._map_s = map_s  # what a step pays for each block it takes
         self._watermark = int(memory.watermark * num_blocks)
         self._arrived = 0
         self._admitted = 0
@@ -103,7 +105,7 @@ class Replica:
         if journal is not None:
             journal.schedule(now_s)
         self._now_s = now_s
-        batch = Batch()
+        batch, had = Batch(), self.blocks.free
         if self.swap is not None:
             self.swap.back(self, batch)
         if self.inbox is not None and self.inbox.landed and not self.swap:
@@ -113,12 +115,14 @@ class Replica:
             assert self.swap is not None
             batch.swap_s = self.swap.moved * self.swap.block_s
         batch.free_blocks = free = self.blocks.free
+        if self._map_s and free < had:
+            batch.map_s = (had - free) * self._map_s
         if batch.prefills:
             if not batch.loads:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
         elif not batch.decode_seqs:
             return None
-        elif batch.repeats and not batch.swaps and not self._asks_again():
+        elif batch.repeats and not batch.swaps and not self._map_s and not self._asks_again():
             batch.steps = decoding.steps_ahead(free)
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.ghost_context

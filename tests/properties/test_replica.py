@@ -39,6 +39,7 @@ MEMORIES = [
     "reserve-max:max_tokens=150,block_tokens=4",
     "reserve-pow2:block_tokens=4",
     "reserve-oracle:block_tokens=4",
+    "virtual:page_bytes=8KiB,watermark=0",
 ]
 
 requests_lists = st.lists(

@@ -1,0 +1,65 @@
+"""Contiguous virtual KV memory with physical pages on demand: kernels see one array, and pages are large.
+
+Source: Prabhu et al., vAttention, ASPLOS 2025; sizes of pages, what shares a page and the watermark of 1 % as in
+microsoft/vattention. A block here is a page group: a page for keys and one for values of every layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from backends.serving._checks import at_least
+
+
+@dataclass(frozen=True, slots=True)
+class Virtual:
+    """Pages of `page_bytes`; keys (or values) of one token in one layer on one GPU take `token_bytes`.
+
+    `token_bytes` follows from the model where a simulator or an engine builds it; the default is that of Llama-3-8B on
+    one GPU. `layers` share a page where one tensor holds them all. Mapping a page group takes `map_s`: `ahead` of its
+    use in the background, at no cost, or in the step that needs it (`sync`).
+    """
+
+    page_bytes: int = 2 * 2**20
+    token_bytes: int = 2048
+    layers: int = 1
+    mapping: Literal["ahead", "sync"] = "ahead"
+    map_s: float = 0.0
+    watermark: float = 0.01
+    blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("page_bytes", "token_bytes", "layers"):
+            at_least(name, getattr(self, name))
+        at_least("blocks", self.blocks)
+        if not 0 <= self.watermark < 1:
+            raise ValueError(f"watermark must be a share in [0, 1), got {self.watermark}")
+        if self.map_s < 0:
+            raise ValueError(f"map_s must be at least 0 seconds, got {self.map_s}")
+        if self.block_tokens < 1:
+            room = self.token_bytes * self.layers
+            raise ValueError(f"a page of {self.page_bytes} bytes holds no token of {room}; take larger pages")
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per page group."""
+        return self.page_bytes // (self.token_bytes * self.layers)
+
+    @property
+    def step_map_s(self) -> float:
+        """Seconds that a step pays for each page group it takes."""
+        return self.map_s if self.mapping == "sync" else 0.0
+
+    @property
+    def reserves(self) -> bool:
+        """False: memory comes on demand."""
+        return False
+
+    def reserved_tokens(self, prompt: int, output: int) -> int:
+        """Never asked: nothing is reserved; what would be stored at the end."""
+        return prompt + output - 1
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself
+        """None: only the size of the memory limits a request."""
+        return None
