@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.capacity.conditions import JOINT, Condition, Share, kept_all, shares
@@ -10,14 +10,14 @@ from harness.records import to_table
 from harness.slo import bound_text
 
 if TYPE_CHECKING:
-    from harness.api import Bound, RequestRecord, Slo
+    from harness.api import RequestRecord, Slo
 
 COUNTED = ("ttft", "tpot", "e2e")
 """Metrics of a bound that is looked at as records come; with another the whole trial is scored as a table."""
 
 
 def missed(records: Iterable[RequestRecord], slo: Slo, wanted: Sequence[Condition], planned: int) -> str | None:
-    """The condition with the least room of those that a trial of `planned` requests does not keep; None: it keeps all.
+    """What a trial of `planned` requests does not keep, the condition with the least room; None: it keeps all.
 
     Records are taken only until it is certain. `wanted` are conditions of that SLO.
     """
@@ -41,31 +41,41 @@ def _scored(records: Iterable[RequestRecord], slo: Slo, wanted: Sequence[Conditi
     if kept_all(found, wanted):
         return None
     by_text: dict[str, Share] = {share.text: share for share in found}
-    return min(wanted, key=lambda c: by_text[c.text].met / max(1, by_text[c.text].of) - c.goal).text
+    text = min(wanted, key=lambda c: by_text[c.text].met / max(1, by_text[c.text].of) - c.goal).text
+    return _named(text, slo, {text: share.of - share.met for text, share in by_text.items()})
+
+
+def _named(text: str, slo: Slo, misses: Mapping[str, int]) -> str:
+    """The name of a condition; of all bounds at once, that of the bound which is missed most."""
+    each = [bound_text(bound) for bound in slo.bounds if bound.percentile is None]
+    return max(each, key=lambda name: misses.get(name, 0)) if text == JOINT and each else text
 
 
 class _Tally:
-    """Misses of each condition so far, against those that are allowed."""
+    """Misses of each condition so far, against those that are allowed, and of each bound."""
 
     def __init__(self, slo: Slo, wanted: Sequence[Condition], planned: int) -> None:
         self._planned = planned
-        each = [bound for bound in slo.bounds if bound.percentile is None]
-        named = {bound_text(bound): [bound] for bound in slo.bounds} | {JOINT: each}
-        self._watched = [(condition.text, named[condition.text]) for condition in wanted]
+        self._slo = slo
+        self._bounds = [(bound_text(bound), bound) for bound in slo.bounds]
+        every = tuple(bound_text(bound) for bound in slo.bounds if bound.percentile is None)
+        self._watched = [(c.text, every if c.text == JOINT else (c.text,)) for c in wanted]
         self._allowed = {c.text: planned - c.goal * planned + 1e-9 for c in wanted}
-        self._misses = dict.fromkeys(self._allowed, 0)
+        self._misses = dict.fromkeys([*self._allowed, *(text for text, _ in self._bounds)], 0)
         self._seen = 0
 
     def take(self, record: RequestRecord) -> str | None:
-        """Count a record; the condition that is certainly missed now, where one is."""
+        """Count a record; what is certainly missed now, where anything is."""
         self._seen += 1
         values = _values(record)
-        for text, bounds in self._watched:
-            if not all(_kept(values, bound) for bound in bounds):
-                self._misses[text] += 1
-                if self._misses[text] > self._allowed[text]:
-                    return text
-        return None
+        broken = {text for text, bound in self._bounds if values is None or values[bound.metric] > bound.limit}
+        if not broken:
+            return None
+        counted = broken | {text for text, bounds in self._watched if not broken.isdisjoint(bounds)}
+        for text in counted:
+            self._misses[text] += 1
+        over = [text for text, allowed in self._allowed.items() if self._misses[text] > allowed]
+        return _named(over[0], self._slo, self._misses) if over else None
 
     @property
     def sure(self) -> bool:
@@ -74,12 +84,11 @@ class _Tally:
         return all(self._misses[text] + left <= allowed for text, allowed in self._allowed.items())
 
     def worst(self) -> str | None:
-        """The condition that is missed most when all is over; fewer records than planned may have come."""
-        over = {
-            text: self._misses[text] - allowed * self._seen / self._planned for text, allowed in self._allowed.items()
-        }
+        """What is missed most when all is over, where anything is; fewer records than planned may have come."""
+        share = self._seen / self._planned
+        over = {text: self._misses[text] - allowed * share for text, allowed in self._allowed.items()}
         text = max(over, key=lambda name: over[name])
-        return text if over[text] > 1e-6 else None
+        return _named(text, self._slo, self._misses) if over[text] > 1e-6 else None
 
 
 def _values(record: RequestRecord) -> dict[str, float] | None:
@@ -90,7 +99,3 @@ def _values(record: RequestRecord) -> dict[str, float] | None:
     first_s, last_s, later = times[0], times[-1], len(times) - 1
     tpot_s = (last_s - first_s) / later if later else 0.0
     return {"ttft": first_s - record.scheduled_s, "tpot": tpot_s, "e2e": last_s - record.scheduled_s}
-
-
-def _kept(values: dict[str, float] | None, bound: Bound) -> bool:
-    return values is not None and values[bound.metric] <= bound.limit

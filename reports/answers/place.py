@@ -55,7 +55,7 @@ def headline(info: Info) -> str:
     if not info["best"]:
         return "no placement keeps the SLO at any rate"
     best = info["best"][0]
-    return f"best: {_named(best)}, {best['gpus']} GPUs, {_per_gpu(best)}{_worth(info, best)}"
+    return f"best: {_named(best)}, {_gpus(best)}, {_per_gpu(best)}{_worth(info, best)}"
 
 
 def sentences(info: Info) -> Iterator[str]:
@@ -74,7 +74,7 @@ def sentences(info: Info) -> Iterator[str]:
 
 def _of_one(one: Info) -> Iterator[str]:
     whole = f"{_number(one['rate_rps'])} req/s in all"
-    yield f"{one['algorithm']}: {_named(one)}, {one['gpus']} GPUs, {_per_gpu(one)}, {whole}."
+    yield f"{one['algorithm']}: {_named(one)}, {_gpus(one)}, {_per_gpu(one)}, {whole}."
     if one["ties"]:
         yield f"As good, but not on fewer GPUs: {_listed(one['ties'])}."
     if one["not_apart"]:
@@ -86,7 +86,7 @@ def _replicated(one: Info) -> str:
     members = " and ".join(f"{m['count']} x {clean(m['name'])}" for m in whole["members"])
     fits = "" if whole["fits"] else ", which is more than the cluster has"
     return (
-        f"{_number(whole['target_rps'])} req/s by {one['algorithm']}: {members}, {whole['gpus']} GPUs{fits}; "
+        f"{_number(whole['target_rps'])} req/s by {one['algorithm']}: {members}, {_gpus(whole)}{fits}; "
         f"they carry {_number(whole['rate_rps'])} req/s."
     )
 
@@ -148,6 +148,10 @@ def _named(one: Info) -> str:
     return f"{clean(one['name'])} on {clean(one['hardware'])}"
 
 
+def _gpus(one: Info) -> str:
+    return f"{one['gpus']:,} GPU{'' if one['gpus'] == 1 else 's'}"
+
+
 def _per_gpu(one: Info) -> str:
     told = f"{_number(one['rate_per_gpu_rps'])} req/s per GPU"
     if one["low_per_gpu_rps"] is None:
@@ -162,7 +166,7 @@ def _worth(info: Info, one: Info) -> str:
 
 
 def _listed(units: Sequence[Info]) -> str:
-    return ", ".join(f"{_named(one)} ({one['gpus']} GPUs, {_number(one['rate_per_gpu_rps'])})" for one in units)
+    return ", ".join(f"{_named(one)} ({_gpus(one)}, {_number(one['rate_per_gpu_rps'])})" for one in units)
 
 
 def _number(value: float) -> str:
