@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from harness.api import Request
+
 if TYPE_CHECKING:
-    from harness.api import FollowUps, Request, RequestRecord
+    from harness.api import FollowUps, RequestRecord
+
+_rest = attrgetter(*[field.name for field in fields(Request)][2:])  # all but the id and when it is due
 
 
 def behind_front_end(
@@ -21,8 +26,8 @@ def behind_front_end(
 
     def delayed(asked: Iterable[Request]) -> Iterator[Request]:
         for request in asked:
-            due_s[request.id] = request.scheduled_s
-            yield replace(request, scheduled_s=request.scheduled_s + front_s)
+            at_s = due_s[request.id] = request.scheduled_s
+            yield Request(request.id, at_s + front_s, *_rest(request))  # replace() takes three times as long
 
     more = None if follow_ups is None else lambda record: delayed(follow_ups(record))
     for record in simulate(delayed(requests), more):

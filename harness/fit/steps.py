@@ -16,6 +16,8 @@ from harness.fit.tables import numbers, table
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from harness.folder import Run
+
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "prefill_tokens": ("prefill_tokens", "n_pf", "num_prefill_tokens"),
     "decode_seqs": ("decode_seqs", "B", "num_decode_seqs", "batch_size"),
@@ -85,17 +87,16 @@ def read(paths: Iterable[str | Path], *, gaps: bool = True) -> Rows:
 
 
 def _rows_of(path: Path, gaps: bool) -> Rows:
-    if path.is_dir():
-        return _of_run(path, gaps)
-    return _usable(*_imported(table(path, "steps"), path))
+    if not path.is_dir():
+        return _usable(*_imported(table(path, "steps"), path))
+    from harness import results
+
+    return joined(_of_run(run, gaps) for run in results.open(path))
 
 
-def _of_run(path: Path, gaps: bool) -> Rows:
-    from harness import folder
-
-    run = folder.load(path)
+def _of_run(run: Run, gaps: bool) -> Rows:
     if run.steps is None or not run.steps.num_rows:
-        raise UsageError(f"'{path}' has no steps table; its backend logs none, or log_steps=false was given.")
+        raise UsageError(f"'{run.path}' has no steps table; its backend logs none, or log_steps=false was given.")
     steps = run.steps.sort_by([("replica", "ascending"), ("start_s", "ascending")])
     columns = {name: steps[name].to_numpy() for name in steps.column_names}
     tokens, seqs = columns["prefill_tokens"], columns["decode_seqs"]

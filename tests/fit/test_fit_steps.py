@@ -146,6 +146,23 @@ def test_a_step_that_is_not_understood_is_not_guessed():
     assert np.isnan(pairs[1:3]).all()
 
 
+def test_the_steps_of_a_stored_run_and_of_all_below_a_folder_are_read(tmp_path, capsys):
+    """Engine runs at several rates are one calibration."""
+    run = ["run", "--workload", "chatbot", "--backend", "sim", "--latency", TRUE["linear"], "--policy", "vllm-v0",
+           "--requests", "40", "--no-html", "--quiet", "--out"]  # fmt: skip
+    assert main([*run, str(tmp_path / "runs" / "a"), "--rate", "2"]) == 0
+    assert main([*run, str(tmp_path / "runs" / "b"), "--rate", "5", "--seed", "2"]) == 0
+    capsys.readouterr()
+
+    assert main(["fit", "--steps", str(tmp_path / "runs"), "--latency", "linear", "--format", "json"]) == 0
+    info = json.loads(capsys.readouterr().out)
+    found = {row["name"]: row["value"] for row in info["constants"]}
+
+    assert info["rows"] == sum(len(read([tmp_path / "runs" / name])) for name in "ab")
+    assert {"base_s": 8e-3, "prefill_token_s": 9e-5, "decode_seq_s": 3e-5, "context_token_s": 2e-7,
+            "prefill_token_squared_s": 4e-9} == pytest.approx(found, rel=1e-3)  # fmt: skip
+
+
 def test_held_out_rows_are_not_seen():
     """An error on rows that the fit saw flatters it."""
     rows = measured("linear", 1000)
