@@ -110,7 +110,7 @@ def result(run: Run) -> Result:
         rate_rps=offered,
         rate=_sending.rate(run.info, rate),
         span=_span(run.info, summary),
-        flow=", ".join(_flow(run.info, summary, offered, overloaded=overloaded)),
+        flow=", ".join((*_flow(run.info, summary, offered, overloaded=overloaded), *_found(run))),
         rows=rows(measured, bounds, slo.goal, _client(run)),
         classes=_classes(run, bounds, slo.goal, overloaded=overloaded),
         counts=_counts({**statuses, "ok": ok}),
@@ -251,6 +251,13 @@ def _flow(
     yield f"failed {_failed(summary):,}"
     if summary.get("preemptions"):
         yield f"preemptions {summary['preemptions']:,}"
+
+
+def _found(run: Run) -> Iterator[str]:
+    """What the prefix cache of a simulator or engine saved."""
+    if part(run.info, "backend").get("prefix_cache") is True:
+        found, asked = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))
+        yield f"prefix cache found {_numbers.share(found / asked if asked else 0.0)} of the prompt tokens"
 
 
 def _failed(summary: Mapping[str, Any]) -> int:

@@ -21,6 +21,10 @@ SATURATED = {
     "lengths": "lognormal:prompt_mean_tokens=40,prompt_cv=0.5,output_mean_tokens=40,output_cv=0.5",
 }  # fmt: skip
 ASK = "bench run --backend sim --workload shared-prefix --prefix-cache on"
+ROUTED = {
+    "model": "llama3-70b", "hardware": "a100-80g", "tp": 4, "replicas": 16, "policy": "vllm-v1:budget=8192",
+    "prefix-cache": "on",
+}  # fmt: skip
 
 
 def rows(place: Place) -> Iterator[Row]:
@@ -29,6 +33,7 @@ def rows(place: Place) -> Iterator[Row]:
     yield _hits_and_ttft()
     yield _throughput()
     yield from _pool(place)
+    yield _routing(place)
 
 
 def _identical_prompts() -> Iterator[Row]:
@@ -179,6 +184,25 @@ def _pool(place: Place) -> Iterator[Row]:
     trace = _trace(place, "synthetic")
     obtained = None if trace is None else trace("lru:tokens=3M") / trace(None)
     yield _replayed("S41.d", "0.484 of all hits (paper 48 %)", obtained, 0.484, "lru:tokens=3M", "synthetic")
+
+
+def _routing(place: Place) -> Row:
+    """S42 without its pool of all nodes: what the routers make of caches that are each replica's own."""
+    file = None if place.data is None else place.data / MOONCAKE / "conversation_trace.jsonl"
+    obtained, note = "not run", f"{MOONCAKE}/conversation_trace.jsonl is not in the folder of traces"
+    routers = ("prefix-aware", "load", "random")
+    if file is not None and file.exists():
+        asked = {"trace": str(file), "limit": 2000, **ROUTED}
+        ttfts_s = [_mean_ttft_s(_simulated({**asked, "router": router}).table) for router in routers]
+        obtained = ", ".join(f"{name} {ttft_s:.2f} s" for name, ttft_s in zip(routers, ttfts_s, strict=True))
+        note = "no gate: caches of one replica each, without a pool; the first 2,000 requests on 16 x 4 A100-80GB"
+    return Row(
+        "S42", "Mooncake routing", "simulated",
+        "mean TTFT: global cache 3.07, local cache 3.58, load 5.27, random 19.65 s", obtained,
+        "printed for information", None,
+        "bench run --trace conversation_trace.jsonl --limit 2000 --backend sim --model llama3-70b --tp 4 --replicas 16 "
+        "--policy vllm-v1:budget=8192 --prefix-cache on --router prefix-aware", note,
+    )  # fmt: skip
 
 
 def _replayed(
