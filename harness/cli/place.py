@@ -111,7 +111,7 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     own = {name: told.pop(name) for name in (*_OWN, *_FIRST, "goal", "conditions", *_names(_SEARCH), "where")}
     search = asked(given(told), config, own)
     store = Store(None if out is None else Path(out))
-    with opened(own["where"], own["workers"]) as processes:
+    with opened(own["where"], own["workers"], small=search.is_small) as processes:
         info = conduct(search, store, processes, _terminal.nothing if quiet else _terminal.note)
     _terminal.tell(form, info)
     if store.path is not None and not no_html:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 REQUESTS = 300
 """Requests of a trial, as in DistServe's search."""
 
+SMALL = 4 * 2 * REQUESTS
+"""GPUs times algorithms times requests of a search that is over in a second or two."""
+
 COMPAT = "distserve_sim"
 ENGINES = {"colocated": "abc:vllm"}
 """Which released constants DistServe's planner takes: vLLM's for colocated replicas, its own for the others."""
@@ -61,6 +64,13 @@ class Asked:
     def draws(self) -> str | None:
         """Whose generator draws the arrivals."""
         return LEGACY if self.released and (self.spec.arrivals or "poisson").startswith("poisson") else None
+
+    @property
+    def is_small(self) -> bool:
+        """Whether other processes would take longer to start than to help: they take as long as some 100 trials."""
+        requests = self.spec.requests or REQUESTS
+        systems = self.cluster.gpus * len(self.algorithms) * len(self.hardware)
+        return systems * len(self.seeds) * requests <= SMALL
 
     def of(self, system: System) -> RunSpec:
         """The spec that makes a system."""

@@ -83,14 +83,14 @@ def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
     return replace(spec, workload=workload, requests=spec.requests or REQUESTS, model=model, hardware=None)
 
 
-def opened(text: str, workers: str | None) -> pool.Pool:
-    """The pool of that name: processes of this machine, or Ray. Raises UsageError."""
+def opened(text: str, workers: str | None, *, small: bool = False) -> pool.Pool:
+    """The pool of that name: processes of this machine, or Ray; this process for what is `small`. Raises UsageError."""
     count = None if workers is None else _whole(workers, "--workers")
     name, _, address = text.partition(":")
     if name not in POOLS or (address and name != "ray"):
         raise no_such("pool", text, POOLS, "Or ray:ADDRESS for a cluster that runs.")
     if name == "processes":
-        return pool.of(count)
+        return pool.of(1 if small and count is None else count)
     from harness.pool_ray import Ray  # Ray is an extra
 
     return Ray(address or None, count)

@@ -130,7 +130,7 @@ def test_a_search_goes_on_where_it_was_left(tmp_path: Path) -> None:
     going = Store(tmp_path / "killed")
     again = conduct(small, going, pool.Here(), lines.append)
 
-    assert 1 == len(lines)
+    assert len(whole["candidates"]) - 1 == len(lines)
     assert without_time(whole) == without_time(again)
     stored = answers.of(tmp_path / "killed")
     assert stored is not None
