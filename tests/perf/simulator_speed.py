@@ -7,6 +7,10 @@ second.
 
     python tests/perf/simulator_speed.py [--requests 4000] [--repeats 7] [--long 1000000] [--policy vllm-v0]
     python tests/perf/simulator_speed.py --flat 1000000
+    python tests/perf/simulator_speed.py --clusters
+
+`--clusters` takes 16 replicas behind least-requests at 16 times the load, and two prefill replicas with one decode
+replica of OPT-13B (512 in, 64 out, Poisson 5.6/s), as DistServe's first figure has them.
 
 `--long` holds all tables for the summary; `--flat` draws, simulates and makes tables piece by piece, holds nothing and
 sums nothing up: the cost of the simulator alone, by eighths of the run.
@@ -20,7 +24,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 
 import numpy as np
@@ -35,16 +39,16 @@ SLO = "ttft=0.25,tpot=0.1"
 BATCH = 4096  # records that become columns at a time, as in `bench run`
 
 
-def fix(count: int, seed: int = 0) -> list[Request]:
-    """512 prompt tokens, 128 output tokens, Poisson 11/s."""
-    at_s = np.cumsum(np.random.default_rng(seed).exponential(1 / 11, count)).tolist()
+def fix(count: int, seed: int = 0, times: int = 1) -> list[Request]:
+    """512 prompt tokens, 128 output tokens, Poisson 11/s, or `times` that."""
+    at_s = np.cumsum(np.random.default_rng(seed).exponential(1 / 11 / times, count)).tolist()
     return [Request(i, t, 512, 128) for i, t in enumerate(at_s)]
 
 
-def var(count: int, seed: int = 0) -> list[Request]:
-    """Lognormal lengths with mean 390 and 199 (sigma 0.8 of the logarithm), Poisson 9/s."""
+def var(count: int, seed: int = 0, times: int = 1) -> list[Request]:
+    """Lognormal lengths with mean 390 and 199 (sigma 0.8 of the logarithm), Poisson 9/s, or `times` that."""
     rng = np.random.default_rng(seed)
-    at_s = np.cumsum(rng.exponential(1 / 9, count)).tolist()
+    at_s = np.cumsum(rng.exponential(1 / 9 / times, count)).tolist()
     prompts, outputs = (
         np.maximum(1, rng.lognormal(np.log(mean) - 0.8**2 / 2, 0.8, count).round()).astype(int).tolist()
         for mean in (390, 199)
@@ -52,10 +56,28 @@ def var(count: int, seed: int = 0) -> list[Request]:
     return [Request(i, *row) for i, row in enumerate(zip(at_s, prompts, outputs, strict=True))]
 
 
-SETS = {"fix": fix, "var": var}
+def fig1(count: int, seed: int = 0) -> list[Request]:
+    """512 prompt tokens, 64 output tokens, Poisson 5.6/s."""
+    at_s = np.cumsum(np.random.default_rng(seed).exponential(1 / 5.6, count)).tolist()
+    return [Request(i, t, 512, 64) for i, t in enumerate(at_s)]
 
 
-def measure(requests: list[Request], policy: str, log_steps: bool) -> dict[str, float]:
+SETS: dict[str, Callable[[int], list[Request]]] = {
+    "fix": fix,
+    "var": var,
+    "fix16": lambda count: fix(count, times=16),
+    "var16": lambda count: var(count, times=16),
+    "fig1": fig1,
+}
+SIXTEEN = {"replicas": 16, "router": "least-requests"}
+SYSTEMS: dict[str, dict[str, object]] = {
+    "fix16": SIXTEEN,
+    "var16": SIXTEEN,
+    "fig1": {"model": "opt-13b", "latency": "abc:vllm", "prefill": "2", "decode": "1"},
+}
+
+
+def measure(requests: list[Request], name: str, policy: str, log_steps: bool) -> dict[str, float]:
     """CPU seconds of each part for one run over `requests`."""
     import pyarrow as pa
 
@@ -63,7 +85,7 @@ def measure(requests: list[Request], policy: str, log_steps: bool) -> dict[str, 
     gc.freeze()
     gc.disable()
     start = time.process_time()
-    sim = Sim(model="llama2-7b", hardware="a100-80g", policy=policy, log_steps=log_steps)
+    sim = Sim(**({"model": "llama2-7b", "policy": policy, "log_steps": log_steps} | SYSTEMS.get(name, {})))
     tables, core_s = [], 0.0
     records = sim.simulate(requests)
     while True:
@@ -118,12 +140,12 @@ def flat(count: int, policy: str) -> None:
 def child(name: str, count: int, policy: str, repeats: int) -> None:
     """Print the best of some runs, in a process of its own so that its memory can be read."""
     requests = SETS[name](count)
-    runs = [[measure(requests, policy, log_steps) for log_steps in (True, False)] for _ in range(repeats)]
+    runs = [[measure(requests, name, policy, log_steps) for log_steps in (True, False)] for _ in range(repeats)]
     best, bare = (min(column, key=lambda run: run["total"]) for column in zip(*runs, strict=True))
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     parts = "  ".join(f"{part} {best[part] / count * 1e6:5.2f}" for part in ("core", "records", "metrics"))
     print(
-        f"{name:4} {policy:8} {count:>9,} requests  {count / best['total']:>7,.0f} requests/CPU s, "
+        f"{name:5} {policy:8} {count:>9,} requests  {count / best['total']:>7,.0f} requests/CPU s, "
         f"{count / bare['total']:>7,.0f} without the steps table  "
         f"(us each: {parts})  {best['steps']:>10,.0f} steps  met {best['attainment']:.3f}  peak {peak_mb:.0f} MB",
         flush=True,
@@ -137,6 +159,7 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--long", type=int, default=0, help="also a run of this many requests (say 1000000)")
     options.add_argument("--flat", type=int, default=0, help="instead: so many requests, nothing kept")
+    options.add_argument("--clusters", action="store_true", help="instead: 16 replicas, and 2 prefill and 1 decode")
     options.add_argument("--policy", action="append")
     options.add_argument("--child", nargs=4)
     given = options.parse_args()
@@ -148,7 +171,7 @@ def main() -> None:
         if given.flat:
             flat(given.flat, policy)
             continue
-        for name in SETS:
+        for name in SYSTEMS if given.clusters else ("fix", "var"):
             sizes = [(given.requests, given.repeats)] + ([(given.long, 1)] if given.long else [])
             for count, repeats in sizes:
                 subprocess.run(
