@@ -37,15 +37,15 @@ class StepLog:
         self._numbers = array("q")  # eight per entry: its steps, then the columns of whole numbers
         self._start_s = array("d")
         self._end_s = array("d")
-        self._leaps: list[tuple[int, int]] = []  # (entry, tick) of each leap of several steps
-        self._phases: list[bytes] = []  # per leap: members that need a block, by tick mod block size
+        self._leaps = array("q")  # entry and tick of each leap of several steps
+        self._phases = array("q")  # per leap: members that need a block, by tick mod block size
 
     def append(self, batch: Batch, end_s: list[float], decoding: Decodes | Drafts) -> None:
         """A batch in flight will end at `end_s`; call it before `commit`."""
         count = len(end_s)
         if count > 1 and decoding.phases is not None:
-            self._leaps.append((self._count, decoding.tick))
-            self._phases.append(decoding.phases.tobytes())
+            self._leaps.extend((self._count, decoding.tick))
+            self._phases.extend(decoding.phases)
         self._start_s.append(batch.start_s)
         self._numbers.extend(
             (
@@ -108,8 +108,8 @@ class StepLog:
         """(steps,) blocks taken since the first step of the same leap."""
         taken = np.zeros(len(row), np.int64)
         if self._leaps:
-            phases = np.frombuffer(b"".join(self._phases), np.int64).reshape(-1, self._size)
-            entry, tick = np.array(self._leaps).T
+            phases = np.frombuffer(self._phases, np.int64).reshape(-1, self._size)
+            entry, tick = np.frombuffer(self._leaps, np.int64).reshape(-1, 2).T
             leap = np.full(len(first), -1)  # (entries,) index of the leap, -1 for a single step
             leap[entry] = np.arange(len(entry))
             inside = np.flatnonzero((nth > 0) & (leap[row] >= 0))

@@ -122,7 +122,7 @@ class Replica:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
         elif not batch.decode_seqs:
             return None
-        elif batch.repeats and not batch.swaps and not self._map_s and not self._asks_again():
+        elif batch.repeats and not batch.swaps and not self._map_s and (self._admission is None or self._stands()):
             batch.steps = decoding.steps_ahead(free)
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.ghost_context
@@ -515,9 +515,9 @@ class Replica:
         batch.draft_rows, batch.draft_steps = drafts.drafted()
         batch.decode_seqs += batch.draft_rows
 
-    def _asks_again(self) -> bool:
-        """Whether the rule of admission may change its mind about the head of the queue from step to step."""
-        return self._admission is not None and bool(self.waiting) and not self._admission.steadfast
+    def _stands(self) -> bool:
+        """Whether what the rule of admission says of the head of the queue holds until something ends or arrives."""
+        return self._admission is None or not self.waiting or self._admission.steadfast
 
     def _learn(self, done: list[Sequence]) -> None:
         assert self._admission is not None
