@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reports import _numbers
 from reports._clean import clean, in_markdown
 from reports.answers import _table
 from reports.answers._look import PLAIN, Look
@@ -97,7 +96,7 @@ def counted(info: Mapping[str, Any]) -> str:
     """How many rows hold, and which do not, in a sentence."""
     held = [row["holds"] for row in info["rows"]]
     gated = sum(one is not None for one in held)
-    parts = [f"{sum(one is True for one in held)} of {_numbers.count(gated, 'gated row')} hold"]
+    parts = [f"{sum(one is True for one in held)} of {gated} gated rows hold"]
     if missed := [row["id"] for row in info["rows"] if row["holds"] is False]:
         parts.append(f"missed: {', '.join(missed)}")
     if others := len(held) - gated:
