@@ -169,7 +169,9 @@ def told(parts: tuple[Part, ...], of: Cluster, link: Rate | None, how: str) -> d
             "router": part.router, "latency": part.latency, "kv_tokens": blocks.total * blocks.size,
         }  # fmt: skip
     if link is not None:
-        facts |= {"handoff": how, "link_bytes_per_s": link.bytes_per_s, "link_latency_s": link.latency_s}
+        overflows = sum(replica.inbox.overflows for replica in of.replicas if replica.inbox is not None)
+        facts |= {"handoff": how, "handoff_overflows": overflows}
+        facts |= {"link_bytes_per_s": link.bytes_per_s, "link_latency_s": link.latency_s}
     return facts
 
 

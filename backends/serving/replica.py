@@ -222,7 +222,10 @@ class Replica:
         self.prompt_tokens += seq.prompt
 
     def land(self, seq: Sequence, now_s: float) -> None:
-        """The KV of a sequence has arrived here; pushed KV that finds no room is lost and computed again."""
+        """The KV of a sequence has arrived here; pushed KV that finds no room is lost and computed again.
+
+        It has room where memory would admit it: with the watermark free.
+        """
         if self.journal is not None:
             self.journal.land(seq.request.id, now_s)
         inbox = self.inbox
@@ -231,7 +234,7 @@ class Replica:
         if not seq.blocks:  # it was pushed
             self._number(seq)
             self.prompt_tokens += seq.prompt
-            if self.blocks_to_hold(seq) > self.blocks.free:
+            if self.blocks.free - self.blocks_to_hold(seq) < self._watermark:
                 inbox.overflows += 1
                 seq.preemptions += 1
                 seq._computed = 0
