@@ -5,7 +5,6 @@ The file names the model and its arguments: `latency = "mixed"` and a table `[ar
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +19,8 @@ from harness.spec import Spec, build
 class File:
     """The latency model that the file `path` describes, for `model` on `tp` x `pp` GPUs unless the file says others.
 
-    Its methods are those of the model in the file, so that reading it from there costs nothing per step.
+    Its methods are those of the model in the file, so that reading it from there costs nothing per step. A model that
+    knows no pipeline stages gives the time of one.
     """
 
     path: str
@@ -55,15 +55,10 @@ class File:
         if not isinstance(arguments, dict):
             raise UsageError(f"'{self.path}': arguments must be a table of the arguments of {name}.")
         kind = registry.find("latency", name)
-        self._refuse_other_stages(kind, name)
         try:
             return build(kind, Spec(name, {key: _text(value) for key, value in arguments.items()}), **given)
         except UsageError as error:
             raise UsageError(f"In '{self.path}': {error}") from None
-
-    def _refuse_other_stages(self, kind: type[Any], name: str) -> None:
-        if self.pp > 1 and "pp" not in {f.name for f in dataclasses.fields(kind)}:
-            raise UsageError(f"'{self.path}' holds '{name}', which knows no pipeline stages; leave out pp.")
 
 
 def _text(value: object) -> str:

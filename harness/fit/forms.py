@@ -13,7 +13,7 @@ import numpy as np
 from harness.errors import UsageError, no_such
 from harness.fit.isotonic import points
 from harness.fit.solve import Solution, solve
-from harness.fit.steps import Rows
+from harness.fit.steps import TOLD, Rows
 
 HINGES = 40
 """Places that are tried for the number of tokens at which computing takes over from reading the weights."""
@@ -65,7 +65,7 @@ def _without_unknown_pairs(rows: Rows, name: str, fixed: Mapping[str, float]) ->
     known = np.isfinite(rows.pairs)
     if name in fixed:
         return (rows, {}) if fixed[name] == 0 else (rows.take(known), {})
-    if not prompts.any() or known[prompts].mean() >= 0.5:
+    if not prompts.any() or known[prompts].mean() >= TOLD:
         return rows.take(known), {}
     return rows, {name: "the rows do not tell how the prompts of a step were cut (column prefill_pairs)"}
 
@@ -141,7 +141,10 @@ def _abc(rows: Rows, _: System, fixed: Mapping[str, float]) -> Fitted:
     """Three constants each for steps of prompts alone, and of few and of many decodes alone."""
     prompts = rows.take((rows.tokens > 0) & (rows.seqs == 0) & np.isfinite(rows.pairs))
     if not len(prompts):
-        raise UsageError("abc needs steps of prompts alone whose lengths are told; take a run with --policy vllm-v0.")
+        raise UsageError(
+            "abc needs steps of prompts alone whose lengths are told: a run with --policy vllm-v0, or a table with "
+            "the column prefill_pairs."
+        )
     ones = np.ones(len(prompts))
     prefill = solve(
         {"prefill_a_s": ones, "prefill_b_s": prompts.tokens, "prefill_c_s": prompts.pairs}, prompts.seconds, fixed

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from harness.errors import UsageError
+from harness.fit.steps import TOLD
 
 if TYPE_CHECKING:
     from harness.api import LatencyModel
@@ -58,7 +59,7 @@ def scores(rows: Rows, model: LatencyModel, seed: int, front_s: float = 0.0) -> 
 
     `front_s` is what steps with prompts take beyond the model.
     """
-    rows = sample(rows.take(np.isfinite(rows.pairs)), seed)
+    rows = sample(_with_pairs(rows), seed)
     predicted = predict(rows, model) + front_s * (rows.tokens > 0)
     kinds: Mapping[str, Callable[[Rows], np.ndarray]] = {
         "all": lambda r: np.ones(len(r), bool),
@@ -67,6 +68,15 @@ def scores(rows: Rows, model: LatencyModel, seed: int, front_s: float = 0.0) -> 
     }
     found = [score(kind, rows.seconds[mask(rows)], predicted[mask(rows)]) for kind, mask in kinds.items()]
     return tuple(one for one in found if one is not None)
+
+
+def _with_pairs(rows: Rows) -> Rows:
+    """The rows whose pairs are known; where few are, all, each with one prompt (such a fit has no square term)."""
+    known = np.isfinite(rows.pairs)
+    prompts = rows.tokens > 0
+    if not prompts.any() or known[prompts].mean() >= TOLD:
+        return rows.take(known)
+    return replace(rows, pairs=np.where(known, rows.pairs, rows.tokens**2))
 
 
 def predict(rows: Rows, model: LatencyModel) -> np.ndarray:

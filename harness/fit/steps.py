@@ -27,6 +27,9 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 """What a column of an imported table may be called; `prefill_pairs` is optional."""
 
+TOLD = 0.5
+"""Share of the steps with prompts whose `pairs` must be known for a square term; the others are then left out."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:

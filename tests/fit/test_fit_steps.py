@@ -215,6 +215,7 @@ def test_unknown_pieces_leave_the_square_term_out(tmp_path):
 
     assert "prefill_token_squared_s" in info["left_out"]
     assert "prefill_token_squared_s" not in {row["name"] for row in info["constants"]}
+    assert ["all", "decodes alone", "with prompts"] == [row["kind"] for row in info["unseen"]]
 
 
 @pytest.mark.parametrize(
