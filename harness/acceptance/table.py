@@ -16,7 +16,7 @@ from harness.errors import UsageError, no_such
 from harness.host import versions
 from harness.registry import folder
 
-_ID = re.compile(r'"([SEI]\d{1,2})(?:\.[^"]*)?"')
+_ID = re.compile(r'"([SEI]\d{1,2}(?:\.[^"{]*)?)[^"]*"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Told:
 
 
 def ids_of(topic: str) -> set[str]:
-    """Ids of the specification that a topic has rows for (S05, E16), read off its file without running it."""
+    """Ids that stand in the file of a topic, which is not run: 'S05.a', 'E16', or their beginning ('S28.')."""
     file = folder("harness.acceptance.topics") / f"{topic.replace('-', '_')}.py"
     return set(_ID.findall(file.read_text(encoding="utf-8")))
 
@@ -45,13 +45,20 @@ def chosen(only: Sequence[str], named: Sequence[str]) -> list[str]:
         return found
     ids = {name: ids_of(name) for name in found}
     for wanted in only:
-        if not any(_base(wanted) in held for held in ids.values()):
-            raise no_such("row of acceptance", wanted, sorted(set().union(*ids.values())))
-    return [name for name in found if ids[name] & {_base(wanted) for wanted in only}]
+        if not any(_holds(held, wanted) for held in ids.values()):
+            known = sorted({base(one) for one in set().union(*ids.values())})
+            raise no_such("row of acceptance", wanted, known)
+    return [name for name in found if any(_holds(ids[name], wanted) for wanted in only)]
 
 
-def _base(wanted: str) -> str:
-    return wanted.partition(".")[0]
+def base(row: str) -> str:
+    """The id of the specification that a row belongs to: S05 of S05.a."""
+    return row.partition(".")[0]
+
+
+def _holds(ids: set[str], wanted: str) -> bool:
+    """Whether one of the ids, or of their beginnings, may be a row that was asked for."""
+    return any(base(one) == base(wanted) and (one.startswith(wanted) or wanted.startswith(one)) for one in ids)
 
 
 def is_wanted(row: str, only: Sequence[str]) -> bool:

@@ -9,7 +9,7 @@ from harness.acceptance import Place, Row
 
 
 def rows_of(source: str, prefix: str, place: Place) -> Iterator[Row]:
-    """A row for each target of a set of measurements, `prefix` and a number as its id; without data one that says so."""
+    """A row for each target of a set of measurements, `prefix` and a number as its id; without data one."""
     command = f"bench validate --against {source}"
     if place.data is None:
         yield Row(f"{prefix}.1", source, "real", "measured runs", "not run", "see the note", None, command,
