@@ -27,6 +27,9 @@ BEFORE = "before the slice"
 LOOSE_S = 60.0
 """A bound above this on the wait for one token was probably meant in milliseconds: nobody waits a minute."""
 
+LIVELOCK = 5
+"""Preemptions of one request from which on it is told; a rule of admission that leaves room to grow needs 1 or 2."""
+
 ONE_TOKEN = ("ttft", "ttft_sent", "tpot", "itl", "itl_p99")
 """Metrics that are the wait for one token."""
 
@@ -42,6 +45,7 @@ def cautions(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[Caut
     yield from _cut_tasks(run, objective)
     yield from _not_shared(run)
     yield from _too_long(run, recorded=recorded)
+    yield from _thrown_out_again(run)
 
 
 def is_closed(workload: Mapping[str, Any]) -> bool:
@@ -117,6 +121,20 @@ def _not_shared(run: Run) -> Iterator[Caution]:
             "computes each whole",
             "read TTFT as that of a system without a prefix cache",
             {"prompts": named},
+        )
+
+
+def _thrown_out_again(run: Run) -> Iterator[Caution]:
+    """Requests that were let in and thrown out over and over: the work that was lost is done by nobody else."""
+    preemptions = run.requests["preemptions"].drop_null()
+    often = preemptions.filter(pc.greater_equal(preemptions, LIVELOCK))
+    if len(often):
+        yield Caution(
+            "livelock",
+            f"{len(often):,} of {len(run.requests):,} requests lost their memory {LIVELOCK} times or more, one of them "
+            f"{pc.max(often).as_py():,} times: they are let in, thrown out and let in again",
+            "admit fewer (--admission past-future, or a lower overcommit or watermark), or give the system more memory",
+            {"requests": len(often), "most": int(pc.max(often).as_py())},
         )
 
 

@@ -161,3 +161,19 @@ def test_a_wrong_rule_is_told_before_anything_runs(spec, words):
 
     with pytest.raises(UsageError, match=words):
         Core(admission=spec).check()
+
+
+@pytest.mark.parametrize(("admission", "told"), [("fcfs", True), ("past-future:max_new=400", False)])
+def test_a_livelock_is_told(admission, told, tmp_path):
+    """Who is let in and thrown out over and over must hear of it, or he takes lost work for a slow system."""
+    from harness.config import Given, run_spec
+    from harness.run import execute
+
+    asked = {
+        "backend": "sim:kv=paged:blocks=60,utilisation=0.9", "policy": "vllm-v0", "admission": admission,
+        "workload": "fixed:prompt=50,output=400", "arrivals": "constant", "rate": 50, "requests": 60,
+    }  # fmt: skip
+    result = execute(run_spec(Given(asked)), out=tmp_path / "run", html=False)
+    kinds = [caution["code"] for caution in result.run.info["warnings"]]
+
+    assert told == ("livelock" in kinds)
