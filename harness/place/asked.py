@@ -13,7 +13,6 @@ from harness.place.estimate import MOST_SEEDS
 from harness.place.space import ALGORITHMS, Algorithm, Cluster
 from harness.place.systems import Kind, Shape, System
 from harness.place.task import spec_of
-from harness.place.traffic import LEGACY
 from harness.plan import make_backend
 from harness.registry import make
 from harness.spec import parse
@@ -59,11 +58,6 @@ class Asked:
     worth: Worth
     target_rps: float | None
     released: bool
-
-    @property
-    def draws(self) -> str | None:
-        """Whose generator draws the arrivals."""
-        return LEGACY if self.released and (self.spec.arrivals or "poisson").startswith("poisson") else None
 
     @property
     def is_small(self) -> bool:

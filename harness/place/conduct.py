@@ -63,7 +63,7 @@ def conduct(
     every, skipped = candidates(asked)
     if not every:
         raise UsageError(_nothing(skipped))
-    sent = traffic(asked.spec, asked.seeds, draws=asked.draws)
+    sent = traffic(asked.spec, asked.seeds, released=asked.released)
     interrupted = False
     with store.opened(asked):
         by_key = {candidate.key: candidate for candidate in every}

@@ -12,12 +12,10 @@ import pyarrow as pa
 from harness.load import at_rate, own_rate
 from harness.plan import load_workload
 from harness.schedule import Schedule
+from harness.spec import parse
 
 if TYPE_CHECKING:
     from harness.config import RunSpec
-
-LEGACY = "simdistserve"
-"""Arrivals as DistServe's simulator draws them: numpy's legacy generator, the first request at 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,17 +36,17 @@ class Traffic:
         return Schedule(_with(unit.table, "scheduled_s", due_s), unit.sha256)
 
 
-def traffic(spec: RunSpec, seeds: Sequence[int], *, draws: str | None = None) -> Traffic:
-    """The traffic of a spec with `spec.requests` requests; `draws` LEGACY takes the arrivals of DistServe's simulator.
+def traffic(spec: RunSpec, seeds: Sequence[int], *, released: bool = False) -> Traffic:
+    """The traffic of a spec with `spec.requests` requests; `released` takes Poisson arrivals as DistServe draws them.
 
     Raises UsageError for traffic that has no rate.
     """
     own_rps = own_rate(spec)
     first = _draw(spec, own_rps, seeds[0], 1.0)
-    if draws != LEGACY and not _is_divided(spec, own_rps, first):
+    if not _is_divided(spec, own_rps, first):
         return Traffic(spec, own_rps, {})
     drawn = {seed: first if seed == seeds[0] else _draw(spec, own_rps, seed, 1.0) for seed in seeds}
-    if draws == LEGACY:
+    if released and parse(load_workload(spec).arrivals_text).name == "poisson":
         drawn = {seed: _legacy(one, seed) for seed, one in drawn.items()}
     return Traffic(spec, own_rps, drawn)
 
@@ -67,7 +65,10 @@ def _draw(spec: RunSpec, own_rps: float, seed: int, rate_rps: float) -> Schedule
 
 
 def _legacy(unit: Schedule, seed: int) -> Schedule:
-    """The gaps of a Poisson process as LLMServe/DistServe draws them (simdistserve/base/workload.py)."""
+    """The gaps of a Poisson process as LLMServe/DistServe draws them: numpy's legacy generator, the first request at 0.
+
+    Source: simdistserve/base/workload.py.
+    """
     gaps = np.random.RandomState(seed).gamma(1, 1.0, size=len(unit) - 1)  # theirs is the legacy one
     return Schedule(_with(unit.table, "scheduled_s", np.cumsum([0.0, *gaps])), unit.sha256)
 

@@ -39,7 +39,7 @@ def placement(run: Mapping[str, object] | None = None, **own: str) -> Asked:
 
 def rate_per_gpu(asked: Asked, system: System) -> float:
     """The highest rate of one system."""
-    sent = traffic(asked.spec, asked.seeds, draws=asked.draws)
+    sent = traffic(asked.spec, asked.seeds, released=asked.released)
     kind = system.kind
     task = Task("", system, asked.of(system), asked.bounds(kind), asked.wanted(kind), sent, asked.seeds, 8.0, 0.0625)
     return scored(asked, Candidate("low", system), searched(task)).per_gpu.value

@@ -52,7 +52,7 @@ def _found(run: Mapping[str, object], **own: str) -> dict[str, Any]:
 
 def rate_per_gpu(asked: Asked, system: System) -> float:
     """The highest rate per GPU of one system, as the search of all of them finds it."""
-    sent = traffic(asked.spec, asked.seeds, draws=asked.draws)
+    sent = traffic(asked.spec, asked.seeds, released=asked.released)
     kind = system.kind
     task = Task("", system, asked.of(system), asked.bounds(kind), asked.wanted(kind), sent, asked.seeds, 8.0, WIDTH)
     return scored(asked, Candidate("low", system), searched(task)).per_gpu.value
