@@ -1,0 +1,29 @@
+"""The simulator against the project's own engine: attainment at several rates of the same schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.acceptance import Place, Row, measured
+
+
+def rows(place: Place) -> Iterator[Row]:
+    """S27: what `tests/perf/simulator_against_engine.py` has stored; it needs minutes of a quiet machine."""
+    del place
+    yield _engine()
+
+
+def _engine() -> Row:
+    found = measured.engine()
+    system, published = "simulator against our engine", "DistServe's simulator against its system: 2 points"
+    band, command = "at most 2 points at 7 rates", "python tests/perf/simulator_against_engine.py"
+    if found is None:
+        return Row("S27", system, "real", published, "not run", band, None, command, "Needs a quiet machine.")
+    rates, real, ours = found["rates_rps"], found["measured_pct"], found["simulated_pct"]
+    worst = max(abs(a - b) for a, b in zip(real, ours, strict=True))
+    sides = ", ".join(f"{r:g}/s {a:.1f} {b:.1f}" for r, a, b in zip(rates, real, ours, strict=True))
+    note = f"Rate, engine, simulator: % within {found['slo']}; {found['when']}; latency fitted on other runs."
+    return Row(
+        "S27", system, "real", published, f"{worst:.1f} points at most: {sides}", band,
+        worst <= 2.0 and len(rates) >= 7, command, note,
+    )  # fmt: skip
