@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from backends._drafting import Drafting
+from backends._swapping import gave_way
 from backends._token_blocks import block_names
 from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
 
@@ -58,6 +59,7 @@ class Turn:
     preempted: list[int] = field(default_factory=list)
     running: int = 0
     free_blocks: int = 0
+    gave_way: Mapping[str, object] | None = None  # what preemption cost so far, after a turn that preempted
 
 
 NO_WISHES: Mapping[int, Wish] = MappingProxyType({})
@@ -151,6 +153,8 @@ class EngineCore:
         turn.started = [seq.request.id for seq in first]
         turn.cached = [seq.cached_tokens or 0 for seq in first]
         turn.preempted = [seq.request.id for seq in batch.preempted]
+        if batch.preempted or batch.swaps:
+            turn.gave_way = gave_way([replica])
         decodes = len(sampled) - len(batch.prefills)  # a padded row is not executed
         turn.step = Step(
             replica.index, start_s, end_s, sum(n for _, n in batch.prefills), decodes, batch.context_tokens,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
+from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.swap import Swap
 from harness.errors import no_such
 from harness.spec import build, parse
+
+if TYPE_CHECKING:
+    from backends.serving.replica import Replica
 
 GIB = 2**30
 COPY_S = 5e-6
@@ -74,3 +79,18 @@ def swapping(text: str) -> Swapping | None:
     if spec.name != "swap":
         raise no_such("way to preempt", spec.name, ["recompute", "swap"])
     return build(Swapping, spec)
+
+
+def gave_way(replicas: Iterable[Replica]) -> dict[str, object]:
+    """What preemption cost so far, for run.json; nothing where it cost nothing."""
+    lanes = [lane for replica in replicas for lane in _lanes(replica)]
+    swaps = {id(lane.swap): lane.swap for lane in lanes if lane.swap is not None}
+    told = {
+        "recomputed_tokens": sum(lane.recomputed_tokens for lane in lanes),
+        "swapped_blocks": sum(swap.total_copied() for swap in swaps.values()),
+    }
+    return {name: count for name, count in told.items() if count}
+
+
+def _lanes(replica: Replica) -> list[Replica]:
+    return [replica] if replica.pipeline is None else list(replica.pipeline.lanes)

@@ -122,6 +122,8 @@ class Engine:
             self._deliver(request_id, TokenEvent(request_id, turn.at_s, tokens))
         for ended in turn.ended:
             self._deliver(ended.request_id, ended)
+        if turn.gave_way is not None:
+            self._facts |= turn.gave_way
         if turn.step is not None:
             self._steps.append(turn.step)
 

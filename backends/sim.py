@@ -34,6 +34,7 @@ from backends._layout import (
 from backends._realtime import RealTime
 from backends._sides import Rate  # noqa: TC001  a spec is built with the types of the fields
 from backends._steplog import StepLog
+from backends._swapping import gave_way
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster  # noqa: TC001  as above
 from backends.serving.handoff import Link
@@ -220,7 +221,9 @@ class Sim:
             "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size, "replicas": len(self.cluster.replicas),
             "router": self._parts[0].router, "tp": self.tp, "pp": self.pp,
             "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
-        } | told(self._parts, self.cluster, self._rate, self.handoff) | self._bubbles()  # fmt: skip
+            **told(self._parts, self.cluster, self._rate, self.handoff), **self._bubbles(),
+            **gave_way(self.cluster.replicas),
+        }  # fmt: skip
 
     def _bubbles(self) -> dict[str, object]:
         share = getattr(self._flow, "bubble_share", None)

@@ -102,7 +102,10 @@ def _carried_out(
     with shown(live, quiet=quiet):
         outcome = _outcome(start, live, give_way, say)
     folder = start.folder()
-    folder.finish({"state": "finished" if outcome.ended == "finished" else "interrupted"}, start.recounted)
+    state = "finished" if outcome.ended == "finished" else "interrupted"
+    backend = planned.backend
+    facts = {} if isinstance(backend, Remote) else {"backend": dict(backend.describe())}  # it knows more by now
+    folder.finish({"state": state, **facts}, start.recounted)
     run = load(folder.path)
     outcome = _with_unsent(outcome, run, len(planned.schedule))
     folder.update(conclude(run, planned.slo, planned.law, outcome))

@@ -250,7 +250,17 @@ def _flow(
     yield f"output {_numbers.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
     yield f"failed {_failed(summary):,}"
     if summary.get("preemptions"):
-        yield f"preemptions {summary['preemptions']:,}"
+        yield f"preemptions {summary['preemptions']:,}{_gave_way(part(info, 'backend'))}"
+
+
+def _gave_way(backend: Mapping[str, Any]) -> str:
+    """What preemption cost, where the backend says so."""
+    told = [
+        f"{backend[name]:,} {words}"
+        for name, words in (("recomputed_tokens", "tokens recomputed"), ("swapped_blocks", "blocks swapped"))
+        if isinstance(backend.get(name), int)
+    ]
+    return f" ({', '.join(told)})" if told else ""
 
 
 def _found(run: Run) -> Iterator[str]:

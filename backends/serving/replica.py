@@ -35,8 +35,8 @@ class Replica:
 
     __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_map_s", "_now_s",
                  "_reserves", "_watermark", "blocks", "cache", "decoding", "drafts", "in_flight", "inbox", "index",
-                 "journal", "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens", "swap",
-                 "waiting")  # fmt: skip
+                 "journal", "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens",
+                 "recomputed_tokens", "swap", "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -79,6 +79,7 @@ class Replica:
         self._watermark = int(memory.watermark * num_blocks)
         self._arrived = 0
         self._admitted = 0
+        self.recomputed_tokens = 0  # stored once and dropped, to be computed again
         self.prompt_tokens = 0  # of all requests here that are not over
         self._now_s = 0.0
 
@@ -402,6 +403,7 @@ class Replica:
         self._release(seq, over=False)
         if swapped:
             return
+        self.recomputed_tokens += seq._computed
         seq._computed = 0
         seq.phase = Phase.WAITING
         if last:

@@ -26,7 +26,7 @@ class Swap:
     `block_s` is what a driver charges for copying one block, `moved` the blocks copied before the step being formed.
     """
 
-    __slots__ = ("_held", "_queue", "block_s", "closed", "free", "moved", "total")
+    __slots__ = ("_held", "_queue", "block_s", "closed", "copied", "free", "moved", "total")
 
     def __init__(self, total: int, block_s: float = 0.0) -> None:
         if total < 0:
@@ -36,6 +36,7 @@ class Swap:
         self.free = total
         self.closed = False
         self.moved = 0
+        self.copied = 0  # blocks of all steps that are formed
         self._queue: deque[Sequence] = deque()
         self._held: dict[Sequence, int] = {}
 
@@ -68,6 +69,7 @@ class Swap:
         """Bring back who fits, first out first in, as long as the others keep what their next step needs."""
         queue = self._queue
         self.closed = bool(queue)
+        self.copied += self.moved
         self.moved = 0
         while queue:
             seq = queue[0]
@@ -80,6 +82,10 @@ class Swap:
             replica.resume(seq, want)
             batch.swaps = [*batch.swaps, (seq, None)]
             self.moved += want
+
+    def total_copied(self) -> int:
+        """Blocks that were copied so far, both ways."""
+        return self.copied + self.moved
 
     def drop(self, seq: Sequence) -> None:
         """Forget a sequence that is withdrawn."""

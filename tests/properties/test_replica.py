@@ -140,6 +140,7 @@ def test_tokens_that_ran_are_accounted_for(policy, draw):
 
     assert sum(r.prompt_tokens + r.output_tokens - 1 for r in served) + sum(lost) == driver.ran_tokens
     assert len(lost) == sum(seq.preemptions for seq in driver.done)
+    assert sum(lost) == driver.replica.recomputed_tokens
 
 
 def test_tight_memory_does_preempt(draw):

@@ -174,7 +174,11 @@ def test_leaping_equals_stepping_where_sequences_are_swapped(policy, cache, draw
 
     leaps, steps = run(True), run(False)
 
+    told = Sim(policy=policy, kv_blocks=60, preempt="swap", prefix_cache=cache)
+    list(told.simulate(requests))
+
     assert steps[0] == leaps[0]
+    assert (told.describe().get("swapped_blocks", 0) > 0) == (sum(p for *_, p in leaps[0]) > 0)
     assert steps[1].equals(leaps[1])
     if policy == "vllm-v0":
         assert sum(preemptions for *_, preemptions in leaps[0]) > 0, "this case is here for its preemptions"
