@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -158,3 +160,27 @@ def test_wrong_speculation_is_told(text, words):
     """Nobody should wait for a run to learn that alpha is a probability."""
     with pytest.raises(UsageError, match=words):
         Core(speculate=text).check()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"pp": 2}, {"prefill": "1", "decode": "1"}, {"preempt": "swap"}, {"prefix_cache": "on"}]
+)
+def test_drafts_go_with_every_other_part(fields, draw):
+    """Parts are chosen one by one; no two of them may lose a token between them."""
+    requests = draw(40, rate_rps=10.0, prompt=(1, 300), output=(1, 120))
+    records, _ = run("k=4", requests, kv_blocks=40, **fields)
+
+    assert {r.id: r.output_tokens for r in requests} == {
+        r.request_id: sum(r.token_n or [1] * len(r.token_s)) for r in records
+    }
+
+
+def test_drafts_come_out_in_real_time_too(draw):
+    """`bench serve` must tell all tokens of a step, not one."""
+    requests = draw(20, rate_rps=10.0)
+    live = Sim(speculate="k=3,alpha=0.7", latency="linear", kv_blocks=60).real_time()
+    for request in requests:
+        live.arrive(request, request.scheduled_s)
+    told = Counter(i for ran in live.advance(1e9) for i in ran.tokens)
+
+    assert {r.id: r.output_tokens for r in requests} == dict(told)

@@ -68,8 +68,8 @@ def _goodput() -> Row:
         f"({good['aggressive']:.3f} req/s)",
         ">= 1.3x at a strict bound on every gap", ratio >= 1.3, ASK + PAST_FUTURE + " --requests 600",
         f"no gap above {GAP_S:g} s; {SEEDS} seeds, {min(each):.2f} to {max(each):.2f}; an aggressive rule "
-        f"tuned to watermark 0.9 reaches {good['aggressive:watermark=0.9']:.3f} req/s, the oracle {good['oracle']:.3f}; the factor depends on what "
-        "recomputing costs",
+        f"tuned to watermark 0.9 reaches {good['aggressive:watermark=0.9']:.3f} req/s, the oracle "
+        f"{good['oracle']:.3f}; the factor depends on what recomputing costs",
     )  # fmt: skip
 
 
