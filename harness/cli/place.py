@@ -14,16 +14,19 @@ _NONE = (
     "warmup", "fail-under", "max-failed", "drain", "header", "extra-body", "senders", "calibrate", "replicas", "tp",
     "pp", "prefill", "decode", "router", "hardware", "requests", "goal", "seed",
 )  # fmt: skip
+_TOLD = ("workload", "backend", "model", "latency", "policy")
+"""Options of a run that have another default here."""
+
 _FIRST = ("nodes", "gpus", "hardware", "algorithm")
 _KEPT = ("slo", "goal", "conditions")
 _OWN = ("objective", "prices", "power", "rate")
-_SEARCH = ("requests", "seeds", "seed", "max-rate", "width", "workers", "pool")
+_SEARCH = ("requests", "seeds", "seed", "max-rate", "width", "workers")
 _SECTIONS = {
     "The cluster and what is searched": _FIRST,
     "What must be kept": _KEPT,
     "What is saved, and how much is asked for": _OWN,
     **{h: rest for h, names in SECTIONS.items() if (rest := tuple(n for n in names if n not in (*_NONE, "slo")))},
-    "The search": _SEARCH,
+    "The search": (*_SEARCH, "where"),
     "The answer and its folder": ("config", "out", "form", "no-html", "quiet"),
 }
 _EPILOG = """
@@ -90,7 +93,14 @@ Exit codes
 @click.option("--format", "form", metavar="NAME", default="text", help="text (default), markdown or json.")
 @click.option("--no-html", is_flag=True, help="Write no report.html into the folder.")
 @click.option("--quiet", is_flag=True, help="No progress.")
-@run_options(without=_NONE)
+@click.option("--workload", metavar="NAME",
+              help="Preset (bench list presets) or lengths spec; default distserve-fig1.")  # fmt: skip
+@click.option("--backend", metavar="SPEC", help="sim (default), or sim:utilisation=0.95, sim:compat=distserve_sim, ...")
+@click.option("--model", metavar="NAME", help="A model (bench list models); default opt-13b.")
+@click.option("--latency", metavar="SPEC",
+              help="How long a step takes; default roofline, and what DistServe released for its models.")  # fmt: skip
+@click.option("--policy", metavar="SPEC", help="What runs next on a colocated replica; default vllm-v0.")
+@run_options(without=(*_NONE, *_TOLD))
 def command(form: str, config: str | None, out: str | None, no_html: bool, quiet: bool, **told: Any) -> int:
     """Search how a model is best placed on a cluster: which tensor and pipeline parallelism, colocated or with prefill
     and decode apart, carries the highest rate within the SLO for each GPU (or for money, or for watts).
@@ -108,7 +118,8 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
 
     if form not in ("text", "markdown", "json"):
         raise no_such("format", form, ("text", "markdown", "json"))
-    own = {name: told.pop(name) for name in (*_OWN, *_FIRST, "goal", "conditions", *_names(_SEARCH), "where")}
+    names = (name.replace("-", "_") for name in (*_OWN, *_FIRST, "goal", "conditions", *_SEARCH, "where"))
+    own = {name: told.pop(name) for name in names}
     search = asked(given(told), config, own)
     store = Store(None if out is None else Path(out))
     with opened(own["where"], own["workers"], small=search.is_small) as processes:
@@ -119,7 +130,3 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
         if report is not None and not quiet:
             _terminal.note(f"report: {report}")
     return int(info["exit_code"])
-
-
-def _names(options: tuple[str, ...]) -> list[str]:
-    return [name.replace("-", "_") for name in options if name != "pool"]

@@ -135,7 +135,8 @@ def is_released(spec: RunSpec, hardware: Sequence[str]) -> bool:
     backend = parse(spec.backend)
     if backend.args.get("compat") == COMPAT:
         return True
-    if backend.name != "sim" or backend.args or backend.first or spec.latency or spec.policy or spec.kv or spec.link:
+    given = set(spec.parts()) - {"model", "hardware"}
+    if backend.name != "sim" or backend.args or backend.first or given:
         return False
     return all(_has_constants(spec.model or "opt-13b", name) for name in hardware)
 
