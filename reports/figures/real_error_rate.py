@@ -18,7 +18,9 @@ OF = "validate"
 SECTION = "figures"
 TITLE = "Error over the rate"
 MISSING = "These measurements were not made at several rates; the errors stand in the tables."
-_AXES = {"%": "simulated against measured (%)", "points": "simulated less measured (points)"}
+_AXES = {"%": "error (%)", "points": "error (points)"}
+_LINE = 13
+"""Pixels that a name in the legend takes, of two side by side."""
 
 
 def figure(one: Mapping[str, Any]) -> go.Figure | str:
@@ -27,7 +29,9 @@ def figure(one: Mapping[str, Any]) -> go.Figure | str:
     if len({pair["x"] for pair in pairs}) < 2:
         return MISSING
     units = _real.panels(pairs)
-    drawn = style.panels([1.0] * len(units), 120 + 300 * len(units), shared=True, spacing=0.08)
+    names = sum(len(_real.groups(found)) for found in units.values())
+    drawn = style.panels([1.0] * len(units), 120 + 300 * len(units) + _LINE * names, spacing=0.08)
+    drawn.update_layout(margin_t=40 + _LINE * names)
     for row, (unit, found) in enumerate(units.items(), start=1):
         for place, (name, group) in enumerate(_real.groups(found).items()):
             _line(drawn, name, sorted(group, key=lambda pair: float(pair["x"])), place, row)
