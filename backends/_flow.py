@@ -72,25 +72,27 @@ class Flow:
             while events and events[0][0] == now_s:
                 _, what, index, _, payload = heappop(events)
                 if what == COMMIT:
-                    yield from self._commit(index, payload, now_s)  # type: ignore[arg-type]  # COMMIT carries step ends
+                    for record in self._commit(index, payload):  # type: ignore[arg-type]  # COMMIT carries step ends
+                        yield record
+                        self._follow(record, now_s)
                 elif what == LAND:
                     self._land(payload)  # type: ignore[arg-type]  # LAND carries a transfer
                 else:
                     self._free.add(index)
             while arrivals.next_s == now_s:
-                yield from self._arrive(arrivals.pop(), now_s)
+                refused = self._arrive(arrivals.pop(), now_s)
+                if refused is not None:
+                    yield refused
+                    self._follow(refused, now_s)
             self._form_all(now_s)
 
-    def _commit(self, index: int, ends: list[float], now_s: float) -> Iterator[RequestRecord]:
+    def _commit(self, index: int, ends: list[float]) -> list[RequestRecord]:
         replica = self._cluster.replicas[index]
         batch = replica.in_flight
         assert batch is not None
         replica.blocks.free += self._prepaid[index]
         self._prepaid[index] = 0
-        for seq in replica.commit(batch, ends):
-            record = _record(seq, index)
-            yield record
-            self._follow(record, now_s)
+        done = replica.commit(batch, ends)
         self._free.add(index)
         if replica.inbox is not None:
             self._waiting.add(index)
@@ -98,21 +100,22 @@ class Flow:
             for seq in replica.outbox.fresh:
                 self._waiting.add(self._handoffs.offer(seq, replica).index)
             replica.outbox.fresh.clear()
+        return [_record(seq, index) for seq in done] if done else []
 
     def _follow(self, record: RequestRecord, now_s: float) -> None:
         if self._follow_ups is not None:
             self._arrivals.add(self._follow_ups(record), now_s)
 
-    def _arrive(self, request: Request, now_s: float) -> Iterator[RequestRecord]:
+    def _arrive(self, request: Request, now_s: float) -> RequestRecord | None:
+        """The record of a request that is refused."""
         index, refusal = self._cluster.add(request, now_s)
         if refusal is not None:
-            record = _rejected(request, refusal, index)
-            yield record
-            self._follow(record, now_s)
-        elif self._cluster.replicas[index].inbox is None:
+            return _rejected(request, refusal, index)
+        if self._cluster.replicas[index].inbox is None:
             self._free.add(index)
         else:
             self._waiting.add(index)
+        return None
 
     def _land(self, transfer: Transfer) -> None:
         assert self._handoffs is not None
@@ -125,19 +128,27 @@ class Flow:
     def _form_all(self, now_s: float) -> None:
         """Begin the hand-offs that may begin, then the batches."""
         handoffs, replicas = self._handoffs, self._cluster.replicas
-        if handoffs is not None:
+        if handoffs is not None and self._waiting:
             for index in sorted(self._waiting):
                 self._hand_off(handoffs, replicas[index], now_s)
             self._waiting.clear()
-        free = sorted(self._free)
+        free = [index for index in sorted(self._free) if self._may_form(replicas[index], now_s)]
         self._free.clear()
         for index in free:
             self._form(replicas[index], now_s, last=index == free[-1])
         if self._free:  # what was handed on at no cost of time while batches were formed
             self._form_all(now_s)
 
+    def _may_form(self, replica: Replica, now_s: float) -> bool:
+        """Whether a batch may begin: a pipeline is asked again when its first stage is free."""
+        if replica.pipeline is None:
+            return replica.in_flight is None
+        return self.stages[replica.index].free_s[0] <= now_s
+
     def _hand_off(self, handoffs: HandOffs, target: Replica, now_s: float) -> bool:
         """Whether any hand-off into `target` began."""
+        if target.inbox is None or not target.inbox.offers:
+            return False
         begun = handoffs.start(target, now_s)
         for transfer in begun:
             if transfer.end_s <= now_s:
@@ -149,15 +160,8 @@ class Flow:
     def _form(self, replica: Replica, now_s: float, *, last: bool) -> None:
         index = replica.index
         stages = self.stages[index]
-        if stages.free_s[0] > now_s:
-            return  # it is asked again when the first stage is free
         batch = replica.schedule(now_s)
-        began = (
-            replica.inbox is not None
-            and self._handoffs is not None
-            and bool(replica.inbox.offers)
-            and self._hand_off(self._handoffs, replica, now_s)
-        )
+        began = self._handoffs is not None and self._hand_off(self._handoffs, replica, now_s)
         if batch is None:
             return
         if began:
