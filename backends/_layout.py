@@ -97,10 +97,9 @@ class Asked:
             way = mode(self.compat, asked, self.model, self.hardware, tp, pp)
             latency, policy, kv = way.latency, way.policy, way.kv
         built = make("latency", latency, model=self.model, hardware=self.hardware, tp=tp, pp=pp)
-        if isinstance(built, Recorded) and role != "mixed":
-            raise UsageError(
-                "latency=recorded repeats a run of replicas alike; it does not go with prefill and decode."
-            )
+        if isinstance(built, Recorded) and (role != "mixed" or pp > 1):
+            what = "pipeline stages" if role == "mixed" else "prefill and decode"
+            raise UsageError(f"latency=recorded repeats a run of replicas alike; it does not go with {what}.")
         return Part(role, count, tp, pp, policy, kv, router, latency, built)
 
 

@@ -39,7 +39,7 @@ def side(text: str, role: str) -> Side:
     spec = parse(text)
     if not re.fullmatch(r"\d+", spec.name):
         raise UsageError(f"{role} must be how many replicas and of what shape, such as 2 or 2:tp=2,pp=1, got '{text}'.")
-    found = build(Side, replace(spec, args={"count": spec.name, **spec.args}))
+    found = build(Side, replace(spec, name=role, args={"count": spec.name, **spec.args}))
     for name in ("count", "tp", "pp"):
         if getattr(found, name) < 1:
             raise UsageError(f"'{text}': {name} of {role} must be at least 1, got {getattr(found, name)}.")

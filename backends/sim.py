@@ -58,7 +58,7 @@ _COUNT = np.arange(LEAP, dtype=np.int64)
 
 @dataclass(slots=True)
 class Sim:
-    """A simulated cluster of `replicas` equal replicas, each on `tp` GPUs.
+    """A simulated cluster of `replicas` equal replicas, each on `tp` x `pp` GPUs, `pp` of them stages of a pipeline.
 
     Or, with `prefill=2:tp=2` and `decode=1`, so many replicas for prefill and for decode alone: KV is handed on over
     `link` (nvlink, pcie, none, 25Gbps, 600GBps:latency=1ms), pulled or pushed (`handoff`). With `prefill` alone every

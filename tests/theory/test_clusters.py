@@ -9,6 +9,7 @@ from backends._catalog import hardware, kv_bytes_per_token, model, weight_bytes
 from backends._layout import link_of
 from backends.sim import Sim
 from harness.api import Request
+from harness.errors import UsageError
 
 LINEAR = "linear:base_s={base},prefill_token_s={token},decode_seq_s={seq},context_token_s={context}"
 
@@ -134,3 +135,40 @@ def test_more_load_never_helps(cluster):
 
     assert all(later <= earlier + 0.03 for earlier, later in zip(met, met[1:], strict=False)), met
     assert met[-1] < met[0]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        (
+            {"prefill": "two"},
+            "prefill must be how many replicas and of what shape, such as 2 or 2:tp=2,pp=1, got 'two'",
+        ),
+        ({"prefill": "2:tq=2"}, "prefill has no argument 'tq'. Did you mean 'tp'?"),
+        ({"decode": "0"}, "count of decode must be at least 1, got 0"),
+        ({"prefill": "1", "decode": "1", "link": "25Gb"}, "link must be nvlink, pcie, none or a rate such as 25Gbps"),
+        ({"prefill": "1", "decode": "1", "link": "none:latency=-1"}, "the latency of a link must not be negative"),
+        ({"prefill": "1", "decode": "1", "hardware": "a10", "model": "llama3-8b"}, "link=nvlink: a10 has none"),
+        ({"prefill": "1", "decode": "1", "replicas": 2}, "replicas is that of replicas alike"),
+        ({"prefill": "1", "decode": "1", "policy": "sarathy"}, "No policy named 'sarathy'. Did you mean 'sarathi'?"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused_in_a_sentence(fields, words):
+    """Who asks for it must learn what to write instead."""
+    with pytest.raises(UsageError) as error:
+        Sim(**fields)
+
+    assert words in str(error.value)
+
+
+def test_one_side_alone_can_be_simulated_and_not_served():
+    """Prefill alone ends with the first token; decode alone begins with it; neither is a server."""
+    requests = poisson(5, 20)
+    first = list(Sim(prefill="1", latency=linear()).simulate(requests))
+    rest = list(Sim(decode="1", latency=linear()).simulate(requests))
+
+    assert {1} == {len(r.token_s) for r in first}
+    assert {24} == {len(r.token_s) for r in rest}
+    assert all(r.token_s[0] == r.scheduled_s for r in rest)
+    with pytest.raises(UsageError, match="To serve requests give prefill and decode replicas"):
+        Sim(prefill="1", latency=linear()).real_time()
