@@ -20,5 +20,8 @@ class ShortestPrefillQueue:
 
     def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
         """Index of the replica."""
-        counts = [len(replica.waiting) + replica.prefill_seqs for replica in replicas]
+        counts = [
+            len(replica.waiting) + (len(replica.prefilling) if replica.pipeline is None else replica.prefill_seqs)
+            for replica in replicas
+        ]
         return counts.index(min(counts))
