@@ -288,7 +288,7 @@ def _fit(rows: Sequence[_Measured], shape: Shape, start: Constants, knobs: Knobs
 
     begin = np.log([getattr(start, name) for name in names])
     found = least_squares(
-        residuals, begin, diff_step=np.full(len(names), 0.05), max_nfev=4, loss="soft_l1", f_scale=0.1
+        residuals, begin, diff_step=np.full(len(names), 0.05), max_nfev=8, loss="soft_l1", f_scale=0.1
     )
     return Constants(*(float(value) for value in np.exp(found.x)))
 
