@@ -46,24 +46,24 @@ class Stub:
         return [7 if p.sample else None for p in pieces]
 
 
-def batches_agree(policy: str) -> bool:
+def batches_agree(policy: str, seed: int = 0, blocks: int = 40) -> bool:
     """Whether the simulator and the engine's loop give the same decisions and stamps to the same requests."""
     import numpy as np
 
     from harness import registry
     from harness.api import Request
 
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     at_s = np.cumsum(rng.exponential(1 / 6, 60)).tolist()
     lengths = rng.integers(1, (150, 90), (60, 2)).tolist()
     requests = [Request(i, at, *pair) for i, (at, pair) in enumerate(zip(at_s, lengths, strict=True))]
     spec = f"{policy}:pad=false" if policy == "static" else policy  # no padded row is executed
-    sim = registry.make("backends", "sim", policy=spec, kv_blocks=40, latency=COST, journal=True, leap=False)
+    sim = registry.make("backends", "sim", policy=spec, kv_blocks=blocks, latency=COST, journal=True, leap=False)
     stamps = {r.request_id: list(r.token_s) for r in sim.simulate(requests)}
-    return bool((sim.cluster.replicas[0].journal.decisions, stamps) == _engine(requests, spec))
+    return bool((sim.cluster.replicas[0].journal.decisions, stamps) == _engine(requests, spec, blocks))
 
 
-def _engine(requests: list[Any], policy: str) -> tuple[list[Any], dict[int, list[float]]]:
+def _engine(requests: list[Any], policy: str, blocks: int) -> tuple[list[Any], dict[int, list[float]]]:
     """Decisions and stamps of the engine's loop under the stub's clock."""
     import numpy as np
 
@@ -72,7 +72,7 @@ def _engine(requests: list[Any], policy: str) -> tuple[list[Any], dict[int, list
     core = importlib.import_module("backends._core").Core(policy=policy)
     journal = importlib.import_module("backends.serving.journal").Journal()
     stub = Stub(registry.make("latency", COST))
-    replica = stub.replica = core.replica(core.memory(), 40, journal=journal)
+    replica = stub.replica = core.replica(core.memory(), blocks, journal=journal)
     engine = importlib.import_module("backends._engine_core").EngineCore(
         replica, stub, lambda r, _: np.ones(r.prompt_tokens, np.int64), lambda: stub.now_s
     )

@@ -10,6 +10,8 @@ from harness.acceptance import Place, Row
 SYSTEM = "speculative decoding"
 K, ALPHA = 4, 0.7
 SPECULATE = f"k={K},alpha={ALPHA}"
+LAST_STEPS = 8
+"""Steps at the end of an answer that may have been cut by it."""
 BATCHES = (1, 16, 64, 256)
 
 
@@ -46,13 +48,13 @@ def _tpots(speculate: str | None, latency: str, batch: int, output: int) -> tupl
     sim = registry.make("backends", "sim", latency=latency, policy="vllm-v0", speculate=speculate,
                         kv_blocks=30_000)  # fmt: skip
     records = list(sim.simulate([Request(i, 0.0, 64, output) for i in range(batch)]))
-    counts = [n for r in records for n in (r.token_n or ())[1 : -K - 1]]
+    counts = [n for r in records for n in (r.token_n or ())[1:-LAST_STEPS]]
     return [(r.token_s[-1] - r.token_s[0]) / (output - 1) for r in records], counts
 
 
-def tokens_per_step() -> float:
+def tokens_per_step(k: int = K, alpha: float = ALPHA) -> float:
     """Mean over many steps, none of them cut by the end of an answer."""
-    _, counts = _tpots(SPECULATE, "linear", 16, 20_000)
+    _, counts = _tpots(f"k={k},alpha={alpha}", "linear", 16, 20_000)
     return sum(counts) / len(counts)
 
 
