@@ -219,6 +219,7 @@ def test_every_form_is_told_in_every_way(capsys, name: str):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["kv", "--memory", "-1GiB"], "--memory must hold a token of opt-13b, 819,200 bytes, got '-1GiB'"),
         (["moe", "--gpu", "h80"], "No hardware named 'h80'"),
         (["moe", "--gpu", "a10"], "a10 has no FP8 tensor cores; use --element-bytes 2"),
         (["kv", "--hardware", "a100-90g"], "No hardware named 'a100-90g'"),

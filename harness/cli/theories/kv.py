@@ -54,7 +54,7 @@ def command(
         "Size", heads, [(n, n * per_token, n * per_token, rate * n * per_token * 8 / 1e9) for n in lengths]
     )
     tables = [sizes, _handed(lengths, per_token, rate, links, _prefill_s(latency, model, hardware, tp))]
-    slots = _slots(memory, per_token) if memory else None
+    slots = _slots(memory, per_token, model) if memory else None
     if modes and slots:
         tables.append(_modes(modes, slots, requests, seed))
     sentences = [f"{model}: {per_token:,} bytes of KV a token; {rate:g} prompts are handed off per second."]
@@ -76,10 +76,17 @@ def _notes(model: str, modes: bool) -> Iterator[str]:
                "oracle and pow2 come from a buddy allocator. 'published' is vLLM's OPT-13B in 12 GiB.")  # fmt: skip
 
 
-def _slots(memory: str, per_token: int) -> int:
+def _slots(memory: str, per_token: int, model: str) -> int:
+    """Tokens that the memory holds. Raises UsageError where it holds none."""
+    from harness.errors import UsageError
     from harness.spec import size_bytes
 
-    return int(size_bytes(memory, "--memory") // per_token)
+    slots = int(size_bytes(memory, "--memory") // per_token)
+    if slots < 1:
+        raise UsageError(
+            f"--memory must hold a token of {model}, {per_token:,} bytes, got '{memory}'; give a size such as 12GiB."
+        )
+    return slots
 
 
 def _prefill_s(latency: str, model: str, hardware: str, tp: int) -> Any:
