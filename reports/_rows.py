@@ -251,6 +251,7 @@ def _flow(
     yield f"failed {_failed(summary):,}"
     if summary.get("preemptions"):
         yield f"preemptions {summary['preemptions']:,}{_gave_way(part(info, 'backend'))}"
+    yield from _cluster(part(info, "backend"))
 
 
 def _gave_way(backend: Mapping[str, Any]) -> str:
@@ -261,6 +262,15 @@ def _gave_way(backend: Mapping[str, Any]) -> str:
         if isinstance(backend.get(name), int)
     ]
     return f" ({', '.join(told)})" if told else ""
+
+
+def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
+    """What a simulated cluster lost between its replicas and stages, where the backend says so."""
+    overflows, bubbles = backend.get("handoff_overflows"), backend.get("bubble_share")
+    if isinstance(overflows, int) and overflows:
+        yield f"{overflows:,} hand-offs without room"
+    if isinstance(bubbles, float):
+        yield f"bubbles {_numbers.share(bubbles)} of busy stages"
 
 
 def _found(run: Run) -> Iterator[str]:

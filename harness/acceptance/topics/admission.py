@@ -35,7 +35,7 @@ class Saturated:
 
 
 def rows(place: Place) -> Iterator[Row]:
-    """S16: memory, evictions and goodput of the decode-heavy mix, 120,000 tokens, everything queued at time 0."""
+    """S16: memory, evictions and goodput of the decode-heavy mix, 120,000 tokens, 300 clients that never rest."""
     del place
     oracle, conservative, guessed, aggressive = (_mean(rule, 300) for rule in RULES)
     yield Row(

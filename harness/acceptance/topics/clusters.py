@@ -171,7 +171,7 @@ def _bubbles() -> Iterator[Row]:
         f"idle share of busy stages: sarathi-512 {shares['sarathi']:.1%}, orca {shares['orca']:.1%}, vllm-v0 "
         f"{shares['vllm']:.1%}; equal batches {equal:.1%}",
         "sarathi below both; equal batches 0", shares["sarathi"] < min(shares["orca"], shares["vllm"]) and equal < 1e-9,
-        ask + "sarathi:budget=512",
+        ask + "sarathi:budget=512 --requests 200",
         f"budget 2048: {shares['sarathi-2048']:.1%}; 200 requests at 1 req/s, roofline",
     )  # fmt: skip
     strict, relaxed = (_falcon_capacity(name, bound_s) / _falcon_capacity("vllm", bound_s)
@@ -268,7 +268,7 @@ def _burst() -> Row:
         f"pull {pulled} overflows, {few} preemptions; push {pushed} overflows, {many} preemptions",
         "pull 0; push > 0", pulled == 0 and pushed > 0,
         "bench run --backend sim --workload distserve-13b-chat --arrivals gamma:cv=4 --rate 6 --latency abc:distserve "
-        "--prefill 2 --decode 1 --handoff push",
+        "--requests 1000 --prefill 2 --decode 1 --handoff push",
         "1,000 requests; an overflow is KV that finds no room and is computed again; pulled answers, too, may outgrow "
         "memory",
     )  # fmt: skip

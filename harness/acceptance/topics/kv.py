@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
+from harness import registry
 from harness.acceptance import Place, Row
 from harness.acceptance.near import near, spelled
 from harness.theory.kv import Link, link_bytes_per_s
@@ -131,11 +132,13 @@ def _hand_offs(catalog: Any) -> Iterator[Row]:
         "bench theory kv --model opt-175b --tp 8 --length 512 --link 600GBps,25Gbps",
     )  # fmt: skip
     links = [Link(name, link_bytes_per_s(name), size["opt-66b"], 10) for name in ("25Gbps", "800Gbps", "600GBps")]
-    prefill_s = 0.1514  # DistServe's own constants, OPT-66B on 4 GPUs: 29.4 ms + 512 x 0.151 ms + 512^2 x 8.3 ns
+    prefill_s = registry.make("latency", "abc:distserve", model="opt-66b", tp=4).step_s([(512, 0)], 0, 0)
     hidden = [one.hidden(prefill_s) for one in links]
     yield Row(
         "S31.c", "hand-off", "exact", "hidden over 800 Gbps and NVLink, not over 25 Gbps",
         ", ".join(f"{one.name} {'hidden' if h else 'not hidden'} ({one.transfer_s * 1e3:.0f} ms)"
                   for one, h in zip(links, hidden, strict=True)),
-        "exact", hidden == [False, True, True], "bench theory kv --model opt-66b --tp 4 --length 512 --rate 10",
+        "exact", hidden == [False, True, True],
+        "bench theory kv --model opt-66b --tp 4 --length 512 --rate 10 --latency abc:distserve",
+        f"behind a prefill of {prefill_s * 1e3:.0f} ms, by DistServe's constants of OPT-66B on 4 GPUs",
     )  # fmt: skip
