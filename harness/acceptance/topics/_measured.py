@@ -23,7 +23,7 @@ def rows_of(source: str, prefix: str, place: Place) -> Iterator[Row]:
         unit = "points" if target.metric.endswith("_pct") else "%" if "percent" in target.how else ""
         yield Row(
             f"{prefix}.{number}", source, "real", target.published or "measured runs",
-            f"{_named(target.metric)}: {target.obtained:.2g} {unit} over {scored.get(target.metric, 0)} pairs".strip(),
+            f"{_named(target.metric)}: {target.obtained:.3g} {unit} over {scored.get(target.metric, 0)} pairs".strip(),
             f"{target.how} <= {target.limit:g}", target.holds, command,
             " ".join(found.setting) if number == 1 else "",
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.acceptance import Place, Row
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 DISTSERVE, SIMDISTSERVE, SARATHI = "DistServe", "DistServe's simulator", "Sarathi-Serve"
 COMPAT = "bench run --backend sim:compat=distserve_sim --workload distserve-fig1 --requests 1000 --rate "
+SEEDS = 5
 SHAPES: Mapping[str, Mapping[str, str]] = {
     "colocated": {}, "prefill": {"prefill": "1"}, "decode": {"decode": "1"}, "2P1D": {"prefill": "2", "decode": "1"},
 }  # fmt: skip
@@ -160,7 +161,12 @@ def _six(values: Any) -> str:
 
 def _bubbles() -> Iterator[Row]:
     """S11: Falcon-180B on two stages of four GPUs."""
-    shares = {name: _bubble_share({**FALCON, **how, "rate": 1.0}) for name, how in POLICIES.items()}
+    found = [
+        {name: _bubble_share({**FALCON, **how, "rate": 1.0, "seed": seed}) for name, how in POLICIES.items()}
+        for seed in range(SEEDS)
+    ]
+    shares = {name: sum(one[name] for one in found) / SEEDS for name in POLICIES}
+    below = sum(one["sarathi"] < min(one["orca"], one["vllm"]) for one in found)
     equal = _bubble_share({
         "backend": "sim", "pp": 2, "latency": "linear", "policy": "vllm-v0:max_seqs=1", "rate": 1000,
         "workload": "fixed:prompt=64,output=8", "requests": 100,
@@ -169,8 +175,8 @@ def _bubbles() -> Iterator[Row]:
     yield Row(
         "S11.a", SARATHI, "simulated", "bubbles shrink with chunks; none between equal batches",
         f"idle share of busy stages: sarathi-512 {shares['sarathi']:.1%}, orca {shares['orca']:.1%}, vllm-v0 "
-        f"{shares['vllm']:.1%}; equal batches {equal:.1%}",
-        "sarathi below both; equal batches 0", shares["sarathi"] < min(shares["orca"], shares["vllm"]) and equal < 1e-9,
+        f"{shares['vllm']:.1%}, sarathi-512 lowest in {below}/{SEEDS} seeds; equal batches {equal:.1%}",
+        "sarathi below both in every seed; equal batches 0", below == SEEDS and equal < 1e-9,
         ask + "sarathi:budget=512 --requests 200",
         f"budget 2048: {shares['sarathi-2048']:.1%}; 200 requests at 1 req/s, roofline",
     )  # fmt: skip
@@ -212,17 +218,25 @@ def _stages() -> Iterator[Row]:
     }
     for row_id, (workload, system, gpus) in cases.items():
         options = {"backend": "sim", "workload": workload, "rate": 0.125 * gpus, "requests": 300, **system}
-        fast, slow = (_handoffs(trial(None, link=link, **options).table) for link in ("nvlink", "25Gbps"))
+        fast, slow = (_worst(link, options) for link in ("nvlink", "25Gbps"))
         ask = " ".join(f"--{name} {value}" for name, value in options.items())
         yield Row(
             row_id, DISTSERVE, "simulated", "hand-off < 0.1 % of all time, > 95 % of them < 30 ms (OPT-175B, NVLink)",
-            f"NVLink {fast[0]:.3%}, P95 {fast[1] * 1e3:.1f} ms; 25 Gbps {slow[0]:.1%}, P95 "
-            f"{slow[1] * 1e3:.0f} ms, {slow[2]:.0%} of it waiting for the link or for room",
+            f"NVLink at most {fast[0]:.3%}, P95 {fast[1] * 1e3:.1f} ms; 25 Gbps {slow[0]:.1%}, P95 "
+            f"{slow[1] * 1e3:.0f} ms, at least {slow[2]:.0%} of it waiting for the link or for room",
             "NVLink < 0.1 % and P95 < 30 ms; at 25 Gbps mostly queueing for OPT-175B",
             fast[0] < 1e-3 and fast[1] < 0.03 and (row_id == "S32.a" or slow[2] > 0.5),
             f"bench run {ask} --link nvlink",
-            f"the five stages sum to E2E within {max(fast[3], slow[3]):.0e} s; 0.125 req/s a GPU, roofline",
+            f"the five stages sum to E2E within {max(fast[3], slow[3]):.0e} s; 0.125 req/s a GPU, roofline; "
+            f"the worst of {SEEDS} seeds",
         )  # fmt: skip
+
+
+def _worst(link: str, options: Mapping[str, object]) -> tuple[float, float, float, float]:
+    """The worst of several seeds in each number of `_handoffs`."""
+    found = [_handoffs(trial(None, link=link, seed=seed, **options).table) for seed in range(SEEDS)]
+    share, p95_s, waiting, gap_s = zip(*found, strict=True)
+    return max(share), max(p95_s), min(waiting), max(gap_s)
 
 
 def _handoffs(table: pa.Table) -> tuple[float, float, float, float]:
@@ -250,25 +264,33 @@ def _column(table: pa.Table, name: str) -> np.ndarray:
     return found
 
 
+def _overflows(how: str, seed: int) -> tuple[int, int]:
+    """(hand-offs that found no room, preemptions) of bursts of arrivals."""
+    run = trial(
+        None, backend="sim", model="opt-13b", latency="abc:distserve", workload="distserve-13b-chat", requests=1000,
+        arrivals="gamma:cv=4", rate=6, prefill="2", decode="1", handoff=how, seed=seed,
+    )  # fmt: skip
+    overflows = run.plan.backend.describe()["handoff_overflows"]
+    assert isinstance(overflows, int)
+    return overflows, sum(p or 0 for p in run.table["preemptions"].to_pylist())
+
+
+def _span(seen: Sequence[tuple[int, int]], place: int) -> str:
+    values = [one[place] for one in seen]
+    return f"{min(values)} to {max(values)}"
+
+
 def _burst() -> Row:
     """S33: bursts of arrivals, pulled and pushed."""
-    seen = {}
-    for how in ("pull", "push"):
-        run = trial(
-            None, backend="sim", model="opt-13b", latency="abc:distserve", workload="distserve-13b-chat", requests=1000,
-            arrivals="gamma:cv=4", rate=6, prefill="2", decode="1", handoff=how,
-        )  # fmt: skip
-        preempted = sum(p or 0 for p in run.table["preemptions"].to_pylist())
-        overflows = run.plan.backend.describe()["handoff_overflows"]
-        assert isinstance(overflows, int)
-        seen[how] = overflows, preempted
-    (pulled, few), (pushed, many) = seen["pull"], seen["push"]
+    pulled, pushed = ([_overflows(how, seed) for seed in range(SEEDS)] for how in ("pull", "push"))
     return Row(
         "S33", DISTSERVE, "simulated", "pull: decode memory does not overflow; push: it does",
-        f"pull {pulled} overflows, {few} preemptions; push {pushed} overflows, {many} preemptions",
-        "pull 0; push > 0", pulled == 0 and pushed > 0,
+        f"pull {max(one[0] for one in pulled)} overflows, {_span(pulled, 1)} preemptions; push {_span(pushed, 0)} "
+        f"overflows, {_span(pushed, 1)} preemptions",
+        "pull 0; push > 0, in every seed",
+        all(one[0] == 0 for one in pulled) and all(one[0] > 0 for one in pushed),
         "bench run --backend sim --workload distserve-13b-chat --arrivals gamma:cv=4 --rate 6 --latency abc:distserve "
         "--requests 1000 --prefill 2 --decode 1 --handoff push",
-        "1,000 requests; an overflow is KV that finds no room and is computed again; pulled answers, too, may outgrow "
-        "memory",
+        f"1,000 requests, {SEEDS} seeds; an overflow is KV that finds no room and is computed again; pulled answers, "
+        "too, may outgrow memory",
     )  # fmt: skip
