@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from backends._stages import COMMIT, ENTER, LAND, Stages
 from backends.latency.recorded import Recorded
 from backends.serving.decodes import Decodes
+from backends.serving.handoff import arrived_prefilled
 from backends.sim import _Arrivals, _ends, _record, _rejected
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Flow:
     ) -> None:
         self._cluster = cluster
         self._handoffs = cluster.handoffs
+        self._only_decodes = all(replica.inbox is not None for replica in cluster.replicas)
         self._models = models
         self._log = steps.append if steps is not None else None
         self._arrivals = _Arrivals(requests)
@@ -107,7 +109,9 @@ class Flow:
             self._arrivals.add(self._follow_ups(record), now_s)
 
     def _arrive(self, request: Request, now_s: float) -> RequestRecord | None:
-        """The record of a request that is refused."""
+        """The record of a request that is refused, or that is over as it arrives."""
+        if self._over(request):
+            return _record(arrived_prefilled(request, now_s), self._cluster.replicas[0].index)
         index, refusal = self._cluster.add(request, now_s)
         if refusal is not None:
             return _rejected(request, refusal, index)
@@ -116,6 +120,10 @@ class Flow:
         else:
             self._waiting.add(index)
         return None
+
+    def _over(self, request: Request) -> bool:
+        """Whether decode replicas alone have nothing to do for it: its only token comes with its prompt."""
+        return self._only_decodes and request.output_tokens == 1 and self._cluster.refusal(request) is None
 
     def _land(self, transfer: Transfer) -> None:
         assert self._handoffs is not None

@@ -95,3 +95,13 @@ def test_five_stages_sum_to_the_whole(draw):
         assert r.token_s[0] - r.scheduled_s == pytest.approx(queue + prefill)
         assert r.token_s[0] == r.prefill_end_s <= r.handoff_start_s
         assert r.handoff_end_s <= r.decode_start_s < r.token_s[1]
+
+
+@pytest.mark.parametrize("decode", ["1", "2:pp=2"])
+def test_an_answer_of_one_token_needs_no_decode_replica(decode):
+    """Its token came with its prompt: a decode replica that ran it would say one more, or never end."""
+    requests = [Request(0, 0.0, 20, 1), Request(1, 0.0, 20, 3), Request(2, 0.5, 20, 1), Request(3, 1.0, 9000, 1)]
+    records, _ = tables(requests, decode=decode, kv_blocks=40, latency="linear")
+
+    assert [("ok", 1), ("ok", 3), ("ok", 1), ("rejected", 0)] == [(row[-1], len(row[1])) for row in records]
+    assert [0.5] == records[2][1]
