@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -51,6 +52,12 @@ if TYPE_CHECKING:
     from backends.serving.sequence import Sequence
 
 LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's
+HAND_OFF = MappingProxyType({"handoff": ("pull",), "link": ("nvlink",)})
+"""What only a cluster with prefill and decode replicas has, and how it is written when nobody asked for it."""
+COMPAT_LACKS = MappingProxyType(
+    {"admission": ("fcfs",), "speculate": (None, "off"), "prefix_cache": ("off", "false"), "preempt": ("recompute",)}
+)
+"""What a compatibility mode does not have, and how it is written when it is off."""
 LOOP = 32  # steps of a leap that a plain loop adds up faster than numpy does
 LEAP = 512  # steps that numpy adds up at a time
 _COUNT = np.arange(LEAP, dtype=np.int64)
@@ -116,6 +123,7 @@ class Sim:
             self.model, self.hardware, self.latency, self.policy, self.kv, self.tp, self.pp, self.replicas, self.router,
             self.prefill, self.decode, self.compat,
         )  # fmt: skip
+        self._refuse_what_would_be_ignored()
         self._parts = self._asked.parts()
         self._link, self._rate = Link(), None
         if self.prefill is not None and self.decode is not None and self.compat is None:
@@ -125,6 +133,17 @@ class Sim:
         if self.compat is not None:
             self.latency, self.policy, self.kv = first.latency, first.policy, first.kv
         self.reset()
+
+    def _refuse_what_would_be_ignored(self) -> None:
+        if self.compat is not None:
+            self._refuse({**COMPAT_LACKS, **HAND_OFF}, f"compat={self.compat} has no")
+        elif self.prefill is None and self.decode is None:
+            self._refuse(HAND_OFF, "Without prefill and decode replicas there is no")
+
+    def _refuse(self, options: Mapping[str, tuple[str | None, ...]], why: str) -> None:
+        for name, off in options.items():
+            if (given := getattr(self, name)) not in off:
+                raise UsageError(f"{why} {name}; leave out {name}={given}.")
 
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""

@@ -161,6 +161,22 @@ def test_a_cluster_that_cannot_be_is_refused_in_a_sentence(fields, words):
     assert words in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"link": "25Gbps"}, "Without prefill and decode replicas there is no link; leave out link=25Gbps."),
+        ({"replicas": 2, "handoff": "push"}, "there is no handoff; leave out handoff=push."),
+        ({"compat": "distserve_sim", "speculate": "k=2"}, "compat=distserve_sim has no speculate"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(fields, words):
+    """An option without effect makes a comparison of two equal systems that looks like a finding."""
+    with pytest.raises(UsageError) as error:
+        Sim(**fields)
+
+    assert words in str(error.value)
+
+
 def test_one_side_alone_can_be_simulated_and_not_served():
     """Prefill alone ends with the first token; decode alone begins with it; neither is a server."""
     requests = poisson(5, 20)
