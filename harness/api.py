@@ -31,8 +31,8 @@ class Request:
 
     `prefix_ids` names the leading blocks of the prompt, `prefix_block_tokens` tokens each: equal id = equal content.
     The end of the prompt may cut the last block short, which then holds the first tokens of its content; whole blocks
-    named beyond it are those that the answer fills. Tokens beyond the named blocks belong to this request alone. `slo_task_s` bounds the time from when the first request of
-    the session was due to the last token of its last.
+    named beyond it are those that the answer fills. Tokens beyond the named blocks belong to this request alone.
+    `slo_task_s` bounds the time from when the first request of the session was due to the last token of its last.
     """
 
     id: int
