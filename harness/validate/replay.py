@@ -44,7 +44,7 @@ def validate(paths: Sequence[str], backend: str, bounds: str | None) -> Validati
     shares = list(dict.fromkeys(pair.metric for pair in pairs if pair.metric.endswith("_pct")))
     return Validation(
         name="stored runs",
-        title=f"{len(found)} runs of {_names(found)}, simulated by {backend}",
+        title=f"{len(found)} run{'s' * (len(found) != 1)} of {_names(found)}, simulated by {backend}",
         setting=tuple(_setting(found)),
         pairs=tuple(pairs),
         targets=tuple(_target(pairs, metric) for metric in shares),
