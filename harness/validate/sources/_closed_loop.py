@@ -11,7 +11,7 @@ import numpy as np
 from harness.api import Request, RequestRecord, Simulator
 from harness.registry import make
 
-MOST = 600
+MOST = 1500
 """Requests of one simulation at most: a mean over more says no more."""
 
 BLOCK_TOKENS = 16

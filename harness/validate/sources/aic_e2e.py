@@ -32,7 +32,9 @@ FILE = "profiles/aic_silicon_e2e.parquet"
 SYSTEMS = {"h100_sxm": "h100", "h200_sxm": "h200"}
 MOE = re.compile(r"A\d+(?:\.\d+)?B|deepseek|minimax|kimi|mixtral|gpt-oss|glm-4\.[5-9]|moe", re.IGNORECASE)
 EVERY = 3
-FITTED, CHOSEN = 14, 24  # calibration rows at most that the constants and the choice of the knobs see, evenly spread
+FITTED, CHOSEN = 18, 30  # calibration rows at most that the constants and the choice of the knobs see, evenly spread
+ROUGH, SETTLED = 3, 8  # steps of a fit; constants that have settled may hide what a knob would explain
+ROUNDS = 2  # of a search
 FAR = 1.0  # |log error| beyond which a row weighs no more
 PRIOR = 0.05  # weight of a constant's log distance from its physical estimate
 DATA_WORDS = "ai-dynamo/aiconfigurator silicon_sample.csv"
@@ -257,16 +259,22 @@ def _simulated(row: _Measured, shape: Shape, constants: Constants, knobs: Knobs)
 
 
 def _calibrated(rows: Sequence[_Measured], shape: Shape) -> tuple[Constants, Knobs]:
-    """Constants by least squares, then knobs one after another by what they leave, until neither moves."""
+    """What leaves the least error, of the searches that begin with rough and with settled constants."""
     few, some = _spread(rows, FITTED), _spread(rows, CHOSEN)
-    constants, knobs = shape.estimate(), Knobs()
-    constants = _fit(few, shape, constants, knobs)
-    for _ in range(2):
+    found = [_search(few, some, shape, tries) for tries in (ROUGH, SETTLED)]
+    return min(found, key=lambda one: _left(some, shape, *one))
+
+
+def _search(few: Sequence[_Measured], some: Sequence[_Measured], shape: Shape, tries: int) -> tuple[Constants, Knobs]:
+    """Constants by least squares and knobs by what they leave, in turn until the knobs stay."""
+    knobs = Knobs()
+    constants = _fit(few, shape, shape.estimate(), knobs, tries)
+    for _ in range(ROUNDS):
         chosen = _choose(some, shape, constants, knobs)
+        constants = _fit(few, shape, constants, chosen, SETTLED)
         if chosen == knobs:
             break
         knobs = chosen
-        constants = _fit(few, shape, constants, knobs)
     return constants, knobs
 
 
@@ -275,7 +283,7 @@ def _spread(rows: Sequence[_Measured], most: int) -> Sequence[_Measured]:
     return rows if len(rows) <= most else [rows[round(i)] for i in np.linspace(0, len(rows) - 1, most)]
 
 
-def _fit(rows: Sequence[_Measured], shape: Shape, start: Constants, knobs: Knobs) -> Constants:
+def _fit(rows: Sequence[_Measured], shape: Shape, start: Constants, knobs: Knobs, tries: int) -> Constants:
     from scipy.optimize import least_squares
 
     names = [f.name for f in fields(Constants)]
@@ -288,7 +296,7 @@ def _fit(rows: Sequence[_Measured], shape: Shape, start: Constants, knobs: Knobs
 
     begin = np.log([getattr(start, name) for name in names])
     found = least_squares(
-        residuals, begin, diff_step=np.full(len(names), 0.05), max_nfev=8, loss="soft_l1", f_scale=0.1
+        residuals, begin, diff_step=np.full(len(names), 0.05), max_nfev=tries, loss="soft_l1", f_scale=0.1
     )
     return Constants(*(float(value) for value in np.exp(found.x)))
 
@@ -302,17 +310,18 @@ def _apart(row: _Measured, shape: Shape, constants: Constants, knobs: Knobs) -> 
 
 def _choose(rows: Sequence[_Measured], shape: Shape, constants: Constants, knobs: Knobs) -> Knobs:
     """Each knob in turn at what leaves the least error on the calibration rows; a change must gain 2 %."""
-
-    def left(tried: Knobs) -> float:
-        return float(np.mean(np.abs([_apart(row, shape, constants, tried) for row in rows])))
-
-    best = left(knobs)
+    best = _left(rows, shape, constants, knobs)
     for name, values in CHOICES.items():
         for value in values:
             if value == getattr(knobs, name):
                 continue
             tried = replace(knobs, **{name: value})
-            error = left(tried)
+            error = _left(rows, shape, constants, tried)
             if error < 0.98 * best:
                 best, knobs = error, tried
     return knobs
+
+
+def _left(rows: Sequence[_Measured], shape: Shape, constants: Constants, knobs: Knobs) -> float:
+    """Mean size of the log errors of the rows."""
+    return float(np.mean(np.abs([_apart(row, shape, constants, knobs) for row in rows])))
