@@ -6,6 +6,8 @@ A leap is one entry here and is spread into its steps later, many entries in one
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
+from math import lcm
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,8 +29,9 @@ class StepLog:
 
     __slots__ = ("_count", "_end_s", "_leaps", "_numbers", "_phases", "_size", "_start_s", "_tables")
 
-    def __init__(self, block_tokens: int) -> None:
-        self._size = block_tokens
+    def __init__(self, block_tokens: Iterable[int]) -> None:
+        """`block_tokens` are the sizes of the blocks of all replicas, which may differ."""
+        self._size = lcm(*block_tokens)
         self._tables: list[pa.Table] = []
         self._clear()
 
@@ -45,7 +48,8 @@ class StepLog:
         count = len(end_s)
         if count > 1 and decoding.phases is not None:
             self._leaps.extend((self._count, decoding.tick))
-            self._phases.extend(decoding.phases)
+            phases = decoding.phases
+            self._phases.extend(phases if len(phases) == self._size else phases * (self._size // len(phases)))
         self._start_s.append(batch.start_s)
         self._numbers.extend(
             (

@@ -148,7 +148,7 @@ class Sim:
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
         self.cluster = cluster(self._parts, self._replica, self._link, pull=self.handoff == "pull")
-        self._steps = StepLog(self.cluster.replicas[0].blocks.size)
+        self._steps = StepLog(replica.blocks.size for replica in self.cluster.replicas)
 
     def _replica(self, part: Part, index: int) -> Replica:
         core = Core(part.policy, part.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt)
