@@ -44,7 +44,9 @@ For example
               help="Share of the rows that the fit must not see, and is scored on.")  # fmt: skip
 @click.option("--gaps/--no-gaps", default=True, show_default=True,
               help="Count the time between steps of a busy run as theirs.")  # fmt: skip
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Which rows are held out.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="N", help="Which rows are held out."
+)
 @click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True,
               metavar="NAME", help="text, markdown or json.")  # fmt: skip
 def command(form: str, **given: Any) -> int:
@@ -110,6 +112,6 @@ def _fixed(given: tuple[str, ...]) -> dict[str, float]:
             found[name.strip()] = float(value)
         except ValueError:
             raise UsageError(f"--fix must be NAME=VALUE with a number, such as seq_s=0, got '{text}'.") from None
-        if not equals or found[name.strip()] < 0:
-            raise UsageError(f"--fix must be NAME=VALUE with a number that is not negative, got '{text}'.")
+        if not equals or not 0 <= found[name.strip()] < float("inf"):
+            raise UsageError(f"--fix must be NAME=VALUE with a finite number that is not negative, got '{text}'.")
     return found

@@ -46,6 +46,12 @@ def command(
     if bool(against) == acceptance:
         raise UsageError("Say what to validate: --against NAME for measurements or runs, or --acceptance for the "
                          "published facts.")  # fmt: skip
+    foreign = {"--backend": backend, "--slo": slo} if acceptance else {
+        "--only": only, "--topic": topics, "--workers": workers,
+    }  # fmt: skip
+    for name, value in foreign.items():
+        if value:
+            raise UsageError(f"{name} goes with {'--against' if acceptance else '--acceptance'}.")
     if against:
         return _against.tell(against, backend=backend, slo=slo, data=data, form=form, out=out)
     return _acceptance.tell(only, topics, data=data, form=form, out=out, workers=workers)

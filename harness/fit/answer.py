@@ -15,7 +15,7 @@ from harness import registry
 from harness.errors import UsageError
 from harness.fit import files, requests
 from harness.fit import probe as probing
-from harness.fit.forms import Fitted, System, fit
+from harness.fit.forms import Fitted, System, check, fit
 from harness.fit.score import sample, scores, split
 from harness.fit.steps import Rows, read
 from harness.host import versions
@@ -38,6 +38,7 @@ class Asked:
 
 def from_steps(paths: Sequence[str], asked: Asked, out: Path | None = None) -> dict[str, Any]:
     """The answer of a fit to step logs; the model goes to the file `out`."""
+    check(asked.latency, asked.fixed)
     rows = read(paths, gaps=asked.gaps)
     seen, unseen = split(rows, asked.holdout, asked.seed)
     fitted = fit(asked.latency, sample(seen, asked.seed), asked.system, asked.fixed)
@@ -82,9 +83,10 @@ def from_endpoint(
     """The answer of a fit to a probing run of an endpoint."""
     if asked.latency not in ("linear", "mixed"):
         raise UsageError(f"An endpoint can tell the latency models linear and mixed, not '{asked.latency}'.")
+    fixed = {name: value for name, value in asked.fixed.items() if name != "front_end_s"}
+    check(asked.latency, fixed)
     rows = probing.rows(backend, probe, asked.seed, say)
     seen, unseen = split(rows, asked.holdout, asked.seed)
-    fixed = {name: value for name, value in asked.fixed.items() if name != "front_end_s"}
     front_s = asked.fixed.get("front_end_s")
     front_s = probing.front_end_s(seen) if front_s is None else front_s
     steps = replace(seen, seconds=np.maximum(seen.seconds - front_s * (seen.tokens > 0), 1e-6))

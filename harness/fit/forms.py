@@ -49,14 +49,19 @@ Form = Callable[[Rows, System, Mapping[str, float]], Fitted]
 
 def fit(latency: str, rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     """Fit a latency model to steps; `fixed` are constants that are given. Raises UsageError where rows do not do."""
-    form = FORMS.get(latency)
-    if form is None:
+    check(latency, fixed)
+    return FORMS[latency](rows, system, fixed)
+
+
+def check(latency: str, fixed: Mapping[str, float]) -> None:
+    """Raises UsageError for a latency model that cannot be fitted, or a given constant that it does not have."""
+    if latency not in FORMS:
         raise no_such("latency model that can be fitted", latency, FORMS)
-    known = CONSTANTS[latency]
-    for name in fixed:
-        if name not in known:
-            raise no_such(f"constant of {latency}", name, known)
-    return form(rows, system, fixed)
+    for name, value in fixed.items():
+        if name not in CONSTANTS[latency]:
+            raise no_such(f"constant of {latency}", name, CONSTANTS[latency])
+        if name in SHARES and not 0 < value <= 1:
+            raise UsageError(f"{name} is a share of the peak, above 0 and at most 1, got {value:g}.")
 
 
 def _without_unknown_pairs(rows: Rows, name: str, fixed: Mapping[str, float]) -> tuple[Rows, dict[str, str]]:

@@ -79,7 +79,8 @@ def _of(path: Path) -> list[Measured]:
     for run in results.open(path):
         rows = run.requests.filter(run.requests["status"].to_numpy(zero_copy_only=False) == "ok")
         stamps = rows["token_s"].to_pylist()
-        at_s, prompt, output = (numbers(rows[name]) for name in ("scheduled_s", "prompt_tokens", "output_tokens"))
+        asked = ("scheduled_s", "prompt_tokens", "output_tokens")
+        at_s, prompt, output = (numbers(rows, name, run.path) for name in asked)
         first = np.array([times[0] if times else np.nan for times in stamps], float)
         last = np.array([times[-1] if times else np.nan for times in stamps], float)
         found.append(_ordered(str(run.path), at_s, prompt, output, first - at_s, last - first))
@@ -111,7 +112,7 @@ def _of_table(path: Path) -> Measured:
         if here is None and thousandth is None:
             allowed = ", ".join([*known, *MILLISECONDS.get(name, ())])
             raise UsageError(f"'{path}' has no column {name} ({allowed}); it has {', '.join(held.column_names)}.")
-        columns[name] = numbers(held[here]) if here is not None else numbers(held[str(thousandth)]) / 1000
+        columns[name] = numbers(held, here, path) if here is not None else numbers(held, str(thousandth), path) / 1000
     return _kept(str(path), *columns.values())
 
 
@@ -144,6 +145,7 @@ def _corrected(
     """
     names = dict(zip(NAMES, FORMS[latency], strict=True))
     given = {plain: fixed[name] for plain, name in names.items() if name in fixed}
+    _simulator(latency, _named(names, dict.fromkeys(NAMES, 0.001)), backend)  # a wrong spec is told first
     replicas = int(parse(backend).args.get("replicas", 1))
     measured = guess([run.take(mask) for run, mask in shown], given, replicas, strict=True)
     constants, best, least = dict(measured.values), dict(measured.values), np.inf
@@ -172,12 +174,7 @@ def simulated(
     run: Measured, latency: str, constants: Mapping[str, float], backend: str
 ) -> tuple[np.ndarray, np.ndarray]:
     """(TTFT, TPOT) of each request, (requests,) seconds, nan for a request that did not end well."""
-    given = {"constants": "given"} if latency == "mixed" else {}
-    arguments = {**given, **{name: repr(float(value)) for name, value in constants.items()}}
-    asked = parse(backend)
-    arguments_of_sim = {**asked.args, "log_steps": "false"}
-    spec = Spec(asked.name, arguments_of_sim, asked.first)
-    simulator = cast("Simulator", registry.make("backends", spec, latency=str(Spec(latency, arguments))))
+    simulator = _simulator(latency, constants, backend)
     ttft_s, tpot_s = np.full(len(run), np.nan), np.full(len(run), np.nan)
     for record in simulator.simulate(run.requests()):
         if record.status == "ok":
@@ -185,6 +182,16 @@ def simulated(
             if record.output_tokens > 1:
                 tpot_s[record.request_id] = (record.token_s[-1] - record.token_s[0]) / (record.output_tokens - 1)
     return ttft_s, tpot_s
+
+
+def _simulator(latency: str, constants: Mapping[str, float], backend: str) -> Simulator:
+    """The simulator of the spec, with that latency model. Raises UsageError."""
+    given = {"constants": "given"} if latency == "mixed" else {}
+    arguments = {**given, **{name: repr(float(value)) for name, value in constants.items()}}
+    asked = parse(backend)
+    arguments_of_sim = {**asked.args, "log_steps": "false"}
+    spec = Spec(asked.name, arguments_of_sim, asked.first)
+    return cast("Simulator", registry.make("backends", spec, latency=str(Spec(latency, arguments))))
 
 
 def _errors(run: Measured, mask: np.ndarray, times: tuple[np.ndarray, np.ndarray]) -> np.ndarray:

@@ -125,24 +125,24 @@ def _imported(held: pa.Table, path: Path) -> list[np.ndarray]:
     for name, known in COLUMNS.items():
         here = next((column for column in known if column in held.column_names), None)
         if here is not None:
-            try:
-                values[name] = numbers(held[here])
-            except (ValueError, TypeError):
-                raise UsageError(f"'{path}': the column {here} must hold numbers.") from None
+            values[name] = numbers(held, here, path)
     if "seconds" not in values and {"start_s", "end_s"} <= {*held.column_names}:
-        values["seconds"] = numbers(held["end_s"]) - numbers(held["start_s"])
+        values["seconds"] = numbers(held, "end_s", path) - numbers(held, "start_s", path)
     missing = [name for name in COLUMNS if name not in values and name != "prefill_pairs"]
     if missing:
         allowed = ", ".join(COLUMNS[missing[0]])
         raise UsageError(f"'{path}' has no column {missing[0]} ({allowed}); it has {', '.join(held.column_names)}.")
-    unknown = np.where(values["prefill_tokens"] > 0, np.nan, 0.0)
-    return [*(values[n] for n in ("prefill_tokens", "decode_seqs", "context_tokens")),
-            values.get("prefill_pairs", unknown), values["seconds"]]  # fmt: skip
+    tokens = values["prefill_tokens"]
+    pairs = values.get("prefill_pairs", np.full(len(tokens), np.nan))
+    possible = np.isfinite(pairs) & (pairs >= tokens)  # the least is one token a piece
+    pairs = np.where(tokens > 0, np.where(possible, pairs, np.nan), 0.0)
+    return [tokens, values["decode_seqs"], values["context_tokens"], pairs, values["seconds"]]
 
 
 def _usable(*columns: np.ndarray) -> Rows:
     rows = _made([column.astype(np.float64) for column in columns])
-    known = np.isfinite(rows.tokens) & np.isfinite(rows.seqs) & np.isfinite(rows.context) & np.isfinite(rows.seconds)
+    asked = (rows.tokens, rows.seqs, rows.context)
+    known = np.isfinite(rows.seconds) & np.all([np.isfinite(column) & (column >= 0) for column in asked], axis=0)
     good = known & (rows.seconds > 0) & (rows.tokens + rows.seqs > 0)
     kept = rows.take(good)
     return _made(kept.columns, int(len(rows) - len(kept)))

@@ -25,14 +25,24 @@ def table(path: Path, what: str) -> pa.Table:
         if path.suffix == ".parquet":
             import pyarrow.parquet as pq
 
-            return pq.read_table(path)
-        from pyarrow import csv
+            held = pq.read_table(path)
+        else:
+            from pyarrow import csv
 
-        return csv.read_csv(path)
+            held = csv.read_csv(path)
     except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
+        raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip(' .:')}.") from None
+    twice = next((name for name in held.column_names if held.column_names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"'{path}' has more than one column {twice}; leave one of them.")
+    return held
 
 
-def numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """(rows,) float64, nan for null. Raises ValueError for text."""
-    return np.asarray(column.to_numpy(), np.float64)
+def numbers(held: pa.Table, name: str, path: Path) -> np.ndarray:
+    """(rows,) float64 of a column, nan for null. Raises UsageError for text and dates."""
+    import pyarrow as pa  # heavy
+
+    of = held[name].type
+    if not (pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of) or pa.types.is_null(of)):
+        raise UsageError(f"'{path}': the column {name} must hold numbers, it holds {of}.")
+    return np.asarray(held[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)

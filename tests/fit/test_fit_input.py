@@ -1,0 +1,71 @@
+"""Wrong input of a fit is told in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.cli import main
+from harness.errors import UsageError
+from harness.fit.steps import read
+
+GOOD = "n_pf,B,ctx,seconds\n" + "".join(f"{i % 7},{1 + i % 5},{100 * i},0.{1 + i}\n" for i in range(20))
+
+
+def _fit(*arguments: str) -> int:
+    return main(["fit", *arguments])
+
+
+@pytest.mark.parametrize(
+    "more", [["--fix", "seq_s=nan"], ["--fix", "seq_s=inf"], ["--latency", "fit6", "--fix", "memory_share=0"],
+             ["--seed", "-1"]],
+)  # fmt: skip
+def test_a_number_that_is_none_is_refused(tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A constant that is no number would end in a traceback of the solver."""
+    path = tmp_path / "steps.csv"
+    path.write_text(GOOD)
+
+    code = _fit("--steps", str(path), *more)
+
+    assert (2, True) == (code, "bench: " in capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("head", ["n_pf,n_pf,B,seconds", "n_pf,B,ctx,start_s"])
+def test_a_table_with_the_wrong_columns_is_refused(tmp_path: Path, head: str) -> None:
+    """A column that is there twice could be either of two measurements."""
+    path = tmp_path / "steps.csv"
+    path.write_text(head + "\n1,2,3,4\n")
+
+    with pytest.raises(UsageError, match="column"):
+        read([path])
+
+
+def test_dates_are_no_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Dates would be counted as seconds, or as billionths of them."""
+    path = tmp_path / "requests.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n2024-01-01T00:00:01,9,9,.1,.1\n")
+
+    code = _fit("--requests", str(path), "--latency", "linear")
+
+    assert (2, True) == (code, "must hold numbers" in capsys.readouterr().err)
+
+
+def test_rows_that_cannot_be_are_left_out(tmp_path: Path) -> None:
+    """A negative count is no load; a fit to it would tell a wrong cost per token."""
+    path = tmp_path / "steps.csv"
+    path.write_text(GOOD + "-5,1,10,0.1\n5,1,-10,0.1\n")
+
+    found = read([path])
+
+    assert (20, 2) == (len(found), found.left_out)
+
+
+def test_the_simulator_is_checked_before_the_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy with a wrong name would be told only when everything else is right."""
+    path = tmp_path / "requests.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n" + "1,9,9,.1,.1\n" * 20)
+
+    code = _fit("--requests", str(path), "--latency", "linear", "--backend", "sim:replicas=x")
+
+    assert (2, True) == (code, "replicas must be a whole number" in capsys.readouterr().err)
