@@ -13,6 +13,8 @@ import pytest
 
 Bench = Callable[..., "subprocess.Popen[str]"]
 
+os.environ.pop("COLUMNS", None)  # pytest-xdist sets 80, which wraps sentences that tests look for
+
 
 @pytest.fixture
 def shared_data() -> Path:
