@@ -25,7 +25,7 @@ def test_the_worst_rate_decides_between_engine_and_simulator(
     """S27: one rate that is far off would hide behind six that agree."""
     monkeypatch.setattr(measured, "engine", lambda: {
         "when": "a day", "slo": "ttft=1", "rates_rps": [1, 2, 3, 4, 5, 6, 7], "measured_pct": [90.0] * 7,
-        "simulated_pct": [*[90.0] * 6, simulated],
+        "simulated_pct": [*[90.0] * 6, simulated], "again_pct": [90.0] * 7,
     })  # fmt: skip
     (row,) = fidelity.rows(Place(None, tmp_path))
 
