@@ -45,7 +45,8 @@ class Batch:
     @property
     def prefill_tokens(self) -> int:
         """Prompt tokens of this batch, padding included."""
-        return sum([n for n, _ in self.loads])
+        loads = self.loads
+        return loads[0][0] if len(loads) == 1 else sum([n for n, _ in loads])
 
     def tokens(self) -> int:
         """Tokens that run: prompt pieces plus one per decoding sequence."""

@@ -34,7 +34,7 @@ class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
     __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_map_s", "_now_s",
-                 "_reserves", "_watermark", "blocks", "cache", "decoding", "drafts", "in_flight", "inbox", "index",
+                 "_pads", "_reserves", "_watermark", "blocks", "cache", "decoding", "drafts", "in_flight", "inbox", "index",
                  "journal", "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens",
                  "recomputed_tokens", "swap", "waiting")  # fmt: skip
 
@@ -57,6 +57,7 @@ class Replica:
         self._admission = admission
         self._chance = chance
         self._fill = policy.fill
+        self._pads = policy.pads
         self.memory = memory
         self.index = index
         self.journal = journal
@@ -116,14 +117,14 @@ class Replica:
             assert self.swap is not None
             batch.swap_s = self.swap.moved * self.swap.block_s
         batch.free_blocks = free = self.blocks.free
-        if self._map_s and free < had:
-            batch.map_s = (had - free) * self._map_s
+        if self._map_s:
+            batch.map_s = max(0, had - free) * self._map_s
         if batch.prefills:
             if not batch.loads:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
         elif not batch.decode_seqs:
             return None
-        elif batch.repeats and not batch.swaps and not self._map_s and (self._admission is None or self._stands()):
+        elif batch.repeats and (self._admission is None or self._stands()) and not (batch.swaps or self._map_s):
             batch.steps = decoding.steps_ahead(free)
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.ghost_context
@@ -161,7 +162,7 @@ class Replica:
                 seq.phase = Phase.DONE
             if self._admission is not None:
                 self._learn(done)
-            if self.policy.pads:
+            if self._pads:
                 self._haunt(done)
             if len(done) > 1:
                 done.sort(key=_order)
@@ -183,7 +184,7 @@ class Replica:
         seq = self._withdraw(request_id)
         if seq is not None and self._admission is not None:
             self._learn([seq])
-        if seq is not None and self.policy.pads:
+        if seq is not None and self._pads:
             self._haunt([seq])
         return seq
 
