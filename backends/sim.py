@@ -119,6 +119,8 @@ class Sim:
             raise ValueError(f"replicas, tp and pp must be at least 1, got {asked}")
         if not 0 < self.utilisation <= 1:
             raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
+        if self.handoff not in ("pull", "push"):
+            raise ValueError(f"handoff must be pull or push, got '{self.handoff}'")
         self._asked = Asked(
             self.model, self.hardware, self.latency, self.policy, self.kv, self.tp, self.pp, self.replicas, self.router,
             self.prefill, self.decode, self.compat,
@@ -137,8 +139,8 @@ class Sim:
     def _refuse_what_would_be_ignored(self) -> None:
         if self.compat is not None:
             self._refuse({**COMPAT_LACKS, **HAND_OFF}, f"compat={self.compat} has no")
-        elif self.prefill is None and self.decode is None:
-            self._refuse(HAND_OFF, "Without prefill and decode replicas there is no")
+        elif self.prefill is None or self.decode is None:
+            self._refuse(HAND_OFF, "Without both prefill and decode replicas there is no")
 
     def _refuse(self, options: Mapping[str, tuple[str | None, ...]], why: str) -> None:
         for name, off in options.items():

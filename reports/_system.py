@@ -43,7 +43,20 @@ def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(threads, int) and threads:
         yield _numbers.count(threads, "BLAS thread")
     elif isinstance(gpus, int) and gpus:
-        yield _numbers.count(gpus, "GPU")
+        shape = _shape(backend)
+        yield _numbers.count(gpus, "GPU") + (f" ({shape})" if shape else "")
+
+
+def _shape(backend: Mapping[str, Any]) -> str:
+    """How a model is cut over GPUs: 'tp 2, pp 2', or that of the replicas for prefill and for decode."""
+    sides = [(f"{role} ", backend[role]) for role in ("prefill", "decode") if isinstance(backend.get(role), dict)]
+    told = []
+    for name, of in sides or [("", backend)]:
+        cut = [f"{way} {of[way]}" for way in ("tp", "pp") if isinstance(of.get(way), int) and of[way] > 1]
+        copies = [f"{of['replicas']:,}"] if sides and isinstance(of.get("replicas"), int) else []
+        if parts := copies + cut:
+            told.append(name + ", ".join(parts))
+    return "; ".join(told)
 
 
 def source(info: Mapping[str, Any]) -> list[str]:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_map_s", "_now_s",
-                 "_pads", "_reserves", "_watermark", "blocks", "cache", "decoding", "drafts", "in_flight", "inbox", "index",
+    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_map_s", "_now_s", "_pads",
+                 "_reserves", "_watermark", "blocks", "cache", "decoding", "drafts", "in_flight", "inbox", "index",
                  "journal", "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens",
                  "recomputed_tokens", "swap", "waiting")  # fmt: skip
 

@@ -5,8 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from harness.errors import UsageError
+
+OWN = {
+    "--steps": ("gaps",),
+    "--requests": ("backend",),
+    "--url": ("users", "most_tokens"),
+    "--latency fit6": ("model", "hardware", "tp"),
+}
+"""Options that only one kind of measurements, or one latency model, has a use for."""
 
 _EPILOG = """
 \b
@@ -82,14 +91,27 @@ def _answer(
     if len(sources) != 1:
         what = f"{' and '.join(sources)} are given at once" if sources else "Nothing to fit"
         raise UsageError(f"{what}: name measurements with one of --steps, --requests and --url.")
+    _refuse_what_would_be_ignored(sources[0], latency)
     if url is not None:
         probe = Probe(_numbers(users), most_tokens)
         return from_endpoint(_endpoint(url), probe, asked, path, _terminal.note)
     if requests:
         if parse(backend).name != "sim":
             raise UsageError(f"--backend must be the simulator, such as sim:policy=sarathi, got '{backend}'.")
+        if "latency" in parse(backend).args:
+            raise UsageError(f"What is fitted is named by --latency; leave latency out of --backend {backend}.")
         return from_requests(requests, asked, backend, path)
     return from_steps(steps, asked, path)
+
+
+def _refuse_what_would_be_ignored(source: str, latency: str) -> None:
+    context = click.get_current_context()
+    for where, names in OWN.items():
+        if where in (source, f"--latency {latency}"):
+            continue
+        for name in names:
+            if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+                raise UsageError(f"--{name.replace('_', '-')} belongs to {where}; leave it out.")
 
 
 def _endpoint(url: str) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.errors import UsageError
 from harness.registry import folder
 
 
@@ -69,6 +70,13 @@ class Validation:
     setting: tuple[str, ...]
     pairs: tuple[Pair, ...]
     targets: tuple[Target, ...]
+
+
+def needed(path: Path) -> Path:
+    """The path of a file of measurements. Raises UsageError where there is none."""
+    if not path.is_file():
+        raise UsageError(f"'{path}' does not exist; name the folder of public measurements with --data.")
+    return path
 
 
 def names() -> list[str]:

@@ -139,7 +139,8 @@ def cost(info: Info) -> str:
     spent = info["cost"]
     left = f", {spent['left']} candidates left" if spent["left"] else ""
     return (
-        f"cost: {spent['candidates']} candidates, {spent['trials']:,} trials, {spent['requests']:,} requests, "
+        f"cost: {_numbers.count(spent['candidates'], 'candidate')}, {_numbers.count(spent['trials'], 'trial')}, "
+        f"{spent['requests']:,} requests, "
         f"{_numbers.seconds(spent['wall_s'])}{left}"
     )
 

@@ -69,3 +69,34 @@ def test_the_simulator_is_checked_before_the_requests(tmp_path: Path, capsys: py
     code = _fit("--requests", str(path), "--latency", "linear", "--backend", "sim:replicas=x")
 
     assert (2, True) == (code, "replicas must be a whole number" in capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--latency", "linear", "--backend", "sim:latency=abc"], "leave latency out of --backend"),
+        (["--latency", "linear", "--users", "3"], "--users belongs to --url"),
+        (["--latency", "linear", "--no-gaps"], "--gaps belongs to --steps"),
+        (["--latency", "linear", "--model", "opt-66b"], "--model belongs to --latency fit6"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(
+    tmp_path: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An option without effect would be taken for a condition of the fit."""
+    path = tmp_path / "requests.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n" + "1,9,9,.1,.1\n" * 20)
+
+    code = _fit("--requests", str(path), *more)
+
+    assert (2, True) == (code, words in capsys.readouterr().err)
+
+
+def test_a_negative_time_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A token before its request is a fault of clocks, and would be fitted as a very fast system."""
+    path = tmp_path / "requests.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n" + "1,9,9,.1,.1\n" * 20 + "2,9,9,-.1,.1\n")
+
+    code = _fit("--requests", str(path), "--latency", "linear")
+
+    assert (2, True) == (code, "a negative ttft_s, -0.1 s in row 21" in capsys.readouterr().err)

@@ -55,6 +55,18 @@ def test_leaping_equals_stepping_on_many_replicas(router, draw):
     )
 
 
+def test_leaping_equals_stepping_where_blocks_differ_in_size(draw):
+    """With prefill and decode on one and two GPUs a page holds 51 and 102 tokens of OPT-13B."""
+    requests = draw(60, rate_rps=3.0, prompt=(1, 400), output=(1, 300))
+    fields = {"prefill": "1:tp=2", "decode": "1", "kv": "virtual:page_bytes=512KiB", "kv_blocks": 60}
+    leaps, steps = tables(requests, **fields), tables(requests, **fields, leap=False)
+    order = [("replica", "ascending"), ("start_s", "ascending")]
+
+    assert sorted(steps[0]) == sorted(leaps[0])
+    assert steps[1].sort_by(order).equals(leaps[1].sort_by(order))
+    assert 200 < len(leaps[1])
+
+
 def test_leaping_equals_stepping_with_follow_up_turns():
     """A session's next turn arrives when the answer ends, perhaps in the middle of another replica's leap."""
     first = [Request(i, i * 0.3, 50, 40 + 7 * i, session=i) for i in range(6)]

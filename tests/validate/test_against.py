@@ -113,3 +113,10 @@ def test_wrong_usage_is_one_sentence(arguments: list[str], words: str, capsys: p
     assert 2 == code
     assert words in said
     assert 1 == said.count("\n")
+
+
+@pytest.mark.parametrize("name", validate.names())
+def test_a_folder_without_the_measurements_is_told(name: str, tmp_path: Path) -> None:
+    """The wrong folder is answered with the file that is missing and the option that names another."""
+    with pytest.raises(UsageError, match=r"does not exist.*--data"):
+        validate.source(name)(tmp_path)

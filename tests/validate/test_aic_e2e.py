@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
-import pytest
 
-from harness.errors import UsageError
 from harness.validate.sources import aic_e2e
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def measured(shape: aic_e2e.Shape, constants: aic_e2e.Constants, knobs: aic_e2e.Knobs) -> pd.DataFrame:
@@ -41,9 +43,3 @@ def test_a_server_with_other_constants_is_found(tmp_path: Path, monkeypatch: pyt
     assert {True: 12, False: 24} == {seen: sum(p.calibrated is seen for p in found.pairs) for seen in (True, False)}
     assert [True, True] == [target.holds for target in found.targets]
     assert 3.0 > max(target.obtained for target in found.targets)
-
-
-def test_a_folder_without_the_measurements_is_told(tmp_path: Path) -> None:
-    """The wrong folder is answered with the file that is missing and the option that names another."""
-    with pytest.raises(UsageError, match=r"aic_silicon_e2e.parquet' does not exist.*--data"):
-        aic_e2e.validate(tmp_path)

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness import pool
-from harness.errors import UsageError
-from harness.validate import Pair, Validation
+from harness.validate import Pair, Validation, needed
 from harness.validate.scoring import MEAN, target
 from harness.validate.sources._closed_loop import Load, Server, run
 
@@ -163,10 +162,7 @@ def validate(data: Path) -> Validation:
 def _rows(data: Path) -> pd.DataFrame:
     import pandas as pd
 
-    path = data / FILE
-    if not path.is_file():
-        raise UsageError(f"'{path}' does not exist; name the folder of public measurements with --data.")
-    rows = pd.read_parquet(path)
+    rows = pd.read_parquet(needed(data / FILE))
     rows = rows[(rows["mode"] == "agg") & rows["system"].isin(list(SYSTEMS))]
     rows = rows[~rows["model_path"].astype(str).str.contains(MOE)]
     kept: pd.DataFrame = rows.dropna(subset=["tp_size", "batch_size", "silicon_ttft_ms", "silicon_tpot_ms"])

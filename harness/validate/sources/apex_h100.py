@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from harness.errors import UsageError
 from harness.spec import Spec
-from harness.validate import Pair, Validation
+from harness.validate import Pair, Validation, needed
 from harness.validate.calibrate import calibrated
 from harness.validate.scoring import MEAN, WORST, target
 from harness.validate.simulated import Times, Traffic, times
@@ -84,10 +84,10 @@ def validate(data: Path) -> Validation:
 
 def _runs(folder: Path) -> Iterator[Run]:
     """The runs of models that are known, whose requests and means are both there, by name."""
-    table = pq.read_table(folder / "apex_h100_requests.parquet")
+    table = pq.read_table(needed(folder / "apex_h100_requests.parquet"))
     names = np.array(table["run"].to_pylist())
     arrival, prompt, output = (table[c].to_numpy() for c in ("arrival_s", "prompt_tokens", "output_tokens"))
-    with (folder / "apex_h100_measured_means.csv").open(encoding="utf-8", newline="") as file:
+    with needed(folder / "apex_h100_measured_means.csv").open(encoding="utf-8", newline="") as file:
         rows = sorted((row for row in csv.DictReader(file) if row["engine"] == "vllm"), key=lambda row: row["run"])
     for row in rows:
         told, which = _RUN.fullmatch(row["run"]), names == row["run"]

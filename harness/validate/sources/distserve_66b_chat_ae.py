@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.validate import Pair, Validation
+from harness.validate import Pair, Validation, needed
 from harness.validate.scoring import LARGEST, target
 from harness.validate.simulated import Ints, Traffic, times
 
@@ -30,7 +30,7 @@ SYSTEMS: Mapping[str, Mapping[str, object]] = {
 def validate(data: Path) -> Validation:
     """Simulate both systems at every rate of the table."""
     prompts, outputs = _lengths(data / "traces" / "sharegpt" / "distserve_sharegpt_opt_lengths.csv")
-    with (data / "profiles" / "distserve_paper_sim_vs_real.csv").open(encoding="utf-8", newline="") as file:
+    with needed(data / "profiles" / "distserve_paper_sim_vs_real.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     pairs = tuple(pair for row in rows for pair in _pairs(row, prompts, outputs))
     return Validation(
@@ -46,7 +46,7 @@ def validate(data: Path) -> Validation:
 
 
 def _lengths(path: Path) -> tuple[Ints, Ints]:
-    with path.open(encoding="utf-8", newline="") as file:
+    with needed(path).open(encoding="utf-8", newline="") as file:
         rows = [[int(value) for value in list(row.values())[:2]] for row in csv.DictReader(file)]
     prompts, outputs = np.array(rows, dtype=np.int64).T
     return prompts, outputs

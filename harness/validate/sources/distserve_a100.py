@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
-from harness.validate import Pair, Target, Validation
+from harness.validate import Pair, Target, Validation, needed
 from harness.validate.requests_fit import (
     Seen,
     Terms,
@@ -117,7 +117,7 @@ def _attainment(bounds: tuple[float, float]) -> str:
 
 def _runs(path: Path) -> Iterator[Run]:
     """The runs of the file, by rate and name."""
-    table = pq.read_table(path)
+    table = pq.read_table(needed(path))
     names = np.array(table["run"].to_pylist())
     found = []
     for name in sorted(set(names.tolist())):

@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.api import Request, Simulator
-from harness.errors import UsageError
 from harness.registry import make
-from harness.validate import Pair, Validation
+from harness.validate import Pair, Validation, needed
 from harness.validate.scoring import MEAN, target
 
 if TYPE_CHECKING:
@@ -124,7 +123,4 @@ def _simulated(run: pd.DataFrame, tables: dict[str, list[Any]]) -> tuple[Floats,
 def _read(data: Path, name: str) -> pd.DataFrame:
     import pandas as pd
 
-    path = data / name
-    if not path.is_file():
-        raise UsageError(f"'{path}' does not exist; name the folder of public measurements with --data.")
-    return pd.read_parquet(path)
+    return pd.read_parquet(needed(data / name))

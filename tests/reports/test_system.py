@@ -1,0 +1,23 @@
+"""The line that names a system."""
+
+from __future__ import annotations
+
+import pytest
+
+from reports import _system
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ({"gpus": 1, "tp": 1, "pp": 1}, "1 GPU"),
+        ({"gpus": 8, "tp": 2, "pp": 2, "replicas": 2}, "8 GPUs (tp 2, pp 2)"),
+        (
+            {"gpus": 5, "tp": 1, "prefill": {"replicas": 2, "tp": 2, "pp": 1}, "decode": {"replicas": 1, "tp": 1}},
+            "5 GPUs (prefill 2, tp 2; decode 1)",
+        ),
+    ],
+)
+def test_how_a_model_is_cut_is_told(backend: dict[str, object], words: str) -> None:
+    """Two layouts of as many GPUs would look like one and the same system."""
+    assert _system.system({"backend": {"model": "opt-13b", **backend}}).endswith(words)
