@@ -76,11 +76,11 @@ def test_while_kv_moves_both_sides_hold_it(link):
 def test_the_slower_side_decides():
     """E20, K10.g: two prefill and one decode replica carry the lesser of what both sides carry alone."""
     requests = [Request(i, 0.0, 256, 16) for i in range(1500)]
-    fields = {"latency": linear(), "kv_blocks": 4000, "link": "none"}
+    fields = {"latency": linear(), "kv_blocks": 4000}
     prefill, decode = (
         len(requests) / span_s(requests, **side, **fields) for side in ({"prefill": "2"}, {"decode": "1"})
     )
-    both = len(requests) / span_s(requests, prefill="2", decode="1", **fields)
+    both = len(requests) / span_s(requests, prefill="2", decode="1", link="none", **fields)
 
     assert min(prefill, decode) == pytest.approx(both, rel=0.05)
     assert 10 / 3 == pytest.approx(min(2 * 5.6, 10) / 3)
