@@ -97,7 +97,9 @@ def _ordered(
 def _kept(name: str, *columns: np.ndarray) -> Measured:
     for what, column in zip(("ttft_s", "tpot_s"), columns[3:], strict=True):
         if (column < 0).any():
-            raise UsageError(f"'{name}' has a negative {what}, {np.nanmin(column):g} s in row {int(np.nanargmin(column)) + 1}.")
+            raise UsageError(
+                f"'{name}' has a negative {what}, {np.nanmin(column):g} s in row {int(np.nanargmin(column)) + 1}."
+            )
     good = np.all([np.isfinite(column) for column in columns[:4]], axis=0) & (columns[1] > 0) & (columns[2] > 0)
     if good.sum() < 10:
         raise UsageError(f"'{name}' tells the times of {int(good.sum())} requests; at least 10 are needed.")
