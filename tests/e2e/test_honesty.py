@@ -104,7 +104,7 @@ def test_the_system_in_use_is_printed(sim: Sim) -> None:
     """Two summaries of different GPUs would look alike."""
     _, _, text = sim("--requests", "5", "--tp", "2", "--replicas", "2", "--policy", "vllm-v0")
 
-    expected = "opt-13b on a100-80g, vllm-v0, paged, roofline latency model, 2 replicas (round-robin), 4 GPUs"
+    expected = "opt-13b on a100-80g, vllm-v0, paged, roofline latency model, 2 replicas (round-robin), 4 GPUs (tp 2)"
     assert f"system {expected} SLO" in text
 
 
