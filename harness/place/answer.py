@@ -61,7 +61,7 @@ def answer(
     return {
         **asked_of(asked),
         "state": "interrupted" if interrupted else "finished",
-        "exit_code": 0 if best else 1,
+        "exit_code": 5 if left else 0 if best else 1,
         "objective": {"name": asked.worth.objective, "unit": UNITS[asked.worth.objective],
                       "table": {name: dict(row) for name, row in asked.worth.table.items()}},
         "target_rps": asked.target_rps,
@@ -70,7 +70,7 @@ def answer(
         "skipped": [{"hardware": one.hardware, "name": one.name, "reason": one.reason} for one in skipped],
         "cost": {"candidates": len(scored), "left": left, "trials": sum(one.trials for one in found),
                  "requests": sum(one.requests for one in found), "wall_s": wall_s},
-        "warnings": [{"code": code, "message": said} for code, said in _warnings(asked, best, each, scored)],
+        "warnings": [{"code": code, "message": said} for code, said in _warnings(asked, best, each, scored, left)],
     }  # fmt: skip
 
 
@@ -135,15 +135,17 @@ _TWO_ENGINES = (
 )
 _APART = "high searches each side with the other one unlimited, so both may miss their share of requests at once"
 _SHORT = (
-    "where --requests binds the rate is a lower bound: above it all requests of a trial are sent within the time that "
-    "one takes, which finds no limit; give more --requests"
+    "where --requests binds, all requests of a trial are sent within the time that one takes: too few to let a queue "
+    "grow, so the rate may be far too high; give more --requests until it stays"
 )
 
 
 def _warnings(
-    asked: Asked, best: Sequence[Unit], each: Mapping[Algorithm, Sequence[Unit]], scored: Sequence[Scored]
+    asked: Asked, best: Sequence[Unit], each: Mapping[Algorithm, Sequence[Unit]], scored: Sequence[Scored], left: int
 ) -> list[tuple[str, str]]:
     found = []
+    if left:
+        found.append(("interrupted", f"interrupted: {left} of {left + len(scored)} candidates were not searched"))
     if asked.released:
         found.append(("released_planner", _RELEASED))
         if asked.spec.latency is None and "vllm++" in asked.algorithms and len(asked.algorithms) > 1:
@@ -154,6 +156,6 @@ def _warnings(
         found.append(("too_short", _SHORT))
     if len(asked.seeds) == 1:
         found.append(("one_seed", "one seed gives no interval; --seeds 5 would"))
-    if not best:
+    if not best and not left:
         found.append(("nothing_carried", "no candidate keeps the SLO at any rate; relax --slo, or take other GPUs"))
     return found

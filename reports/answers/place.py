@@ -52,10 +52,12 @@ def markdown(info: Info) -> str:
 
 def headline(info: Info) -> str:
     """The best placement in one line."""
+    left = info["cost"]["left"]
     if not info["best"]:
-        return "no placement keeps the SLO at any rate"
+        return "interrupted before any placement was known" if left else "no placement keeps the SLO at any rate"
     best = info["best"][0]
-    return f"best: {_named(best)}, {_gpus(best)}, {_per_gpu(best)}{_worth(info, best)}"
+    so_far = f"interrupted; best so far, {_numbers.count(left, 'candidate')} not searched" if left else "best"
+    return f"{so_far}: {_named(best)}, {_gpus(best)}, {_per_gpu(best)}{_worth(info, best)}"
 
 
 def sentences(info: Info) -> Iterator[str]:
@@ -63,10 +65,13 @@ def sentences(info: Info) -> Iterator[str]:
     best = info["best"]
     for one in best:
         yield from _of_one(one)
+    if info["cost"]["left"]:
+        yield "The same command with the same --out goes on; without one it starts again."
     for one in best[1:]:
         if one["value"] > 0:
             times = best[0]["value"] / one["value"]
-            yield f"That of {best[0]['algorithm']} is worth {times:.3g} times that of {one['algorithm']}."
+            much = f"{times:.3g} times that" if f"{times:.3g}" != "1" else "as much as that"
+            yield f"That of {best[0]['algorithm']} is worth {much} of {one['algorithm']}."
     for one in best:
         if "replicated" in one:
             yield _replicated(one)

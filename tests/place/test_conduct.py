@@ -137,14 +137,34 @@ def test_a_search_goes_on_where_it_was_left(tmp_path: Path) -> None:
     assert whole["best"] == stored["best"]
 
 
+@pytest.mark.parametrize(("slo", "known"), [("ttft=0.2,tpot=0.1", True), ("ttft=1ms,tpot=1ms", False)])
+def test_an_interrupted_search_does_not_look_finished(slo: str, known: bool) -> None:
+    """The best of what was searched would be built, or an SLO be given up that another candidate keeps."""
+    info = conduct(placement({"slo": slo}), Store(None), Interrupts())
+    told = answers.render(info, "text")
+
+    assert (5, "interrupted") == (info["exit_code"], info["state"])
+    assert ("interrupted; best so far, 2 candidates not searched" in told) is known
+    assert ("interrupted before any placement was known" in told) is not known
+    assert "at any rate" not in told
+
+
 class Dies(pool.Here):
     """A pool that is gone after the first call."""
+
+    ends: type[BaseException] = RuntimeError
 
     def map(self, call: Any, items: Any) -> Any:
         items = iter(items)
         item = next(items)
         yield item, call(item)
-        raise RuntimeError
+        raise self.ends
+
+
+class Interrupts(Dies):
+    """A pool that is interrupted after the first call."""
+
+    ends = KeyboardInterrupt
 
 
 def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
