@@ -32,7 +32,7 @@ def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked
         subtitle=f"{clean(asked.get('slo'), 200)}, {clean(asked.get('conditions'), 40)}, goal {asked.get('goal')}",
         mark=_mark(info),
         good=bool(info["best"]) if over else None,
-        answer=f"{said.headline(info).capitalize()}." if over else said.RUNNING,
+        answer=f"{_upper(said.headline(info))}." if over else said.RUNNING,
         state=" ".join(said.sentences(info)) if over else "",
         heads=_heads(info, asked),
         warnings=tuple((one["message"], "") for one in info.get("warnings") or []),
@@ -42,12 +42,23 @@ def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked
     )
 
 
+def _upper(text: str) -> str:
+    """`text` with a capital first letter; names and units in it stay as they are."""
+    return text[:1].upper() + text[1:]
+
+
 def _mark(info: Info) -> str:
     if info.get("state") == "interrupted":
         return "INTERRUPTED"
     if "best" not in info:
         return "NOT FINISHED"
     return "PLACED" if info["best"] else "NOTHING CARRIES IT"
+
+
+def _title(title: str, info: Info) -> str:
+    """The title of a figure; it tells the objective where that is not the rate per GPU."""
+    objective = info["objective"]
+    return title if objective["name"] == "gpu" else f"{_upper(objective['unit'])} of each placement"
 
 
 def _cluster(asked: Info) -> str:
@@ -63,7 +74,8 @@ def _heads(info: Info, asked: Info) -> Facts:
 
 def _sections(info: Info) -> Iterator[Section]:
     parts = tuple(
-        _page.part(key, module.TITLE, module.figure(info)) for key, module in figures.modules("place").items()
+        _page.part(key, _title(module.TITLE, info), module.figure(info))
+        for key, module in figures.modules("place").items()
     )
     yield Section("figures", "Beside one another", parts=parts)
     heads = said.heads_of(info)

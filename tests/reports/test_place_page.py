@@ -1,0 +1,74 @@
+"""The page of a placement: names and units as they are, and every placement that its sentences name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports import figures, pages
+from reports.figures import placed
+
+NAME = "3 x P(1,1) + 1 x D(1,1)"
+
+
+def _one(kind: str, name: str, rate: float, each: float) -> dict[str, Any]:
+    return {
+        "algorithm": {"pair": "low", "colocated": "vllm++"}.get(kind, "high"), "kind": kind, "name": name,
+        "hardware": "a100-80g", "gpus": 2, "rate_rps": 2 * rate, "rate_per_gpu_rps": rate, "mean_per_gpu_rps": rate,
+        "low_per_gpu_rps": rate - 1, "high_per_gpu_rps": rate + 1, "value": rate * each, "binding": None,
+        "ties": [], "not_apart": [],
+    }  # fmt: skip
+
+
+def _info(objective: str, unit: str, each: float) -> dict[str, Any]:
+    candidates = [_one("decode", "D(1,1)", 33.0, each), _one("prefill", "P(1,1)", 7.0, each),
+                  _one("pair", "P(2,1) D(1,1)", 4.0, each), _one("colocated", "(1,2)", 3.0, each)]  # fmt: skip
+    return {
+        "kind": "place", "versions": {}, "asked": {"hardware": ["a100-80g"]}, "state": "finished",
+        "objective": {"name": objective, "unit": unit}, "best": [_one("", NAME, 5.0, each)], "candidates": candidates,
+        "skipped": [], "warnings": [],
+        "cost": {"candidates": 4, "left": 0, "trials": 9, "requests": 900, "wall_s": 1.0},
+    }  # fmt: skip
+
+
+@pytest.fixture
+def by_rate() -> dict[str, Any]:
+    return _info("gpu", "req/s per GPU", 1.0)
+
+
+@pytest.fixture
+def by_power() -> dict[str, Any]:
+    return _info("power", "requests per kJ", 2.5)
+
+
+def test_the_headline_keeps_names_and_units(by_power: dict[str, Any]) -> None:
+    """The page would tell of p(1,1), gpus and kj, which nobody can look up."""
+    sheet = pages.sheet(by_power, Path("place.json"))
+
+    assert f"Best: {NAME} on a100-80g, 2 GPUs, 5.000 req/s per GPU (95%: 4.00 to 6.00), 12.50 requests per kJ." == (
+        sheet.answer
+    )
+
+
+def test_the_best_of_high_is_drawn_and_its_halves_have_an_axis_of_their_own(by_rate: dict[str, Any]) -> None:
+    """The named placement would be missing, and decode alone would press all others into a corner."""
+    drawn = placed.figure(by_rate)
+
+    assert not isinstance(drawn, str)
+    assert {"x": [NAME, "P(2,1) D(1,1)", "(1,2)"], "x2": ["P(1,1)", "D(1,1)"]} == {
+        axis: [trace.y[0].split(", 2 x ")[0] for trace in drawn.data if trace.xaxis == axis] for axis in ("x", "x2")
+    }
+
+
+def test_the_figure_tells_the_objective(by_power: dict[str, Any]) -> None:
+    """Requests per kJ would be read as a rate per GPU."""
+    (section, *_) = pages.sheet(by_power, Path("place.json")).sections
+    drawn = placed.figure(by_power)
+
+    assert not isinstance(drawn, str)
+    assert "Requests per kJ of each placement" == section.parts[0].title
+    assert f"The best is {NAME} of high with 12.50 requests per kJ." == figures.finding(drawn)
+    assert "requests per kJ" == drawn.layout.xaxis.title.text
+    assert (12.5, 2.5) == (drawn.data[0].x[0], drawn.data[0].error_x.array[0])
