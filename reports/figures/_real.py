@@ -22,8 +22,10 @@ MOST = 2000
 
 
 def look(place: int) -> tuple[str, str, str]:
-    """Colour, marker and dash of the group at that place."""
-    return LOOKS[place % len(LOOKS)]
+    """Colour, marker and dash of the group at that place; beyond the last colour, one again with another marker."""
+    lap, slot = divmod(place, len(LOOKS))
+    _, symbol, dash = LOOKS[(slot + lap) % len(LOOKS)]
+    return LOOKS[slot][0], symbol, dash
 
 
 def symbols(pairs: Sequence[Pair], symbol: str) -> list[str]:

@@ -48,6 +48,9 @@ _SHADES = {
 SHADES = [[i / (len(_SHADES) - 1), shade] for i, shade in enumerate(_SHADES)]
 """Colour scale of heat maps and contours: one hue, away from the ground with rising value, on either ground."""
 
+_FEW = 3
+"""Ticks that a log axis over several values has at least."""
+
 _EACH = 12
 """Whole numbers up to which each gets a tick."""
 
@@ -94,9 +97,22 @@ def log_axis(title: str, values: Iterable[float], **more: object) -> dict[str, o
     wide = high - low
     steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7) if wide < 1.2 else (1, 2, 5) if wide <= 3 else (1,)
     ticks = [m * 10.0**e for e in range(int(np.floor(low)), int(np.ceil(high)) + 1) for m in steps]
-    shown = [t for t in ticks if low <= np.log10(t) <= high] or [float(f"{10.0 ** ((low + high) / 2):.3g}")]
+    shown = [t for t in ticks if low <= np.log10(t) <= high]
+    if len(shown) < _FEW:
+        several = positive.max() > positive.min()
+        shown = _even(10.0**low, 10.0**high) if several else [float(f"{10.0 ** ((low + high) / 2):.3g}")]
     text = [_numbers.plain(t, 10) for t in shown]
     return axis(title, type="log", range=[low, high], tickvals=shown, ticktext=text, **more)
+
+
+def _even(low: float, high: float) -> list[float]:
+    """Round numbers at even distances from `low` to `high`, three to seven of them."""
+    import numpy as np
+
+    wide = high - low
+    unit = 10.0 ** np.floor(np.log10(wide / _FEW))
+    step = float(max(m * unit for m in (1, 2, 5) if m * unit * _FEW <= wide))
+    return [round(i * step, 12) for i in range(int(np.ceil(low / step)), int(np.floor(high / step)) + 1)]
 
 
 def whole(most: int) -> dict[str, object]:

@@ -52,7 +52,7 @@ def _panel(drawn: go.Figure, metric: str, pairs: Sequence[Mapping[str, Any]], ro
         drawn.update_yaxes(style.axis(f"{said.name(metric)} (%)", range=[-3, 104]), row=row, col=1)
     else:
         values = [float(pair[side]) for pair in pairs for side in ("measured", "simulated")]
-        drawn.update_yaxes(style.log_axis(f"{said.name(metric)} (s)", values), row=row, col=1)
+        drawn.update_yaxes(style.log_axis(f"{said.name(metric)} (s)", values, title_standoff=10), row=row, col=1)
 
 
 def _line(drawn: go.Figure, name: str, pairs: Sequence[Mapping[str, Any]], side: str, at: tuple[int, str, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from reports import _numbers
@@ -19,6 +20,8 @@ SECTION = "figures"
 TITLE = "Error over the rate"
 MISSING = "These measurements were not made at several rates; the errors stand in the tables."
 _AXES = {"%": "error (%)", "points": "error (points)"}
+_LEAST = 1.0
+"""Per cent, or points, that an axis reaches at least either way, so that rounding does not look like an error."""
 _LINE = 13
 """Pixels that a name in the legend takes, of two side by side."""
 
@@ -32,11 +35,13 @@ def figure(one: Mapping[str, Any]) -> go.Figure | str:
     names = sum(len(_real.groups(found)) for found in units.values())
     drawn = style.panels([1.0] * len(units), 120 + 300 * len(units) + _LINE * names, spacing=0.08)
     drawn.update_layout(margin_t=40 + _LINE * names)
+    places = count()
     for row, (unit, found) in enumerate(units.items(), start=1):
-        for place, (name, group) in enumerate(_real.groups(found).items()):
-            _line(drawn, name, sorted(group, key=lambda pair: float(pair["x"])), place, row)
+        for name, group in _real.groups(found).items():
+            _line(drawn, name, sorted(group, key=lambda pair: float(pair["x"])), next(places), row)
         drawn.add_hline(y=0, line={"color": style.GREY, "width": 1}, row=row, col=1)
-        drawn.update_yaxes(style.axis(_AXES[unit]), row=row, col=1)
+        small = all(abs(pair["error"]) < _LEAST for pair in found)
+        drawn.update_yaxes(style.axis(_AXES[unit], **({"range": [-_LEAST, _LEAST]} if small else {})), row=row, col=1)
         drawn.update_xaxes(style.axis("rate (req/s)" if row == len(units) else ""), row=row, col=1)
     return style.done(drawn, _finding(pairs), _real.notes(pairs, len(pairs)))
 

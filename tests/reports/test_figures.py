@@ -254,6 +254,11 @@ def test_an_axis_of_one_value_has_a_short_number() -> None:
     assert ["0.128"] == _style.log_axis("TTFT (s)", [0.1279505146])["ticktext"]
 
 
+def test_an_axis_of_near_values_has_several_numbers() -> None:
+    """A curve between 0.0445 and 0.049 would stand beside a single number."""
+    assert ["0.044", "0.046", "0.048", "0.05"] == _style.log_axis("TTFT (s)", [0.0445, 0.049])["ticktext"]
+
+
 def test_goal_out_of_reach_is_said(make_run: MakeRun) -> None:
     """A run with many failures would seem to need only a wider SLO."""
     figure = drawn(slo_scale.figure(make_run(100, failed=20)))

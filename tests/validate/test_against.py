@@ -13,6 +13,7 @@ from harness.cli import main
 from harness.errors import UsageError
 from harness.validate import Pair, Target, Validation, conduct, scoring
 from reports import figures, pages
+from reports.figures import real_error_rate
 
 PAIRS = (
     Pair("slow", "ttft_s", 2.0, 1.0, calibrated=True, x=1.0, curve="vllm"),
@@ -72,6 +73,17 @@ def test_page_has_curves_errors_and_plane() -> None:
     assert "-20.0% (ttft at 3 req/s)" in figures.finding(drawn["real_error_rate"])
     assert "1 OF 1 MISSED" in page
     assert "another &lt;b&gt;simulator" in page
+
+
+def test_rounding_does_not_look_like_an_error() -> None:
+    """Two curves that agree would seem to differ, on an axis of 0.0000000005%."""
+    names = [f"q{place}_s" for place in range(7)] + ["met_pct"]
+    pairs = [vars_of(Pair("at", name, 50.0, 50.0 + 1e-9, x=x)) for name in names for x in (1.0, 2.0)]
+    drawn = real_error_rate.figure({"pairs": pairs})
+
+    assert not isinstance(drawn, str)
+    assert ((-1, 1), (-1, 1)) == (drawn.layout.yaxis.range, drawn.layout.yaxis2.range)
+    assert len(names) == len({(trace.line.color, trace.marker.symbol[0]) for trace in drawn.data})
 
 
 def test_figures_say_why_they_are_not_drawn() -> None:
