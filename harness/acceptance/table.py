@@ -78,18 +78,21 @@ def run(topic: str, data: Path | None) -> Told:
 
 
 def answer(
-    names: Iterable[str], only: Sequence[str], data: Path | None, *, workers: int | None, say: Callable[[str], None]
-) -> dict[str, object]:
-    """The table as an answer: rows in order of their ids, topics that failed, and the exit code.
+    names: Iterable[str], only: Sequence[str], data: Path | None, *, workers: int | None, say: Callable[[str], None],
+    command: str = "bench validate --acceptance",
+) -> dict[str, object]:  # fmt: skip
+    """The table as an answer: rows in order of their ids, topics that failed, the `command` and the exit code.
 
     0 where every row holds, 1 where one misses, 3 where a topic failed.
     """
     told: list[Told] = []
     with pool.of(workers) as several:
         for _, one in several.map(partial(run, data=data), names):
-            say(f"{one.topic}: {len(one.rows)} rows" + (f", then failed ({one.error})" if one.error else ""))
-            told.append(one)
-    rows = [(row, one.topic) for one in told for row in one.rows if is_wanted(row.id, only)]
+            kept = tuple(row for row in one.rows if is_wanted(row.id, only))
+            told.append(dataclasses.replace(one, rows=kept))
+            count = f"{len(kept)} row{'s' * (len(kept) != 1)}"
+            say(f"{one.topic}: {count}" + (f", then failed ({one.error})" if one.error else ""))
+    rows = [(row, one.topic) for one in told for row in one.rows]
     _refuse_doubles([row.id for row, _ in rows])
     rows.sort(key=lambda pair: order(pair[0].id))
     failed = [{"topic": one.topic, "error": one.error} for one in told if one.error]
@@ -99,6 +102,7 @@ def answer(
         "kind": "acceptance",
         "versions": versions(),
         "exit_code": 3 if failed else int(missed),
+        "command": command,
         "data": data is not None,
         "rows": [dataclasses.asdict(row) | {"topic": topic} for row, topic in rows],
         "failed": sorted(failed, key=lambda one: str(one["topic"])),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import answers, pages, public_data, validate, writable
-from harness.cli import _terminal
+from harness.cli import _terminal, _written
 from harness.errors import UsageError, no_such
 from harness.validate import Validation, conduct
 
@@ -35,6 +35,7 @@ def tell(
     else:
         pages.put(Path(out), _rendered(info, out))
         _terminal.note(f"Written to {out}.")
+        _written.tell_verdict(info)
     return int(info["exit_code"])
 
 

@@ -31,3 +31,9 @@ def put(info: dict[str, Any], out: str) -> None:
         text = answers.render(info, form)
     writable.put(Path(out), text.encode())
     _terminal.note(f"Written to {out}.")
+
+
+def tell_verdict(info: dict[str, Any]) -> None:
+    """Say how a validation that was written came out: its file alone would leave exit code 1 unexplained."""
+    said = importlib.import_module(f"reports.answers.{info['kind']}")  # harness may not import it statically
+    _terminal.say(said.outcome(info))

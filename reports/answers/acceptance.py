@@ -39,6 +39,12 @@ def _wrapped(sentence: str) -> str:
     return "\n".join(textwrap.wrap(clean(sentence, None), _table.WIDTH, subsequent_indent="  ")) + "\n"
 
 
+def outcome(info: Mapping[str, Any]) -> str:
+    """How many rows hold, which do not, and why a topic failed."""
+    failed = [_wrapped(f"Topic {one['topic']} failed: {one['error']}.") for one in info["failed"]]
+    return "".join([*failed, _wrapped(counted(info))]).rstrip("\n")
+
+
 def markdown(info: Mapping[str, Any]) -> str:
     """A page: how to read it, the table with the commands, notes, and where the sources themselves differ."""
     return "\n".join(_page(info))

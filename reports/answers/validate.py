@@ -25,6 +25,11 @@ def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     )
 
 
+def outcome(info: Mapping[str, Any]) -> str:
+    """The verdict of each comparison, a line each."""
+    return "\n".join(_wrapped(f"{one['name']}: {said.verdict(one)}") for one in info["validations"])
+
+
 def markdown(info: Mapping[str, Any]) -> str:
     """The same as markdown."""
     return "\n".join(

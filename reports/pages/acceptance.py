@@ -33,7 +33,7 @@ def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked
         heads=(),
         warnings=tuple((f"Topic {one['topic']} failed: {clean(one['error'], 300)}", "") for one in info["failed"]),
         sections=tuple(_section(place, *one) for place, one in enumerate(words.sections(info["rows"]), start=1)),
-        commands=("bench validate --acceptance",),
+        commands=(clean(info.get("command") or "bench validate --acceptance", None),),
         facts=tuple((f"version of {clean(k, 40)}", clean(v, 80)) for k, v in (info.get("versions") or {}).items()),
         definitions=_DEFINITIONS,
     )

@@ -82,7 +82,10 @@ def test_only_some_rows_run_only_their_topics(capsys, tmp_path):
 
     assert 0 == code
     assert ["S10.b"] == [row["id"] for row in told["rows"]]
-    assert "objectives" in capsys.readouterr().err
+    assert "bench validate --acceptance --only S10.b" == told["command"]
+    said = capsys.readouterr()
+    assert "objectives: 1 row\n" in said.err
+    assert "1 of 1 gated rows hold." in said.out
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness import answers, validate
-from harness.cli import main
+from harness.cli import _against, main
 from harness.errors import UsageError
 from harness.validate import Pair, Target, Validation, conduct, scoring
 from reports import figures, pages
@@ -51,6 +51,16 @@ def test_exit_code_tells_a_missed_target(limit: float, code: int) -> None:
     """A nightly job would stay green while the simulator drifts away from the measurements."""
     assert code == answer(limit)["exit_code"]
     assert (code == 0) is Target("ttft_s", scoring.MEAN, limit, 12.5).holds
+
+
+def test_what_is_written_to_a_file_still_tells_its_verdict(monkeypatch, capsys, tmp_path) -> None:
+    """Exit code 1 beside 'Written to' alone would look like a fault in writing."""
+    made = answer(12.4)
+    monkeypatch.setattr(conduct, "answer", lambda *_: made)
+    monkeypatch.setattr(_against, "_measured", lambda *_: [])
+
+    assert 1 == main(["validate", "--against", "apex-h100", "--out", f"{tmp_path}/it.md"])
+    assert "made: 1 of 1 target missed: ttft 12.5% where 12.4% is allowed." in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("form", ["text", "markdown"])
