@@ -35,6 +35,7 @@ def hardware(info: Mapping[str, Any]) -> str | None:
 
 def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
     yield from (text for name in ("policy", "kv") if (text := first(backend, name)) is not None)
+    yield from _rules(backend)
     if (latency := first(backend, "latency")) is not None:
         yield f"{latency} latency model"
     replicas, gpus, threads = (backend.get(name) for name in ("replicas", "gpus", "threads"))
@@ -45,6 +46,15 @@ def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
     elif isinstance(gpus, int) and gpus:
         shape = _shape(backend)
         yield _numbers.count(gpus, "GPU") + (f" ({shape})" if shape else "")
+
+
+def _rules(backend: Mapping[str, Any]) -> Iterator[str]:
+    """What else decides who gets memory and how many tokens a step gives, where it is not as it is by default."""
+    for name, usual in (("admission", "fcfs"), ("preempt", "recompute"), ("speculate", "off")):
+        if (text := first(backend, name)) is not None and text != usual:
+            yield f"{name} {text}"
+    if backend.get("prefix_cache") is True:
+        yield "prefix cache"
 
 
 def _shape(backend: Mapping[str, Any]) -> str:

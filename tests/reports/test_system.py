@@ -21,3 +21,19 @@ from reports import _system
 def test_how_a_model_is_cut_is_told(backend: dict[str, object], words: str) -> None:
     """Two layouts of as many GPUs would look like one and the same system."""
     assert _system.system({"backend": {"model": "opt-13b", **backend}}).endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("backend", "words"),
+    [
+        ({"admission": "fcfs", "preempt": "recompute", "speculate": "off", "prefix_cache": False}, "sarathi, paged"),
+        ({"admission": "past-future:max_new=4096"}, "sarathi, paged, admission past-future:max_new=4096"),
+        ({"preempt": "swap", "speculate": "k=4,alpha=0.7"}, "sarathi, paged, preempt swap, speculate k=4,alpha=0.7"),
+        ({"prefix_cache": True}, "sarathi, paged, prefix cache"),
+    ],
+)
+def test_rules_other_than_the_usual_ones_are_told(backend: dict[str, object], words: str) -> None:
+    """Two systems that differ in who gets memory would print the same line."""
+    told = _system.system({"backend": {"model": "opt-13b", "policy": "sarathi", "kv": "paged", **backend}})
+
+    assert f"opt-13b, {words}" == told
