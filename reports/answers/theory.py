@@ -70,7 +70,7 @@ _WAYS: Mapping[str, Callable[[Any], str]] = {
     "s": _seconds,
     "bytes": _bytes,
     "bytes_per_s": lambda value: f"{_numbers.number(value / 1e9)} GB/s",
-    "tokens_per_s": lambda value: f"{value:,.0f} tok/s",
+    "tokens_per_s": lambda value: f"{_numbers.number(value) if value < 100 else f'{value:,.0f}'} tok/s",
     "rps": lambda value: f"{_numbers.number(value)} req/s",
     "share": _numbers.share,
     "ratio": lambda value: f"{_numbers.number(value)}x",

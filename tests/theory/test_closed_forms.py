@@ -219,6 +219,20 @@ def test_every_form_is_told_in_every_way(capsys, name: str):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (["speculative", "--k", "4", "--alpha", "0.7", "--batch", "1"], "4  70.0%            44.3%          2.773"),
+        (["moe", "--link", "50GBps", "--tokens", "32"], "67.8 tok/s"),
+        (["chunking", "--prompt", "16k", "--chunk", "2k", "--latency", "table:yi-34b-tp2"], "A ratio below 1:"),
+    ],
+)
+def test_what_a_number_is_stands_beside_it(capsys, arguments: list[str], said: str):
+    """Alpha would be taken for the share of drafts, a rounded rate for another one, a measured gain for a mistake."""
+    assert 0 == main(["theory", *arguments])
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
         (["kv", "--memory", "-1GiB"], "--memory must hold a token of opt-13b, 819,200 bytes, got '-1GiB'"),
         (["moe", "--gpu", "h80"], "No hardware named 'h80'"),
         (["moe", "--gpu", "a10"], "a10 has no FP8 tensor cores; use --element-bytes 2"),

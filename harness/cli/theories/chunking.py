@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from harness.cli.theories import _given
+
+if TYPE_CHECKING:
+    from harness.theory.batching import Chunked
 
 
 @click.command("chunking", short_help="What cutting a prompt into chunks costs.")
@@ -52,8 +57,19 @@ def command(
         [f"One prompt alone, by {latency}."],
         [told.table("In chunks and in one piece", heads,
                     [(*row, *more) for row, more in zip(rows, simulated, strict=True)])],
-        pictures=[told.Picture("A prompt in chunks, against one piece", "prompt (tokens)", "times as long", tuple(
+        _notes(found, latency),
+        [told.Picture("A prompt in chunks, against one piece", "prompt (tokens)", "times as long", tuple(
             told.Line(f"chunks of {size:,}", tuple((one.prompt, one.ratio) for one in found if one.chunk == size))
             for size in chunks
         ))],
     ), form, out)  # fmt: skip
+
+
+def _notes(found: list[Chunked], latency: str) -> list[str]:
+    """What a ratio below 1 means, where there is one: reading KV again cannot make chunks faster."""
+    if all(one.ratio > 0.999 for one in found):
+        return []
+    return [
+        f"A ratio below 1: the step times of {latency} make one long piece slower than its chunks together, by more than "
+        "reading KV again costs; --latency roofline tells what reading alone costs."
+    ]

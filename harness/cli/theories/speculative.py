@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command("speculative", short_help="Tokens per step and speed-up of speculative decoding.")
 @click.option("--k", "drafts", default="4", show_default=True, metavar="N", help="Drafted tokens; several by commas.")
 @click.option("--alpha", default="0.7", show_default=True, metavar="SHARE",
-              help="Share of drafts that are accepted; several by commas.")  # fmt: skip
+              help="Chance that a draft is accepted after those before it; several by commas.")  # fmt: skip
 @click.option("--cost", type=click.FloatRange(0, 1), default=0.1, show_default=True, metavar="SHARE",
               help="A draft, of a decode step.")  # fmt: skip
 @click.option("--batch", default="1..128", show_default=True, metavar="N", help="1..128 (doubling) or 1,2,8.")
@@ -44,7 +44,7 @@ def command(
     priced = _given.priced(latency, model=model, hardware=hardware, tp=tp)
     cases = [(k, a, size) for k in ks for a in shares for size in batches]
     rows = [(k, a, size, batched_speed_up(priced, size, tokens, k, a, cost)) for k, a, size in cases]
-    heads: list[tuple[str, told.Unit]] = [("k", "count"), ("accepted", "share"), ("batch", "count"),
+    heads: list[tuple[str, told.Unit]] = [("k", "count"), ("alpha", "share"), ("batch", "count"),
                                           ("speed-up", "ratio")]  # fmt: skip
     simulated: list[tuple[float, ...]] = [()] * len(rows)
     if simulate:
@@ -58,10 +58,11 @@ def command(
     return _given.tell(told.answer(
         "speculative", {"k": ks, "alpha": shares, "cost": cost, "batches": batches, "context_tokens": tokens,
                         "model": model, "hardware": hardware, "latency": latency, "tp": tp, "simulate": simulate},
-        [f"Drafts cost {cost:g} of a decode step each."],
-        [told.table("One sequence, bound by memory", [("k", "count"), ("accepted", "share"),
-                    ("tokens a step", "number"), ("speed-up", "ratio")],
-                    [(k, a, tokens_per_step(k, a), speed_up(k, a, cost)) for k in ks for a in shares]),
+        [f"Drafts cost {cost:g} of a decode step each; alpha is the chance that the next one is accepted."],
+        [told.table("One sequence, bound by memory", [("k", "count"), ("alpha", "share"),
+                    ("drafts accepted", "share"), ("tokens a step", "number"), ("speed-up", "ratio")],
+                    [(k, a, (tokens_per_step(k, a) - 1) / k, tokens_per_step(k, a), speed_up(k, a, cost))
+                     for k in ks for a in shares]),
          told.table(f"Speed-up by batch, {tokens:,} tokens of context, by {latency}", heads,
                     [(*row, *more) for row, more in zip(rows, simulated, strict=True)])],
         ["Simulated: equal requests that come at once, 200 tokens each, whose context grows from the one given."]
@@ -75,7 +76,7 @@ def _lines(rows: list[tuple[int, float, int, float]], simulated: list[tuple[floa
     from harness.theory.told import Line
 
     for k, a in dict.fromkeys((row[0], row[1]) for row in rows):
-        name, ours = f"k {k}, {a:.0%} accepted", [row for row in rows if row[:2] == (k, a)]
+        name, ours = f"k {k}, alpha {a:.0%}", [row for row in rows if row[:2] == (k, a)]
         yield Line(name, tuple((row[2], row[3]) for row in ours))
         marks = [(row[2], found[0]) for row, found in zip(rows, simulated, strict=True) if row[:2] == (k, a) and found]
         yield Line(name, tuple(marks), simulated=True)
