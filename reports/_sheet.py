@@ -29,12 +29,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Column heads with units and rows of printed text; the first `left` columns are names, the others numbers."""
+    """Column heads with units and rows of printed text; the first `left` columns are names, the others numbers.
+
+    The last `said` columns are words again, which may be whole sentences.
+    """
 
     caption: str
     heads: tuple[str, ...]
     rows: tuple[tuple[str | Cell, ...], ...]
     left: int = 1
+    said: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def _tables(one: Info) -> Iterator[Table]:
         rows = tuple(
             _judged(row, bool(t["holds"])) for row, t in zip(said.target_rows(one), one["targets"], strict=True)
         )
-        yield Table("targets", said.TARGETS, rows, left=2)
+        yield Table("targets", said.TARGETS, rows, left=2, said=2)
     if one["errors"]:
         yield Table(
             "errors by metric, of what the calibration did not see", said.ERRORS, tuple(said.error_rows(one)), left=2

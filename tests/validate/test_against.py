@@ -85,6 +85,14 @@ def test_page_has_curves_errors_and_plane() -> None:
     assert "another &lt;b&gt;simulator" in page
 
 
+def test_a_published_sentence_wraps_and_a_short_cell_does_not() -> None:
+    """The column 'published' would be cut at the edge of the page, and 'MISSED' broken in two."""
+    page = pages.page(json.loads(json.dumps(answer(10.0))), Path("validate.html"))
+
+    assert '<td class="said"><bdi>another &lt;b&gt;simulator' in page
+    assert '<td class="said word bad"><bdi>MISSED' in page
+
+
 def test_rounding_does_not_look_like_an_error() -> None:
     """Two curves that agree would seem to differ, on an axis of 0.0000000005%."""
     names = [f"q{place}_s" for place in range(7)] + ["met_pct"]
