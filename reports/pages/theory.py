@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reports import figures
+from reports import _numbers, figures
 from reports._clean import clean
 from reports._page import part
 from reports._sheet import Section, Sheet, Table
@@ -14,9 +14,13 @@ from reports.answers.theory import cell
 
 Info = Mapping[str, Any]
 
+_UNITS = {"_s": "s", "_rps": "req/s", "_tokens": "tokens", "_bytes": "bytes"}
+_NAMES = {"tp_pp": "(tp,pp)"}
+
 
 def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked for beside the answer
     """What stands on the page of the answer of `bench theory`."""
+    simulated = _simulated(info)
     (module,) = figures.modules("theory").values()
     parts = tuple(
         part(f"picture-{place}", clean(picture["title"], 100), module.figure(picture))
@@ -24,12 +28,12 @@ def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked
     )
     return Sheet(
         title=f"bench theory {clean(info['form'], 40)}",
-        subtitle="What follows from arithmetic alone",
-        mark="BY FORMULA",
+        subtitle=f"What follows from arithmetic{', with a simulation beside it' if simulated else ' alone'}",
+        mark="BY FORMULA AND SIMULATION" if simulated else "BY FORMULA",
         good=None,
         answer=" ".join(clean(sentence, None) for sentence in info["sentences"]),
         state="",
-        heads=tuple((clean(name, 40), clean(value, 200)) for name, value in info["given"].items() if value is not None),
+        heads=tuple((_name(k), clean(_value(v), 200)) for k, v in info["given"].items() if v is not None),
         warnings=(),
         sections=(
             Section("tables", "Numbers", tuple(clean(note, None) for note in info["notes"]),
@@ -38,6 +42,31 @@ def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked
         facts=tuple((f"version of {clean(k, 40)}", clean(v, 80)) for k, v in (info.get("versions") or {}).items()),
         definitions=(),
     )  # fmt: skip
+
+
+def _simulated(info: Info) -> bool:
+    """Whether a simulation stands beside the formula: as a column, or as the memory modes of `bench theory kv`."""
+    heads = (column["head"] for table in info["tables"] for column in table["columns"])
+    return bool(info["given"].get("kv")) or any(head.startswith("simulated") for head in heads)
+
+
+def _name(key: str) -> str:
+    """What was given by the name of its field, with the unit behind it: 'rates (req/s)' of 'rates_rps'."""
+    for end, unit in _UNITS.items():
+        if key.endswith(end):
+            return clean(f"{key.removesuffix(end).replace('_', ' ')} ({unit})", 40)
+    return _NAMES.get(key) or clean(key.replace("_", " "), 40)
+
+
+def _value(value: Any) -> str:
+    """A value as people write it: '5, 10', '(1,1), (2,1)', 'yes'."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return _numbers.option(value, 12)
+    if isinstance(value, list):
+        return ", ".join(f"({','.join(map(_value, one))})" if isinstance(one, list) else _value(one) for one in value)
+    return str(value)
 
 
 def _table(one: Info) -> Table:
