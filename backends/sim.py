@@ -139,8 +139,8 @@ class Sim:
     def _refuse_what_would_be_ignored(self) -> None:
         if self.compat is not None:
             self._refuse({**COMPAT_LACKS, **HAND_OFF}, f"compat={self.compat} has no")
-        elif self.prefill is None or self.decode is None:
-            self._refuse(HAND_OFF, "Without both prefill and decode replicas there is no")
+        elif self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
+            self._refuse(HAND_OFF, "Without prefill and decode replicas there is no")
 
     def _refuse(self, options: Mapping[str, tuple[str | None, ...]], why: str) -> None:
         for name, off in options.items():

@@ -164,8 +164,7 @@ def test_a_cluster_that_cannot_be_is_refused_in_a_sentence(fields, words):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"link": "25Gbps"}, "Without both prefill and decode replicas there is no link; leave out link=25Gbps."),
-        ({"decode": "1", "link": "25Gbps"}, "there is no link; leave out link=25Gbps."),
+        ({"link": "25Gbps"}, "Without prefill and decode replicas there is no link; leave out link=25Gbps."),
         ({"replicas": 2, "handoff": "push"}, "there is no handoff; leave out handoff=push."),
         ({"compat": "distserve_sim", "speculate": "k=2"}, "compat=distserve_sim has no speculate"),
     ],
