@@ -137,6 +137,13 @@ def test_a_search_goes_on_where_it_was_left(tmp_path: Path) -> None:
     assert whole["best"] == stored["best"]
 
 
+def test_a_side_that_is_searched_alone_has_the_link_of_the_cluster() -> None:
+    """No cluster with a link of its own could be planned."""
+    small = placement({"link": "25Gbps"}, algorithm="high", requests="20", width="4")
+
+    assert 1 == len(conduct(small, Store(None), pool.Here())["best"])
+
+
 @pytest.mark.parametrize(("slo", "known"), [("ttft=0.2,tpot=0.1", True), ("ttft=1ms,tpot=1ms", False)])
 def test_an_interrupted_search_does_not_look_finished(slo: str, known: bool) -> None:
     """The best of what was searched would be built, or an SLO be given up that another candidate keeps."""
