@@ -238,11 +238,14 @@ def _late(late_s: Floats, less: str) -> Iterator[Caution]:
 def _overloaded(requests: pa.Table, less: str, after_s: float) -> Iterator[Caution]:
     grown = overload(requests, after_s=after_s)
     if grown is not None:
+        what = f"the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s"
+        until = "until the queue stops growing, or take a faster system"
+        if not grown.seconds:
+            what, until = "all requests were due at once", "so that not all of them are due at once"
         yield Caution(
             OVERLOAD,
-            f"overloaded: the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s, so latencies "
-            "tell how long the run was, not how fast the system is",
-            f"{less} until the queue stops growing, or take a faster system",
+            f"overloaded: {what}, so latencies tell how long the run was, not how fast the system is",
+            f"{less} {until}",
             {"requests": grown.requests, "seconds": grown.seconds, "waiting_s": grown.waiting_s},
         )
 

@@ -7,10 +7,11 @@ import click
 _EPILOG = """
 \b
 For example
-  bench policy shortest-prompt sarathi
+  bench policy vllm-v0 sarathi
   bench policy vllm-v1:budget=256 fastgen --workload sharegpt --rate 2 --requests 100
 
-A policy of your own: docs/guide/policy.md.
+A policy of your own, once its file lies in backends/serving/policies/ or its package is installed, goes by its name
+too: docs/guide/policy.md.
 """
 
 

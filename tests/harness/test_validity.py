@@ -212,3 +212,12 @@ def test_a_growing_queue_is_told_but_valid(record):
     assert ["overload"] == codes(found)
     assert "overloaded: the queue grew by" in found.warnings[0].message
     assert found.warnings[0].facts["requests"] > 50
+
+
+def test_a_start_of_all_at_once_is_no_queue_that_grew_in_no_time(record):
+    """'60 requests in 0 s' would be told as a rate."""
+    rows = to_table([record(i, scheduled_s=0.0, tokens=[i / 5 + 0.1, i / 5 + 0.3]) for i in range(60)])
+    found = judge(rows)
+
+    assert "overload" in codes(found)
+    assert found.text.startswith("overloaded: all requests were due at once, so latencies")

@@ -216,6 +216,13 @@ def test_every_form_is_told_in_every_way(capsys, name: str):
     assert all(table["title"] in said["text"] for table in told["tables"])
 
 
+@pytest.mark.parametrize(("rate", "notes"), [("5", 0), ("5,40", 1)])
+def test_a_dash_is_explained_only_where_one_stands(capsys, rate: str, notes: int):
+    """A reader would look for a '-' that is not there."""
+    assert 0 == main(["theory", "prefill", "--execution", "80ms", "--rate", rate])
+    assert notes == capsys.readouterr().out.count("'-'")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -24,7 +24,7 @@ def _checked(_ctx: click.Context, _param: click.Parameter, out: str | None) -> s
 
 
 _out = click.option("--out", callback=_checked, metavar="FILE",
-                    help="Write it there instead: .html (with a picture), .md, .json or .txt.")  # fmt: skip
+                    help="Write it there instead: .html (most with a picture), .md, .json or .txt.")  # fmt: skip
 model = click.option("--model", default="opt-13b", show_default=True, metavar="NAME", help="See 'bench list models'.")
 hardware = click.option(
     "--hardware", default="a100-80g", show_default=True, metavar="NAME", help="See 'bench list hardware'."

@@ -69,7 +69,8 @@ def _notes(found: list[Chunked], latency: str) -> list[str]:
     """What a ratio below 1 means, where there is one: reading KV again cannot make chunks faster."""
     if all(one.ratio > 0.999 for one in found):
         return []
-    return [
-        f"A ratio below 1: the step times of {latency} make one long piece slower than its chunks together, by more than "
-        "reading KV again costs; --latency roofline tells what reading alone costs."
-    ]
+    told = (
+        f"A ratio below 1: by the step times of {latency} one long piece takes longer than its chunks together, "
+        "although they read KV again; --latency roofline tells what that alone costs."
+    )
+    return [told]

@@ -60,10 +60,17 @@ def command(
                     "replicas": replicas, "requests": requests if simulate else None, "seed": seed},
         [f"Prompts of {execution_s:g} s on one GPU, on {replicas} replica{'s' * (replicas > 1)}."],
         [told.table("TTFT", heads, rows), crossing],
-        ["A queue that is busy all the time grows without end: such a mean is '-'.",
-         "No crossover ('-') where tensor parallelism stays ahead as long as both queues are stable."],
+        [*_notes(rows, crossing.rows)],
         [_picture(_forms(execution_s, tp, pp, speedups[0], replicas), rows)],
     ), form, out)  # fmt: skip
+
+
+def _notes(rows: list[tuple[Any, ...]], crossings: tuple[tuple[Any, ...], ...]) -> Iterator[str]:
+    """What '-' means, where it stands."""
+    if any(None in row for row in rows):
+        yield "A queue that is busy all the time grows without end: such a mean is '-'."
+    if any(None in row for row in crossings):
+        yield "No crossover ('-') where tensor parallelism stays ahead as long as both queues are stable."
 
 
 def _crossings(speedups: list[float], ways: int) -> Iterator[tuple[float, float | None]]:
