@@ -216,7 +216,7 @@ def test_every_form_is_told_in_every_way(capsys, name: str):
     assert all(table["title"] in said["text"] for table in told["tables"])
 
 
-@pytest.mark.parametrize(("rate", "notes"), [("5", 0), ("5,40", 1)])
+@pytest.mark.parametrize(("rate", "notes"), [("5", 0), ("5,20", 1)])
 def test_a_dash_is_explained_only_where_one_stands(capsys, rate: str, notes: int):
     """A reader would look for a '-' that is not there."""
     assert 0 == main(["theory", "prefill", "--execution", "80ms", "--rate", rate])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,6 +85,7 @@ def _rows(
 ) -> Iterator[tuple[Any, ...]]:
     for name, one in _forms(execution_s, tp, pp, speedup, replicas).items():
         busy = one.utilisation(rate)
+        busy = 1.0 if math.isclose(busy, 1.0) else busy  # 20 req/s of 50 ms come to 1 less a rounding error
         told = (one.mean_s(rate), *(one.quantile_s(rate, q) for q in (0.9, 0.99))) if busy < 1 else (None,) * 3
         more = _simulated(one, rate, *simulated) if simulated and busy < 1 else (None,) * 3 if simulated else ()
         yield (name, rate, min(busy, 1.0), *told, *more)
