@@ -190,10 +190,7 @@ class Roofline:
         if head_s is None:
             head_s = self.gemm_s(sampled, self._shape.hidden, -(-self._shape.vocab // self.tp))
             self._heads[sampled] = head_s
-        layers_s = self._layers.get(tokens)
-        if layers_s is None:
-            layers_s = self.layers_s(tokens)
-        return self.overhead_s + self.seq_s * decode_seqs + layers_s + head_s
+        return self.overhead_s + self.seq_s * decode_seqs + self.layers_s(tokens) + head_s
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """(base, slope): seconds without context, and per cached token."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from harness import public_data
@@ -21,7 +20,9 @@ def tell(
     found = public_data.folder(data)
     if found is None:
         _terminal.note("No folder of public measurements; rows that need it are told as not run (--data names it).")
-    info = table.answer(names, asked, found, workers=workers, say=_terminal.note, command=_command(only, topics, data))
+    given = [("--only", only), *(("--topic", name) for name in topics), ("--data", data)]
+    command = _written.command("bench validate --acceptance", given)
+    info = table.answer(names, asked, found, workers=workers, say=_terminal.note, command=command)
     if out is None:
         _terminal.tell(form, info)
     else:
@@ -30,11 +31,3 @@ def tell(
     code = info["exit_code"]
     assert isinstance(code, int)
     return code
-
-
-def _command(only: str | None, topics: Sequence[str], data: str | None) -> str:
-    """The command that repeats the table."""
-    given = [("--only", only), *(("--topic", name) for name in topics), ("--data", data)]
-    return " ".join(
-        ["bench validate --acceptance", *(f"{name} {shlex.quote(text)}" for name, text in given if text is not None)]
-    )

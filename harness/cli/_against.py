@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-from harness import answers, pages, public_data, validate, writable
+from harness import public_data, validate
 from harness.cli import _terminal, _written
 from harness.errors import UsageError, no_such
 from harness.validate import Validation, conduct
 
 ALL = "all"
-_ENDS = {".html": "html", ".md": "markdown", ".json": "json", ".txt": "text"}
 
 
 def tell(
     against: Sequence[str], *, backend: str | None, slo: str | None, data: str | None, form: str, out: str | None
 ) -> int:
     """Compare, print the answer or write it to `out` in the form that its ending names; returns the exit code."""
-    _check_out(out)
+    if out is not None:
+        _written.check(out)
     names, runs = _divided(against)
     if runs and backend is None:
         raise UsageError("--against RUN needs the simulator that repeats it: --backend sim:latency=..., with a latency "
@@ -29,22 +26,14 @@ def tell(
     if names and not runs and (backend is not None or slo is not None):
         raise UsageError("--backend and --slo go with --against RUN; public measurements bring their own.")
     found = [*_measured(names, data), *_stored(runs, backend or "", slo)]
-    info = conduct.answer(found, _command(against, backend, slo, data))
+    given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo), ("--data", data)]
+    info = conduct.answer(found, _written.command("bench validate", given))
     if out is None:
         _terminal.tell(form, info)
     else:
-        pages.put(Path(out), _rendered(info, out))
-        _terminal.note(f"Written to {out}.")
+        _written.put(info, out)
         _written.tell_verdict(info)
     return int(info["exit_code"])
-
-
-def _check_out(out: str | None) -> None:
-    if out is None:
-        return
-    if Path(out).suffix not in _ENDS:
-        raise UsageError(f"--out '{out}' must end in {', '.join(_ENDS)}: the ending names the form.")
-    writable.check(out)
 
 
 def _divided(against: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -79,17 +68,3 @@ def _stored(runs: Sequence[str], backend: str, slo: str | None) -> Iterator[Vali
         from harness.validate import replay  # heavy, and only for stored runs
 
         yield replay.validate(runs, backend, slo)
-
-
-def _command(against: Sequence[str], backend: str | None, slo: str | None, data: str | None) -> str:
-    """The command that repeats the comparison."""
-    given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo), ("--data", data)]
-    return " ".join(["bench validate", *(f"{name} {shlex.quote(text)}" for name, text in given if text is not None)])
-
-
-def _rendered(info: dict[str, Any], out: str) -> str:
-    form = _ENDS[Path(out).suffix]
-    if form != "html":
-        return answers.render(info, form)
-    page: str = importlib.import_module("reports.pages").page(info, Path(out))  # harness may not import it statically
-    return page

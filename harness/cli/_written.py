@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import shlex
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness import answers, writable
+from harness import answers, pages, writable
 from harness.cli import _terminal
 from harness.errors import UsageError
 
@@ -25,12 +27,17 @@ def put(info: dict[str, Any], out: str) -> None:
     check(out)
     form = _ENDS[Path(out).suffix]
     if form == "html":
-        pages = importlib.import_module("reports.pages")  # harness may not import it statically
-        text: str = pages.page(info, Path(out))
+        # harness may not import it statically
+        text: str = importlib.import_module("reports.pages").page(info, Path(out))
     else:
         text = answers.render(info, form)
-    writable.put(Path(out), text.encode())
+    pages.put(Path(out), text)
     _terminal.note(f"Written to {out}.")
+
+
+def command(name: str, given: Iterable[tuple[str, str | None]]) -> str:
+    """The command with those options that were given, as one would type it."""
+    return " ".join([name, *(f"{option} {shlex.quote(text)}" for option, text in given if text is not None)])
 
 
 def tell_verdict(info: dict[str, Any]) -> None:

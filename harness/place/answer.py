@@ -53,14 +53,13 @@ def answer(
     wall_s: float,
     *,
     left: int,
-    interrupted: bool,
 ) -> dict[str, Any]:
-    """The whole answer; no number in it is infinite or NaN."""
+    """The whole answer, with `left` candidates not searched; no number in it is infinite or NaN."""
     each = {name: units(name, scored, asked.worth, asked.cluster) for name in asked.algorithms}
     best = by_algorithm(each)
     return {
         **asked_of(asked),
-        "state": "interrupted" if interrupted else "finished",
+        "state": "interrupted" if left else "finished",
         "exit_code": 5 if left else 0 if best else 1,
         "objective": {"name": asked.worth.objective, "unit": UNITS[asked.worth.objective],
                       "table": {name: dict(row) for name, row in asked.worth.table.items()}},

@@ -64,7 +64,6 @@ def conduct(
     if not every:
         raise UsageError(_nothing(skipped))
     sent = traffic(asked.spec, asked.seeds, released=asked.released)
-    interrupted = False
     with store.opened(asked):
         by_key = {candidate.key: candidate for candidate in every}
         missing = [_task(asked, sent, candidate) for key, candidate in by_key.items() if key not in store.found]
@@ -73,14 +72,13 @@ def conduct(
                 store.add(task.key, found)
                 tell(told(by_key[task.key], found, len(every) - len(store.found)))
         except KeyboardInterrupt:
-            interrupted = True
+            pass  # the answer tells what is left
         known = [(candidate, store.found[candidate.key]) for candidate in every if candidate.key in store.found]
         if not known:
             raise Interrupted("interrupted before the first candidate was over; the same command starts again.")
         info = answer(
             asked, [scored(asked, candidate, found) for candidate, found in known], skipped,
             [found for _, found in known], time.monotonic() - begun_s, left=len(every) - len(known),
-            interrupted=interrupted,
         )  # fmt: skip
         store.finish(info)
     return info
