@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLOCKED := tests/client tests/e2e tests/engine tests/real tests/server
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-.PHONY: help demo test lint check gate baselines gallery pictures perf nightly clean
+.PHONY: help demo test lint check gate baselines gallery pictures claims perf nightly clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,9 +56,14 @@ gallery: $(STAMP) ## make a page of every kind of report, of small seeded runs: 
 pictures: gallery ## take the pictures of docs/guide/report.md from the gallery; needs Chromium
 	$(BIN)/python docs/pictures/make.py gallery
 
+claims: $(STAMP) ## measure the figures of README and guides again (docs/claims.json); long ones by name: ONLY=id
+	$(BIN)/python tools/claims.py renew $(if $(ONLY),--only $(ONLY))
+
 perf: $(STAMP) ## measure client, server, simulator, engine and statistics on this machine; takes an hour
 	$(BIN)/python tests/perf/client_accuracy.py
 	$(BIN)/python tests/perf/server_lateness.py
+	$(BIN)/python tests/perf/command_speed.py
+	$(BIN)/python tests/perf/command_speed.py --answers
 	$(BIN)/python tests/perf/simulator_speed.py --long 1000000
 	$(BIN)/python tests/perf/simulator_speed.py --flat 1000000 --policy vllm-v0
 	$(BIN)/python tests/perf/simulator_speed.py --clusters --policy vllm-v0

@@ -1,0 +1,107 @@
+"""What the commands cost from Enter to the prompt: CPU time, requests per CPU second, and the largest memory.
+
+Each line is one command in a process of its own, as a user types it: imports, drawing, simulation, tables, statistics,
+the text and the files of the run. CPU time is that of the process and its children, user and system, so that other work
+on the machine changes it little; wall time is printed beside it and depends on that work.
+The system is Llama-2-7B on an A100; lengths and rates are in `TRAFFIC`, below saturation for most policies.
+
+    python tests/perf/command_speed.py                                  # 10,000 and 100,000 requests: ten minutes
+    python tests/perf/command_speed.py --sizes 1000000 --policies vllm-v1 --traffic chat     # needs 12 GB
+    python tests/perf/command_speed.py --answers                        # report, sweep and capacity instead
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--model", "llama2-7b", "--hardware", "a100-80g"]
+TRAFFIC = {
+    "short": ["--lengths", "fixed:prompt=128,output=16", "--rate", "40"],
+    "fixed": ["--lengths", "fixed:prompt=512,output=128", "--rate", "10"],
+    "chat": ["--lengths", "sharegpt", "--rate", "4"],
+}
+POLICIES = ("vllm-v1", "sarathi", "orca")
+GOOD = (0, 5)
+"""5 is an answer too: a search that stayed unresolved has cost what it cost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one command: seconds of the clock and of the processor, and the largest memory in GB."""
+
+    wall_s: float
+    cpu_s: float
+    peak_gb: float
+
+
+def bench(*arguments: str) -> Cost:
+    """What `bench ARGUMENTS` costs, children included."""
+    command, start_s = [sys.executable, "-m", "harness", *arguments], time.perf_counter()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode not in GOOD:
+        raise SystemExit(f"{' '.join(command)}: exit code {process.returncode}")
+    return Cost(time.perf_counter() - start_s, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024 / 1e9)
+
+
+def show(name: str, cost: Cost, requests: int | None = None) -> None:
+    """Print one line; `tools/claims.py` reads it."""
+    speed = "" if requests is None else f"{requests / cost.cpu_s:>8,.0f} requests/CPU s"
+    million = "" if requests is None else f"  {cost.peak_gb / requests * 1e6:.1f} GB per million"
+    print(
+        f"{name:<44}{speed}  {cost.cpu_s:>7.1f} CPU s  {cost.wall_s:>7.1f} s wall  peak {cost.peak_gb:.2f} GB{million}",
+        flush=True,
+    )
+
+
+def runs(sizes: list[int], policies: list[str], traffic: list[str], pages: list[str], folder: Path) -> None:
+    """`bench run` of every size, policy and traffic, and `bench report` of the last one of each size."""
+    for size in sizes:
+        for policy in policies:
+            for name in traffic:
+                common = [*SYSTEM, "--policy", policy, *TRAFFIC[name], "--requests", str(size), "--quiet"]
+                for page in pages:
+                    out = folder / f"{size}-{policy}-{name}-{page}"
+                    cost = bench("run", *common, "--out", str(out), *(["--no-html"] if page == "no-html" else []))
+                    show(f"run {page} {policy} {name} {size}", cost, size)
+        show(f"report {size}", bench("report", str(out)), size)
+
+
+def answers(folder: Path) -> None:
+    """The commands that make many runs, in their default form."""
+    system = [*SYSTEM, "--policy", "vllm-v1"]
+    show(
+        "sweep 4 rates, 5 seeds", bench("sweep", *system, "--rate", "2:8:2", "--quiet", "--out", str(folder / "sweep"))
+    )
+    show("capacity", bench("capacity", *system, "--quiet", "--out", str(folder / "capacity")))
+
+
+def main() -> None:
+    """Run what was asked for, in a folder that is removed."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--sizes", default="10000,100000")
+    options.add_argument("--policies", default=",".join(POLICIES))
+    options.add_argument("--traffic", default=",".join(TRAFFIC))
+    options.add_argument("--pages", default="page,no-html", help="with the report page, without, or both")
+    options.add_argument("--answers", action="store_true", help="instead: bench sweep and bench capacity")
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if given.answers:
+            answers(Path(folder))
+        else:
+            runs(
+                [int(size) for size in given.sizes.split(",")],
+                given.policies.split(","), given.traffic.split(","), given.pages.split(","), Path(folder),
+            )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
