@@ -35,9 +35,6 @@ CHATBOT = RunSpec(
 CASES: Mapping[str, RunSpec] = {
     "chatbot": CHATBOT,
     "chatbot-tight": replace(CHATBOT, slo="ttft=0.4,tpot=0.04"),
-    "chatbot-8b-h100": RunSpec(
-        workload="chatbot", backend="sim", model="llama3-8b", hardware="h100", policy="vllm-v1"
-    ),  # the worst coverage that is known
     "distserve-fig1": replace(CHATBOT, workload="distserve-fig1", latency="abc:vllm", slo="ttft=0.4,tpot=0.04"),
     "synthetic": replace(_synthetic.spec(requests=2200), requests=None, warmup=None, rate=None),
     "synthetic-bursty": replace(_synthetic.spec(requests=2200, cv=2.0), requests=None, warmup=None, rate=None),

@@ -57,7 +57,7 @@ def searched(number: int, case: str, tolerance: str, adjust: bool) -> Searched:
 
 
 def nearby_truth(case: str, rate_rps: float) -> float:
-    """The truth of a case of which none is stored: two long runs on either side of what a search found."""
+    """The truth of a case of which none is stored, from long runs on either side of what a search found."""
     return truth(CASES[case], [rate_rps * factor for factor in (0.95, 0.98, 1.02, 1.05)])
 
 
