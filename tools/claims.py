@@ -7,6 +7,8 @@ measurement (a default, a definition, an example, a published number) is listed 
     python tools/claims.py check                        every figure without an entry, and every entry without a figure
     python tools/claims.py renew [--only ID]            measure again; without --only the claims of at most 2 minutes
     python tools/claims.py except PAGE WHY TEXT         list TEXT of PAGE as not measured: default, definition, ...
+    python tools/claims.py add ID PAGE --lines 40-44 --command ... --find ... --cases 28 --chosen drawn --worst ...
+                                                        list a figure of these lines of a page, with its numbers there
     python tools/claims.py prune                        drop the exceptions whose text is no longer on their page
 """
 
@@ -281,6 +283,25 @@ def renew(only: str | None) -> int:
     return int(bad)
 
 
+def add(claims: dict[str, Any], given: argparse.Namespace, text: str) -> None:
+    """List a new claim; its values are the numbers of the page until it is measured again."""
+    first, _, last = (given.lines or "1-0").partition("-")
+    lines = text.splitlines()[int(first) - 1 : int(last or first)]
+    snippets = [*given.text, *(line.strip() for line in lines)]
+    claims["claims"].append(
+        {
+            "id": given.id, "pages": [given.page], "text": snippets,
+            "values": [number for snippet in snippets for number, _ in numbers(snippet)],
+            "unit": given.unit, "command": given.command, "find": given.find, "take": given.take,
+            "tolerance": given.tolerance, "cases": given.cases,
+            "chosen": next(known for known in CHOSEN if known.startswith(given.chosen)), "worst": given.worst,
+            "minutes": given.minutes, "commit": commit(), "date": datetime.now(tz=UTC).date().isoformat(),
+            "machine": given.machine,
+        }
+    )  # fmt: skip
+    store(claims)
+
+
 def _list(values: list[float]) -> str:
     return ", ".join(f"{value:,.4g}" if value < 10_000 else f"{value:,.0f}" for value in values)
 
@@ -296,6 +317,21 @@ def main() -> int:
     exception.add_argument("page", choices=[*pages(), "*"], metavar="PAGE")
     exception.add_argument("why", choices=REASONS)
     exception.add_argument("text")
+    new = commands.add_parser("add")
+    new.add_argument("id")
+    new.add_argument("page", choices=pages(), metavar="PAGE")
+    new.add_argument("--text", action="append", default=[], help="as on the page; may be repeated")
+    new.add_argument("--lines", help="instead of --text: lines of the page, 40-44")
+    new.add_argument("--command", required=True)
+    new.add_argument("--find", help="regular expression whose groups are the values; without it the command must fail")
+    new.add_argument("--take", choices=("each", "range", "min", "max"), default="each")
+    new.add_argument("--tolerance", type=float, help="relative; default: rounding")
+    new.add_argument("--unit", required=True)
+    new.add_argument("--cases", type=int, required=True)
+    new.add_argument("--chosen", choices=[known.split()[0] for known in CHOSEN], required=True)
+    new.add_argument("--worst", required=True)
+    new.add_argument("--minutes", type=float, default=5)
+    new.add_argument("--machine", default="any: the same on every machine")
     given = parser.parse_args()
     if given.do == "renew":
         return renew(given.only)
@@ -304,6 +340,8 @@ def main() -> int:
         snippets = claims["not_measured"].setdefault(given.page, {}).setdefault(given.why, [])
         snippets += [given.text] * (given.text not in snippets)
         store(claims)
+    elif given.do == "add":
+        add(claims, given, texts[given.page])
     elif given.do == "prune":
         for page, reasons in claims["not_measured"].items():
             of = texts.values() if page == "*" else [texts.get(page, "")]

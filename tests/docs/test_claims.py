@@ -135,3 +135,42 @@ def test_values_are_read_from_the_output_of_the_command() -> None:
 
     assert {"each": [1200.0, 900.0], "range": [900.0, 1200.0]} == found
     assert [] == claims.measured(claim(), "nothing")
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """One claim instead of the file; what is stored comes back into it."""
+    held: dict[str, Any] = {"claims": [claim(), claim(id="long", minutes=30)], "not_measured": {}}
+    monkeypatch.setattr(claims, "load", lambda: held)
+    monkeypatch.setattr(claims, "store", held.update)
+    monkeypatch.setattr(claims, "commit", lambda: "1234567")
+    return held
+
+
+@pytest.mark.parametrize(("measured", "code"), [(9100, 0), (5000, 1)])
+def test_renewed_claim_that_the_page_no_longer_says(
+    stored: dict[str, Any],
+    measured: int,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The page would go on stating what was true once."""
+    monkeypatch.setattr(claims, "ran", lambda _command: (0, f"{measured} requests"))
+
+    assert code == claims.renew(None)
+    short, long = stored["claims"]
+    out = capsys.readouterr().out
+    assert ([measured], "1234567") == (short["values"], short["commit"])
+    assert "9,012 -> " in out
+    assert code == out.count("README.md: the page says 9,000 and 5,000 was measured")
+    assert ("6ac66aa", 1) == (long["commit"], out.count("long: not measured, it takes 30 minutes"))
+
+
+def test_command_that_does_not_give_the_values(stored: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim whose script prints something else would look renewed."""
+    monkeypatch.setattr(claims, "ran", lambda _command: (0, "nothing"))
+
+    assert 1 == claims.renew("speed")
+    assert "6ac66aa" == stored["claims"][0]["commit"]
+    assert 2 == claims.renew("sped")
