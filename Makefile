@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CLOCKED := tests/client tests/e2e tests/engine tests/real tests/server
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+export PYTHONDONTWRITEBYTECODE := # where it is set, each of some thousand processes compiles everything anew
 
 .PHONY: help demo test lint check gate baselines gallery pictures claims perf nightly clean
 
@@ -15,13 +16,16 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "bench needs Python 3.11 or newer; name one: make $(or $(MAKECMDGOALS),demo) PYTHON=python3.12" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]' || { \
+	  echo "uv cannot install here; pip does, which takes two minutes" >&2; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; }
 	@touch $@
 
 demo: $(STAMP) ## run the main job on the built-in engine, about a minute
 	$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1
 
-test: $(STAMP) ## run the tests: a process per core, then those under the wall clock one after another
+test: $(STAMP) ## run the tests but the slow ones: a process per core, then those under the wall clock one by one
 	$(BIN)/python -m pytest -n auto --dist loadfile tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
 	$(BIN)/python -m pytest $(CLOCKED) --ignore=tests/real/nightly
 
@@ -83,7 +87,9 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/capacity_coverage.py --searches 100
 	$(BIN)/python tests/perf/capacity_coverage.py --bisections 30 --width 0.022
 
-nightly: $(STAMP) ## install other people's servers and clients under .nightly/ (5 GB), and try them
+nightly: $(STAMP) ## run the slow tests, then install other people's servers and clients under .nightly/ (5 GB) and try them
+	$(BIN)/python -m pytest -m nightly -n auto --dist loadfile tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
+	$(BIN)/python -m pytest -m nightly $(CLOCKED) --ignore=tests/real/nightly
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
 	$(BIN)/python -m pytest tests/real
 	$(BIN)/python tests/real/clients.py

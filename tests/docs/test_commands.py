@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 
 from reports import _browser
 
+WarmBench = Callable[[list[str], Path], "subprocess.CompletedProcess[str]"]
 TOP = Path(__file__).resolve().parents[2]
 PAGES = [TOP / "README.md", TOP / "docs" / "ci.md", *sorted((TOP / "docs" / "guide").glob("*.md"))]
 WHOLE_DEMO = "bench run --workload chatbot --slo ttft=0.25,tpot=0.1"
@@ -57,7 +58,7 @@ def serving(line: str, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
+def test_commands_of_a_page_run_in_order(page: Path, tmp_path: Path, warm_bench: WarmBench) -> None:
     """A newcomer's first command would fail."""
     lines = commands(page)
     assert lines
@@ -76,9 +77,7 @@ def test_commands_of_a_page_run_in_order(page: Path, tmp_path: Path) -> None:
             for named, real in moved.items():
                 line = line.replace(named, real)
             arguments = shlex.split(line)[1:]
-            done = subprocess.run(
-                [sys.executable, "-m", "harness", *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120
-            )
+            done = warm_bench(arguments, tmp_path)
             good = (0, 4) if REAL_TIME.match(line) else (0,)
             assert done.returncode in good, f"{line}\n{done.stdout}\n{done.stderr}"
 
