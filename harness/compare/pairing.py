@@ -20,13 +20,14 @@ from harness.folder import Run
 class Numbers:
     """What is known of a side without its requests: what a command printed, or one seed of a capacity search.
 
-    `info` tells of it what run.json tells of a run.
+    `info` tells of it what run.json tells of a run, `output_tokens` the mean of its answers.
     """
 
     path: Path
     values: Mapping[str, float]
     info: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    output_tokens: float | None = None
 
 
 Source: TypeAlias = Run | Numbers

@@ -77,7 +77,7 @@ WARNINGS: dict[str, tuple[dict, str, tuple[str, ...]]] = {
     "no-salt": ({}, ",salt=none", ("salt",)),
     "late-answer": ({"reasoning": 3, "itl_s": 0.05}, "", ("reasoning",)),
     "tokens-per-event": ({"per_event": 3}, "", ("ITL is per event of 3 tokens",)),
-    "short-answers": ({"tokens": 6}, "", ("100.0% of the answers are shorter than asked", "ignore_eos")),
+    "short-answers": ({"tokens": 6}, "", ("100.0% of the answers are shorter than requested", "ignore_eos")),
 }
 
 
