@@ -57,10 +57,10 @@ class OpenAI:
     `metrics` are the server's Prometheus metrics: auto (where it is known to keep them), none, or their URL.
     `prompt` is sent as text or as token ids (completions only; auto: ids where the server takes them). `affinity` names
     each request's session in a header, for routers. `header` ('Name: value') and `extra_body` (a JSON object) go with
-    every request; commas are safe in --header and --extra-body. `output_lengths` server lets answers end where the server
-    likes (ignore_eos is not sent); exact makes shorter ones not valid (default: exact where the server takes ignore_eos,
-    or another field that does the same). `proxy` is an http proxy's URL; `ca` (authorities to
-    trust) and `client_cert` (ours, with its key) are PEM files; `insecure` trusts any server.
+    every request; commas are safe in --header and --extra-body. `output_lengths`: exact makes a run with shorter
+    answers than requested not valid (default where the server takes ignore_eos, or a field that does the same); server
+    lets answers end where the server likes, and does not send ignore_eos. `proxy` is an http proxy's URL; `ca`
+    (authorities to trust) and `client_cert` (ours, with its key) are PEM files; `insecure` trusts any server.
     """
 
     default_content: ClassVar[str] = "calibrated"

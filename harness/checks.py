@@ -46,9 +46,7 @@ class Check:
     remedy: str = ""
 
 
-def checks(
-    run: Run, verdict: Verdict, sent: Mapping[str, Any], lengths: OutputLengths
-) -> list[dict[str, str]]:
+def checks(run: Run, verdict: Verdict, sent: Mapping[str, Any], lengths: OutputLengths) -> list[dict[str, str]]:
     """Every check of a run in the order of reading, fit for JSON; `sent` is what `harness.fidelity` found."""
     return [asdict(_check(name, said, state, verdict)) for name, state, said in _found(run, sent, lengths)]
 

@@ -42,8 +42,8 @@ class Capabilities:
     `usage` tells where token counts ride, None if nowhere; `role_early` whether a chunk without text comes well
     before the first token. `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server
     counts beyond the planned prompt (None: it does not tell). `tokenize` is the address that counts the tokens of a
-    text, `cautions` are sentences for the user. Described as `ignore_eos`: whether the server takes it, None where it was
-    not sent.
+    text, `cautions` are sentences for the user. Described as `ignore_eos`: whether the server takes it, None where
+    it was not sent.
     """
 
     ask: Ask = field(default_factory=Ask)

@@ -72,7 +72,9 @@ class Quantity:
         percentile, colon, name = self.name.partition(":")
         if colon:
             return f"{name} {percentile}"
-        return f"{self.name} mean" if self.name in (*TIMES, "output_tokens") else self.name
+        if self == OUTPUT_TOKENS:
+            return "output tokens per request"
+        return f"{self.name} mean" if self.name in TIMES else self.name
 
 
 OUTPUT_TOKENS = Quantity("output_tokens", "tokens", "higher", "ratio")

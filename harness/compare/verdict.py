@@ -106,6 +106,7 @@ def _gate_row(gate: Gate, series: Series, decision: Decision | None, verdict: Ve
 
 
 def row(series: Series, decision: Decision | None) -> dict[str, Any]:
+    """Values, change, bounds and losses of a quantity, as JSON; no verdict is in it."""
     quantity = series.quantity
     low, high = (None, None) if decision is None else (decision.low, decision.high)
     ends = sorted(quantity.change_pct(end) for end in (low, high) if end is not None and math.isfinite(end))

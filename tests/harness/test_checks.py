@@ -19,7 +19,8 @@ from harness.slo import parse
 
 N = 200
 NAMES = [
-    "records", "answers", "tokens", "output-lengths", "causality", "littles-law", "rate", "gap-law", "lateness", "client-floor",
+    "records", "answers", "tokens", "output-lengths", "causality", "littles-law", "rate", "gap-law",
+    "lateness", "client-floor",
 ]  # fmt: skip
 
 
