@@ -90,9 +90,9 @@ def gated(row: dict[str, Any]) -> dict[str, Any]:
 def different(row: dict[str, Any]) -> refusals.Difference:
     """The difference of a row, as it is refused or allowed."""
     at = ", ".join(f"{name} {value}" for name, value in row["point"].items())
-    base, head = (f"{row[side]:.4g} output tokens a request" for side in ("base", "head"))
+    base = f"{row['base']:.4g} tokens a request{f' at {at}' if at else ''}"
     change = f"{abs(row['change_pct']):.3g}% {'fewer' if row['change'] == 'shorter' else 'more'}"
-    return refusals.Difference(refusals.OUTPUT_LENGTHS, f"{base}{f' at {at}' if at else ''}", f"{head}, {change}")
+    return refusals.Difference(refusals.OUTPUT_LENGTHS, base, f"{row['head']:.4g} ({change})")
 
 
 def warning(row: dict[str, Any]) -> str | None:

@@ -39,7 +39,7 @@ class Difference:
         if self.field == "pairs":
             return f"{self.base}, {self.head}: with fewer than that no difference can be told from noise"
         verb = "differ" if self.field in ("requests", "runs", OUTPUT_LENGTHS) else "differs"
-        return f"the {self.field} {verb}: {self.base} in the base, {self.head} in the head"
+        return f"the {self.field.replace('-', ' ')} {verb}: {self.base} in the base, {self.head} in the head"
 
 
 def checked(text: str) -> frozenset[str]:

@@ -74,7 +74,7 @@ def test_longer_answers_are_not_comparable(pairs):
 
     assert (info["verdict"], info["exit_code"], info["gates"]) == ("refused", 4, [])
     assert ["output-lengths"] == [stop["field"] for stop in info["refused"]]
-    assert "% more in the head; --allow-different output-lengths compares all the same" in info["text"]
+    assert "% more) in the head; --allow-different output-lengths compares all the same" in info["text"]
     assert "<error" in compare_junit.junit(info)
 
 
@@ -156,7 +156,7 @@ def test_one_shorter_and_one_longer_point_of_a_sweep_are_not_comparable(pairs):
     info = compared(made)
 
     assert ("refused", 4) == (info["verdict"], info["exit_code"])
-    assert ["fewer", "more"] == [stop["head"].rpartition(" ")[2] for stop in info["refused"]]
+    assert ["fewer)", "more)"] == [stop["head"].rpartition(" ")[2] for stop in info["refused"]]
 
 
 def test_files_of_another_tool_are_compared_by_their_output_tokens(tmp_path):
