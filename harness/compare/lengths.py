@@ -70,7 +70,7 @@ class Answered:
 
 
 def _loss(ratio: float) -> float:
-    return -math.log(ratio) if ratio > 0 else math.inf
+    return 0.0 - math.log(ratio) if ratio > 0 else math.inf
 
 
 def compared(pairs: Sequence[Pair], cuts_s: Sequence[float], alpha: float) -> list[dict[str, Any]]:
