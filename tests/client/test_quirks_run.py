@@ -120,6 +120,7 @@ def test_a_server_that_ignores_ignore_eos_is_measured_only_where_it_may_choose(
     server.arm_measured()
 
     url = server.url("it")
+    assert 2 == run_here("run", "--backend", f"openai:url={url}", "--output-lengths", "some", "--out", "none")[0]
     short = _run(run_here, url).info
     chosen = _run(run_here, url, "--output-lengths", "server", "--force").info
 
