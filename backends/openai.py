@@ -57,8 +57,10 @@ class OpenAI:
     `metrics` are the server's Prometheus metrics: auto (where it is known to keep them), none, or their URL.
     `prompt` is sent as text or as token ids (completions only; auto: ids where the server takes them). `affinity` names
     each request's session in a header, for routers. `header` ('Name: value') and `extra_body` (a JSON object) go with
-    every request; commas are safe in --header and --extra-body. `proxy` is an http proxy's URL; `ca` (authorities to
-    trust) and `client_cert` (ours, with its key) are PEM files; `insecure` trusts any server.
+    every request; commas are safe in --header and --extra-body. `output_lengths`: exact makes a run with shorter
+    answers than requested not valid (default where the server takes ignore_eos, or a field that does the same); server
+    lets answers end where the server likes, and does not send ignore_eos. `proxy` is an http proxy's URL; `ca`
+    (authorities to trust) and `client_cert` (ours, with its key) are PEM files; `insecure` trusts any server.
     """
 
     default_content: ClassVar[str] = "calibrated"
@@ -74,6 +76,7 @@ class OpenAI:
     stop: str | None = None
     header: str | None = None
     extra_body: str | None = None
+    output_lengths: Literal["exact", "server"] | None = None
     salt: str | None = "auto"
     affinity: bool = False
     key_env: str = DEFAULT_KEY_ENV
@@ -270,6 +273,7 @@ class OpenAI:
             "stream": self.stream,
             "route": self.route if len(self._places) > 1 else None,
             "capabilities": self._known[0].describe() if self._known else None,
+            "output_lengths": self.output_lengths or _lengths(ask),
             "stamps": "kernel" if stamps.kernel_stamps() else "process",
             "salt": ask.salt if ask is not None else None,
             "timeouts": {"connect_s": self.connect_s, "total_s": self.timeout_s,
@@ -312,11 +316,16 @@ class OpenAI:
             top_p=self.top_p,
             seed=self.seed,
             stop=(self.stop,) if self.stop is not None else (),
+            ignore_eos=not self._ends_anywhere(extra),
             extra=extra,
             headers=headers,
             salt=random_text.token_hex(4) if self.salt == "auto" else None if self.salt == "none" else self.salt,
             affinity=self.affinity,
         )
+
+    def _ends_anywhere(self, extra: Mapping[str, object]) -> bool:
+        """Whether the user lets the server choose the lengths of answers."""
+        return self.output_lengths == "server" or (self.output_lengths is None and extra.get("ignore_eos") is False)
 
     async def _ask_servers(self, ask: Ask, content: Content, key: str | None) -> list[Capabilities]:
         """Each server is asked for what all before it could do, so that the last answer holds for all."""
@@ -360,6 +369,11 @@ class OpenAI:
 async def _told(answer: Answer) -> Answer:
     """An answer that needs no waiting."""
     return answer
+
+
+def _lengths(ask: Ask | None) -> Literal["exact", "server"] | None:
+    """Whether what is sent makes answers exactly as long as requested; None before the server was asked."""
+    return None if ask is None else "exact" if ask.enforces_length else "server"
 
 
 def _headers(lines: str | None) -> tuple[tuple[str, str], ...]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from harness.api import Caution
 from harness.measure import first_last, succeeded
 from harness.metrics._lists import number
+from harness.output_lengths import by
 from harness.quantiles import quantile
 from harness.remote_facts import ms, part
 from harness.server_view import not_streamed
@@ -128,11 +129,10 @@ def _lengths(run: Run) -> Iterator[Caution]:
                 {"share": apart},
             )
     short = short_answers(run.requests)
-    accepted = part(part(run.info, "backend"), "capabilities").get("accepted")
-    if short > 0 and isinstance(accepted, Sequence) and "ignore_eos" in accepted:
+    if short > 0 and by(run.info) == "request":
         yield Caution(
             "short-answers",
-            f"{short:.1%} of the answers are shorter than asked, although the server accepts ignore_eos",
+            f"{short:.1%} of the answers are shorter than requested, although the server accepts ignore_eos",
             "look at its context length (max_model_len) and at its log",
             {"share": short},
         )

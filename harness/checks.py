@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from harness import output_lengths
 from harness.fidelity import GAP_LAW
 from harness.measure import succeeded
+from harness.output_lengths import BY_SERVER, LENGTHS
 from harness.physics import CAUSALITY, LITTLE_S, TOKENS, little
 from harness.remote_facts import ms, part
 from harness.resolution import floors_s
@@ -19,6 +21,7 @@ from harness.validity import ANSWERS, LATENESS, RECORDS
 if TYPE_CHECKING:
     from harness.api import Caution
     from harness.folder import Run
+    from harness.output_lengths import OutputLengths
     from harness.validity import Verdict
 
 State = Literal["ok", "warning", "failed", "unknown"]
@@ -28,6 +31,7 @@ WARNED = {
     RATE: ("drawn-rate", "achieved-rate"),
     LATENESS: ("late-client", "late-for-bound"),
     FLOOR: ("floor", "unresolved"),
+    LENGTHS: (LENGTHS, BY_SERVER),
 }
 """Warnings that belong to a check."""
 
@@ -42,9 +46,9 @@ class Check:
     remedy: str = ""
 
 
-def checks(run: Run, verdict: Verdict, sent: Mapping[str, Any]) -> list[dict[str, str]]:
+def checks(run: Run, verdict: Verdict, sent: Mapping[str, Any], lengths: OutputLengths) -> list[dict[str, str]]:
     """Every check of a run in the order of reading, fit for JSON; `sent` is what `harness.fidelity` found."""
-    return [asdict(_check(name, said, state, verdict)) for name, state, said in _found(run, sent)]
+    return [asdict(_check(name, said, state, verdict)) for name, state, said in _found(run, sent, lengths)]
 
 
 def _check(name: str, said: str, state: State, verdict: Verdict) -> Check:
@@ -56,12 +60,13 @@ def _check(name: str, said: str, state: State, verdict: Verdict) -> Check:
     return Check(name, state, said)
 
 
-def _found(run: Run, sent: Mapping[str, Any]) -> Iterator[tuple[str, State, str]]:
+def _found(run: Run, sent: Mapping[str, Any], lengths: OutputLengths) -> Iterator[tuple[str, State, str]]:
     """Name, state and words of each check, if nothing speaks against it."""
     n = run.requests.num_rows
     yield RECORDS, "ok", f"each of {n:,} requests has exactly one record"
     yield ANSWERS, "ok", f"{int(succeeded(run.requests).sum()):,} of {n:,} requests ended well"
     yield TOKENS, "ok", "the tokens of all events add up to those of their requests"
+    yield LENGTHS, *output_lengths.check(lengths)
     yield CAUSALITY, "ok", "nothing is sent before it is due, no token comes before it is asked for, no stamp falls"
     yield LITTLE_S, *_littles_law(run)
     yield RATE, *_rate(sent)

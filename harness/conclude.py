@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from harness import cautions_client, fidelity, server_view, slo, warmup
+from harness import cautions_client, fidelity, output_lengths, server_view, slo, warmup
 from harness.api import Caution
 from harness.cautions import cautions, is_closed
 from harness.checks import checks
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from harness.api import Slo
     from harness.drive import Outcome
     from harness.folder import Run
+    from harness.output_lengths import OutputLengths
 
 
 def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | None) -> dict[str, Any]:
@@ -36,8 +37,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     run = dataclasses.replace(run, info={**run.info, **began})
     remote = _remote(run, measured, objective)
     run = dataclasses.replace(run, info={**run.info, **remote})
-    sent = _sent(run, declared)
-    verdict, failed = _judged(run, objective, outcome, sent, cut)
+    sent, lengths = _sent(run, declared), output_lengths.measured(run)
+    verdict, failed = _judged(run, objective, outcome, sent, cut, lengths)
     summary = summarize(measured, objective, start_s=cut.at_s)
     vllm = summary.pop("vllm")
     return {
@@ -47,7 +48,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         "summary": summary,
         "within": within(measured, objective, overloaded=verdict.overloaded, valid=verdict.valid),
         "failures": failed,
-        "checks": checks(run, verdict, sent),
+        "output_lengths": lengths.as_json(),
+        "checks": checks(run, verdict, sent, lengths),
         "fidelity": sent,
         "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in verdict.warnings],
         "verdict": {
@@ -69,7 +71,12 @@ def _sent(run: Run, declared: Law | None) -> dict[str, Any]:
 
 
 def _judged(
-    run: Run, objective: Slo, outcome: Outcome | None, sent: dict[str, Any], cut: warmup.Cut
+    run: Run,
+    objective: Slo,
+    outcome: Outcome | None,
+    sent: dict[str, Any],
+    cut: warmup.Cut,
+    lengths: OutputLengths,
 ) -> tuple[Verdict, dict[str, Any]]:
     """The verdict with all that speaks against the run, and the requests that failed by the fault of the backend."""
     spec, workload = part(run.info, "spec"), part(run.info, "workload")
@@ -86,11 +93,18 @@ def _judged(
     )
     failed = failures(run.requests, overloaded=found.overloaded, at_most=spec.get("max-failed"))
     gone = [] if outcome is None or outcome.error is None else [Caution("backend", _failed(outcome.error))]
-    reasons = [*gone, *found.reasons, *cautions_client.reasons(run, objective), *fidelity.reasons(sent)]
+    reasons = [
+        *gone,
+        *found.reasons,
+        *output_lengths.reasons(lengths),
+        *cautions_client.reasons(run, objective),
+        *fidelity.reasons(sent),
+    ]
     warnings = [
         *cautions(run, objective, outcome),
         *cautions_client.cautions(run, objective, sent),
         *fidelity.cautions(sent),
+        *output_lengths.cautions(lengths),
         *([Caution("max-failed", str(failed["said"]))] if failed["exceeded"] else []),
         *found.warnings,
     ]

@@ -25,6 +25,7 @@ from harness.spec import parse, seconds
 PARTS = (
     "model", "hardware", "latency", "policy", "router", "kv", "admission", "preempt", "prefix-cache", "speculate",
     "replicas", "tp", "pp", "prefill", "decode", "handoff", "link", "header", "extra-body",
+    "output-lengths",
 )  # fmt: skip
 """Options that fill the field of the same name of the backend."""
 TRACE_ONLY = ("reader", "columns", "start", "stop", "limit", "where", "scale", "jitter", "turns")
@@ -86,6 +87,7 @@ class RunSpec:
     link: str | None = None
     header: str | None = None
     extra_body: str | None = None
+    output_lengths: str | None = None
     senders: str | None = None
     calibrate: float | None = None
     slo: str | None = None
@@ -309,7 +311,7 @@ CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
         **dict.fromkeys(("backend", "model", "hardware", "latency", "prefix-cache", "speculate"), _text),
         **dict.fromkeys(("policy", "router", "kv", "admission", "preempt"), _one),
         **dict.fromkeys(("prefill", "decode", "handoff", "link"), _text),
-        **dict.fromkeys(("header", "extra-body"), _text),
+        **dict.fromkeys(("header", "extra-body", "output-lengths"), _text),
         "warmup": _warmup,
         "senders": _senders,
         "calibrate": _calibrate,

@@ -279,10 +279,11 @@ def make_backend(spec: RunSpec) -> Backend | Simulator:
     known = {f.name for f in dataclasses.fields(cls) if f.init}
     given: dict[str, object] = {}
     for part, value in spec.parts().items():
+        option = f"--{part.replace('_', '-')}"
         if part not in known:
             others = ", ".join(sorted(known)) or "none"
-            raise UsageError(f"--{part} does not apply to the backend '{name}'; its arguments are: {others}.")
-        given[part] = convert(str(value), hints[part], part, f"--{part}")
+            raise UsageError(f"{option} does not apply to the backend '{name}'; its arguments are: {others}.")
+        given[part] = convert(str(value), hints[part], part, option)
     made: Any = registry.make("backends", spec.backend, **given)
     return made  # type: ignore[no-any-return]  # the registry cannot know
 

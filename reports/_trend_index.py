@@ -22,7 +22,7 @@ EXPLAINED = (
     "(30) days: the last value beside the median of the values 7 to 13 (30 to 36) days before it; ~ where the rule "
     "would not call that a step, - where there is none to compare with."
 )
-_WORST = ("regressed", "none", "suspect", "changed", "improved", "few", "steady")
+_WORST = ("longer", "regressed", "none", "suspect", "changed", "improved", "few", "steady")
 _WEEK = 7
 _DRAWN = 60
 _WIDE, _HIGH, _EDGE = 150, 30, 3

@@ -16,6 +16,7 @@ MOST = 10
 """Steps, gaps and breaks of a series that are written out: the latest."""
 
 _WHOLE = {
+    "longer": "not comparable, answers are longer",
     "invalid": "no valid night",
     "few": "too few nights",
     "incomparable": "nothing to compare",
@@ -24,6 +25,7 @@ _WHOLE = {
 _GOOD = {"regressed": False, "improved": True}
 _STATES = {
     "regressed": "REGRESSED",
+    "longer": "longer: not comparable",
     "improved": "improved",
     "changed": "changed",
     "suspect": "suspect: the next night decides",
@@ -237,6 +239,8 @@ def end(info: Mapping[str, Any]) -> str:
             "A step was called after two nights in a row. Runs of different nights differ by more than the systems; "
             "to be sure, compare both commits side by side: bench compare --base SPEC --head SPEC --pairs auto"
         )
+    if info["state"] == "longer":
+        return "Answers became longer, which is more work: no speed is comparable with the nights before."
     if info["state"] == "invalid":
         return "No night has a valid run, so nothing can be told; see its report: bench report NIGHT"
     if info["state"] == "missing":

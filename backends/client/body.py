@@ -64,6 +64,12 @@ class Ask:
         """The field that bounds the answer: `max_completion_tokens` in chat unless the server ignores it."""
         return self.length_field or ("max_completion_tokens" if self.api == "chat" else "max_tokens")
 
+    @property
+    def enforces_length(self) -> bool:
+        """Whether a field asks for answers of exactly the requested length, and none asks for an earlier end."""
+        ends = self.stop or any(self.extra.get(name) for name in ("stop", "stop_token_ids"))
+        return not ends and (self.ignore_eos or self.min_tokens or self.generation_config)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Builder:

@@ -42,7 +42,8 @@ class Capabilities:
     `usage` tells where token counts ride, None if nowhere; `role_early` whether a chunk without text comes well
     before the first token. `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server
     counts beyond the planned prompt (None: it does not tell). `tokenize` is the address that counts the tokens of a
-    text, `cautions` are sentences for the user.
+    text, `cautions` are sentences for the user. Described as `ignore_eos`: whether the server takes it, None where
+    it was not sent.
     """
 
     ask: Ask = field(default_factory=Ask)
@@ -66,6 +67,7 @@ class Capabilities:
         """Facts for run.json; secrets are still to be taken out."""
         return {
             "accepted": accepted(self.ask),
+            "ignore_eos": self.ask.ignore_eos or (False if "ignore_eos" in dict(self.dropped) else None),
             "dropped": [{"field": name, "cost": cost} for name, cost in self.dropped],
             "prompt": "token ids" if self.ask.prompt == "ids" else "text",
             "usage": self.usage,

@@ -231,7 +231,7 @@ class _Prober:
         if short and self.ask.ignore_eos and not self.ask.min_tokens and "min_tokens" not in dict(self.dropped):
             self.ask = replace(self.ask, min_tokens=True)
             return True
-        if short and not self.ask.generation_config:
+        if short and self.ask.ignore_eos and not self.ask.generation_config:
             self.cautions.append(
                 f"the server ended the probe after {heard.tokens} of {OUTPUT_TOKENS} tokens: "
                 "answers may be shorter than asked"

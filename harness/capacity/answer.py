@@ -52,7 +52,17 @@ def answer(
         "curve_of": shown,
         "curve": curve(ledger.whole, setup.requests, shown),
         "cost": _cost(ledger, wall_s),
+        **({} if setup.planned.virtual else {"output_tokens": _output_tokens(ledger.whole)}),
     }
+
+
+def _output_tokens(trials: Sequence[Tried]) -> dict[str, float]:
+    """Seed -> output tokens per request over its whole trials; a simulator always answers what is requested."""
+    found: dict[int, list[float]] = {}
+    for tried in trials:
+        if tried.output_tokens is not None:
+            found.setdefault(tried.key.seed, []).append(tried.output_tokens)
+    return {str(seed): math.fsum(values) / len(values) for seed, values in sorted(found.items())}
 
 
 def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, Any]:

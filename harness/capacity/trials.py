@@ -17,6 +17,7 @@ from harness import trial, warmup
 from harness.capacity.conditions import Condition, Share, certain, kept_all, shares
 from harness.errors import UsageError
 from harness.load import at_rate
+from harness.measure import succeeded
 from harness.metrics._lists import number
 from harness.overload import overload
 from harness.records import to_table
@@ -40,6 +41,7 @@ TRIALS = pa.schema(
         pa.field("e2e_s", pa.float64()),
         pa.field("system_s", pa.float64()),
         pa.field("wall_s", pa.float64()),
+        pa.field("output_tokens", pa.float64()),
         pa.field("shares", pa.list_(pa.struct([("text", pa.string()), ("met", pa.int64()), ("of", pa.int64()),
                                                ("bits", pa.binary())]))),
     ]
@@ -64,7 +66,8 @@ class Key:
 class Tried:
     """A trial that is over: `requests` were sent in `system_s` of the system's time.
 
-    A probe knows a side and no more: its shares count for nothing. `e2e_s` is the mean time to the last token.
+    A probe knows a side and no more: its shares count for nothing. `e2e_s` is the mean time to the last token,
+    `output_tokens` what the answers had of the requested tokens, times the mean that was requested of all.
     """
 
     key: Key
@@ -77,6 +80,7 @@ class Tried:
     system_s: float
     wall_s: float
     shares: tuple[Share, ...]
+    output_tokens: float | None = None
 
     def share(self, text: str) -> Share:
         """The share of that name."""
@@ -136,6 +140,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         system_s=float(np.nanmax(end_s, initial=0.0)),
         wall_s=time.monotonic() - begun_s,
         shares=found,
+        output_tokens=_output_tokens(measured),
     )
 
 
@@ -170,6 +175,13 @@ def _end_s(table: pa.Table) -> np.ndarray:
 
     last_s = first_last(table)[1]
     return np.where(np.isnan(last_s), number(table, "ended_s"), last_s)
+
+
+def _output_tokens(table: pa.Table) -> float | None:
+    """Per request; requests that fail, more of them at a higher rate, do not change it."""
+    ok, asked, made = succeeded(table), number(table, "output_tokens_asked"), number(table, "output_tokens")
+    wanted = float(asked[ok].sum())
+    return float(made[ok].sum() / wanted * asked.mean()) if wanted else None
 
 
 def _sent(task: Task, table: pa.Table, end_s: np.ndarray) -> int:
@@ -239,7 +251,7 @@ def _row(tried: Tried) -> dict[str, object]:
         {"text": s.text, "met": s.met, "of": s.of, "bits": None if s.mask is None else np.packbits(s.mask).tobytes()}
         for s in tried.shares
     ]
-    names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s")
+    names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s", "output_tokens")
     own = {"seed": key.seed, "rate_rps": key.rate_rps, "planned": key.planned, "goal": key.goal}
     return {**own, **{name: getattr(tried, name) for name in names}, "shares": packed}
 
@@ -247,7 +259,10 @@ def _row(tried: Tried) -> dict[str, object]:
 def _read(path: Path) -> Iterable[Tried]:
     try:
         with pq.ParquetFile(path) as source:  # not read_table: it would import pyarrow.dataset
-            rows = source.read().select(TRIALS.names).cast(TRIALS).to_pylist()
+            table = source.read()
+            if "output_tokens" not in table.column_names:  # of a search that an earlier version made
+                table = table.append_column("output_tokens", pa.nulls(len(table), pa.float64()))
+            rows = table.select(TRIALS.names).cast(TRIALS).to_pylist()
     except (pa.ArrowException, KeyError, OSError) as error:
         raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
     for row in rows:

@@ -25,7 +25,7 @@ SECTIONS = {
     "Several GPUs (sim)": (
         "replicas", "tp", "pp", "router", "prefill", "decode", "handoff", "link",
     ),
-    "A server elsewhere (bench explain openai)": ("header", "extra-body", "senders", "calibrate"),
+    "A server elsewhere (bench explain openai)": ("header", "extra-body", "output-lengths", "senders", "calibrate"),
 }  # fmt: skip
 
 _ALL = (
@@ -77,6 +77,11 @@ _ALL = (
     click.option("--link", metavar="RATE", help="sim: what the KV crosses: nvlink (default), 25Gbps, 600GBps, ..."),
     click.option("--header", metavar="K=V", multiple=True, help="openai: a header of every request; may be repeated."),
     click.option("--extra-body", metavar="JSON", help="openai: fields of every request, over those of bench."),
+    click.option(
+        "--output-lengths",
+        metavar="WHO",
+        help="openai: exact (answers as long as requested, default where the server takes ignore_eos), or server.",
+    ),
     click.option(
         "--senders", metavar="N", help="openai: processes that send; default auto: as many as the rate needs."
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +61,33 @@ def generate(source: str, target: str, *, force: bool, **options: str | None) ->
 
 
 def _from_model(source: str, target: str, force: bool, parts: Mapping[str, str], **options: Any) -> int:
-    if parts:
-        raise UsageError(f"--{next(iter(parts))} belongs to a workload; the model '{source}' brings its own.")
+    """Requests one by one; with --sessions fitted:FILE the sessions that were fitted."""
+    if other := [part for part in parts if part != "sessions"]:
+        raise UsageError(f"--{other[0]} belongs to a workload; the model '{source}' brings its own.")
     model = importlib.import_module("workloads.fit.model").Model.load(source)
+    if parts:
+        return _sessions_of(model, source, parts["sessions"], target, force, **options)
     tables = _command().tables(model, **options)
     facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
     rows = _tool().write(target, tables, lambda: {"source": facts}, force=force)
-    return _told(target, rows, f"model {source}", options["seed"])
+    dropped = _command().dropped(model.services, model.source, source)
+    return _told(target, rows, f"model {source}", options["seed"], dropped=dropped)
+
+
+def _sessions_of(
+    model: Any, source: str, text: str, target: str, force: bool, *, rate_rps: float | None, workers: int, **limits: Any
+) -> int:
+    """Sessions drawn from a model, with its arrivals of sessions and its lengths of turns."""
+    spec = parse(text)
+    if spec.name != "fitted" or workers != 1:
+        what = f"--workers {workers} is for requests drawn one by one" if workers != 1 else f"got --sessions {text}"
+        raise UsageError(f"The sessions of a model are drawn by --sessions fitted:{source} in one process; {what}.")
+    sessions = importlib.import_module("harness.registry").make("sessions", text)
+    service = f",service={sessions.service}" if sessions.service else ""
+    fitted = f"fitted:path={source}{service},of=sessions"
+    own_rps = model.only(sessions.service).of("sessions").rate_rps * sessions.mean_requests
+    parts = {"arrivals": fitted, "sessions": text}
+    return _from_workload(fitted, target, force, parts, rate_rps or own_rps, limits)
 
 
 def _from_workload(
@@ -96,8 +116,8 @@ def _from_workload(
     return _told(target, rows, origin, limits["seed"], schedule.has_follow_ups)
 
 
-def _told(target: str, rows: int, origin: str, seed: int, follow_ups: bool = False) -> int:
-    _terminal.say(_trace_text.generated(target, rows, origin, seed, follow_ups))
+def _told(target: str, rows: int, origin: str, seed: int, follow_ups: bool = False, dropped: Sequence[str] = ()) -> int:
+    _terminal.say(_trace_text.generated(target, rows, origin, seed, follow_ups, dropped))
     return 0
 
 

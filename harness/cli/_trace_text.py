@@ -229,12 +229,17 @@ def fitted(lines: Sequence[tuple[str, str]], target: str) -> str:
     return named([*lines, ("written", target), ("next", draw)])
 
 
-def generated(target: str, rows: int, origin: str, seed: int, follow_ups: bool = False) -> str:
-    """What was drawn from what; where requests wait for answers, that a trace cannot know when those come."""
+def generated(
+    target: str, rows: int, origin: str, seed: int, follow_ups: bool = False, dropped: Sequence[str] = ()
+) -> str:
+    """What was drawn from what, what was `dropped`; where requests wait for answers, that a trace cannot know when
+    those come.
+    """
     waits = "follow-ups come as if answers took no time; replay with --turns answered, and they wait for theirs"
     lines = [
         ("drawn from", f"{origin}, seed {seed}"),
         ("turns", waits if follow_ups else ""),
+        *(("warning", sentence) for sentence in dropped),
         ("next", f"bench trace info {shlex.quote(target)}"),
     ]
     lines = [(name, text) for name, text in lines if text]

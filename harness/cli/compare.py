@@ -77,7 +77,9 @@ Exit codes
 @click.argument("runs", nargs=-1, metavar="[BASE HEAD]")
 @click.option("--gate", metavar="GATES", help="What decides: NAME=IGNORED:FOUND,... (see below).")
 @click.option("--alpha", metavar="SHARE", help="One-sided chance to call a loss where there is none (default 1%).")
-@click.option("--allow-different", metavar="FIELDS", help="Compare although these differ: hardware,model,slo,...")
+@click.option(
+    "--allow-different", metavar="FIELDS", help="Compare although these differ: hardware,model,output-lengths,..."
+)
 @click.option(
     "--format", "form", default="text", metavar="NAME", help="What is printed: text (default), markdown, json."
 )

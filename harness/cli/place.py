@@ -11,8 +11,8 @@ from harness.cli._sections import Sectioned
 
 _NONE = (
     "trace", "reader", "columns", "start", "stop", "limit", "where", "scale", "jitter", "turns", "rate", "duration",
-    "warmup", "fail-under", "max-failed", "drain", "header", "extra-body", "senders", "calibrate", "replicas", "tp",
-    "pp", "prefill", "decode", "router", "hardware", "requests", "goal", "seed",
+    "warmup", "fail-under", "max-failed", "drain", "header", "extra-body", "output-lengths", "senders", "calibrate",
+    "replicas", "tp", "pp", "prefill", "decode", "router", "hardware", "requests", "goal", "seed",
 )  # fmt: skip
 _TOLD = ("workload", "backend", "model", "latency", "policy")
 """Options of a run that have another default here."""

@@ -230,7 +230,7 @@ def fit(
 @click.option("--workers", default="1", metavar="N", help="Processes that draw from a model; the rows are the same.")
 @click.option("--arrivals", metavar="SPEC", help="Workload only: gamma:cv=2, burstgpt:service=api, ...")
 @click.option("--lengths", metavar="SPEC", help="Workload only: sharegpt, fixed:prompt=512,output=64, ...")
-@click.option("--sessions", metavar="SPEC", help="Workload only: multi-turn conversations.")
+@click.option("--sessions", metavar="SPEC", help="Multi-turn conversations; of a model: fitted:FILE.")
 @click.option("--prefixes", metavar="SPEC", help="Workload only: shared:count=10,tokens=512,zipf=1.")
 def generate(source: str, target: str, force: bool, **options: str | None) -> int:
     """Draw requests from SOURCE, a model.json of 'bench trace fit' or a workload ('bench list presets'), into a trace.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import host, slo
-from harness.compare import cautions, exact, gates, refusals, said, values, verdict
+from harness.compare import cautions, exact, gates, lengths, refusals, said, values, verdict
 from harness.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.compare.verdict import Series
 from harness.errors import no_such
@@ -62,7 +62,14 @@ def compare(
     stops = [each for each in differing if each.field not in settings.allowed]
     cuts_s = [values.cut_s(pair, settings.warmup) for pair in pairs]
     told = [_pair(number, pair, cut_s) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)]
-    found = {} if stops or not pairs else _judged(pairs, cuts_s, settings)
+    answered = [] if stops or not pairs else lengths.compared(pairs, cuts_s, settings.alpha)
+    other_work = [lengths.different(row) for row in answered if row["change"] != "same"]
+    differing += other_work
+    shorter: list[dict[str, Any]] = []
+    if refusals.OUTPUT_LENGTHS not in settings.allowed:
+        shorter = [lengths.gated(row) for row in answered if row["change"] == "shorter"]
+        stops += other_work if len(shorter) < len(other_work) else []  # one point is longer: not the same work
+    found = {} if stops or not pairs else _judged(pairs, cuts_s, settings, answered, shorter)
     info: dict[str, Any] = {
         "schema": SCHEMA,
         "kind": "compare",
@@ -81,6 +88,7 @@ def compare(
         "pairs": _with_rows(told, rows),
         "gates": [],
         "shown": [],
+        "output_lengths": answered,
         "exact": None,
         "differences": [asdict(difference) for difference in refusals.others(pairs)],
         "refused": [refusals.as_json(stop) for stop in stops],
@@ -96,13 +104,22 @@ def compare(
     return info
 
 
-def _judged(pairs: Sequence[Pair], cuts_s: Sequence[float], settings: Settings) -> dict[str, Any]:
-    """Rows, verdict and, for simulators, where the runs part."""
+def _judged(
+    pairs: Sequence[Pair],
+    cuts_s: Sequence[float],
+    settings: Settings,
+    answered: Sequence[dict[str, Any]],
+    shorter: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """Rows, verdict and, for simulators, where the runs part. Where answers are `shorter`, no speed decides."""
     virtual = all(map(refusals.is_virtual, pairs))
     series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
     names = {each.quantity.name for each in series}
-    asked = settings.gates or (gates.exact() if virtual else gates.defaults(names))
+    standing = gates.exact() if virtual else gates.defaults(names)
+    asked = settings.gates or standing
     _check_there(settings.gates, names)
+    if "failed" not in {gate.quantity.name for gate in asked} and _fails_otherwise(series):
+        asked += tuple(gate for gate in standing if gate.quantity.name == "failed")
     gated = [
         (gate, each)
         for point in dict.fromkeys(tuple(each.point.items()) for each in series)
@@ -111,14 +128,23 @@ def _judged(pairs: Sequence[Pair], cuts_s: Sequence[float], settings: Settings) 
         if each.quantity.name == gate.quantity.name and tuple(each.point.items()) == point
     ]
     judge = verdict.exact if virtual else verdict.paired
-    rows = judge(gated, settings.alpha)
-    taken = {gate.quantity.name for gate in asked}
+    rows = list(shorter) or judge(gated, settings.alpha)
+    taken = set() if shorter else {gate.quantity.name for gate in asked}
+    by_chance = [] if shorter else [row for row in answered if any(row["losses"])]
     return {
         "verdict": whole([row["verdict"] for row in rows]) if rows else "inconclusive",
         "gates": rows,
-        "shown": verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha),
+        "shown": [
+            *by_chance,
+            *verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha),
+        ],
         "exact": _parted(pairs) if virtual else None,
     }
+
+
+def _fails_otherwise(series: Sequence[Series]) -> bool:
+    """Whether more or fewer requests fail in the head: whoever answers fewer is not better, whatever the gates are."""
+    return any(any(each.losses) for each in series if each.quantity.name == "failed")
 
 
 def _check_there(asked: Sequence[Gate], names: Collection[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.compare import lengths
 from harness.compare.pairing import Matched, Numbers, Pair
 from harness.stats.paired import outliers
 
@@ -24,6 +25,7 @@ def cautions(info: Mapping[str, Any], matched: Matched) -> Iterator[dict[str, st
     yield from _from_sending(matched.pairs)
     yield from _unresolved(matched.pairs)
     yield from _unknown(info["gates"])
+    yield from _lengths(info["output_lengths"])
     yield from _hidden(info)
     if info["mode"] == "paired":
         yield from _not_in_turns(matched.pairs)
@@ -136,6 +138,14 @@ def _unknown(gates: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
                 "not-measured",
                 f"{row['label']} could not be compared in {missing} of {len(row['losses'])} pairs",
                 "see which requests failed in these runs",
+            )
+
+
+def _lengths(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    for row in rows:
+        if (message := lengths.warning(row)) is not None:
+            yield _warning(
+                "output-lengths", message, "make more pairs, or let both sides take ignore_eos for equal lengths"
             )
 
 

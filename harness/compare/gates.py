@@ -72,7 +72,13 @@ class Quantity:
         percentile, colon, name = self.name.partition(":")
         if colon:
             return f"{name} {percentile}"
+        if self == OUTPUT_TOKENS:
+            return "output tokens per request"
         return f"{self.name} mean" if self.name in TIMES else self.name
+
+
+OUTPUT_TOKENS = Quantity("output_tokens", "tokens", "higher", "ratio")
+"""Output tokens per request, which are compared before any speed (`harness.compare.lengths`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,15 @@ class Metric:
     latency: bool = False
 
 
+OUTPUT_TOKENS = "output tokens per request"
+"""Followed where the server chooses it: fewer are less work, and no speed is comparable after more."""
+
 METRICS = (
     Metric("capacity_rps", "1/s", higher=True, judged=True),
     Metric("tpot mean", "s", higher=False, judged=True, latency=True),
     Metric("ttft mean", "s", higher=False, judged=True, latency=True),
     Metric("failed", "share", higher=False, judged=True, least=0.005, relative=False),
+    Metric(OUTPUT_TOKENS, "tokens", higher=True, judged=True, least=0.01),
     Metric("tpot p99", "s", higher=False, judged=False, latency=True),
     Metric("ttft p99", "s", higher=False, judged=False, latency=True),
     Metric("goodput_rps", "1/s", higher=True, judged=False),
@@ -187,15 +191,17 @@ def _unusable(info: Mapping[str, Any]) -> str | None:
 
 
 def _values(info: Mapping[str, Any]) -> dict[str, float]:
+    lengths = _part(info, "output_lengths")
+    answered = {OUTPUT_TOKENS: lengths.get("output_tokens") if lengths.get("by") == "server" else None}
     if info.get("kind") == "capacity":
-        return _finite({"capacity_rps": _answer(info).get("capacity_rps")})
+        return _finite({"capacity_rps": _answer(info).get("capacity_rps"), **answered})
     summary = _part(info, "summary")
     metrics = _part(summary, "metrics")
     latencies = {
         f"{name} {stat}": _part(metrics, name).get(stat) for name in ("tpot", "ttft") for stat in ("mean", "p99")
     }
     whole = {name: summary.get(name) for name in ("failed", "goodput_rps", "throughput_rps", "attainment")}
-    return _finite({**latencies, **whole})
+    return _finite({**latencies, **whole, **answered})
 
 
 def _within(info: Mapping[str, Any]) -> dict[str, tuple[float, float]]:

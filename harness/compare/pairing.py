@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,13 +21,14 @@ from harness.folder import Run
 class Numbers:
     """What is known of a side without its requests: what a command printed, or one seed of a capacity search.
 
-    `info` tells of it what run.json tells of a run.
+    `info` tells of it what run.json tells of a run, `output_tokens` the mean of its answers.
     """
 
     path: Path
     values: Mapping[str, float]
     info: Mapping[str, Any] = field(default_factory=dict)
     seed: int | None = None
+    output_tokens: float | None = None
 
 
 Source: TypeAlias = Run | Numbers
@@ -69,7 +71,11 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
         return [run for part in str(text).split(",") if part.strip() for run in opened(part.strip(), goal)]
     found = answers.of(path) if path.exists() else None
     if found is not None and found["kind"] == "capacity":
-        return [Numbers(path, values, found, seed) for seed, values in searched.by_seed(found, goal).items()]
+        told = found.get("output_tokens") or {}
+        return [
+            Numbers(path, values, found, seed, told.get(str(seed)))
+            for seed, values in searched.by_seed(found, goal).items()
+        ]
     return _printed(path) or [completed(run) for run in results.open(path)]
 
 
@@ -77,7 +83,8 @@ def made(path: Path) -> list[Source]:
     """What one side of a pair left that was made for a comparison: as `opened`, but a search is one value."""
     found = answers.of(path) if path.exists() else None
     if found is not None and found["kind"] == "capacity":
-        return [Numbers(path, searched.whole(found), found)]
+        told = [*(found.get("output_tokens") or {}).values()]
+        return [Numbers(path, searched.whole(found), found, None, math.fsum(told) / len(told) if told else None)]
     return _printed(path) or [completed(run) for run in results.open(path)]
 
 

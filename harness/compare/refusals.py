@@ -19,8 +19,10 @@ PASSING = ("salt", "notes", "capabilities", "timeouts", "address", "addresses")
 _OWN = ("workload", "rate", "seed", "requests")
 """Options of a schedule that a search varies, or that stand in a field of their own."""
 
-OTHERS = ("pairs", "runs")
-"""What can be refused beside the fields: too few pairs, and runs of the base without a partner."""
+OUTPUT_LENGTHS = "output-lengths"
+
+OTHERS = ("pairs", "runs", OUTPUT_LENGTHS)
+"""What can be refused beside the fields: too few pairs, runs of the base without a partner, longer answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,8 @@ class Difference:
         """As it is said: 'the model differs: opt-13b in the base, llama2-7b in the head'."""
         if self.field == "pairs":
             return f"{self.base}, {self.head}: with fewer than that no difference can be told from noise"
-        verb = "differ" if self.field in ("requests", "runs") else "differs"
-        return f"the {self.field} {verb}: {self.base} in the base, {self.head} in the head"
+        verb = "differ" if self.field in ("requests", "runs", OUTPUT_LENGTHS) else "differs"
+        return f"the {self.field.replace('-', ' ')} {verb}: {self.base} in the base, {self.head} in the head"
 
 
 def checked(text: str) -> frozenset[str]:

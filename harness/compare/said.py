@@ -68,6 +68,10 @@ def _changed(info: Mapping[str, Any]) -> str:
     rows = [row for row in info["gates"] if row["verdict"] == info["verdict"]]
     told = [f"{at(row)}{row['label']} {change(row)}{_why(row, info)}" for row in rows[:3]]
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
+    if any(row["metric"] == "output_tokens" for row in rows):
+        more += (
+            ": shorter answers are less work, so no speed is compared (--allow-different output-lengths compares it)"
+        )
     alone = "" if info["mode"] == "paired" or any(map(spread, rows)) else " (exact: a simulator has no noise)"
     return f"{info['verdict']}: {'; '.join(told)}{more}{alone}."
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import host
-from harness.compare.nights import METRICS, Metric, Night, read
+from harness.compare.nights import METRICS, OUTPUT_TOKENS, Metric, Night, read
 from harness.stats.steps import pieces
 from harness.stats.watch import EXACT, ROBUST, Found, Judged, Rule, Watch, watch
 
@@ -38,7 +38,7 @@ def trend(root: Path) -> dict[str, Any]:
         "schema": 1,
         "kind": "trend",
         "versions": host.versions(),
-        "exit_code": {"regressed": 1, "invalid": 4, "incomparable": 5, "missing": 5}.get(state, 0),
+        "exit_code": {"longer": 4, "regressed": 1, "invalid": 4, "incomparable": 5, "missing": 5}.get(state, 0),
         "folder": str(root),
         "state": state,
         "rule": asdict(Rule()),
@@ -48,6 +48,8 @@ def trend(root: Path) -> dict[str, Any]:
 
 def _whole(states: Sequence[str], series: Sequence[Mapping[str, Any]]) -> str:
     """The state of all series together, from those of the judged metrics."""
+    if "longer" in states:
+        return "longer"
     if "regressed" in states:
         return "regressed"
     if not any(one["valid"] for one in series):
@@ -143,6 +145,8 @@ class _Series:
         step = part.watch.steps[-1] if part.watch.steps else None
         if step is not None and step.ended is None and self._lasts(step, part):
             matters = abs(self._loss(part, step)) >= self.metric.least
+            if matters and self.metric.name == OUTPUT_TOKENS and step.side == "better":
+                return "longer"  # more work: what came before is no measure of any speed
             return {"worse": "regressed", "better": "improved"}[step.side] if matters else "changed"
         state = part.watch.judged[-1].state
         if state == "few":
@@ -183,7 +187,7 @@ class _Series:
 
     def _reference(self, part: _Part, state: str) -> float | None:
         """What the last value is shown beside: what it was held to, or the level before a step that is still news."""
-        if state in ("regressed", "improved", "changed"):
+        if state in ("regressed", "improved", "changed", "longer"):
             return part.watch.steps[-1].reference
         return part.watch.judged[-1].reference if part.watch.judged else None
 

@@ -66,7 +66,7 @@ def exact(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[dict[str, 
 
 def shown(series: Sequence[Series], alpha: float) -> list[dict[str, Any]]:
     """The rows of what is shown and decides nothing."""
-    return [_row(each, _over_seeds(each, alpha)) for each in series if each.is_there]
+    return [row(each, _over_seeds(each, alpha)) for each in series if each.is_there]
 
 
 def _over_seeds(series: Series, alpha: float) -> Decision | None:
@@ -97,7 +97,7 @@ def _paired_verdict(series: Series, decision: Decision | None) -> Verdict:
 
 
 def _gate_row(gate: Gate, series: Series, decision: Decision | None, verdict: Verdict) -> dict[str, Any]:
-    return _row(series, decision) | {
+    return row(series, decision) | {
         "min_effect_pct": 100 * gate.min_effect,
         "must_detect_pct": 100 * gate.must_detect,
         "pairs_needed": None if decision is None else decision.pairs_needed,
@@ -105,7 +105,8 @@ def _gate_row(gate: Gate, series: Series, decision: Decision | None, verdict: Ve
     }
 
 
-def _row(series: Series, decision: Decision | None) -> dict[str, Any]:
+def row(series: Series, decision: Decision | None) -> dict[str, Any]:
+    """Values, change, bounds and losses of a quantity, as JSON; no verdict is in it."""
     quantity = series.quantity
     low, high = (None, None) if decision is None else (decision.low, decision.high)
     ends = sorted(quantity.change_pct(end) for end in (low, high) if end is not None and math.isfinite(end))

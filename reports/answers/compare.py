@@ -25,8 +25,8 @@ MOST_ROWS = 40
 """Rows of a part of the text; all of them are in the JSON."""
 
 SHOWN = (
-    "attainment", "goodput_rps", "throughput_rps", "output_tps", "ttft", "p50:ttft", "p99:ttft", "tpot", "p99:tpot",
-    "p99:itl", "e2e", "failed",
+    "output_tokens", "attainment", "goodput_rps", "throughput_rps", "output_tps", "ttft", "p50:ttft", "p99:ttft",
+    "tpot", "p99:tpot", "p99:itl", "e2e", "failed",
 )  # fmt: skip
 """What is shown without deciding, of all that is in the JSON; and every number that a command printed."""
 

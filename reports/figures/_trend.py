@@ -195,7 +195,7 @@ def _finding(found: Sequence[Panel]) -> str:
     news = [
         f"{_of(panel, found)}{_step(panel.metric, panel.metric['steps'][-1])}"
         for panel in found
-        if panel.metric["steps"] and panel.metric["state"] in ("regressed", "improved", "changed")
+        if panel.metric["steps"] and panel.metric["state"] in ("regressed", "improved", "changed", "longer")
     ]
     if news:
         more = f"; and {len(news) - 3} more" if len(news) > 3 else ""

@@ -29,6 +29,7 @@ _MARKS = {
     "steady": ("STEADY", True),
     "invalid": ("NO VALID NIGHT", False),
     "few": ("TOO FEW NIGHTS", None),
+    "longer": ("NOT COMPARABLE, ANSWERS ARE LONGER", False),
     "incomparable": ("NOTHING TO COMPARE", None),
     "missing": ("NO VALUE ON THE LAST NIGHT", False),
 }

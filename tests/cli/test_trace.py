@@ -642,3 +642,52 @@ def test_a_changed_replay_repeats_from_its_run(bench: Bench, plain: str, capsys:
     assert 5 == one["workload"]["provenance"]["seed"]
     assert "scaled by superpose:2" in out
     assert "where prompt<=4000,output>2" in " ".join(out.split())
+
+
+class TestWhatAFitDrops:
+    """Prefixes and sessions of a trace, which a generated one does not have unless they are requested."""
+
+    @pytest.fixture
+    def model(self, bench: Bench) -> str:
+        """A model of conversations of four turns."""
+        bench(
+            "generate", "chatbot", "--sessions", "fixed:turns=4,think=5s", "--requests", "1200", "-o", "talks.parquet"
+        )
+        code, out, _ = bench("fit", "talks.parquet", "-o", "talks.json")
+
+        assert (0, True, True) == (code, "shared prefixes are dropped" in out, "sessions are dropped" in out)
+        return "talks.json"
+
+    def test_generate_says_what_is_dropped_and_draws_sessions_on_request(self, bench: Bench, model: str) -> None:
+        """'--sessions belongs to a workload; the model brings its own' was the answer, and single requests came."""
+        code, out, _ = bench("generate", model, "--requests", "400", "-o", "single.parquet")
+
+        assert 0 == code
+        assert "shared prefixes are dropped" in out
+        assert f"--sessions fitted:{model} draws sessions" in " ".join(out.split())
+
+        code, out, err = bench(
+            "generate", model, "--sessions", f"fitted:{model}", "--requests", "400", "-o", "s.parquet"
+        )
+        drawn = traces.read("s.parquet").table
+
+        assert (0, "") == (code, err)
+        assert "dropped" not in out
+        assert 400 == len(drawn)
+        assert 4 == max(drawn["session"].value_counts().field("counts").to_pylist())
+        span_s = traces.read("talks.parquet").table["at_s"].to_numpy()[-1]
+        assert 1200 / span_s == pytest.approx(400 / drawn["at_s"].to_numpy()[-1], rel=0.5)  # the rate of the trace
+
+    def test_sessions_that_are_not_there_are_refused_with_the_reason(self, bench: Bench, plain: str) -> None:
+        """The trace names no session."""
+        bench("fit", plain, "-o", "plain.json")
+        code, _, err = bench(
+            "generate", "plain.json", "--sessions", "fitted:plain.json", "--requests", "9", "-o", "x.csv"
+        )
+
+        assert 2 == code
+        assert "no sessions were fitted to 'plain.json': its trace names none" in err
+        assert (
+            "--sessions fitted:plain.json"
+            in bench("generate", "plain.json", "--sessions", "fixed:turns=3", "--requests", "9", "-o", "x.csv")[2]
+        )

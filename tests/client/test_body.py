@@ -155,3 +155,12 @@ def test_headers_that_http_does_not_allow_are_refused(header: tuple[str, str]) -
     """A value with a line end would forge another header."""
     with pytest.raises(UsageError, match="header"):
         sound_headers((header,))
+
+
+def test_a_request_enforces_its_length_unless_it_may_end_earlier() -> None:
+    """A run with stop texts of the user would be condemned for the answers that they end."""
+    assert Ask(model="m").enforces_length
+    assert Ask(model="m", ignore_eos=False, min_tokens=True).enforces_length
+    assert not Ask(model="m", ignore_eos=False).enforces_length
+    assert not Ask(model="m", stop=("END",)).enforces_length
+    assert not Ask(model="m", extra={"stop_token_ids": [2]}).enforces_length

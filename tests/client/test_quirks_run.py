@@ -74,14 +74,15 @@ WARNINGS: dict[str, tuple[dict, str, tuple[str, ...]]] = {
     "counted-by-chunks": ({"usage": None}, "", ("counted by chunks", "20 answers")),
     "early-event": ({"role": "early", "ttft_s": 0.05}, "", ("without any text", "before the first token")),
     "dropped-field": ({"refuse": LENGTHS}, "", ("refuses ignore_eos", "answers may be shorter")),
+    "server-output-lengths": ({}, "", ("output lengths by the server",)),
     "no-salt": ({}, ",salt=none", ("salt",)),
     "late-answer": ({"reasoning": 3, "itl_s": 0.05}, "", ("reasoning",)),
     "tokens-per-event": ({"per_event": 3}, "", ("ITL is per event of 3 tokens",)),
-    "short-answers": ({"tokens": 6}, "", ("100.0% of the answers are shorter than asked", "ignore_eos")),
+    "short-answers": ({"tokens": 6}, "", ("100.0% of the answers are shorter than requested", "ignore_eos")),
 }
 
 
-@pytest.mark.parametrize("codes", [tuple(WARNINGS)[:4], tuple(WARNINGS)[4:]], ids=["asked", "answered"])
+@pytest.mark.parametrize("codes", [tuple(WARNINGS)[:5], tuple(WARNINGS)[5:]], ids=["asked", "answered"])
 def test_oddities_that_change_the_meaning_of_a_figure_are_warned_of(
     codes: tuple[str, ...], scripted: Callable, run_here: Callable
 ) -> None:
@@ -109,6 +110,25 @@ def test_a_healthy_server_gives_no_warning_of_answers(scripted: Callable, run_he
 
     assert not set(WARNINGS) & {w["code"] for w in run.info["warnings"]}
     assert ["ok"] * 20 == run.requests["status"].to_pylist()
+
+
+def test_a_server_that_ignores_ignore_eos_is_measured_only_where_it_may_choose(
+    scripted: Callable, run_here: Callable
+) -> None:
+    """It takes the field and ends its answers early all the same: the claim of the server would be believed."""
+    server = scripted(it={"tokens": 6})
+    server.arm_measured()
+
+    url = server.url("it")
+    assert 2 == run_here("run", "--backend", f"openai:url={url}", "--output-lengths", "some", "--out", "none")[0]
+    short = _run(run_here, url).info
+    chosen = _run(run_here, url, "--output-lengths", "server", "--force").info
+
+    assert ("exact", False) == (short["backend"]["output_lengths"], short["verdict"]["valid"])
+    assert "give --output-lengths server" in short["printed"].replace("\n         ", "")
+    assert ("server", True) == (chosen["backend"]["output_lengths"], chosen["verdict"]["valid"])
+    assert (True, None) == tuple(info["backend"]["capabilities"]["ignore_eos"] for info in (short, chosen))
+    assert (6.0, 8.0) == tuple(chosen["output_lengths"][key] for key in ("output_tokens", "requested_tokens"))
 
 
 def test_a_server_that_fails_every_request_stops_the_run_early(scripted: Callable, run_here: Callable) -> None:

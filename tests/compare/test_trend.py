@@ -395,3 +395,36 @@ def test_another_version_of_the_server_is_told_and_breaks_nothing(nights):
 
     assert [] == series["breaks"]
     assert [{"night": "2026-01-05", "changed": [change]}] == series["versions"]
+
+
+def answering(tokens, by="server"):
+    """Nights whose requests have so many output tokens on average."""
+
+    def change(day, info):
+        info["output_lengths"] = {"by": by, "output_tokens": tokens[min(day, len(tokens) - 1)]}
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("tokens", "code", "state"),
+    [
+        ([200.0, 200.4, 199.7, 200.2, 199.9, 200.1, 200.3, 199.8, 200.0, 200.2, 50.0, 50.1], 1, "regressed"),
+        ([200.0, 200.4, 199.7, 200.2, 199.9, 200.1, 200.3, 199.8, 200.0, 200.2, 260.0, 259.0], 4, "longer"),
+        ([200.0, 206.0, 193.0, 204.0, 198.0, 203.0, 196.0, 205.0, 195.0, 202.0, 196.5, 196.0], 0, "steady"),
+    ],
+    ids=["shorter", "longer", "by chance"],
+)
+def test_nights_of_other_answers_are_found_before_any_speed(tokens, code, state, nights):
+    """Every night of a server that answers a quarter was steady: tokens came as fast."""
+    answer = trend(nights([*FLAT, 99.5, 100.5], change=answering(tokens)))
+
+    assert (code, state) == (answer["exit_code"], answer["state"])
+    assert state == metric(answer, "output tokens per request")["state"]
+
+
+def test_nights_of_exact_lengths_have_no_row_of_them(nights):
+    """Each such run is valid only with all of its tokens."""
+    answer = trend(nights(FLAT, change=answering([200.0], by="request")))
+
+    assert "output tokens per request" not in {one["name"] for one in answer["series"][0]["metrics"]}

@@ -350,3 +350,75 @@ def test_one_of_a_thing_is_told_in_the_singular(remote_run: RemoteRun) -> None:
 
     assert "the tokens of 1 answer are counted" in messages
     assert "1 requests" not in messages
+
+
+def lengths_check(run: RemoteRun, **changes: Any) -> dict[str, Any]:
+    told = concluded(run(**changes))
+    return next(c for c in told["checks"] if c["check"] == "output-lengths") | {
+        "verdict": told["verdict"],
+        "told": told,
+    }
+
+
+REFUSES = {**BACKEND, "capabilities": DROPPED}
+SHORT: dict[str, Any] = {"ask": {"output_tokens_asked": 80}}
+"""Answers of a quarter of what was requested."""
+
+
+def test_a_server_that_takes_ignore_eos_and_answers_short_makes_the_run_not_valid(remote_run: RemoteRun) -> None:
+    """A quarter of the work was measured, and the run was valid."""
+    found = lengths_check(remote_run, **SHORT)
+
+    assert ("failed", False) == (found["state"], found["verdict"]["valid"])
+    assert "20 of 80 requested output tokens a request (25.0%)" in found["said"]
+    assert "--output-lengths server" in found["remedy"]
+    assert "--output-lengths server" in found["verdict"]["text"]
+    assert {"by": "request", "share": 0.25} == {k: found["told"]["output_lengths"][k] for k in ("by", "share")}
+
+
+def test_a_mean_output_of_99_percent_is_enough(remote_run: RemoteRun) -> None:
+    """A server that loses a token of an answer here and there did the work."""
+    once = {"ask": {"output_tokens_asked": lambda r: 32 if r.request_id == 0 else 20}}
+    more = {"ask": {"output_tokens_asked": lambda r: 33 if r.request_id == 0 else 20}}
+
+    assert "ok" == lengths_check(remote_run, **once)["state"]
+    assert "failed" == lengths_check(remote_run, **more)["state"]
+
+
+@pytest.mark.parametrize(
+    ("backend", "valid"),
+    [
+        (REFUSES, True),
+        ({**REFUSES, "output_lengths": "server"}, True),
+        ({**BACKEND, "capabilities": {"accepted": ["ignore_eos"]}, "output_lengths": "server"}, True),
+        ({**REFUSES, "output_lengths": "exact"}, False),
+        ({**BACKEND, "capabilities": {"accepted": ["min_tokens"]}}, False),
+    ],
+    ids=["refuses", "refuses and accepted", "takes it and accepted", "refuses and exact", "takes min_tokens"],
+)
+def test_lengths_by_the_server_are_valid_and_labelled(
+    backend: dict[str, Any], valid: bool, remote_run: RemoteRun
+) -> None:
+    """A provider that ends answers where it likes could not be measured at all, or nobody would know."""
+    found = lengths_check(remote_run, **SHORT, backend=backend)
+
+    assert (valid, "warning" if valid else "failed") == (found["verdict"]["valid"], found["state"])
+    assert valid == ("server-output-lengths" in {w["code"] for w in found["told"]["warnings"]})
+    assert not valid or found["said"].startswith("output lengths by the server: 20 of 80 requested")
+
+
+def test_answers_counted_by_chunks_are_not_called_short(remote_run: RemoteRun) -> None:
+    """A chunk may hold several tokens: the run is doubted, not condemned."""
+    found = lengths_check(remote_run, **SHORT, wire={"counted_by": "events"})
+
+    assert ("warning", True) == (found["state"], found["verdict"]["valid"])
+    assert "unknown" == lengths_check(remote_run, wire={"counted_by": "tokenizer"})["state"]
+
+
+def test_truncated_and_failed_answers_are_no_short_ones(remote_run: RemoteRun) -> None:
+    """They miss the SLO already, and the lengths are those of answers that ended well."""
+    broken = {"status": lambda r: "truncated" if r.request_id % 2 else "ok",
+              "output_tokens_asked": lambda r: 80 if r.request_id % 2 else 20}  # fmt: skip
+    found = lengths_check(remote_run, ask=broken)
+
+    assert ("ok", 30) == (found["state"], found["told"]["output_lengths"]["requests"])

@@ -19,7 +19,8 @@ from harness.slo import parse
 
 N = 200
 NAMES = [
-    "records", "answers", "tokens", "causality", "littles-law", "rate", "gap-law", "lateness", "client-floor",
+    "records", "answers", "tokens", "output-lengths", "causality", "littles-law", "rate", "gap-law",
+    "lateness", "client-floor",
 ]  # fmt: skip
 
 
@@ -72,6 +73,7 @@ def test_a_sound_run_passes_every_check(conclusion):
         ("records", lambda records: [*records, records[0]]),
         ("answers", each(status="error", token_s=(), output_tokens=0)),
         ("tokens", each(output_tokens=5, output_tokens_asked=5)),
+        ("output-lengths", each(output_tokens_asked=5)),
         ("causality", each(sent_s=lambda r: r.scheduled_s - 0.5)),
         ("causality", each(token_s=lambda r: [*r.token_s[:-1], r.token_s[0]])),
         ("lateness", each(sent_s=lambda r: r.scheduled_s + 0.09)),

@@ -331,6 +331,28 @@ def test_sessions_that_are_left_out_are_told():
     assert said not in fitted(made(at_s)).text()
 
 
+def test_sessions_that_begin_at_once_are_not_called_too_few():
+    """The reason would send the user for more sessions, of which there are enough."""
+    session, turn = np.arange(600) % 200, np.arange(600) // 200
+    text = fitted(made(turn * 30.0, session=pa.array(session))).text()
+
+    assert "all sessions begin at once" in text
+    assert "too few to be fitted, so" not in text
+
+
+def test_a_fit_says_that_prefixes_and_sessions_are_dropped():
+    """A trace of 1,200 requests that share half of their blocks would be drawn as strangers', without a word."""
+    rng = np.random.default_rng(4)
+    session, at_s = np.repeat(np.arange(300), 4), np.sort(rng.uniform(0, 3000, 1200))
+    shared = pa.array([[0, i + 1] for i in range(1200)], pa.list_(pa.int64()))
+    trace = made(at_s, session=pa.array(rng.permutation(session)), prefix_ids=shared)
+    text = fitted(trace).text()
+
+    assert "shared prefixes are dropped: 50.0% of the prompt blocks" in text
+    assert "sessions are dropped: 300 of 4 turns on average" in text
+    assert "dropped" not in fitted(made(at_s)).text()
+
+
 def test_sessions_are_measured_row_by_row_of_their_own_session():
     """Think times would be those between strangers."""
     session = pa.array([0, 1, None, 0, 1, 0], pa.int64())

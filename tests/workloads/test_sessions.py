@@ -349,7 +349,7 @@ def test_a_model_without_sessions_is_refused(model: str, tmp_path: Path) -> None
     values["services"][0]["sessions"] = None
     (tmp_path / "none.json").write_text(json.dumps(values))
 
-    with pytest.raises(UsageError, match="had no sessions to fit"):
+    with pytest.raises(UsageError, match="no sessions were fitted"):
         make("sessions", f"fitted:{tmp_path / 'none.json'}")
 
 

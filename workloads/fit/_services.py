@@ -98,11 +98,13 @@ def _of_sessions(
 ) -> tuple[Mapping[str, Any] | None, Process | None, Mapping[str, Any] | None]:
     """Turns and think times, arrivals of sessions, and lengths of what is new in a turn; three times None for none."""
     found = _sessions.series(table)
-    if found is None or len(found.start_s) < LEAST_ROWS or found.start_s[-1] <= found.start_s[0]:
-        return _no_sessions(tag, table, work)
+    if found is None or len(found.start_s) < LEAST_ROWS:
+        return _no_sessions(tag, table, work, "sessions are too few to be fitted")
+    if found.start_s[-1] <= found.start_s[0]:
+        return _no_sessions(tag, table, work, "all sessions begin at once, so none are fitted")
     whole = (found.new_tokens > 0) & (found.output_tokens > 0)
     if whole.sum() < LEAST_ROWS:
-        return _no_sessions(tag, table, work)
+        return _no_sessions(tag, table, work, "turns that bring something new are too few to be fitted")
     if not whole.all():
         work.notes.append(
             f"{_named(tag)}{(~whole).sum()} turns of sessions bring nothing new, since history was dropped, or have no "
@@ -113,11 +115,11 @@ def _of_sessions(
     return _sessions.measure(found), _process(tag, found.start_s, silent), lengths
 
 
-def _no_sessions(tag: str | None, table: pa.Table, work: Work) -> tuple[None, None, None]:
-    """A trace that names sessions, too few of them: it is said that the model has none."""
+def _no_sessions(tag: str | None, table: pa.Table, work: Work, why: str) -> tuple[None, None, None]:
+    """A trace that names sessions which cannot be fitted: it is said that the model has none."""
     session = table["session"].drop_null() if "session" in table.column_names else None
     if session is not None and len(session) > len(session.unique()):
-        work.notes.append(f"{_named(tag)}sessions are too few to be fitted, so every request stands by itself.")
+        work.notes.append(f"{_named(tag)}{why}, so every request stands by itself.")
     return None, None, None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, get_args
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.errors import UsageError, no_such
 from harness.records import schedule_chunk
@@ -17,6 +18,9 @@ from workloads.fit import quality as _quality
 from workloads.fit.model import Model
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from workloads.fit.model import Service
     from workloads.fit.quality import Quality
 
 Mode = Literal["parametric", "rate-following"]
@@ -59,9 +63,37 @@ def fit_trace(
     work = _services.Work(mode, window_s, transforms.grain_s(trace.at_s))
     services = _services.fit(trace, work)
     source = {name: trace.facts[name] for name in SOURCE + SLICE if name in trace.facts}
+    if "prefix_ids" in trace.table.column_names:
+        source["prefix_reuse"] = _prefix_reuse(trace)
+    work.notes += dropped(services, source)
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
     model = Model(services, source, method, table=trace.table)
     return model.rated(quality(model, trace, seeds).facts()) if seeds else model
+
+
+def dropped(services: Sequence[Service], source: Mapping[str, object], name: str = "MODEL") -> list[str]:
+    """What the trace has and requests drawn from its model (a file of that `name`) do not have, in sentences."""
+    said = []
+    reuse = source.get("prefix_reuse")
+    if isinstance(reuse, float) and reuse > 0:
+        said.append(
+            f"shared prefixes are dropped: {reuse:.1%} of the prompt blocks of the trace repeat an earlier one, and no "
+            "prompt that is drawn shares any."
+        )
+    if found := [service.sessions for service in services if service.sessions]:
+        count = sum(each["sessions"] for each in found)
+        turns = sum(each["sessions"] * each["mean_turns"] for each in found) / count
+        said.append(
+            f"sessions are dropped: {count:,} of {turns:.3g} turns on average are in the model, but 'generate' draws "
+            f"requests one by one; --sessions fitted:{name} draws sessions."
+        )
+    return said
+
+
+def _prefix_reuse(trace: traces.Trace) -> float:
+    """Share of the named blocks of all prompts that repeat an earlier block."""
+    blocks = pc.list_flatten(trace.table["prefix_ids"])
+    return 1 - pc.count_distinct(blocks).as_py() / len(blocks) if len(blocks) else 0.0
 
 
 _GAPS = "gamma gaps in operational time, their shape from the local variation of neighbouring gaps"

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 ABOUT = "a generator fitted by 'bench trace fit'; use it with --arrivals fitted:FILE, --lengths fitted:FILE"
+NONE = "its trace names none, too few (100 are needed, 20 of them with two turns or more), or all begin at once"
+"""Why a model has no sessions (`_services`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class Service:
     def of_sessions(self) -> Service:
         """The service whose arrivals are those of sessions. Raises ValueError where the trace had none."""
         if self.starts is None or self.turn_lengths is None:
-            raise ValueError("the trace of the model had no sessions to fit; leave out of=sessions.")
+            raise ValueError(f"no sessions were fitted to this model: {NONE}; leave out of=sessions.")
         return Service(self.tag, self.starts, self.turn_lengths)
 
 

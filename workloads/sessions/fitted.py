@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workloads._checks import positive
-from workloads.fit.model import Model
+from workloads.fit.model import NONE, Model
 from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Fitted:
 def _sessions(model: Model, path: str) -> dict[str, Any]:
     known = [service for service in model.services if service.sessions]
     if not known:
-        raise ValueError(f"the trace of '{path}' had no sessions to fit.")
+        raise ValueError(f"no sessions were fitted to '{path}': {NONE}.")
     if len(known) > 1:
         tags = ", ".join(str(service.tag) for service in known)
         raise ValueError(f"'{path}' has several services with sessions ({tags}); name one with service=.")
