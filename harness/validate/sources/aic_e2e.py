@@ -205,7 +205,7 @@ def _groups(rows: pd.DataFrame) -> Iterator[_Task]:
         columns = [*order, *_TIMES, "precision", "gemm_quant_mode"]
         told = list(group.sort_values(order)[columns].itertuples(index=False))
         shapes = [_shape(model, system, f"{precision} {gemm}".lower()) for *_, precision, gemm in told]
-        measured = tuple(_Measured(*row[:-2], shape) for row, shape in zip(told, shapes, strict=True))
+        measured = tuple(replace(_Measured(*row[:-2]), shape=shape) for row, shape in zip(told, shapes, strict=True))
         if len(measured) >= 2 * EVERY:
             yield _Task(f"{model} on {system}, {engine}", measured, shapes[0])
 
