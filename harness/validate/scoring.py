@@ -74,7 +74,7 @@ def target(pairs: Sequence[Pair], metric: str, how: str, limit: float, published
     found = errors(pairs, metric)
     kinds = {MEAN: found.mean, WORST: found.largest, RMSE: found.rmse, LARGEST: found.largest}
     obtained = kinds[how.partition(",")[0]]
-    return Target(metric, how, limit, obtained, published)
+    return Target(metric, how, limit, obtained, published, found.pairs)
 
 
 def metrics(pairs: Iterable[Pair]) -> list[str]:

@@ -102,7 +102,7 @@ def test_a_target_is_that_of_the_worse_half() -> None:
     peer = [Pair("run-9.0", one, 50.0, 53.0, curve="vllm") for one in (name, other)]
     found, told = distserve_a100._targets(halves, peer, {"vllm": 0.1})
 
-    assert [9.0, 9.0] == [target.obtained for target in found]
+    assert [(9.0, 1), (9.0, 1)] == [(target.obtained, target.pairs) for target in found]
     assert [False, False] == [target.holds for target in found]
     assert "on the same runs: 3.00 points; 11.05 over other runs" in found[0].published
     assert "2.00 and 9.00 points in the two halves; DistServe's own simulator on the same runs not simulated" in told[0]
