@@ -38,6 +38,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "results": "harness.results",
     }
 )
+SYSTEM = ("model", "hardware", "tp", "pp")
+"""What a latency model and the system that it times must agree on."""
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",
                           "profiles": "definition profile",
                           "readers": "trace reader", "routers": "router", "executors": "executor", "reports": "report",
@@ -104,9 +106,37 @@ def find(kind: str, name: str) -> type[Any]:
 
 
 def make(kind: str, spec: str | Spec, **given: object) -> Any:
-    """Build a plug-in from a spec; `given` are defaults for its fields that the spec overrides."""
+    """Build a plug-in from a spec; `given` are defaults for its fields that the spec overrides.
+
+    But those of a latency model are the system whose steps it times: a spec of another one is refused, because memory
+    and GPUs would be counted for the one and time for the other.
+    """
     parsed = parse(spec) if isinstance(spec, str) else spec
-    return build(find(kind, parsed.name), parsed, **given)
+    built = build(find(kind, parsed.name), parsed, **given)
+    if kind == "latency":
+        _same_system(built, parsed, given)
+    return built
+
+
+def _same_system(latency: Any, spec: Spec, system: Mapping[str, object]) -> None:
+    """Raise UsageError where the latency model is that of another model, GPU or number of GPUs than `system`.
+
+    Its own are its fields, or `measured_on` where it holds the measurements of one system.
+    """
+    measured: Mapping[str, object] = getattr(latency, "measured_on", {})
+    own = {key: measured.get(key, getattr(latency, key, None)) for key in SYSTEM if key in system}
+    apart = [key for key, value in own.items() if value is not None and _folded(value) != _folded(system[key])]
+    if apart:
+        what, other = (", ".join(f"{key}={of[key]}" for key in apart) for of in (own, system))
+        short = Spec(spec.name, {key: value for key, value in spec.args.items() if key in SYSTEM}, spec.first)
+        raise UsageError(
+            f"The latency model '{short}' is for {what}, but the system has {other}; "
+            f"give {' '.join(f'--{key} {own[key]}' for key in apart)}, or a latency model for {other}."
+        )
+
+
+def _folded(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
 
 
 def _entry_points(kind: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from harness.errors import no_such
 
 GIVEN = "given"
 """The set without constants: what is not given in the spec itself is 0."""
+_ORIGIN = ("model", "hardware", "tp")
 
 
 @cache
@@ -32,6 +33,11 @@ def named(file: str, name: str) -> Mapping[str, Any]:
     if found is None:
         raise no_such(f"set of constants of {file.removesuffix('.toml')}", name, names(file))
     return found
+
+
+def measured_on(file: str, name: str) -> Mapping[str, object]:
+    """The system that the set `name` holds for, where it holds for one alone; nothing for constants that are given."""
+    return MappingProxyType({key: value for key, value in _sets(file).get(name.lower(), {}).items() if key in _ORIGIN})
 
 
 def resolved(file: str, name: str, given: Mapping[str, float | None]) -> dict[str, float]:

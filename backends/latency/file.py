@@ -12,12 +12,12 @@ from typing import Any
 from backends.latency._files import latency_file
 from harness import registry
 from harness.errors import UsageError
-from harness.spec import Spec, build
+from harness.spec import Spec
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The latency model that the file `path` describes, for `model` on `tp` x `pp` GPUs unless the file says others.
+    """The latency model that the file `path` describes, for `model` on `tp` x `pp` GPUs; a file of others is refused.
 
     Its methods are those of the model in the file, so that reading it from there costs nothing per step. A model that
     knows no pipeline stages gives the time of one.
@@ -44,6 +44,12 @@ class File:
         for name in ("step_s", "decode_s", "decode_line", "decode_many_s"):
             object.__setattr__(self, name, getattr(inner, name))
 
+    @property
+    def measured_on(self) -> Mapping[str, object]:
+        """The GPU that `bench fit` noted, for which its constants hold."""
+        fit = latency_file(self.path).get("fit")
+        return {"hardware": fit["hardware"]} if isinstance(fit, dict) and "hardware" in fit else {}
+
     def _inner(self, held: Mapping[str, Any]) -> Any:
         name = held.get("latency")
         if not isinstance(name, str) or name in ("file", "recorded"):
@@ -54,9 +60,9 @@ class File:
         arguments = held.get("arguments", {})
         if not isinstance(arguments, dict):
             raise UsageError(f"'{self.path}': arguments must be a table of the arguments of {name}.")
-        kind = registry.find("latency", name)
         try:
-            return build(kind, Spec(name, {key: _text(value) for key, value in arguments.items()}), **given)
+            spec = Spec(name, {key: _text(value) for key, value in arguments.items()})
+            return registry.make("latency", spec, **given)
         except UsageError as error:
             raise UsageError(f"In '{self.path}': {error}") from None
 

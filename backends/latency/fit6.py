@@ -6,12 +6,12 @@ what the host, each running sequence and each communicated token cost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from backends._catalog import Model, active_parameters, check_parallel, hardware, kv_bytes_per_token, model, parameters
-from backends.latency._constants import resolved
+from backends.latency._constants import measured_on, resolved
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,6 +88,11 @@ class Fit6:
         }
         for name, value in own.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def measured_on(self) -> Mapping[str, object]:
+        """The GPU of the set of constants, which hold for other models and degrees."""
+        return measured_on("fit6.toml", self.constants)
 
     def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""

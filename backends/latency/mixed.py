@@ -6,11 +6,11 @@ hides the weights: what chunked prefill lives on (Agrawal et al., Sarathi-Serve,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backends.latency._constants import resolved
+from backends.latency._constants import measured_on, resolved
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,6 +55,11 @@ class Mixed:
         own = ("_floor", "_base", "_token", "_squared", "_seq", "_context")
         for name, value in zip(own, values.values(), strict=True):
             object.__setattr__(self, name, value / self.pp)
+
+    @property
+    def measured_on(self) -> Mapping[str, object]:
+        """The model and tp of the set of constants."""
+        return measured_on("mixed.toml", self.constants)
 
     def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""

@@ -1,7 +1,7 @@
 """Roofline: each matrix product takes the longer of its arithmetic and its memory traffic.
 
 Adds attention (prefill by arithmetic, decode by reading its KV), all-reduces between tensor-parallel GPUs,
-the experts that the tokens of a step meet, and a fixed cost of the host per step and per sequence. Shapes and peaks
+the experts that the tokens of a step meet, and a fixed cost of the host per layer and per sequence. Shapes and peaks
 come from `models.toml` and `hardware.toml`.
 """
 
@@ -16,6 +16,8 @@ from backends._catalog import Hardware, Model, check_parallel, hardware, model
 if TYPE_CHECKING:
     import numpy as np
 
+LAYER_OVERHEAD_S = 97.6e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Roofline:
@@ -27,9 +29,10 @@ class Roofline:
     choosing without preference, divided by `tp` in equal shares. Latent attention runs in its absorbed form in decode.
 
     Shares are of the dense peak, the memory bandwidth and the link (one direction). memory_share 0.892,
-    flops_share 0.582 and overhead_s 7.81 ms come from a fit of a whole-model roofline to four public runs of
-    vLLM with Llama-3.1-70B on H100 (microsoft/apex_plus, `vllm/results`); the overhead holds launches, host
-    work and the latency of all-reduces. link_share 0.6 lies in what 64 MiB all-reduces reach on DGX A100 and
+    flops_share 0.582 and layer_overhead_s 97.6 us come from a fit of a whole-model roofline to four public runs of
+    vLLM with Llama-3.1-70B on H100 (microsoft/apex_plus, `vllm/results`): 7.81 ms a step over its 80 layers. It holds
+    launches, host work and the latency of all-reduces, which come once a layer. overhead_s is that of a whole step of
+    a stage, and takes its place where it is given. link_share 0.6 lies in what 64 MiB all-reduces reach on DGX A100 and
     H100 (0.52 to 0.81, microsoft/vidur `data/profiling/network`). seq_s, the host's work per running
     sequence, is 0 by default: the same fit gives 0.351 ms, DistServe's constants 0.04 to 0.06 ms.
     link_latency_s is a fixed time of each of the two all-reduces of a layer, 0 by default as the overhead holds it.
@@ -44,7 +47,8 @@ class Roofline:
     memory_share: float = 0.892
     flops_share: float = 0.582
     link_share: float = 0.6
-    overhead_s: float = 7.81e-3
+    layer_overhead_s: float = LAYER_OVERHEAD_S
+    overhead_s: float | None = None
     seq_s: float = 0.0
     link_latency_s: float = 0.0
     weight_bits: float | None = None
@@ -57,6 +61,7 @@ class Roofline:
     _stored_s: float = field(init=False, repr=False, compare=False)  # KV of one token is read
     _context_s: float = field(init=False, repr=False, compare=False)
     _weight_bytes: float = field(init=False, repr=False, compare=False)
+    _host_s: float = field(init=False, repr=False, compare=False)
     _heads: dict[int, float] = field(init=False, repr=False, compare=False)
     _layers: dict[int, float] = field(init=False, repr=False, compare=False)
     _decodes: dict[int, tuple[float, float]] = field(init=False, repr=False, compare=False)
@@ -65,8 +70,11 @@ class Roofline:
         for name in ("memory_share", "flops_share", "link_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} must be above 0 and at most 1")
-        if self.overhead_s < 0 or self.seq_s < 0 or self.link_latency_s < 0:
-            raise ValueError("overhead_s and seq_s must not be negative, nor link_latency_s")
+        for name in ("layer_overhead_s", "overhead_s", "seq_s", "link_latency_s"):
+            if (getattr(self, name) or 0.0) < 0:
+                raise ValueError(f"{name} must not be negative")
+        if self.overhead_s is not None and self.layer_overhead_s != LAYER_OVERHEAD_S:
+            raise ValueError("overhead_s is that of all layers; give it or layer_overhead_s, not both")
         for name in ("weight_bits", "kv_bits"):
             if (bits := getattr(self, name)) is not None and not 0 < bits <= 8 * self.dtype_bytes:
                 raise ValueError(f"{name} must be above 0 and at most {8 * self.dtype_bytes}, the bits of dtype_bytes")
@@ -81,6 +89,8 @@ class Roofline:
         put(self, "_stored_s", self._kv_bytes * self._byte_s)
         put(self, "_context_s", max(self._decode_flops * self._flop_s, self._stored_s))
         put(self, "_weight_bytes", self.stored_bits[0] / 8)
+        host_s = self.layer_overhead_s * self._stage_layers if self.overhead_s is None else self.overhead_s
+        put(self, "_host_s", host_s)
         put(self, "_heads", {})
         put(self, "_layers", {})
         put(self, "_decodes", {})
@@ -190,7 +200,7 @@ class Roofline:
         if head_s is None:
             head_s = self.gemm_s(sampled, self._shape.hidden, -(-self._shape.vocab // self.tp))
             self._heads[sampled] = head_s
-        return self.overhead_s + self.seq_s * decode_seqs + self.layers_s(tokens) + head_s
+        return self._host_s + self.seq_s * decode_seqs + self.layers_s(tokens) + head_s
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """(base, slope): seconds without context, and per cached token."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from backends.latency._constants import named
+from backends.latency._constants import measured_on, named
 from backends.latency._files import FILES, latency_file
 from harness.errors import UsageError
 
@@ -51,6 +51,11 @@ class Table:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_chunks", _measured_chunks(held, read[0], read[2], self.name))
         object.__setattr__(self, "_bases", {})
+
+    @property
+    def measured_on(self) -> Mapping[str, object]:
+        """The model and tp of a built-in table; nothing for a file."""
+        return measured_on("table.toml", self.name)
 
     def _read(self) -> Mapping[str, Any]:
         if not self.name.endswith(FILES):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from harness import acceptance, pool
 from harness.acceptance import Place, Row, rows_of
@@ -32,6 +34,24 @@ def ids_of(topic: str) -> set[str]:
     """Ids that stand in the file of a topic, which is not run: 'S05.a', 'E16', or their beginning ('S28.')."""
     file = folder("harness.acceptance.topics") / f"{topic.replace('-', '_')}.py"
     return set(_ID.findall(file.read_text(encoding="utf-8")))
+
+
+def without_row() -> list[dict[str, str]]:
+    """Ids of the specification of systems that no topic has a row for, each with a title and why."""
+    listed = _specified()["without"]
+    return [{"id": name, "title": title, "why": why} for name, (title, why) in listed.items()]
+
+
+def specified() -> set[str]:
+    """Every id of the specification of systems that a row may have: S01 to E23 and I8."""
+    known = _specified()["known"]
+    return {
+        f"{kind}{n:02d}" if kind == "S" else f"{kind}{n}" for kind, last in known.items() for n in range(1, last + 1)
+    }
+
+
+def _specified() -> Mapping[str, Any]:
+    return tomllib.loads((folder("harness.acceptance") / "ids.toml").read_text(encoding="utf-8"))
 
 
 def chosen(only: Sequence[str], named: Sequence[str]) -> list[str]:
@@ -83,9 +103,11 @@ def answer(
 ) -> dict[str, object]:  # fmt: skip
     """The table as an answer: rows in order of their ids, topics that failed, the `command` and the exit code.
 
-    0 where every row holds, 1 where one misses, 3 where a topic failed.
+    The whole table lists the ids of the specification that have no row, too. The code is 0 where every row holds, 1
+    where one misses, 3 where a topic failed.
     """
     told: list[Told] = []
+    names = list(names)
     with pool.of(workers) as several:
         for _, one in several.map(partial(run, data=data), names):
             kept = tuple(row for row in one.rows if is_wanted(row.id, only))
@@ -105,6 +127,7 @@ def answer(
         "command": command,
         "data": data is not None,
         "rows": [dataclasses.asdict(row) | {"topic": topic} for row, topic in rows],
+        "without_row": without_row() if not only and set(names) == set(acceptance.names()) else [],
         "failed": sorted(failed, key=lambda one: str(one["topic"])),
     }
 

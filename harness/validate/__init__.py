@@ -46,7 +46,8 @@ class Target:
     """A limit on the error over all scored pairs of a metric.
 
     `how` says what is averaged (`mean relative error`, `RMSE in points`), `limit` and `obtained` are in the same unit;
-    `published` is what another simulator was found to reach, as a sentence.
+    `published` is what another simulator was found to reach, as a sentence; `pairs` is over how many pairs it is, where
+    that is not over all that are scored.
     """
 
     metric: str
@@ -54,6 +55,7 @@ class Target:
     limit: float
     obtained: float
     published: str = ""
+    pairs: int | None = None
 
     @property
     def holds(self) -> bool:

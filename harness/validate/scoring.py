@@ -70,10 +70,11 @@ def errors(pairs: Sequence[Pair], metric: str) -> Errors:
 
 
 def target(pairs: Sequence[Pair], metric: str, how: str, limit: float, published: str = "") -> Target:
-    """A limit on the errors of a metric; `how` is MEAN, WORST, RMSE or LARGEST. Raises UsageError as `errors` does."""
+    """A limit on the errors of a metric; `how` begins with MEAN, WORST, RMSE or LARGEST. Raises as `errors` does."""
     found = errors(pairs, metric)
-    obtained = {MEAN: found.mean, WORST: found.largest, RMSE: found.rmse, LARGEST: found.largest}[how]
-    return Target(metric, how, limit, obtained, published)
+    kinds = {MEAN: found.mean, WORST: found.largest, RMSE: found.rmse, LARGEST: found.largest}
+    obtained = kinds[how.partition(",")[0]]
+    return Target(metric, how, limit, obtained, published, found.pairs)
 
 
 def metrics(pairs: Iterable[Pair]) -> list[str]:

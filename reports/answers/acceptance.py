@@ -31,8 +31,15 @@ def _text_parts(info: Mapping[str, Any], look: Look) -> Iterator[str]:
         yield _table.text(_HEADS, [_cells(row) for row in rows], left=len(_HEADS), look=look,
                           tones=[row["holds"] if row["holds"] is False else None for row in rows])  # fmt: skip
         yield from (_wrapped(f"{row['id']}: {row['note']}") for row in rows if row["note"])
+    yield from (_wrapped(f"{one['id']} has no row: {one['title']}; {one['why']}") for one in without_row(info))
     yield from (_wrapped(f"Topic {one['topic']} failed: {one['error']}.") for one in info["failed"])
     yield _wrapped(counted(info))
+
+
+def without_row(info: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
+    """Ids of the specification that have no row, each with a title and why."""
+    found: Sequence[Mapping[str, str]] = info.get("without_row", ())
+    return found
 
 
 def _wrapped(sentence: str) -> str:
@@ -58,6 +65,11 @@ def _page(info: Mapping[str, Any]) -> Iterator[str]:
         yield _in_table(rows)
         notes = [row for row in rows if row["note"]]
         yield "".join(f"- **{row['id']}** {in_markdown(row['note'], None)}\n" for row in notes)
+    if missing := without_row(info):
+        yield "## Ids without a row\n"
+        heads = ("id", "system", "why")
+        lines = [heads, ("---",) * len(heads), *((one["id"], one["title"], one["why"]) for one in missing)]
+        yield "".join(f"| {' | '.join(line)} |\n" for line in lines)
     if info["failed"]:
         yield "## Topics that failed\n"
         yield "".join(f"- {one['topic']}: {in_markdown(one['error'], None)}\n" for one in info["failed"])
@@ -107,6 +119,8 @@ def counted(info: Mapping[str, Any]) -> str:
         parts.append(f"missed: {', '.join(missed)}")
     if others := len(held) - gated:
         parts.append(f"{others} printed without a gate or not run")
+    if missing := without_row(info):
+        parts.append(f"{len(missing)} ids have no row")
     if info["failed"]:
         parts.append(f"failed topics: {', '.join(one['topic'] for one in info['failed'])}")
     return "; ".join(parts) + "."

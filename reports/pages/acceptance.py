@@ -32,7 +32,10 @@ def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked
         state="",
         heads=(),
         warnings=tuple((f"Topic {one['topic']} failed: {clean(one['error'], 300)}", "") for one in info["failed"]),
-        sections=tuple(_section(place, *one) for place, one in enumerate(words.sections(info["rows"]), start=1)),
+        sections=(
+            *(_section(place, *one) for place, one in enumerate(words.sections(info["rows"]), start=1)),
+            *_without_row(info),
+        ),
         commands=(clean(info.get("command") or "bench validate --acceptance", None),),
         facts=tuple((f"version of {clean(k, 40)}", clean(v, 80)) for k, v in (info.get("versions") or {}).items()),
         definitions=_DEFINITIONS,
@@ -48,3 +51,11 @@ def _section(place: int, title: str, rows: list[Info]) -> Section:
     )  # fmt: skip
     notes = tuple(f"{row['id']}: {clean(row['note'], None)}" for row in rows if row["note"])
     return Section(f"part-{place}", title, notes, (Table(title, heads, shown, left=len(heads)),), tables_first=True)
+
+
+def _without_row(info: Info) -> tuple[Section, ...]:
+    rows = tuple(
+        (clean(one["id"], 10), clean(one["title"], None), clean(one["why"], None)) for one in words.without_row(info)
+    )
+    title = "Ids without a row"
+    return (Section("without-row", title, (), (Table(title, ("id", "system", "why"), rows, left=3),)),) if rows else ()

@@ -9,12 +9,15 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from backends import catalog
+from backends import _catalog as catalog
+from backends._shapes import Experts
+from backends.latency import roofline
 from backends.latency.roofline import Roofline
 
 DEFAULT = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "profiles"
@@ -23,6 +26,18 @@ MODELS = {
     "meta-llama/Llama-2-7b-hf": "llama2-7b", "meta-llama/Llama-2-70b-hf": "llama2-70b",
     "meta-llama/Meta-Llama-3-8B": "llama3-8b", "meta-llama/Meta-Llama-3-70B": "llama3-70b",
 }  # fmt: skip
+SERVED = {
+    "meta-llama/Llama-3.1-70B": "llama3.1-70b", "meta-llama/Llama-3.1-8B-Instruct": "llama3.1-8b",
+    "nvidia/Llama-3.1-8B-Instruct-FP8": "llama3.1-8b", "Qwen/Qwen3-235B-A22B-FP8": "qwen3-235b-a22b",
+    "deepseek-ai/DeepSeek-R1": "deepseek-v3",
+}  # fmt: skip
+GPT_OSS = catalog.Model(
+    "gpt-oss-120b", "openai/gpt-oss, gpt_oss/torch/model.py; its sliding window is not modelled", "llama", 36, 2880, 64,
+    8, 64, 2880, 201_088, 0, 131_072, gated=True, tied=False, experts=Experts(routed=128, per_token=4, ffn=2880),
+)  # fmt: skip
+MXFP4_BITS = 4.25
+PER_STEP_S = 7.81e-3
+"""What every step was charged for the host before it was charged per layer."""
 
 
 @dataclass(slots=True)
@@ -105,8 +120,43 @@ def gemms(folder: Path) -> list[Comparison]:
     return found
 
 
+def served(folder: Path) -> list[tuple[str, int, float, float]]:
+    """TPOT of benchmarks at fixed lengths and concurrency against a decode step at the mean context.
+
+    Rows of (what, rows, mean error with 7.81 ms a step, mean error with 97.6 us a layer), worst first.
+    """
+    found: dict[str, list[tuple[float, float]]] = {}
+
+    def add(group: str, model: str, gpu: str, tp: int, users: int, context: float, tpot_s: float, **how: Any) -> None:
+        errors = [
+            abs(Roofline(model, gpu, tp=tp, **how, **host).decode_s(users, round(users * context)) / tpot_s - 1)
+            for host in ({"overhead_s": PER_STEP_S}, {})
+        ]
+        found.setdefault(group, []).append((errors[0], errors[1]))
+
+    known = roofline.model
+    roofline.model = lambda name: GPT_OSS if name == GPT_OSS.name else known(name)
+    rows = pd.read_csv(folder / "inferencemax.csv")
+    for row in rows[(rows.model == "gptoss") & (rows.framework == "vllm") & rows.hw.isin(catalog.gpus())].itertuples():
+        context = 0.9 * (row.isl + row.osl / 2)  # lengths are uniform between 0.8 and 1 times isl and osl
+        add(f"gpt-oss-120b, {row.hw}, vllm", GPT_OSS.name, row.hw, int(row.tp), row.conc, context, row.mean_tpot,
+            weight_bits=MXFP4_BITS)  # fmt: skip
+    data = pd.read_parquet(folder / "aic_silicon_e2e.parquet")
+    data = data[(data["mode"] == "agg") & (data.silicon_tpot_ms > 0) & ~(data.attention_dp_size > 1)]
+    for row in data[data.model_path.isin(SERVED) & data.system.isin(["h100_sxm", "h200_sxm"])].itertuples():
+        eight = "fp8" in f"{row.precision} {row.gemm_quant_mode}"
+        add(f"{SERVED[row.model_path]}, {row.system}, {row.backend}, {row.precision}", SERVED[row.model_path],
+            row.system.removesuffix("_sxm"), int(row.tp_size), int(row.batch_size), row.isl + row.osl / 2,
+            row.silicon_tpot_ms / 1e3, dtype_bytes=1 if eight else 2)  # fmt: skip
+    means = [
+        (name, len(errors), *(sum(one) / len(errors) for one in zip(*errors, strict=True)))
+        for name, errors in found.items()
+    ]
+    return sorted(means, key=lambda row: -row[3])
+
+
 def main() -> None:
-    """Print both tables."""
+    """Print all tables."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT
     groups = [*iterations(folder), *layers(folder), *gemms(folder)]
     console = Console(width=110)
@@ -120,6 +170,10 @@ def main() -> None:
     for group in groups:
         if group.pairs:
             table.add_row(*group.row())
+    console.print(table)
+    table = Table("TPOT at fixed concurrency", "rows", "mean error, 7.81 ms a step", "mean error, 97.6 us a layer")
+    for name, rows, before, after in served(folder):
+        table.add_row(name, str(rows), f"{before:.0%}", f"{after:.0%}")
     console.print(table)
 
 

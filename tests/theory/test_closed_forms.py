@@ -228,7 +228,22 @@ def test_a_dash_is_explained_only_where_one_stands(capsys, rate: str, notes: int
     [
         (["speculative", "--k", "4", "--alpha", "0.7", "--batch", "1"], "4  70.0%            44.3%          2.773"),
         (["moe", "--link", "50GBps", "--tokens", "32"], "67.8 tok/s"),
-        (["chunking", "--prompt", "16k", "--chunk", "2k", "--latency", "table:yi-34b-tp2"], "A ratio below 1:"),
+        (
+            [
+                "chunking",
+                "--prompt",
+                "16k",
+                "--chunk",
+                "2k",
+                "--model",
+                "yi-34b",
+                "--tp",
+                "2",
+                "--latency",
+                "table:yi-34b-tp2",
+            ],
+            "A ratio below 1:",
+        ),
     ],
 )
 def test_what_a_number_is_stands_beside_it(capsys, arguments: list[str], said: str):

@@ -130,7 +130,8 @@ def test_spec_text_builds_the_same_model_again(spec: str) -> None:
         ("roofline:tp=3", "tp=3 does not divide the 32 attention heads"),
         ("roofline:dtype_bytes=1", "a100-80g has no fp8 tensor cores"),
         ("roofline:flops_share=1.2", "flops_share must be above 0 and at most 1"),
-        ("roofline:overhead=-1ms", "overhead_s and seq_s must not be negative"),
+        ("roofline:overhead=-1ms", "overhead_s must not be negative"),
+        ("roofline:overhead=5ms,layer_overhead=50us", "give it or layer_overhead_s, not both"),
         ("roofline:weight_bits=32", "weight_bits must be above 0 and at most 16"),
     ],
 )

@@ -113,6 +113,15 @@ def test_host_costs_are_added_once_a_step_and_once_a_sequence() -> None:
     assert pytest.approx(full.decode_s(7, 700) - bare.decode_s(7, 700)) == 5e-3 + 7 * 0.2e-3
 
 
+@pytest.mark.parametrize(("name", "pp", "host_s"), [("llama3.1-70b", 1, 7.81e-3), ("llama3.1-8b", 1, 3.12e-3),
+                                                    ("llama3.1-70b", 2, 3.9e-3)])  # fmt: skip
+def test_the_host_takes_time_for_each_layer_not_the_same_for_every_model(name: str, pp: int, host_s: float) -> None:
+    """7.81 ms a step, found on 80 layers, doubled the TPOT of a model of 36."""
+    plain, bare = Roofline(name, "h100", pp=pp), Roofline(name, "h100", pp=pp, overhead_s=0.0)
+
+    assert host_s == pytest.approx(plain.decode_s(4, 400) - bare.decode_s(4, 400), rel=2e-3)
+
+
 def test_experts_are_read_when_they_are_met() -> None:
     """One token of Mixtral reads 2 of 8 experts, a few hundred read all: a decode step reads accordingly (K11)."""
     m, gpu = catalog.model("mixtral-8x22b"), catalog.hardware("h200")

@@ -20,10 +20,11 @@ def rows_of(source: str, prefix: str, place: Place) -> Iterator[Row]:
     for pair in found.pairs:
         scored[pair.metric] += not pair.calibrated
     for number, target in enumerate(found.targets, start=1):
+        over = scored.get(target.metric, 0) if target.pairs is None else target.pairs
         unit = "points" if target.metric.endswith("_pct") else "%" if "percent" in target.how else ""
         yield Row(
             f"{prefix}.{number}", source, "real", target.published or "measured runs",
-            f"{_named(target.metric)}: {target.obtained:.3g} {unit} over {scored.get(target.metric, 0)} pairs".strip(),
+            f"{_named(target.metric)}: {target.obtained:.3g} {unit} over {over} pairs".strip(),
             f"{target.how} <= {target.limit:g}", target.holds, command,
             " ".join(found.setting) if number == 1 else "",
         )  # fmt: skip

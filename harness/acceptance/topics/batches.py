@@ -32,7 +32,8 @@ def _chunks() -> Iterator[Row]:
             f"S12.{letter}", "chunk overhead", "exact",
             f"chunks of {chunk}, prompts 2,047 to 16,383: {spelled(published, 3)} times as long",
             spelled(obtained, 3), "3 %", near(published, obtained, relative=0.03),
-            f"bench theory chunking --chunk {chunk} --prompt 2047,4095,8191,16383 --latency table:yi-34b-tp2",
+            f"bench theory chunking --chunk {chunk} --prompt 2047,4095,8191,16383 "
+            "--model yi-34b --tp 2 --latency table:yi-34b-tp2",
             "The table holds these measurements as mean chunks by stored tokens, so this checks its interpolation.",
         )  # fmt: skip
     found = [chunked(table, prompt, 512) for prompt in (512, 2048, 16384)]
@@ -53,7 +54,8 @@ def _foretold(place: Place) -> Row:
     obtained = [chunked(table, prompt, 512).ratio for prompt in _PROMPTS]
     return Row(
         "S12.d", "chunk overhead", "simulated", "the same chunks of 512, foretold from prefills alone: 1.15 to 0.995",
-        spelled(obtained, 3), "none", None, "bench theory chunking --chunk 512 --latency mixed:yi-34b-tp2",
+        spelled(obtained, 3), "none", None,
+        "bench theory chunking --chunk 512 --model yi-34b --tp 2 --latency mixed:yi-34b-tp2",
         "Without the measured chunks the table charges attention by a square term, which long chunked prompts had not.",
     )  # fmt: skip
 

@@ -36,7 +36,7 @@ _RUN = re.compile(
     r"(?P<model>[a-z]+)_(?P<trace>[a-z]+)_(?P<rate>\d+)_validation_(?:(?P<dp>\d+)DP)?(?P<tp>\d+)TP(?:_(?P<shard>\d+))?"
 )
 RULE = "at the highest rate, each trace undivided at every parallel degree there is, or one replica of it"
-APEX = "APEX's own predictions of such runs: 10.7 % on average (from operator profiles, so not like for like)"
+APEX = "APEX's own predictions, from operator profiles: 10.7 % on average (other rows)"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
