@@ -78,7 +78,7 @@ def test_the_traffic_of_a_trial_is_known_without_serving_it(arrivals):
     """Attainment would be adjusted for traffic that was never sent."""
     spec = dataclasses.replace(SPEC, arrivals=arrivals)
     own_rps = own_rate(spec)
-    drawn = Traffic(spec, own_rps, 200).trial(3, 4.0)
+    drawn = Traffic(spec, own_rps).trial(3, 4.0, 200)
     table = simulate(at_rate(dataclasses.replace(spec, seed=3, requests=200), 4.0, own_rps)).table.sort_by("request_id")
 
     assert pytest.approx(number(table, "scheduled_s"), rel=1e-9) == drawn.due_s
