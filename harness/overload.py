@@ -55,7 +55,11 @@ def overload(table: pa.Table, *, after_s: float = 0.0) -> Overload | None:
     due_s, (first_s, end_s) = number(table, "scheduled_s"), first_last(table)
     kept &= np.isfinite(end_s)
     order = np.argsort(due_s[kept], kind="stable")
-    due_s, first_s, end_s = due_s[kept][order], first_s[kept][order], end_s[kept][order]
+    return grown(due_s[kept][order], first_s[kept][order], end_s[kept][order], after_s=after_s)
+
+
+def grown(due_s: Floats, first_s: Floats, end_s: Floats, *, after_s: float = 0.0) -> Overload | None:
+    """The same of when requests were due, in order, and had their first and last token; all (requests,)."""
     if len(due_s) < MIN_REQUESTS:
         return None
     waiting_s = float(np.median((first_s - due_s)[-(len(due_s) // 3) :]))

@@ -119,18 +119,19 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A rate that was tried on one side of the goal, with what stands behind it."""
+    """A rate that was sustained or not, with what stands behind it; `grew`: its queue did, all through the trials."""
 
     rate_rps: float
     seeds: int
     requests: int
+    grew: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """The highest rate that met the goal and the lowest that missed it; None where there is none yet.
+    """The highest rate that was sustained and the lowest that was not; None where there is none yet.
 
-    `least_rps` met it and `most_rps` missed it in whole trials: an estimate must lie between those.
+    `least_rps` is the lowest that was sustained and `most_rps` the highest that was not, in whole trials.
     """
 
     low: Side | None = None
@@ -139,10 +140,17 @@ class Bracket:
     most_rps: float | None = None
 
     def holds(self, low_rps: float, high_rps: float) -> bool:
-        """Whether whole trials met the goal at or below the one rate, and missed it at or above the other."""
-        if self.least_rps is None or self.most_rps is None:
+        """Whether an interval is inside of the rates tried: whole trials sustained a rate at or below it, and did not
+        sustain one at or above it. One that lies beyond both sides of the bracket contradicts them."""
+        if self.least_rps is None or self.most_rps is None or self.contradicts(low_rps, high_rps):
             return False
         return self.least_rps <= low_rps and high_rps <= self.most_rps
+
+    def contradicts(self, low_rps: float, high_rps: float) -> bool:
+        """Whether an interval has nothing in common with the bracket, as where a queue grows long before requests miss
+        the SLO."""
+        above = self.high is not None and low_rps > self.high.rate_rps
+        return above or (self.low is not None and high_rps < self.low.rate_rps)
 
     def with_side(self, side: Side, *, met: bool) -> Bracket:
         """Narrowed by a trial."""

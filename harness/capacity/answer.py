@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = "the search was interrupted; with the same --out the same command goes on."
+UNTRIED = "the curve through the trials crosses the goal outside of the rates that were tried."
 MOST_NEEDED = 1000
 """Seeds beyond which more of them are no advice."""
 
@@ -87,7 +88,7 @@ def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, 
         "per_gpu_rps": per_gpu,
         "binding": None if estimate is None else _binding(estimate, found),
         "bounds": [] if estimate is None else list(_bounds(setup, goal, estimate, found)),
-        "why": found.why,
+        "why": UNTRIED if found.resolved and state == "unresolved" else found.why,
         "needs": _needs(setup, found, half),
         "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.knees.items()},
         "at": None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found),
@@ -95,13 +96,13 @@ def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, 
 
 
 def _bracket(bracket: Bracket) -> dict[str, Any] | None:
-    """The rates that were tried on both sides of the goal, each None where no trial lies there."""
+    """The highest rate that was sustained and the lowest that was not, each None where no trial lies there."""
     if bracket.low is None and bracket.high is None:
         return None
     return {
         f"{name}_{key}": None if side is None else value
         for name, side in (("low", bracket.low), ("high", bracket.high))
-        for key, value in (asdict(side) if side else dict.fromkeys(("rate_rps", "seeds", "requests"))).items()
+        for key, value in (asdict(side) if side else dict.fromkeys(("rate_rps", "seeds", "requests", "grew"))).items()
     }
 
 

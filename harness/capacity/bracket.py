@@ -59,7 +59,8 @@ def sides(trials: Sequence[Tried], wanted: Sequence[Condition], measure: Measure
         made = [trials[index] for index in here]
         grew = 2 * sum(t.overloaded for t in made) > len(made)
         good = not grew and all(float(found[here].mean()) >= goal for found, goal in values)
-        (met if good else missed).append(Side(rate_rps, len({t.key.seed for t in made}), sum(t.kept for t in made)))
+        side = Side(rate_rps, len({t.key.seed for t in made}), sum(t.kept for t in made), grew)
+        (met if good else missed).append(side)
     low = [side for side in met if not missed or side.rate_rps < missed[0].rate_rps]
     high = [side for side in missed if not met or side.rate_rps > met[-1].rate_rps]
     return Bracket(
@@ -70,16 +71,22 @@ def sides(trials: Sequence[Tried], wanted: Sequence[Condition], measure: Measure
     )
 
 
-def combined(whole: Bracket, probed: Bracket) -> Bracket:
-    """The sides of whole trials; a side that they lack is that of the probes, unless they contradict it."""
+def combined(whole: Bracket, probed: Probed) -> Bracket:
+    """The sides of whole trials; a side that they lack is that of the probes which they do not contradict."""
     low, high = whole.low, whole.high
-    if low is None and probed.low is not None:
-        lowest = [rate for rate in (whole.least_rps, high.rate_rps if high else whole.most_rps) if rate is not None]
-        low = probed.low if all(probed.low.rate_rps < rate for rate in lowest) else None
-    if high is None and probed.high is not None:
-        highest = [rate for rate in (whole.most_rps, low.rate_rps if low else whole.least_rps) if rate is not None]
-        high = probed.high if all(probed.high.rate_rps > rate for rate in highest) else None
+    if low is None:
+        rates = [rate for rate in (whole.least_rps, whole.most_rps, high and high.rate_rps) if rate]
+        low = max(
+            (side for side in probed.met if side.rate_rps < min(rates, default=math.inf)), default=None, key=_rate
+        )
+    if high is None:
+        rates = [rate for rate in (whole.least_rps, whole.most_rps, low and low.rate_rps) if rate]
+        high = min((side for side in probed.missed if side.rate_rps > max(rates, default=0)), default=None, key=_rate)
     return Bracket(low, high, whole.least_rps, whole.most_rps)
+
+
+def _rate(side: Side) -> float:
+    return side.rate_rps
 
 
 def without_load(aim: Aim, measure: Measures) -> Generator[list[Wanted], list[Tried], Found | Tried]:
@@ -157,17 +164,21 @@ def _unreachable(trials: Sequence[Tried], aim: Aim) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the probes of the first seed found: two rates near to one another, one of which met the goal, and how many
-    requests a whole trial takes there."""
+    """What the probes of the first seed found: rates that were sustained and rates that were not, two of them near to
+    one another (the bracket), and how many requests a whole trial takes there."""
 
     bracket: Bracket
     planned: int
+    met: Sequence[Side]
+    missed: Sequence[Side]
 
 
 def bracketed(aim: Aim, alone: Tried | None) -> Generator[list[Wanted], list[Tried], Probed | Found]:
     """Two rates near to one another, of which the first seed's probes met the goal at one. `alone`: without load."""
     bracket = Bracket()
     passed: Tried | None = None
+    met = [] if alone is None else [Side(alone.key.rate_rps, 1, alone.requests)]
+    missed: list[Side] = []
     from_rps = aim.from_rps or (8 / alone.e2e_s if alone and alone.e2e_s else aim.own_rps)
     fewest = (
         aim.planned if aim.one_traffic else min(aim.planned, max(FEWEST_IN_PROBE, round(aim.planned * PROBE_SHARE)))
@@ -185,7 +196,9 @@ def bracketed(aim: Aim, alone: Tried | None) -> Generator[list[Wanted], list[Tri
             planned = min(aim.most_planned, max(2 * planned, math.ceil(needed)))
             continue
         passed = probe if probe.passed else passed
-        bracket = bracket.with_side(Side(rate_rps, 1, probe.requests), met=bool(probe.passed))
+        side = Side(rate_rps, 1, probe.requests, probe.overloaded)
+        (met if probe.passed else missed).append(side)
+        bracket = bracket.with_side(side, met=bool(probe.passed))
         if bracket.low is None and probe.e2e_s and _in_flight(probe) < IDLE:
             return Found(None, resolved=True, unreachable=True, why=_never_carried(probe, aim))
         if bracket.ratio <= WIDE:
@@ -193,7 +206,7 @@ def bracketed(aim: Aim, alone: Tried | None) -> Generator[list[Wanted], list[Tri
         planned, rate_rps = fewest, plain(_next_rps(bracket, from_rps))
     if bracket.low is None or bracket.high is None or passed is None:
         return Found(None, resolved=False, why=_no_side(bracket), bracket=_or_alone(bracket, alone))
-    return Probed(bracket, _of_whole(aim, _in_flight(passed)))
+    return Probed(bracket, _of_whole(aim, _in_flight(passed)), met, missed)
 
 
 def _next_rps(bracket: Bracket, from_rps: float) -> float:

@@ -126,8 +126,11 @@ def _estimated(aim: Aim, probed: Probed, measure: Measures, known: Sequence[Trie
                 continue
             why = "the interval leaves the rates that were tried."
             break
-        if narrow:
+        if narrow and not _contradicted(found, bracket):
             return _found(every, aim, measure, found, probed, resolved=True)
+        if full and _contradicted(found, bracket):
+            why = "a queue grows all through the trials before the goal is missed, so no curve tells where."
+            break
         if full:
             why = f"{aim.max_seeds} seeds were not enough."
             break
@@ -139,9 +142,18 @@ def _missing_rps(found: Estimate | None, bracket: Bracket) -> float | None:
     """A rate beyond that end of the interval which leaves the rates tried; None where none does."""
     if found is None or found.low_rps is None or found.high_rps is None or found.half_width > OUT_OF_HAND:
         return None
+    if _contradicted(found, bracket):
+        return None
     if not bracket.holds(found.low_rps, math.inf if bracket.most_rps is None else bracket.most_rps):
         return plain(found.low_rps * (1 - BEYOND))
     return None if bracket.holds(found.low_rps, found.high_rps) else plain(found.high_rps * (1 + BEYOND))
+
+
+def _contradicted(found: Estimate | None, bracket: Bracket) -> bool:
+    """Whether the trials themselves lie on other sides of the goal than the curve through them says."""
+    if found is None or found.low_rps is None or found.high_rps is None:
+        return False
+    return bracket.contradicts(found.low_rps, found.high_rps)
 
 
 def _together(trials: Sequence[Tried], known: Sequence[Tried]) -> list[Tried]:
@@ -206,15 +218,16 @@ def _more_seeds(aim: Aim, found: Estimate | None, seeds: int) -> int:
 def _around(found: Estimate | None, rates: Sequence[float], bracket: Bracket) -> tuple[float, float]:
     """Two rates around the best guess, so far apart that attainment differs.
 
-    A guess beyond the rates on both sides of the goal is none: the curve is not straight so far away.
+    A guess beyond the rates on both sides of the goal is none: the curve is not straight so far away. Then the rates
+    between them are tried.
     """
     low, high = _ends(bracket)
-    half = math.log(FARTHEST) / 2
+    half = min(math.log(FARTHEST), math.log(high / low) / 2) / 2
     guess = math.sqrt(low * high)
-    if found is not None and low / FARTHEST < found.rate_rps < high * FARTHEST:
+    if found is not None and low / FARTHEST < found.rate_rps < high * FARTHEST and not _contradicted(found, bracket):
         guess = found.rate_rps
         slope = found.curves[found.binding].slope
-        half = min(max(APART / slope, math.log(NEAREST)) / 2, half)
+        half = min(max(APART / slope, math.log(NEAREST)), math.log(FARTHEST)) / 2
     return _tried_or_new(guess * math.exp(-half), rates), _tried_or_new(guess * math.exp(half), rates)
 
 
@@ -244,7 +257,7 @@ def _found(
             each[condition.text] = sides(trials, [condition], measure)
     for condition in aim.wanted if trials else ():
         measure.fit(trials, condition)
-    bracket = combined(sides(trials, aim.wanted, measure), probed.bracket)
+    bracket = combined(sides(trials, aim.wanted, measure), probed)
     return Found(
         found, resolved and found is not None, why=None if resolved else why, bounds=bounds, bracket=bracket,
         each=each, planned=probed.planned,

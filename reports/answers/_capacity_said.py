@@ -47,8 +47,8 @@ def _between(one: Mapping[str, Any]) -> str:
     if low and high:
         return f"between {low} and {high} req/s"
     if low:
-        return f"above {low} req/s (no rate tried missed the goal)"
-    return f"below {high} req/s (no rate tried met the goal)" if high else ""
+        return f"above {low} req/s (every rate tried was sustained)"
+    return f"below {high} req/s (no rate tried was sustained)" if high else ""
 
 
 def good(one: Mapping[str, Any]) -> bool | None:
@@ -89,11 +89,11 @@ def sentences(info: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[str]:
 
 def _tried(bracket: Mapping[str, Any]) -> Iterator[str]:
     """What stands behind a bracket."""
-    yield "Rates that were tried, and no estimate: "
+    yield "No estimate, but rates that were tried: "
     yield "; ".join(
-        f"{bracket[f'{end}_rate_rps']:g} req/s {side} the goal ({_numbers.count(bracket[f'{end}_seeds'], 'seed')}, "
-        f"{_numbers.count(bracket[f'{end}_requests'], 'request')})"
-        for end, side in zip(_ENDS, ("met", "missed"), strict=True)
+        f"{bracket[f'{end}_rate_rps']:g} req/s was {side}{' (the queue grew)' if bracket[f'{end}_grew'] else ''}, "
+        f"{_numbers.count(bracket[f'{end}_requests'], 'request')} of {_numbers.count(bracket[f'{end}_seeds'], 'seed')}"
+        for end, side in zip(_ENDS, ("sustained", "not sustained"), strict=True)
         if bracket[f"{end}_rate_rps"] is not None
     )
     yield "."
