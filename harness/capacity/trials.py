@@ -121,7 +121,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
             f"--warmup {cut.rule} leaves nothing to measure of {len(table):,} requests at {task.key.rate_rps:g} req/s; "
             "cut less, or send more (--requests)."
         )
-    grown = not early and overload(table, after_s=0.0 if probe else cut.at_s) is not None
+    grown = not early and overload(table, after_s=0.0 if probe else cut.at_s, bursty=True) is not None
     if probe and passed is None:
         passed = kept_all(found, task.wanted) and not grown
     end_s = _end_s(table)

@@ -134,7 +134,7 @@ class _Seen:
     @property
     def grew(self) -> bool:
         """Whether the queue grew all through."""
-        return grown(*np.array(sorted(self._times)).reshape(-1, 3).T) is not None
+        return grown(*np.array(sorted(self._times)).reshape(-1, 3).T, bursty=True) is not None
 
 
 def _with_dropped(records: Iterator[RequestRecord], dropped: Sequence[RequestRecord]) -> Iterator[RequestRecord]:
