@@ -42,7 +42,7 @@ def test_a_growing_queue_is_marked_and_a_busy_one_is_not(rule, rate_rps, least, 
 def test_bursts_are_no_growing_queue(served_s, bursty, mark):
     """Bursts that are gone again soon would make a rate too high for a system that is idle half of the time."""
     rng = np.random.default_rng(0)
-    due_s = np.sort(np.concatenate([100 * number + rng.uniform(0, 5, 100) for number in range(20)]))
+    due_s = np.sort(np.concatenate([100 * number + rng.uniform(0, 5, 150) for number in range(10)]))
     end_s = np.zeros(len(due_s))
     for i, at_s in enumerate(due_s):
         end_s[i] = max(at_s, end_s[i - 1] if i else 0.0) + served_s
