@@ -191,7 +191,10 @@ def again(info: Mapping[str, Any], **more: str) -> str:
     asked = [one["goal"] for one in info.get("answers") or []] or info.get("goals") or []
     goals = ",".join(percent(goal) for goal in asked)
     own = {"goal": goals or None, "definition": None if told in (None, "joint") else clean(told)}
-    return _command("capacity", info, {**own, **more}, leave_out=("seed",) if not _spec(info).get("seed") else ())
+    usual = [] if _spec(info).get("seed") else ["seed"]
+    if (info.get("run") or {}).get("fixed") is False:  # naming the usual number would fix it
+        usual.append("requests")
+    return _command("capacity", info, {**own, **more}, leave_out=usual)
 
 
 def _spec(info: Mapping[str, Any]) -> Mapping[str, Any]:
