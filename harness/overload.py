@@ -29,6 +29,9 @@ about 100 requests, up to 5% are flagged at 0.9.
 MIN_ARRIVALS = 50
 """Fewest arrivals, after the system has filled, for which growth in flight can be told from chance."""
 
+WINDOWS = 20
+"""Parts of a run whose arrivals are counted to see how bursty they are."""
+
 MIN_REQUESTS = 30
 """Fewest requests whose thirds are compared."""
 
@@ -42,20 +45,27 @@ class Overload:
     waiting_s: float
 
 
-def overload(table: pa.Table, *, after_s: float = 0.0) -> Overload | None:
+def overload(table: pa.Table, *, after_s: float = 0.0, bursty: bool = False) -> Overload | None:
     """How the queue grew; None for a system that kept up, or too short a run to tell.
 
     The rule: from the time when the system has filled (p90 of E2E after the start, or the cut of the warm-up at
     `after_s`, whichever is later) to the last arrival, requests in flight grow by more than twice the square root of
     the arrivals. Where that leaves fewer than 50 arrivals, because requests take about as long as the run: the median
     TTFT rises from third to third, by more than the time in which such a number of requests arrives. Requests that
-    failed are left out: a system that turns them away has no queue of them.
+    failed are left out: a system that turns them away has no queue of them. With `bursty` the root is that of the
+    arrivals times their index of dispersion, because bursts make queues that are gone again soon.
     """
     kept = succeeded(table)
     due_s, (first_s, end_s) = number(table, "scheduled_s"), first_last(table)
     kept &= np.isfinite(end_s)
     order = np.argsort(due_s[kept], kind="stable")
-    due_s, first_s, end_s = due_s[kept][order], first_s[kept][order], end_s[kept][order]
+    return grown(due_s[kept][order], first_s[kept][order], end_s[kept][order], after_s=after_s, bursty=bursty)
+
+
+def grown(
+    due_s: Floats, first_s: Floats, end_s: Floats, *, after_s: float = 0.0, bursty: bool = False
+) -> Overload | None:
+    """The same of when requests were due, in order, and had their first and last token; all (requests,)."""
     if len(due_s) < MIN_REQUESTS:
         return None
     waiting_s = float(np.median((first_s - due_s)[-(len(due_s) // 3) :]))
@@ -64,10 +74,17 @@ def overload(table: pa.Table, *, after_s: float = 0.0) -> Overload | None:
     arrivals = int((due_s > filled_s).sum())
     growth = _in_flight(due_s, end_s, stop_s) - _in_flight(due_s, end_s, min(filled_s, stop_s))
     if arrivals >= MIN_ARRIVALS:
-        return Overload(growth, stop_s - filled_s, waiting_s) if growth > GROWTH * math.sqrt(arrivals) else None
+        chance = math.sqrt(arrivals * (_dispersion(due_s) if bursty else 1.0))
+        return Overload(growth, stop_s - filled_s, waiting_s) if growth > GROWTH * chance else None
     if _ttft_rises(due_s, first_s - due_s):
         return Overload(_in_flight(due_s, end_s, stop_s), stop_s - float(due_s[0]), waiting_s)
     return None
+
+
+def _dispersion(due_s: Floats) -> float:
+    """Variance over mean of the arrivals in each of `WINDOWS` parts of the run; 1 for a Poisson process, no less."""
+    counts = np.histogram(due_s, WINDOWS)[0]
+    return max(1.0, float(counts.var(ddof=1) / counts.mean()))
 
 
 def _in_flight(due_s: Floats, end_s: Floats, at_s: float) -> int:

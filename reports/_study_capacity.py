@@ -36,7 +36,8 @@ def of_capacity(info: Info, path: str | Path) -> Study:
     file there are no rows, and points know attainment as a whole alone. Requests one by one are no point of a curve.
     """
     tried = trials(path)
-    whole = sorted((t for t in tried if _counts(t, info)), key=lambda t: (t.key.rate_rps, t.key.seed))
+    planned = _planned(info)
+    whole = sorted((t for t in tried if _counts(t, planned)), key=lambda t: (t.key.rate_rps, t.key.seed))
     by_rate = [list(group) for _, group in groupby(whole, key=lambda t: t.key.rate_rps)]
     slo = slos.restored(info)
     points = [_point(group, slo.bounds, folders(path)) for group in by_rate] or [
@@ -66,10 +67,15 @@ def trials(path: str | Path) -> list[Tried]:
         return []
 
 
-def _counts(tried: Tried, info: Info) -> bool:
+def _planned(info: Info) -> set[int]:
+    """Requests of the trials that the capacities speak of; none where the file does not tell."""
+    told = [part(info, "run"), *(info.get("answers") or [])]
+    return {int(one["requests"]) for one in told if one.get("requests")}
+
+
+def _counts(tried: Tried, planned: set[int]) -> bool:
     """Whether a trial is a whole one of the size that the capacity speaks of."""
-    planned = part(info, "run").get("requests")
-    return tried.key.goal is None and planned in (None, tried.key.planned)
+    return tried.key.goal is None and (not planned or tried.key.planned in planned)
 
 
 def folders(path: str | Path) -> dict[str, Path]:

@@ -138,10 +138,10 @@ class Adjusted:
         sent, met = (np.sum(part, axis=0) for part in zip(*counts, strict=True))
         expected = met / np.maximum(sent, 1)
         own = np.array([(n * expected).sum() / n.sum() for n, _ in counts])
-        long_run = np.array([(self._long_run(t.key.rate_rps, condition) * expected).sum() for t in trials])
+        long_run = np.array([(self._long_run(t, condition) * expected).sum() for t in trials])
         found = np.array(as_found(trials, condition).values)
         error = float(np.std(own - long_run, ddof=1)) if len(trials) > 2 else 0.0
-        runs = len(self._traffic.long(trials[0].key.rate_rps))
+        runs = len(self._traffic.long(trials[0].key.rate_rps, trials[0].key.planned))
         return Shares(tuple((found + long_run - own).tolist()), error / np.sqrt(runs))
 
     def _counts(self, tried: Tried, condition: Condition) -> tuple[Floats, Floats]:
@@ -152,18 +152,20 @@ class Adjusted:
             self._counted[key] = _Part(_mask(tried, condition), level).counts()
         return self._counted[key]
 
-    def _long_run(self, rate_rps: float, condition: Condition) -> Floats:
-        """(LEVELS,) the share of requests at each level in the long run."""
-        key = condition.text, rate_rps
+    def _long_run(self, tried: Tried, condition: Condition) -> Floats:
+        """(LEVELS,) the share of requests at each level in the long run, at the rate of a trial."""
+        key = condition.text, tried.key.rate_rps
         if key not in self._long:
             proxy, edges = self._proxies[condition.text]
-            parts = [proxy.of(part)[-self._kept :] for part in self._traffic.long(rate_rps)]
+            parts = [
+                proxy.of(part)[-self._kept :] for part in self._traffic.long(tried.key.rate_rps, tried.key.planned)
+            ]
             level = np.searchsorted(edges, np.concatenate(parts))
             self._long[key] = np.bincount(level, minlength=LEVELS) / len(level)
         return self._long[key]
 
     def _drawn(self, tried: Tried) -> Drawn:
-        return self._traffic.trial(tried.key.seed, tried.key.rate_rps)
+        return self._traffic.trial(tried.key.seed, tried.key.rate_rps, tried.key.planned)
 
 
 def candidates(drawn: Sequence[Drawn]) -> Iterable[Proxy]:

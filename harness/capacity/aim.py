@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from harness.capacity.conditions import Condition, Definition, bounds_of, conditions
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 FIRST_SEEDS, FIRST_SEEDS_ON_THE_CLOCK = 12, 8
 """Seeds before the first decision to stop, of a simulator and in real time, where each costs minutes. Looking early
 costs coverage: of nominal 95%, 92% of 60 searches after 8 seeds, 94% of 200 after 12 (chatbot)."""
+
+LONGEST = 16
+"""Times the usual number of requests that a trial may have."""
 
 Trials = Generator["list[Wanted]", "list[Tried]", "Found"]
 
@@ -46,6 +50,8 @@ class Aim:
     """What a search is after: one goal, to a tolerance (half of the interval as a share of the capacity).
 
     `one_traffic`: every seed sends the same, as with a recording; then one trial a rate is all there is.
+    `planned` requests a trial are a first guess, and more where they are too few for the requests in flight, unless
+    they are `fixed`.
     """
 
     slo: Slo
@@ -60,6 +66,12 @@ class Aim:
     own_rps: float = 1.0
     virtual: bool = True
     one_traffic: bool = False
+    fixed: bool = False
+
+    @property
+    def most_planned(self) -> int:
+        """Requests that a trial may have at most."""
+        return self.planned if self.fixed or self.one_traffic else LONGEST * self.planned
 
     @property
     def first_seeds(self) -> int:
@@ -79,13 +91,89 @@ class Aim:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What came of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load."""
+    """What came of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
+
+    `bracket` holds the rates that were tried on both sides of the goal, `each` the same of every bound by itself. An
+    estimate is an answer only where it lies between them. `planned` is the number of requests of a whole trial.
+    """
 
     estimate: Estimate | None
     resolved: bool
     unreachable: bool = False
     why: str | None = None
     bounds: dict[str, Curve] = field(default_factory=dict)
+    bracket: Bracket = field(default_factory=lambda: Bracket())
+    each: dict[str, Bracket] = field(default_factory=dict)
+    planned: int | None = None
+
+    @property
+    def answered(self) -> Estimate | None:
+        """The estimate, where it is an answer: with an interval (one traffic has none), inside of the rates tried."""
+        found = self.estimate
+        if found is None:
+            return None
+        if found.low_rps is None or found.high_rps is None:
+            return found if self.resolved and self.bracket.holds(found.rate_rps, found.rate_rps) else None
+        return found if self.bracket.holds(found.low_rps, found.high_rps) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A rate that was sustained or not, with what stands behind it; `grew`: its queue did, all through the trials."""
+
+    rate_rps: float
+    seeds: int
+    requests: int
+    grew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """The highest rate that was sustained and the lowest that was not; None where there is none yet.
+
+    `least_rps` is the lowest that was sustained and `most_rps` the highest that was not, in whole trials.
+    """
+
+    low: Side | None = None
+    high: Side | None = None
+    least_rps: float | None = None
+    most_rps: float | None = None
+
+    def holds(self, low_rps: float, high_rps: float) -> bool:
+        """Whether an interval is inside of the rates tried: whole trials sustained a rate at or below it, and did not
+        sustain one at or above it. One that lies beyond both sides of the bracket contradicts them."""
+        if self.least_rps is None or self.most_rps is None or self.contradicts(low_rps, high_rps):
+            return False
+        return self.least_rps <= low_rps and high_rps <= self.most_rps
+
+    def contradicts(self, low_rps: float, high_rps: float) -> bool:
+        """Whether an interval has nothing in common with the bracket, as where a queue grows long before requests miss
+        the SLO."""
+        above = self.high is not None and low_rps > self.high.rate_rps
+        return above or (self.low is not None and high_rps < self.low.rate_rps)
+
+    def with_side(self, side: Side, *, met: bool) -> Bracket:
+        """Narrowed by a trial."""
+        if met:
+            return replace(self, low=side if self.low is None or side.rate_rps > self.low.rate_rps else self.low)
+        return replace(self, high=side if self.high is None or side.rate_rps < self.high.rate_rps else self.high)
+
+    @property
+    def ratio(self) -> float:
+        """How far its ends are apart; infinite while one is missing."""
+        return math.inf if self.low is None or self.high is None else self.high.rate_rps / self.low.rate_rps
+
+
+def sustained(rate_rps: float, found: Estimate, bracket: Bracket) -> bool | None:
+    """Whether a rate is sustained: one outside of the interval, and not beyond the rates that were tried on that side
+    of the goal; None where that is not decided."""
+    if found.low_rps is None or found.high_rps is None:
+        return None
+    if bracket.low is not None and rate_rps <= min(found.low_rps, bracket.low.rate_rps):
+        return True
+    if bracket.high is not None and rate_rps >= max(found.high_rps, bracket.high.rate_rps):
+        return False
+    return None
 
 
 def plain(rate_rps: float) -> float:

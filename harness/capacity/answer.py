@@ -4,36 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from harness import slo
+from harness.capacity.aim import sustained
 from harness.capacity.conditions import JOINT
 from harness.capacity.curve import falling
-from harness.capacity.estimate import CONFIDENCE, FEWEST_SEEDS, NEAR
+from harness.capacity.estimate import CONFIDENCE, FEWEST_SEEDS
 from harness.capacity.settings import exit_code
 
 if TYPE_CHECKING:
-    from harness.capacity.aim import Found
+    from harness.capacity.aim import Bracket, Found
     from harness.capacity.conduct import Setup
     from harness.capacity.estimate import Estimate
     from harness.capacity.trials import Ledger, Tried
+    from harness.errors import BackendError, NotValid
 
 
 INTERRUPTED = "the search was interrupted; with the same --out the same command goes on."
+UNTRIED = "the curve through the trials crosses the goal outside of the rates that were tried."
 MOST_NEEDED = 1000
 """Seeds beyond which more of them are no advice."""
 
 
 def answer(
-    setup: Setup, found: Sequence[tuple[float, Found]], ledger: Ledger, wall_s: float, *, interrupted: bool = False
+    setup: Setup,
+    found: Sequence[tuple[float, Found]],
+    ledger: Ledger,
+    wall_s: float,
+    *,
+    interrupted: bool = False,
+    failed: BackendError | NotValid | None = None,
+    invalid: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The whole answer; no number in it is infinite or NaN."""
+    """The whole answer; no number in it is infinite or NaN. `invalid`: why trials were thrown away, `failed`: the one
+    that ended the search."""
     from harness.capacity.store import asked_of
 
     if interrupted:
         found = [(goal, one if one.resolved else replace(one, why=INTERRUPTED)) for goal, one in found]
+    if failed is not None:
+        found = [(goal, one if one.resolved else replace(one, why=str(failed))) for goal, one in found]
     gpus = setup.planned.backend.describe().get("gpus")
     shown = _shown(found)
     answers = [_answer(setup, goal, one, gpus) for goal, one in found]
@@ -41,7 +54,7 @@ def answer(
     return {
         **asked_of(setup),
         "state": "interrupted" if interrupted else "finished",
-        "exit_code": exit_code([a["state"] for a in answers], verdicts),
+        "exit_code": exit_code([a["state"] for a in answers], verdicts) if failed is None else failed.exit_code,
         "slo": slo.stored(setup.slo),
         "gpus": gpus,
         "confidence": CONFIDENCE,
@@ -49,8 +62,9 @@ def answer(
         "adjusted": setup.adjusted,
         "one_traffic": setup.recorded,
         "answers": answers,
+        "invalid": list(invalid),
         "curve_of": shown,
-        "curve": curve(ledger.whole, setup.requests, shown),
+        "curve": curve(ledger.whole, _planned(setup, found), shown),
         "cost": _cost(ledger, wall_s),
         **({} if setup.planned.virtual else {"output_tokens": _output_tokens(ledger.whole)}),
     }
@@ -66,8 +80,8 @@ def _output_tokens(trials: Sequence[Tried]) -> dict[str, float]:
 
 
 def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, Any]:
-    estimate = found.estimate
-    state = "unreachable" if found.unreachable else "resolved" if found.resolved else "unresolved"
+    estimate = found.answered
+    state = "unreachable" if found.unreachable else "resolved" if found.resolved and estimate else "unresolved"
     rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
     per_gpu = rate_rps / gpus if rate_rps is not None and isinstance(gpus, int) and gpus > 0 else None
     half = None if estimate is None or math.isinf(estimate.half_width) else estimate.half_width
@@ -78,14 +92,27 @@ def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, 
         "low_rps": None if estimate is None else estimate.low_rps,
         "high_rps": None if estimate is None else estimate.high_rps,
         "half_width": half,
+        "bracket": None if found.unreachable else _bracket(found.bracket),
+        "requests": found.planned or setup.requests,
         "seeds": 0 if estimate is None else len(estimate.knees),
         "per_gpu_rps": per_gpu,
         "binding": None if estimate is None else _binding(estimate, found),
         "bounds": [] if estimate is None else list(_bounds(setup, goal, estimate, found)),
-        "why": found.why,
+        "why": UNTRIED if found.resolved and state == "unresolved" else found.why,
         "needs": _needs(setup, found, half),
         "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.knees.items()},
         "at": None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found),
+    }
+
+
+def _bracket(bracket: Bracket) -> dict[str, Any] | None:
+    """The highest rate that was sustained and the lowest that was not, each None where no trial lies there."""
+    if bracket.low is None and bracket.high is None:
+        return None
+    return {
+        f"{name}_{key}": None if side is None else value
+        for name, side in (("low", bracket.low), ("high", bracket.high))
+        for key, value in (asdict(side) if side else dict.fromkeys(("rate_rps", "seeds", "requests", "grew"))).items()
     }
 
 
@@ -100,7 +127,7 @@ def _bounds(setup: Setup, goal: float, estimate: Estimate, found: Found) -> Iter
     for condition in setup.aim(goal).bounds:
         curve = found.bounds.get(condition.text)
         own_rps = None if curve is None else curve.crossing(condition.goal)
-        tried = own_rps is not None and abs(math.log(own_rps / estimate.rate_rps)) < NEAR
+        tried = own_rps is not None and found.each[condition.text].holds(own_rps, own_rps)
         yield {
             "text": condition.text,
             "goal": condition.goal,
@@ -110,24 +137,22 @@ def _bounds(setup: Setup, goal: float, estimate: Estimate, found: Found) -> Iter
 
 
 def _at(rate_rps: float, found: Found) -> dict[str, Any]:
-    """Whether the system carries one rate: only an interval that leaves it out decides."""
+    """Whether the system carries one rate: only an interval that leaves it out decides, with trials on that side."""
     estimate = found.estimate
-    verdict = "unresolved"
-    if found.unreachable:
-        verdict = "not carried"
-    elif estimate is not None and estimate.low_rps is not None and estimate.high_rps is not None:
-        verdict = "carried" if rate_rps <= estimate.low_rps else verdict
-        verdict = "not carried" if rate_rps >= estimate.high_rps else verdict
-    elif estimate is not None and found.resolved:  # one recorded traffic: nothing is random
-        verdict = "carried" if rate_rps <= estimate.rate_rps else "not carried"
-    return {"rate_rps": rate_rps, "verdict": verdict}
+    good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
+    if found.answered is not None and found.answered.low_rps is None:  # one recorded traffic: nothing is random
+        good = rate_rps <= found.answered.rate_rps
+    return {"rate_rps": rate_rps, "verdict": {True: "carried", False: "not carried", None: "unresolved"}[good]}
 
 
 def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     """What it would take to decide what is open, after the words 'it would take'."""
     if found.resolved or found.estimate is None or found.why == INTERRUPTED:
         return None
+    if found.answered is None and not math.isinf(found.estimate.half_width):
+        return None
     tolerance = setup.settings.tolerance_of(setup.clock)
+    requests = found.planned or setup.requests
     seeds = len(found.estimate.knees)
     if half is None or seeds < FEWEST_SEEDS:
         return f"{FEWEST_SEEDS} seeds for a first interval: allow more time with --budget."
@@ -137,10 +162,10 @@ def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     if more > MOST_NEEDED:
         return "another SLO or goal: near this one attainment hardly depends on the rate."
     allowed = max(more, setup.settings.max_seeds + more - seeds)  # seeds whose curve does not count were tried too
-    minutes = (more - seeds) * setup.requests / found.estimate.rate_rps / 60
+    minutes = (more - seeds) * requests / found.estimate.rate_rps / 60
     longer = "" if setup.planned.virtual else f", some {minutes:.0f} minutes more"
     return (
-        f"about {more} seeds of {setup.requests:,} requests{longer} for +-{100 * tolerance:.3g}% "
+        f"about {more} seeds of {requests:,} requests{longer} for +-{100 * tolerance:.3g}% "
         f"(--max-seeds {allowed}); a wider --tolerance takes fewer."
     )
 
@@ -148,6 +173,11 @@ def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
 def _shown(found: Sequence[tuple[float, Found]]) -> str:
     """The condition whose curve is told: the one that decides the first goal that has an answer."""
     return next((one.estimate.binding for _, one in found if one.estimate is not None), JOINT)
+
+
+def _planned(setup: Setup, found: Sequence[tuple[float, Found]]) -> int:
+    """Requests of the trials whose curve is told: those of the first goal that has whole trials."""
+    return next((one.planned for _, one in found if one.planned is not None), setup.requests)
 
 
 def curve(trials: Sequence[Tried], planned: int, text: str = JOINT) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from harness.capacity.search import search
 from harness.capacity.settings import Settings, requests_of
 from harness.capacity.traffic import Traffic, adjustable
 from harness.capacity.trials import Key, Ledger, Task, Tried, simulated
-from harness.errors import Interrupted, UsageError
+from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.folder import new_folder
 from harness.plan import Plan, plan
 from harness.run import RUNS, default_folder
@@ -58,6 +58,8 @@ class Budget:
     limit_s: float | None
     begun_s: float = field(default_factory=time.monotonic)
     interrupted: bool = False
+    failed: BackendError | NotValid | None = None
+    """What ended the search: a trial that proves nothing."""
 
     @property
     def spent_s(self) -> float:
@@ -66,7 +68,11 @@ class Budget:
 
     def allows(self, next_s: float = 0.0) -> bool:
         """Whether something that takes `next_s` can still be over in time."""
-        return not self.interrupted and (self.limit_s is None or self.spent_s + next_s < self.limit_s)
+        return (
+            not self.interrupted
+            and self.failed is None
+            and (self.limit_s is None or self.spent_s + next_s < self.limit_s)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,8 @@ class Setup:
     recorded: bool
     slo: Slo
     adjusted: bool
+    fixed: bool
+    """Whether the user named the requests of a trial."""
 
     @property
     def clock(self) -> str:
@@ -102,6 +110,7 @@ class Setup:
             own_rps=self.own_rps,
             virtual=self.planned.virtual,
             one_traffic=self.recorded,
+            fixed=self.fixed,
         )
 
 
@@ -117,8 +126,10 @@ def set_up(spec: RunSpec, settings: Settings) -> Setup:
         raise UsageError("A capacity needs an SLO to keep; give one, such as --slo ttft=0.25,tpot=0.1.")
     if (spec.warmup or "").isdecimal() and not recorded:
         check_leaves(spec.warmup, plan(replace(spec, requests=requests)).schedule)
+    fixed = spec.requests is not None
     spec = replace(spec, requests=None if recorded else requests)
-    return Setup(spec, settings, first, own_rps, requests, recorded, objective, settings.adjust and adjustable(spec))
+    adjusted = settings.adjust and adjustable(spec)
+    return Setup(spec, settings, first, own_rps, requests, recorded, objective, adjusted, fixed)
 
 
 def conduct(
@@ -131,16 +142,23 @@ def conduct(
 ) -> dict[str, Any]:
     """Search every goal and give what capacity.json holds. Ctrl-C ends it with what there is by then.
 
-    Raises BackendError and NotValid for a trial that proves nothing, Interrupted where no trial was over.
+    A trial that proves nothing decides nothing: it ends the search with what there is by then, or raises BackendError
+    or NotValid where that is nothing. Raises Interrupted where no trial was over.
     """
     budget = Budget(setup.settings.budget_s)
     with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:
         make = make or (Simulates(processes) if setup.planned.virtual else Runs(_folder(store), tell))
         desk = _Desk(setup, store.ledger, make, budget, tell)
         found = [(goal, _searched(setup, goal, desk)) for goal in setup.settings.goals]
+        if budget.failed is not None and not len(store.ledger):
+            raise budget.failed
         if budget.interrupted and not len(store.ledger):
             raise Interrupted("interrupted before the first trial was over; the same command starts again.")
-        info = answer(setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted)
+        invalid = make.invalid if isinstance(make, Runs) else []
+        info = answer(
+            setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted, failed=budget.failed,
+            invalid=invalid,
+        )  # fmt: skip
         store.finish(info)
     return info
 
@@ -157,7 +175,7 @@ class Simulates:
 
 
 def _searched(setup: Setup, goal: float, desk: _Desk) -> Found:
-    traffic = Traffic(setup.spec, setup.own_rps, setup.requests)
+    traffic = Traffic(setup.spec, setup.own_rps)
     known = [tried for tried in desk.given.values() if tried.key.goal is None]
 
     def begun() -> Trials:
@@ -204,6 +222,8 @@ class _Desk:
                 self.tell(told(tried))
         except KeyboardInterrupt:
             self.budget.interrupted = True
+        except (BackendError, NotValid) as error:
+            self.budget.failed = error
         found = [known for want in wanted if (known := self.ledger.get(want.key)) is not None]
         self.given.update((known.key, known) for known in found)
         return found

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from harness.capacity.trials import Task, Tried, Watch, concluded
 from harness.errors import BackendError, NotValid
 from harness.failures import failures
+from harness.validity import ANSWERS
 
 if TYPE_CHECKING:
     from harness.capacity.trials import Key
@@ -26,6 +27,8 @@ class Runs:
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         self._path = path
         self._say = say
+        self.invalid: list[str] = []
+        """Why each trial that was thrown away is not valid: such a trial decides nothing."""
 
     def __repr__(self) -> str:
         return f"<Runs in {self._path}>"
@@ -47,13 +50,15 @@ class Runs:
                 raise KeyboardInterrupt
             if (said := _fault(task, result)) is not None:
                 raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {said}")
-            if early is not None or result.run.info["verdict"]["valid"]:
+            if _is_valid(result, ended_early=early is not None):
                 return concluded(task, result.run.requests, early, begun_s)
+            reasons = " ".join(result.run.info["verdict"]["reasons"])
+            self.invalid.append(f"{task.key.rate_rps:g} req/s, seed {task.key.seed}: {reasons}")
             if number == 0:
-                self._say(f"not valid, made again: {' '.join(result.run.info['verdict']['reasons'])}")
+                self._say(f"not valid, made again: {reasons}")
         raise NotValid(
-            f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}) is not valid, twice: "
-            f"{' '.join(result.run.info['verdict']['reasons'])} See '{result.run.path}'."
+            f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}) is not valid, twice: {reasons} "
+            f"See '{result.run.path}'."
         )
 
     def _run(self, task: Task, watch: Watch | None) -> Result:
@@ -67,6 +72,15 @@ class Runs:
             say=self._say,
             watch=None if watch is None else watch.take,
         )
+
+
+def _is_valid(result: Result, *, ended_early: bool) -> bool:
+    """Whether a run proves anything. Of a probe that was ended early the answers may all be outstanding."""
+    info = result.run.info
+    if info["verdict"]["valid"]:
+        return True
+    failed = {check["check"] for check in info["checks"] if check["state"] == "failed"}
+    return ended_early and failed == {ANSWERS}
 
 
 def _fault(task: Task, result: Result) -> str | None:

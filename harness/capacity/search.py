@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.capacity.aim import Aim, Found, Measures, Trials, Wanted, plain
-from harness.capacity.bracket import Bracket, bracketed, spent, without_load
+from harness.capacity.aim import Aim, Bracket, Found, Measures, Trials, Wanted, plain, sustained
+from harness.capacity.bracket import Probed, bracketed, combined, sides, spent, without_load
 from harness.capacity.estimate import Estimate, curve_of, estimate, nearby
 from harness.capacity.trials import Key, Tried
 
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
 
 APART, NEAREST, FARTHEST = 0.4, 1.05, 1.2
 """Two rates around a guess differ by this in logit(attainment), but by these factors at least and at most."""
+
+AGAIN = (1.2, 1.5, 2.0, 2.0, 2.0, 2.0)
+"""Factors by which the rates tried are left, one after the other, while whole trials lie on one side of the goal."""
+
+BEYOND, MOST_BEYOND = 0.01, 4
+"""Whole trials are made this far beyond an interval that leaves the rates tried, so many times at most."""
+
+OUT_OF_HAND = 0.25
+"""An interval wider than this, half of it as a share of the capacity, is not worth trials beyond its ends."""
 
 SAME = 0.01
 """Rates closer than this, in log rate, are as good as one another for a trial."""
@@ -26,29 +35,25 @@ def search(aim: Aim, measure: Measures, known: Sequence[Tried] = ()) -> Trials:
 
     `known` are whole trials of the same search for other goals: they have a say where they are near.
     """
-    unloaded = yield from without_load(aim, measure) if aim.virtual else _nothing()
-    if isinstance(unloaded, Found):
-        return unloaded
-    bracket = yield from bracketed(aim, unloaded)
-    if isinstance(bracket, Found):
-        return bracket
+    alone = (yield from without_load(aim, measure)) if aim.virtual else None
+    if isinstance(alone, Found):
+        return alone
+    probed = yield from bracketed(aim, alone)
+    if isinstance(probed, Found):
+        return probed
     if aim.one_traffic:
-        return (yield from _on_one_traffic(aim, bracket, measure))
-    return (yield from _estimated(aim, bracket, measure, known))
+        return (yield from _on_one_traffic(aim, probed, measure))
+    return (yield from _estimated(aim, probed, measure, known))
 
 
-def _nothing() -> Generator[list[Wanted], list[Tried], float | None]:
-    return None
-    yield  # pragma: no cover
-
-
-def _on_one_traffic(aim: Aim, bracket: Bracket, measure: Measures) -> Trials:
+def _on_one_traffic(aim: Aim, probed: Probed, measure: Measures) -> Trials:
     """The crossing of the one curve that a recording has; nothing is random, so there is no interval."""
     trials: list[Tried] = []
     found: Estimate | None = None
-    rates = [bracket.low_rps, bracket.high_rps]
+    low, high = _ends(probed.bracket)
+    rates = [low, high]
     for _ in range(6):
-        keys = [Key(aim.first_seed, plain(rate), aim.planned) for rate in rates if rate is not None]
+        keys = [Key(aim.first_seed, plain(rate), aim.planned) for rate in rates]
         made = yield [Wanted(key) for key in keys if key not in [t.key for t in trials]]
         if not made:
             break
@@ -57,9 +62,17 @@ def _on_one_traffic(aim: Aim, bracket: Bracket, measure: Measures) -> Trials:
         if found is None:
             break
         if any(abs(math.log(t.key.rate_rps / found.rate_rps)) < 0.005 for t in trials):
-            return _found(trials, aim, measure, found, resolved=True)
+            return _found(trials, aim, measure, found, probed, resolved=True)
         rates = [found.rate_rps]
-    return _found(trials, aim, measure, found, resolved=False, why="no falling curve was found near the bracket.")
+    why = "no falling curve was found near the bracket."
+    return _found(trials, aim, measure, found, probed, resolved=False, why=why)
+
+
+def _ends(bracket: Bracket) -> tuple[float, float]:
+    """The rates of both sides, which are there."""
+    assert bracket.low is not None
+    assert bracket.high is not None
+    return bracket.low.rate_rps, bracket.high.rate_rps
 
 
 def _local(trials: Sequence[Tried], aim: Aim, measure: Measures) -> Estimate | None:
@@ -71,29 +84,76 @@ def _local(trials: Sequence[Tried], aim: Aim, measure: Measures) -> Estimate | N
     return estimate(near[:2], aim.wanted, measure) or rough
 
 
-def _estimated(aim: Aim, bracket: Bracket, measure: Measures, known: Sequence[Tried]) -> Trials:
-    """Whole trials of ever more seeds at the best guess so far, until the interval is narrow enough."""
+def _estimated(aim: Aim, probed: Probed, measure: Measures, known: Sequence[Tried]) -> Trials:
+    """Whole trials of ever more seeds at the best guess so far, until the interval is narrow enough.
+
+    While all of them lie on one side of the goal, the first seeds look for the other side; and they go beyond an
+    interval that is about to be the answer and leaves the rates that were tried.
+    """
     trials: list[Tried] = []
-    known = [t for t in known if t.key.planned == aim.planned]
+    known = [t for t in known if t.key.planned == probed.planned]
     found: Estimate | None = None
+    batch = _first_batch(aim, probed)
+    again = beyond = 0
     while True:
-        batch = _next_batch(aim, bracket, trials, found)
         made = yield [Wanted(key) for key in batch]
         if not made:
-            why = spent(aim, aim.planned, batch[0].rate_rps)
+            why = spent(aim, probed.planned, batch[0].rate_rps)
             break
         trials += made
         every = _together(trials, known)
         for condition in aim.wanted:
             measure.fit(every, condition)
         found = estimate(every, aim.wanted, measure)
+        bracket = sides(every, aim.wanted, measure)
         seeds = len({t.key.seed for t in trials})
-        if found is not None and _is_enough(found, aim):
-            return _found(every, aim, measure, found, resolved=True)
-        if seeds >= aim.max_seeds:
+        if bracket.low is None or bracket.high is None:
+            if again >= len(AGAIN):
+                why = "all whole trials lie on one side of the goal."
+                break
+            rates = [t.key.rate_rps for t in every]
+            rate_rps = min(rates) / AGAIN[again] if bracket.low is None else max(rates) * AGAIN[again]
+            again += 1
+            batch = _of_first_seeds(aim, probed, rate_rps)
+            continue
+        if _decided(found, aim, bracket):
+            return _found(every, aim, measure, found, probed, resolved=True)
+        narrow, full = _is_narrow(found, aim), seeds >= aim.max_seeds
+        if (narrow or full) and (missing_rps := _missing_rps(found, bracket)) is not None:
+            if beyond < MOST_BEYOND:
+                beyond += 1
+                batch = _of_first_seeds(aim, probed, missing_rps)
+                continue
+            why = "the interval leaves the rates that were tried."
+            break
+        if narrow and not _contradicted(found, bracket):
+            return _found(every, aim, measure, found, probed, resolved=True)
+        if full and _contradicted(found, bracket):
+            why = "a queue grows all through the trials before the goal is missed, so no curve tells where."
+            break
+        if full:
             why = f"{aim.max_seeds} seeds were not enough."
             break
-    return _found(_together(trials, known), aim, measure, found, resolved=False, why=why)
+        batch = _next_batch(aim, probed, trials, found, bracket)
+    return _found(_together(trials, known), aim, measure, found, probed, resolved=False, why=why)
+
+
+def _missing_rps(found: Estimate | None, bracket: Bracket) -> float | None:
+    """A rate beyond that end of the interval which leaves the rates tried; None where none does."""
+    if found is None or found.low_rps is None or found.high_rps is None or found.half_width > OUT_OF_HAND:
+        return None
+    if _contradicted(found, bracket):
+        return None
+    if not bracket.holds(found.low_rps, math.inf if bracket.most_rps is None else bracket.most_rps):
+        return plain(found.low_rps * (1 - BEYOND))
+    return None if bracket.holds(found.low_rps, found.high_rps) else plain(found.high_rps * (1 + BEYOND))
+
+
+def _contradicted(found: Estimate | None, bracket: Bracket) -> bool:
+    """Whether the trials themselves lie on other sides of the goal than the curve through them says."""
+    if found is None or found.low_rps is None or found.high_rps is None:
+        return False
+    return bracket.contradicts(found.low_rps, found.high_rps)
 
 
 def _together(trials: Sequence[Tried], known: Sequence[Tried]) -> list[Tried]:
@@ -102,32 +162,43 @@ def _together(trials: Sequence[Tried], known: Sequence[Tried]) -> list[Tried]:
     return [*trials, *(t for t in known if t.key not in keys and t.key.seed in seeds)]
 
 
-def _is_enough(found: Estimate, aim: Aim) -> bool:
-    """Whether the interval is narrow enough, or leaves out the one rate that is asked about, by seeds enough nearby."""
-    if found.low_rps is None or found.high_rps is None or len(found.knees) < aim.first_seeds:
+def _decided(found: Estimate | None, aim: Aim, bracket: Bracket) -> bool:
+    """Whether it is known, by seeds enough nearby, on which side of the capacity the rate lies that is asked about."""
+    if found is None or aim.at_rps is None or len(found.knees) < aim.first_seeds:
         return False
-    if aim.at_rps is not None and not found.low_rps < aim.at_rps < found.high_rps:
-        return True
-    return found.half_width <= aim.tolerance
+    return sustained(aim.at_rps, found, bracket) is not None
 
 
-def _next_batch(aim: Aim, bracket: Bracket, trials: Sequence[Tried], found: Estimate | None) -> list[Key]:
-    """Two seeds at both ends of the bracket and one at each; then new seeds, by turns below and above the best guess.
+def _is_narrow(found: Estimate | None, aim: Aim) -> bool:
+    """Whether the interval is narrow enough, by seeds enough nearby."""
+    return found is not None and len(found.knees) >= aim.first_seeds and found.half_width <= aim.tolerance
+
+
+def _first_batch(aim: Aim, probed: Probed) -> list[Key]:
+    """Two seeds at both ends of the bracket and one at each."""
+    low, high = _ends(probed.bracket)
+    pairs = [(0, low), (0, high), (1, low), (1, high), (2, low), (3, high)]
+    return [Key(aim.first_seed + seed, rate, probed.planned) for seed, rate in pairs]
+
+
+def _of_first_seeds(aim: Aim, probed: Probed, rate_rps: float) -> list[Key]:
+    """Trials that tell on which side of the goal a rate lies: of seeds that are there, so that no new one is spent."""
+    return [Key(aim.first_seed + seed, plain(rate_rps), probed.planned) for seed in range(2)]
+
+
+def _next_batch(
+    aim: Aim, probed: Probed, trials: Sequence[Tried], found: Estimate | None, bracket: Bracket
+) -> list[Key]:
+    """New seeds, by turns below and above the best guess.
 
     By turns, because an error of the slope then cancels; one trial a seed, because another of the same seed tells
     little that is new.
     """
-    assert bracket.low_rps is not None
-    assert bracket.high_rps is not None
     seeds = len({t.key.seed for t in trials})
     first = aim.first_seed + seeds
-    if not trials:
-        low, high = plain(bracket.low_rps), plain(bracket.high_rps)
-        pairs = [(first, low), (first, high), (first + 1, low), (first + 1, high), (first + 2, low), (first + 3, high)]
-        return [Key(seed, rate, aim.planned) for seed, rate in pairs]
-    low, high = _around(found, [t.key.rate_rps for t in trials])
+    low, high = _around(found, [t.key.rate_rps for t in trials], bracket)
     more = _more_seeds(aim, found, seeds)
-    return [Key(first + i, high if i % 2 else low, aim.planned) for i in range(more)]
+    return [Key(first + i, high if i % 2 else low, probed.planned) for i in range(more)]
 
 
 def _more_seeds(aim: Aim, found: Estimate | None, seeds: int) -> int:
@@ -144,13 +215,19 @@ def _more_seeds(aim: Aim, found: Estimate | None, seeds: int) -> int:
     return min(more, aim.max_seeds - seeds)
 
 
-def _around(found: Estimate | None, rates: Sequence[float]) -> tuple[float, float]:
-    """Two rates around the best guess, so far apart that attainment differs, not far beyond all that were tried."""
-    if found is None:  # nothing crosses yet: look on both sides
-        return plain(min(rates) / FARTHEST), plain(max(rates) * FARTHEST)
-    guess = min(max(found.rate_rps, min(rates) / FARTHEST), max(rates) * FARTHEST)
-    slope = found.curves[found.binding].slope
-    half = min(max(APART / slope, math.log(NEAREST)), math.log(FARTHEST)) / 2
+def _around(found: Estimate | None, rates: Sequence[float], bracket: Bracket) -> tuple[float, float]:
+    """Two rates around the best guess, so far apart that attainment differs.
+
+    A guess beyond the rates on both sides of the goal is none: the curve is not straight so far away. Then the rates
+    between them are tried.
+    """
+    low, high = _ends(bracket)
+    half = min(math.log(FARTHEST), math.log(high / low) / 2) / 2
+    guess = math.sqrt(low * high)
+    if found is not None and low / FARTHEST < found.rate_rps < high * FARTHEST and not _contradicted(found, bracket):
+        guess = found.rate_rps
+        slope = found.curves[found.binding].slope
+        half = min(max(APART / slope, math.log(NEAREST)), math.log(FARTHEST)) / 2
     return _tried_or_new(guess * math.exp(-half), rates), _tried_or_new(guess * math.exp(half), rates)
 
 
@@ -165,14 +242,23 @@ def _found(
     aim: Aim,
     measure: Measures,
     found: Estimate | None,
+    probed: Probed,
     *,
     resolved: bool,
     why: str | None = None,
 ) -> Found:
     bounds: dict[str, Curve] = {}
+    each: dict[str, Bracket] = {}
     near = [] if found is None else nearby(trials, found.rate_rps, found.curves) or trials
     for condition in aim.bounds if found is not None else ():
         measure.fit(trials, condition)
         if (curve := curve_of(near, condition, measure) or curve_of(trials, condition, measure)) is not None:
             bounds[condition.text] = curve
-    return Found(found, resolved and found is not None, why=None if resolved else why, bounds=bounds)
+            each[condition.text] = sides(trials, [condition], measure)
+    for condition in aim.wanted if trials else ():
+        measure.fit(trials, condition)
+    bracket = combined(sides(trials, aim.wanted, measure), probed)
+    return Found(
+        found, resolved and found is not None, why=None if resolved else why, bounds=bounds, bracket=bracket,
+        each=each, planned=probed.planned,
+    )  # fmt: skip

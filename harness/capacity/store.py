@@ -72,7 +72,7 @@ def asked_of(setup: Setup) -> dict[str, Any]:
         "goals": list(setup.settings.goals),
         "clock": setup.clock,
         "definition": setup.settings.definition,
-        "run": {"requests": setup.requests, "warmup": setup.spec.warmup},
+        "run": {"requests": setup.requests, "fixed": setup.fixed, "warmup": setup.spec.warmup},
     }
     return redacted(info, getattr(setup.planned.backend, "redact", None))
 

@@ -22,6 +22,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 LONG = 400_000
 """Requests of the long draw: its means are about 15 times as certain as those of a trial of 2,000."""
 
+COMPARED = 2000
+"""Requests of the two draws that tell whether a rate does no more than divide the times."""
+
 APART = 2**31
 """Between the seed of a search and that of its long draw, which must share nothing with a trial."""
 
@@ -46,25 +49,24 @@ class Drawn:
 class Traffic:
     """Draws of one spec at any rate. Each seed is drawn once where a rate does no more than divide its times."""
 
-    def __init__(self, spec: RunSpec, own_rps: float, requests: int) -> None:
+    def __init__(self, spec: RunSpec, own_rps: float) -> None:
         self._spec = spec
         self._own_rps = own_rps
-        self._requests = requests
         self._unit: dict[tuple[int, int], Drawn] = {}
         self._scales: bool | None = None
 
-    def trial(self, seed: int, rate_rps: float) -> Drawn:
+    def trial(self, seed: int, rate_rps: float, requests: int) -> Drawn:
         """What a trial of that seed sends at that rate."""
-        return self._at(seed, self._requests, rate_rps)
+        return self._at(seed, requests, rate_rps)
 
-    def long(self, rate_rps: float) -> list[Drawn]:
+    def long(self, rate_rps: float, requests: int) -> list[Drawn]:
         """A long draw at that rate, in parts as long as a trial; the same one at every rate.
 
         Each part begins at time 0, because a trial begins with an empty system: the mean is that of trials.
         """
         whole = self._at(self._spec.seed + APART, LONG, rate_rps)
-        starts = range(0, len(whole) - self._requests + 1, self._requests)
-        return [whole.part(start, start + self._requests) for start in starts]
+        starts = range(0, len(whole) - requests + 1, requests)
+        return [whole.part(start, start + requests) for start in starts]
 
     def _at(self, seed: int, requests: int, rate_rps: float) -> Drawn:
         if self._scales is None:
@@ -78,7 +80,7 @@ class Traffic:
 
     def _is_divided(self) -> bool:
         """Whether twice the rate gives half the times and nothing else: not so for bursts that last in real time."""
-        one, two = (self._draw(self._spec.seed, self._requests, rate) for rate in (1.0, 2.0))
+        one, two = (self._draw(self._spec.seed, COMPARED, rate) for rate in (1.0, 2.0))
         return bool(np.allclose(one.due_s, 2 * two.due_s, rtol=1e-9))
 
     def _draw(self, seed: int, requests: int, rate_rps: float) -> Drawn:

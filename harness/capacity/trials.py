@@ -125,7 +125,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
             f"--warmup {cut.rule} leaves nothing to measure of {len(table):,} requests at {task.key.rate_rps:g} req/s; "
             "cut less, or send more (--requests)."
         )
-    grown = not early and overload(table, after_s=0.0 if probe else cut.at_s) is not None
+    grown = not early and overload(table, after_s=0.0 if probe else cut.at_s, bursty=True) is not None
     if probe and passed is None:
         passed = kept_all(found, task.wanted) and not grown
     end_s = _end_s(table)
@@ -145,7 +145,11 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
 
 
 class Watch:
-    """Ends a probe as soon as its side is certain: exactly, because no record that is still to come can change it."""
+    """Ends a probe as soon as it is certain to fail: exactly, because no record that is still to come can change it.
+
+    Note: one that is certain to pass goes on to its end. Whether its queue grew can only be seen there, and ending it
+    would save no more than the share of the requests that may miss.
+    """
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -166,7 +170,8 @@ class Watch:
             before = self._seen.get(share.text, Share(share.text, 0, 0))
             self._seen[share.text] = replace(share, met=before.met + share.met, of=before.of + share.of)
         self._new = []
-        self.passed = certain(tuple(self._seen.values()), self._task.wanted, self._task.key.planned)
+        if certain(tuple(self._seen.values()), self._task.wanted, self._task.key.planned) is False:
+            self.passed = False
         return self.passed is not None
 
 

@@ -33,8 +33,8 @@ Exit codes
   1 not reachable at any rate (with --at: not carried)
   2 wrong usage
   3 the backend failed
-  4 a trial is not valid
-  5 not decided: the interval is wider than --tolerance, or holds --at
+  4 a trial is not valid, twice
+  5 not decided: the interval is wider than --tolerance, holds --at, or leaves the rates that were tried
   130 interrupted before the first trial was over
 
 A capacity is the highest rate at which the mean attainment of all traffic of this kind reaches the goal. Trials are
@@ -53,7 +53,8 @@ runs of other seeds; the interval tells how far another set of seeds would be of
 @click.option(
     "--requests",
     metavar="N",
-    help="Requests of a trial with its warm-up; default 2,200 in simulated time, else 660, or a whole trace.",
+    help="Requests of a trial with its warm-up; default 2,200 in simulated time, else 660 (more where many are in "
+    "flight), or a whole trace.",
 )
 @click.option(
     "--warmup",

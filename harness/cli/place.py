@@ -53,7 +53,7 @@ Exit codes
   1 no candidate keeps the SLO at any rate
   2 wrong usage
   3 the backend failed
-  5 ended early (Ctrl-C) with what was known by then
+  5 ended early (Ctrl-C) with what was known by then, or no rate was shown to be too high for the best
   130 interrupted before the first candidate was over, or twice; --out keeps what was searched
 """
 
@@ -78,7 +78,7 @@ Exit codes
 @click.option("--objective", default="gpu", show_default=True, metavar="NAME", help="Rate per gpu, cost or power.")
 @click.option("--prices", metavar="FILE", help="TOML: price per hour of each GPU, h100 = 3.5.")
 @click.option("--power", metavar="FILE", help="TOML: watts of each GPU, h100 = 700, or [h100] prefill, decode, mixed.")
-@click.option("--requests", metavar="N", help="Requests of a trial; default 300, as DistServe's planner.")
+@click.option("--requests", metavar="N", help="Requests of a trial; default 300, as DistServe's planner, or more.")
 @click.option(
     "--seeds", metavar="N", help="Seeds of each candidate; default 3, as DistServe's planner 1, which has no interval."
 )

@@ -60,7 +60,7 @@ def answer(
     return {
         **asked_of(asked),
         "state": "interrupted" if left else "finished",
-        "exit_code": 5 if left else 0 if best else 1,
+        "exit_code": 5 if left or (best and best[0].at_least) else 0 if best else 1,
         "objective": {"name": asked.worth.objective, "unit": UNITS[asked.worth.objective],
                       "table": {name: dict(row) for name, row in asked.worth.table.items()}},
         "target_rps": asked.target_rps,
@@ -98,6 +98,7 @@ def _unit(unit: Unit) -> dict[str, Any]:
         "gpus": unit.gpus,
         "rate_rps": unit.total_rps,
         **_rate(unit.per_gpu),
+        "at_least": unit.at_least,
         "value": unit.value,
         "members": [{"count": count, **one.system.describe()} for count, one in unit.members],
         "binding": next((one.binding for _, one in unit.members if one.binding), None),
@@ -110,7 +111,7 @@ def _short(unit: Unit) -> dict[str, Any]:
 
 def _candidate(one: Scored) -> dict[str, Any]:
     return {"algorithm": one.algorithm, **one.system.describe(), "rate_rps": one.total_rps, **_rate(one.per_gpu),
-            "value": one.value, "binding": one.binding}  # fmt: skip
+            "value": one.value, "binding": one.binding, "at_least": one.at_least}  # fmt: skip
 
 
 def _rate(rate: Rate) -> dict[str, Any]:
@@ -134,9 +135,14 @@ _TWO_ENGINES = (
 )
 _APART = "high searches each side with the other one unlimited, so both may miss their share of requests at once"
 _SHORT = (
+    "where --requests binds, a trial is too short against the time that one request takes to show whether a queue "
+    "grows, so the rate is the highest that was shown and not a limit; give more --requests until it stays"
+)
+_SHORT_RELEASED = (
     "where --requests binds, all requests of a trial are sent within the time that one takes: too few to let a queue "
     "grow, so the rate may be far too high; give more --requests until it stays"
 )
+_NEVER = "where nothing is missed above a rate, every rate that was tried was carried; give a higher --max-rate"
 
 
 def _warnings(
@@ -152,7 +158,9 @@ def _warnings(
     if "high" in each:
         found.append(("sides_apart", _APART))
     if any(one.binding == TOO_SHORT for one in scored):
-        found.append(("too_short", _SHORT))
+        found.append(("too_short", _SHORT_RELEASED if asked.released else _SHORT))
+    if any(one.at_least and one.binding is None for one in scored):
+        found.append(("never_missed", _NEVER))
     if len(asked.seeds) == 1:
         found.append(("one_seed", "one seed gives no interval; --seeds 5 would"))
     if not best and not left:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from harness.capacity.aim import LONGEST
 from harness.capacity.conditions import Condition, Definition, conditions
 from harness.errors import UsageError, no_such
 from harness.place.estimate import MOST_SEEDS
@@ -58,6 +59,14 @@ class Asked:
     worth: Worth
     target_rps: float | None
     released: bool
+    fixed: bool = False
+    """Whether the user named the requests of a trial."""
+
+    @property
+    def most_requests(self) -> int | None:
+        """Requests that a trial may have; None for the planner of DistServe, which asks no trial to be long."""
+        requests = self.spec.requests or REQUESTS
+        return None if self.released else requests if self.fixed else LONGEST * requests
 
     @property
     def is_small(self) -> bool:

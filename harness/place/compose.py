@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.place.estimate import Rate, apart, rate
@@ -21,13 +21,15 @@ MOST_RATIOS = 5
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """A candidate with its rate per GPU and what it is worth by the objective. `binding` is what it misses above."""
+    """A candidate with its rate per GPU and what it is worth by the objective. `binding` is what it misses above;
+    `at_least`: with some seed no rate was shown to be too high."""
 
     algorithm: Algorithm
     system: System
     per_gpu: Rate
     value: float
     binding: str | None
+    at_least: bool = False
 
     @property
     def total_rps(self) -> float:
@@ -53,6 +55,11 @@ class Unit:
     def total_rps(self) -> float:
         """Requests per second of the unit."""
         return self.per_gpu.value * self.gpus
+
+    @property
+    def at_least(self) -> bool:
+        """Whether no rate was shown to be too high for a part of it."""
+        return any(one.at_least for _, one in self.members)
 
     @property
     def name(self) -> str:
@@ -116,6 +123,8 @@ def together(algorithm: Algorithm, members: tuple[tuple[int, Scored], ...], wort
     }
     first = all(one.per_gpu.value == next(iter(one.per_gpu.by_seed.values())) for _, one in members)
     per_gpu = rate(weakest, max(one.per_gpu.width for _, one in members), first=first)
+    if any(one.per_gpu.low is None for _, one in members):
+        per_gpu = replace(per_gpu, low=None, high=None)
     total_rps = per_gpu.value * gpus
     taken = sum(count * one.total_rps / worth.of(one.system, one.total_rps) for count, one in members)
     return Unit(algorithm, members, per_gpu, total_rps / taken)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import Interrupted, UsageError
 from harness.place.answer import answer
 from harness.place.compose import Scored
-from harness.place.estimate import rate
+from harness.place.estimate import Rate, rate
 from harness.place.space import Algorithm, Skipped, space
-from harness.place.task import Found, Task, searched
+from harness.place.task import TOO_SHORT, Found, Task, searched
 from harness.place.traffic import Traffic, traffic
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _task(asked: Asked, sent: Traffic, candidate: Candidate) -> Task:
     kind = candidate.system.kind
     return Task(
         candidate.key, candidate.system, asked.of(candidate.system), asked.bounds(kind), asked.wanted(kind),
-        sent, asked.seeds, asked.top_rps, asked.width_rps,
+        sent, asked.seeds, asked.top_rps, asked.width_rps, asked.most_requests,
     )  # fmt: skip
 
 
@@ -97,9 +97,24 @@ def scored(asked: Asked, candidate: Candidate, found: Found) -> Scored:
     by_seed = {seed: ends.low_rps for seed, ends in found.ends.items()}
     width = max(ends.high_rps - ends.low_rps for ends in found.ends.values())
     per_gpu = rate(by_seed, width, first=asked.released)
+    unlimited = (None,) if asked.released else (None, TOO_SHORT)  # the released planner takes its rate as it is
+    at_least = any(ends.binding in unlimited for ends in found.ends.values())
+    if at_least or not _is_tried(per_gpu, [ends.tried_rps for ends in found.ends.values()]):
+        per_gpu = replace(per_gpu, low=None, high=None)
     total_rps = per_gpu.value * candidate.system.gpus
     binding = next((ends.binding for ends in found.ends.values() if ends.binding is not None), None)
-    return Scored(candidate.algorithm, candidate.system, per_gpu, asked.worth.of(candidate.system, total_rps), binding)
+    value = asked.worth.of(candidate.system, total_rps)
+    return Scored(candidate.algorithm, candidate.system, per_gpu, value, binding, at_least)
+
+
+def _is_tried(found: Rate, tried_rps: Sequence[tuple[float | None, float | None]]) -> bool:
+    """Whether an interval is inside of the rates that were tried: one at or below it was carried, and one at or above
+    it was not."""
+    if found.low is None or found.high is None:
+        return True
+    carried = [low for low, _ in tried_rps if low is not None]
+    missed = [high for _, high in tried_rps if high is not None]
+    return min(carried, default=0.0) <= found.low and found.high <= max(missed, default=0.0)
 
 
 def told(candidate: Candidate, found: Found, left: int) -> str:

@@ -6,7 +6,7 @@ Source: Zhong et al., DistServe, OSDI 2024, section 4 (binary search), with the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 RESOLUTION = 0.05
 """A rate is known at least to this share of itself; DistServe's width alone is coarse for large models."""
@@ -24,12 +24,14 @@ Carries = Callable[[float], str | None]
 @dataclass(frozen=True, slots=True)
 class Ends:
     """The highest rate per GPU that was carried (0: none was) and the lowest above it that was not; what is not kept
-    there (None where every rate was carried); and how many trials it took."""
+    there (None where every rate was carried); and how many trials it took. `tried_rps` are the lowest rate that was
+    carried and the highest that was not."""
 
     low_rps: float
     high_rps: float
     binding: str | None
     trials: int
+    tried_rps: tuple[float | None, float | None] = field(default=(None, None), compare=False)
 
 
 class _Search:
@@ -40,6 +42,8 @@ class _Search:
         self.low_rps, self.high_rps = low_rps, high_rps
         self.binding: str | None = None
         self.trials = 0
+        self._least_rps: float | None = None
+        self._most_rps: float | None = None
 
     def carried(self, rate_rps: float) -> bool:
         """Make a trial and move the end that it is about."""
@@ -47,8 +51,10 @@ class _Search:
         missed = self._carries(rate_rps)
         if missed is None:
             self.low_rps = rate_rps
+            self._least_rps = min(rate_rps, self._least_rps or rate_rps)
         else:
             self.high_rps, self.binding = rate_rps, missed
+            self._most_rps = max(rate_rps, self._most_rps or rate_rps)
         return missed is None
 
     def narrow(self, width_rps: float, hopeless_rps: float = 0.0) -> None:
@@ -77,7 +83,7 @@ class _Search:
 
     @property
     def ends(self) -> Ends:
-        return Ends(self.low_rps, self.high_rps, self.binding, self.trials)
+        return Ends(self.low_rps, self.high_rps, self.binding, self.trials, (self._least_rps, self._most_rps))
 
 
 def bisected(carries: Carries, top_rps: float, width_rps: float) -> Ends:

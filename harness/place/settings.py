@@ -59,6 +59,7 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> Asked:
         worth=worth(_one_of("objective", own["objective"], OBJECTIVES), _file(own), hardware),
         target_rps=None if own["rate"] is None else _rate(own["rate"], "--rate"),
         released=released,
+        fixed=own["requests"] is not None,
     )
     if found.width_rps >= found.top_rps:
         raise UsageError(f"--width must be below --max-rate, got {found.width_rps:g} and {found.top_rps:g}.")

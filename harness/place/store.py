@@ -89,5 +89,5 @@ def _difference(old: object, new: Mapping[str, Any]) -> str:
 
 
 def _found(value: Mapping[str, Any]) -> Found:
-    ends = {int(seed): Ends(**one) for seed, one in value["ends"].items()}
+    ends = {int(seed): Ends(**{**one, "tried_rps": tuple(one["tried_rps"])}) for seed, one in value["ends"].items()}
     return Found(ends, int(value["trials"]), int(value["requests"]))

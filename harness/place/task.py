@@ -6,6 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from harness.capacity.bracket import SHORTEST
+from harness.overload import grown
 from harness.place.search import Ends, bisected, nearby
 from harness.place.tally import missed
 from harness.plan import make_backend
@@ -19,7 +23,10 @@ if TYPE_CHECKING:
     from harness.place.traffic import Traffic
 
 TOO_SHORT = "--requests"
-"""What binds where all requests of a trial are sent within the time that one takes: such trials find no limit."""
+"""What binds where a trial is short against the time that one request takes: such trials find no limit."""
+
+QUEUE = "a growing queue"
+"""What binds where the SLO is kept so far, and would not be in a longer trial."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,6 +42,9 @@ class Task:
     seeds: tuple[int, ...]
     top_rps: float
     width_rps: float
+    most_requests: int | None = None
+    """A trial that passes is made again with up to so many requests, until it is long against the time that one takes.
+    None: as the planner that DistServe released, whose trials only have to be longer than one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +81,60 @@ class _Trials:
 
     def missed(self, seed: int, rate_rps: float) -> str | None:
         """The condition that is not kept at a rate of the whole system; None: all are."""
-        schedule = self._task.traffic.at(seed, rate_rps)
+        requests = self._task.traffic.requests
+        while True:
+            found, span_s, e2e_s = self._made(seed, rate_rps, requests)
+            if found is not None:
+                return found
+            if self._task.most_requests is None:
+                return TOO_SHORT if span_s < e2e_s else None
+            if span_s >= SHORTEST * e2e_s:
+                return None
+            if requests >= self._task.most_requests:
+                return TOO_SHORT
+            needed = requests * SHORTEST * e2e_s / max(span_s, 1e-9)
+            requests = round(min(self._task.most_requests, max(2 * requests, needed)))
+
+    def _made(self, seed: int, rate_rps: float, requests: int) -> tuple[str | None, float, float]:
+        """What a trial of so many requests does not keep, the time in which they were sent, and their mean E2E."""
+        schedule = self._task.traffic.at(seed, rate_rps, requests)
         self._simulator.reset()
         dropped: list[RequestRecord] = []
         follow_ups = Releases(schedule, dropped.append) if schedule.has_follow_ups else None
         self.made += 1
         self.requests += len(schedule)
-        e2e_s = _Mean()
-        records = e2e_s.of(self._simulator.simulate(schedule.planned(), follow_ups))
+        seen = _Seen()
+        records = seen.of(self._simulator.simulate(schedule.planned(), follow_ups))
         found = missed(_with_dropped(records, dropped), self._task.slo, self._task.wanted, len(schedule))
-        return TOO_SHORT if found is None and schedule.span_s < e2e_s.value else found
+        if found is None and self._task.most_requests is not None:
+            for _ in records:  # whether the queue grew is seen at the end
+                pass
+            found = QUEUE if seen.grew else None
+        return found, schedule.span_s, seen.e2e_s
 
 
-class _Mean:
-    """The mean time to the last token of the records that pass by, in seconds."""
+class _Seen:
+    """The times of the records that pass by, in seconds."""
 
     def __init__(self) -> None:
-        self._sum_s, self._count = 0.0, 0
+        self._times: list[tuple[float, float, float]] = []
 
     def of(self, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
         """The records as they come."""
         for record in records:
             if record.status == "ok":
-                self._sum_s += record.token_s[-1] - record.scheduled_s
-                self._count += 1
+                self._times.append((record.scheduled_s, record.token_s[0], record.token_s[-1]))
             yield record
 
     @property
-    def value(self) -> float:
-        return self._sum_s / max(1, self._count)
+    def e2e_s(self) -> float:
+        """The mean time to the last token."""
+        return sum(end_s - due_s for due_s, _, end_s in self._times) / max(1, len(self._times))
+
+    @property
+    def grew(self) -> bool:
+        """Whether the queue grew all through."""
+        return grown(*np.array(sorted(self._times)).reshape(-1, 3).T, bursty=True) is not None
 
 
 def _with_dropped(records: Iterator[RequestRecord], dropped: Sequence[RequestRecord]) -> Iterator[RequestRecord]:

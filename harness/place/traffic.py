@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,18 +20,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """Schedules by seed. Where a rate does no more than divide the times, `drawn` holds each seed's at 1 req/s;
-    else, and for turns that wait for answers, every rate is drawn anew."""
+    """Schedules by seed. Where a rate does no more than divide the times, `drawn` holds each seed's at 1 req/s, and
+    `longer` those of more requests; else, and for turns that wait for answers, every rate is drawn anew."""
 
     spec: RunSpec
     own_rps: float
     drawn: dict[int, Schedule]
+    longer: dict[tuple[int, int], Schedule] = field(default_factory=dict)
 
-    def at(self, seed: int, rate_rps: float) -> Schedule:
-        """What a trial of that seed sends at that rate."""
+    @property
+    def requests(self) -> int:
+        """Requests of a trial."""
+        assert self.spec.requests is not None  # place gives a number to every search
+        return self.spec.requests
+
+    def at(self, seed: int, rate_rps: float, requests: int | None = None) -> Schedule:
+        """What a trial of that seed sends at that rate; of more requests than usual where they are given."""
+        spec = self.spec if requests is None else replace(self.spec, requests=requests)
         unit = self.drawn.get(seed)
         if unit is None:
-            return _draw(self.spec, self.own_rps, seed, rate_rps)
+            return _draw(spec, self.own_rps, seed, rate_rps)
+        if spec.requests != self.spec.requests:
+            key = seed, spec.requests or 0
+            if key not in self.longer:
+                self.longer[key] = _draw(spec, self.own_rps, seed, 1.0)
+            unit = self.longer[key]
         due_s = unit.table["scheduled_s"].to_numpy() / rate_rps
         return Schedule(_with(unit.table, "scheduled_s", due_s), unit.sha256)
 

@@ -25,7 +25,7 @@ def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> 
     for info in _searches(source.path):
         if set(restored(info).bounds) == set(objective.bounds) and _same_system(info, source.info):
             found = [one for one in info.get("answers") or [] if one.get("goal") in goals]
-            keys = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "per_gpu_rps")
+            keys = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "per_gpu_rps", "bracket")
             return [{key: one.get(key) for key in keys} for one in found]
     return []
 

@@ -20,6 +20,8 @@ AROUND = 7
 LONE = 0.05
 """A lowest rate below this share of the next is that of requests one by one, which no curve needs to reach."""
 
+_ENDS = ("low", "high")
+
 _MORE = re.compile(r"--max-seeds (\d+)")
 
 
@@ -29,13 +31,24 @@ def headline(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     if one["state"] == "unreachable":
         return f"{start}: 0 req/s, the goal is not reachable at any rate"
     if one["capacity_rps"] is None:
-        return f"{start}: not found"
+        return f"{start}: {_between(one) or 'not found'}{_unresolved(one)}"
     if one["low_rps"] is None:
         rate = f"{start}: {_numbers.number(one['capacity_rps'])} req/s"
         return rate + ("" if info["one_traffic"] else " (no interval)") + _unresolved(one)
     rate, low, high = _alike(one["capacity_rps"], one["low_rps"], one["high_rps"])
     interval = f"{low} .. {high}, +-{100 * one['half_width']:.1f}%"
     return f"{start}: {rate} req/s ({percent(info['confidence'])} interval {interval})" + _unresolved(one)
+
+
+def _between(one: Mapping[str, Any]) -> str:
+    """The rates that were tried on both sides of the goal, where they are the answer; empty where there are none."""
+    told = one.get("bracket") or {}
+    low, high = (None if told.get(f"{end}_rate_rps") is None else f"{told[f'{end}_rate_rps']:g}" for end in _ENDS)
+    if low and high:
+        return f"between {low} and {high} req/s"
+    if low:
+        return f"above {low} req/s (every rate tried was sustained)"
+    return f"below {high} req/s (no rate tried was sustained)" if high else ""
 
 
 def good(one: Mapping[str, Any]) -> bool | None:
@@ -70,6 +83,20 @@ def sentences(info: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[str]:
         yield f"It would take {clean(one['needs'], None)}"
     if one["capacity_rps"] is not None and one["state"] != "unreachable":
         yield _stands_on(info, one)
+    elif one.get("bracket"):
+        yield "".join(_tried(one["bracket"]))
+
+
+def _tried(bracket: Mapping[str, Any]) -> Iterator[str]:
+    """What stands behind a bracket."""
+    yield "No estimate, but rates that were tried: "
+    yield "; ".join(
+        f"{bracket[f'{end}_rate_rps']:g} req/s was {side}{' (the queue grew)' if bracket[f'{end}_grew'] else ''}, "
+        f"{_numbers.count(bracket[f'{end}_requests'], 'request')} of {_numbers.count(bracket[f'{end}_seeds'], 'seed')}"
+        for end, side in zip(_ENDS, ("sustained", "not sustained"), strict=True)
+        if bracket[f"{end}_rate_rps"] is not None
+    )
+    yield "."
 
 
 def because(one: Mapping[str, Any]) -> str:
@@ -88,16 +115,17 @@ def _verdict(one: Mapping[str, Any]) -> str:
     return {
         "carried": f"{rate} is carried: it lies below the whole interval.",
         "not carried": f"{rate} is not carried: it lies above the whole interval.",
-    }.get(one["at"]["verdict"], f"{rate} is not decided: it lies inside the interval.")
+    }.get(one["at"]["verdict"], f"{rate} is not decided: no interval among the rates tried leaves it out.")
 
 
 def _stands_on(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     if info["one_traffic"]:
         return "It is that of one recorded traffic, at other speeds; nothing is drawn, so there is no interval."
     means = "corrected for what each seed happened to draw" if info["adjusted"] else "as found"
+    requests = one.get("requests") or info["run"]["requests"]
     return (
-        f"Of {one['seeds']} seeds with {info['run']['requests']:,} requests a trial (warm-up cut: "
-        f"{clean(info['run']['warmup'])}); attainment {means}."
+        f"Of {one['seeds']} seeds with {requests:,} requests a trial (warm-up cut: {clean(info['run']['warmup'])}); "
+        f"attainment {means}."
     )
 
 
@@ -110,7 +138,7 @@ def bound_rows(one: Mapping[str, Any]) -> Sequence[Sequence[str]]:
         (
             clean(bound["text"]),
             percent(bound["goal"]),
-            "higher than tried" if bound["capacity_rps"] is None else _numbers.number(bound["capacity_rps"]),
+            "not among the rates tried" if bound["capacity_rps"] is None else _numbers.number(bound["capacity_rps"]),
             _numbers.share(bound["attainment"]),
         )
         for bound in one["bounds"]
@@ -139,6 +167,10 @@ def cost(info: Mapping[str, Any]) -> str:
     spent = info["cost"]
     trials, probes = (_numbers.count(spent[f"{name}s"], name) for name in ("trial", "probe"))
     told = f"cost: {_numbers.count(spent['requests'], 'request')} in {trials} and {probes}"
+    if invalid := info.get("invalid"):
+        told += (
+            f" ({_numbers.count(len(invalid), 'trial')} not valid and left out: {clean(invalid[0], 300).rstrip('.')})"
+        )
     sending = "" if info["clock"] == "virtual" else f", {_time(spent['system_s'])} of traffic"
     return f"{told}{sending}; {_time(spent['wall_s'])} of waiting."
 
@@ -159,7 +191,10 @@ def again(info: Mapping[str, Any], **more: str) -> str:
     asked = [one["goal"] for one in info.get("answers") or []] or info.get("goals") or []
     goals = ",".join(percent(goal) for goal in asked)
     own = {"goal": goals or None, "definition": None if told in (None, "joint") else clean(told)}
-    return _command("capacity", info, {**own, **more}, leave_out=("seed",) if not _spec(info).get("seed") else ())
+    usual = [] if _spec(info).get("seed") else ["seed"]
+    if (info.get("run") or {}).get("fixed") is False:  # naming the usual number would fix it
+        usual.append("requests")
+    return _command("capacity", info, {**own, **more}, leave_out=usual)
 
 
 def _spec(info: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -184,7 +219,7 @@ def advice(info: Mapping[str, Any]) -> tuple[str, str]:
 
 def around(info: Mapping[str, Any]) -> str:
     """A sweep over the rates around what was found; empty where nothing was."""
-    rates = [one["capacity_rps"] for one in info["answers"] if one["capacity_rps"]]
+    rates = [rate for one in info["answers"] for rate in _near(one)]
     if not rates:
         return ""
     low, high = 0.5 * min(rates), 1.3 * max(rates)
@@ -195,6 +230,14 @@ def around(info: Mapping[str, Any]) -> str:
         {"rate": ",".join(_numbers.option(rate, 2) for rate in each)},
         leave_out=("goal", "requests", "seed"),
     )
+
+
+def _near(one: Mapping[str, Any]) -> list[float]:
+    """The capacity, or the ends of a bracket with two sides."""
+    if one["capacity_rps"]:
+        return [one["capacity_rps"]]
+    ends = [(one.get("bracket") or {}).get(f"{end}_rate_rps") for end in _ENDS]
+    return [float(end) for end in ends if end] if all(ends) else []
 
 
 def _command(name: str, info: Mapping[str, Any], own: Mapping[str, str | None], leave_out: Sequence[str]) -> str:

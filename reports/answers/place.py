@@ -78,7 +78,7 @@ def sentences(info: Info) -> Iterator[str]:
 
 
 def _of_one(one: Info) -> Iterator[str]:
-    whole = f"{_number(one['rate_rps'])} req/s in all"
+    whole = f"{_bounded(one, one['rate_rps'])} req/s in all"
     yield f"{one['algorithm']}: {_named(one)}, {_gpus(one)}, {_per_gpu(one)}, {whole}."
     if one["ties"]:
         yield f"As good, but not on fewer GPUs: {_listed(one['ties'])}."
@@ -117,8 +117,8 @@ def heads_of(info: Info) -> tuple[str, ...]:
 
 def _row(info: Info, one: Info) -> tuple[str, ...]:
     row = (
-        one["algorithm"], one["name"], one["hardware"], str(one["gpus"]), _number(one["rate_rps"]),
-        _number(one["rate_per_gpu_rps"]), interval(one), one["binding"] or "-",
+        one["algorithm"], one["name"], one["hardware"], str(one["gpus"]), _bounded(one, one["rate_rps"]),
+        _bounded(one, one["rate_per_gpu_rps"]), interval(one), one["binding"] or "-",
     )  # fmt: skip
     return row if info["objective"]["name"] == "gpu" else (*row, _number(one["value"]))
 
@@ -159,7 +159,7 @@ def _gpus(one: Info) -> str:
 
 
 def _per_gpu(one: Info) -> str:
-    told = f"{_number(one['rate_per_gpu_rps'])} req/s per GPU"
+    told = f"{_bounded(one, one['rate_per_gpu_rps'])} req/s per GPU"
     if one["low_per_gpu_rps"] is None:
         return told
     mean = "" if one["mean_per_gpu_rps"] == one["rate_per_gpu_rps"] else f"mean {_number(one['mean_per_gpu_rps'])}, "
@@ -173,6 +173,11 @@ def _worth(info: Info, one: Info) -> str:
 
 def _listed(units: Sequence[Info]) -> str:
     return ", ".join(f"{_named(one)} ({_gpus(one)}, {_number(one['rate_per_gpu_rps'])})" for one in units)
+
+
+def _bounded(one: Info, rate_rps: float) -> str:
+    """A rate, with a word before it where no rate was shown to be too high."""
+    return f"{'at least ' if one.get('at_least') else ''}{_number(rate_rps)}"
 
 
 def _number(value: float) -> str:

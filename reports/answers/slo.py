@@ -168,7 +168,9 @@ def _capacity(found: Info) -> str:
     rate, low, high = (found[key] for key in ("capacity_rps", "low_rps", "high_rps"))
     goal = f"{found['goal'] * 100:g}%"
     if rate is None:
-        return f"capacity at {goal}: unresolved by the search in this folder"
+        ends = [(found.get("bracket") or {}).get(f"{end}_rate_rps") for end in ("low", "high")]
+        tried = f"between {ends[0]:g} and {ends[1]:g} req/s, " if all(ends) else ""
+        return f"capacity at {goal}: {tried}unresolved by the search in this folder"
     between = "" if low is None or high is None else f" ({_numbers.number(low)} to {_numbers.number(high)})"
     return f"capacity at {goal}: {_numbers.number(rate)} req/s{between}, by the search in this folder"
 

@@ -161,7 +161,7 @@ def _curve_tables(info: Info, found: Sequence[Info]) -> Iterator[Table]:
 
 _GOAL_HEADS = (
     "goal", "state", "capacity (req/s)", "from (req/s)", "to (req/s)", "per GPU (req/s)", "half width (%)", "seeds",
-    "binds",
+    "met at (req/s)", "missed at (req/s)", "binds",
 )  # fmt: skip
 
 
@@ -169,7 +169,9 @@ def _goal_row(one: Info) -> tuple[str | Cell, ...]:
     rates = (_numbers.number(one[name], 4) for name in ("capacity_rps", "low_rps", "high_rps", "per_gpu_rps"))
     half = "-" if one["half_width"] is None else _numbers.number(100 * one["half_width"], 2)
     state = Cell(str(one["state"]), good=said.good({**one, "at": None}))
-    return (said.percent(one["goal"]), state, *rates, half, str(one["seeds"]), clean(one["binding"] or "-"))
+    tried = (_numbers.number((one.get("bracket") or {}).get(f"{end}_rate_rps"), 4) for end in ("low", "high"))
+    binds = clean(one["binding"] or "-")
+    return (said.percent(one["goal"]), state, *rates, half, str(one["seeds"]), *tried, binds)
 
 
 _TRIAL_HEADS = ("trial", "what", "rate (req/s)", "seed", "requests sent", "attainment", "waiting (s)")

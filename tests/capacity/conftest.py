@@ -18,12 +18,20 @@ from harness.slo import parse
 
 @dataclass
 class System:
-    """Attainment is a logistic curve of the rate that crosses 90% at `knee_rps`; a seed shifts it by `scatter`."""
+    """Attainment is a logistic curve of the rate that crosses 90% at `knee_rps`; a seed shifts it by `scatter`.
+
+    In trials shorter than `fills_s` nobody misses, from `grows_rps` on the queue grows all through, and probes pass up
+    to `fooled_rps`.
+    """
 
     knee_rps: float = 10.0
     slope: float = 25.0
     scatter: float = 0.03
     ceiling: float = 1.0
+    e2e_s: float = 1.0
+    fills_s: float = 0.0
+    grows_rps: float = math.inf
+    fooled_rps: float = 0.0
     made: int = 0
 
     def attainment(self, seed: int, rate_rps: float) -> float:
@@ -33,10 +41,14 @@ class System:
     def trial(self, key: Key, wanted=()) -> Tried:
         self.made += 1
         rng = np.random.default_rng([key.seed, round(1e6 * key.rate_rps), key.planned])
-        mask = rng.random(key.planned) < self.attainment(key.seed, key.rate_rps)
+        full = key.planned / key.rate_rps >= self.fills_s
+        mask = rng.random(key.planned) < (self.attainment(key.seed, key.rate_rps) if full else 1.0)
         shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "ttft=0.25"))
-        passed = None if key.goal is None else kept_all(shares, wanted)
-        return Tried(key, key.planned, key.planned, 0.0, passed, False, 1.0, key.planned / key.rate_rps, 0.0, shares)
+        grew = full and key.rate_rps >= self.grows_rps
+        fooled = key.rate_rps <= self.fooled_rps
+        passed = None if key.goal is None else fooled or (kept_all(shares, wanted) and not grew)
+        span_s = key.planned / key.rate_rps
+        return Tried(key, key.planned, key.planned, 0.0, passed, grew, self.e2e_s, span_s, 0.0, shares)
 
     def searched(self, budget: int = 10_000, known=(), **aim):
         """What a search finds that may make `budget` trials."""

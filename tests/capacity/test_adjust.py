@@ -21,12 +21,12 @@ class Known:
         self._drawn = drawn
         self._long = drawn(10**6, 1.0, 200_000)
 
-    def trial(self, seed, rate_rps):
-        return self._drawn(seed, rate_rps)
+    def trial(self, seed, rate_rps, requests):
+        return self._drawn(seed, rate_rps, requests)
 
-    def long(self, rate_rps):
+    def long(self, rate_rps, requests):
         whole = type(self._long)(self._long.due_s / rate_rps, self._long.prompt_tokens, self._long.output_tokens)
-        return [whole.part(start, start + 2000) for start in range(0, 200_000, 2000)]
+        return [whole.part(start, start + requests) for start in range(0, 200_000, requests)]
 
 
 def _tried(drawn, seed, rate_rps=3.5, bound_s=1.5, noise_s=0.05):
@@ -76,7 +76,10 @@ def test_seeds_scatter_much_less_and_their_mean_stays(traffic):
     values = np.array(adjusted(trials, WANTED).values)
     rng = np.random.default_rng(3)
     expected = np.mean(
-        [np.mean(TRUE.of(part) + 0.05 * rng.standard_normal(len(part)) <= 1.5) for part in Known(traffic).long(3.5)]
+        [
+            np.mean(TRUE.of(part) + 0.05 * rng.standard_normal(len(part)) <= 1.5)
+            for part in Known(traffic).long(3.5, 2000)
+        ]
     )
 
     assert values.std() < 0.5 * raw.std()

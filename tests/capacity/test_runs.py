@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from harness.capacity import runs
 from harness.capacity.conditions import conditions
 from harness.capacity.runs import Runs
 from harness.capacity.trials import Key, Task
 from harness.cli import main
 from harness.config import RunSpec
-from harness.errors import BackendError
+from harness.errors import BackendError, NotValid
 from harness.folder import load
 from harness.load import own_rate
 from harness.slo import parse
@@ -53,8 +55,33 @@ def test_a_server_that_never_gives_way_is_unresolved(tmp_path, capsys):
     info = json.loads(capsys.readouterr().out)
 
     assert code == 5
-    assert "give a larger --requests" in info["answers"][0]["why"]
+    assert "give --requests" in info["answers"][0]["why"]
     assert info["cost"]["probes"] < 8
+
+
+@pytest.mark.parametrize(("check", "ended_early", "valid"), [
+    ("lateness", True, False), ("lateness", False, False), ("answers", True, True), ("answers", False, False),
+])  # fmt: skip
+def test_a_probe_that_ended_early_must_be_valid_too(check, ended_early, valid):
+    """A client that is late would decide that a server is too slow. All answers may still be outstanding, though."""
+    info = {"verdict": {"valid": False}, "checks": [{"check": check, "state": "failed"}]}
+
+    assert valid == runs._is_valid(SimpleNamespace(run=SimpleNamespace(info=info)), ended_early=ended_early)
+
+
+def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeypatch):
+    """It would pass or fail a rate, or vanish without a word."""
+    made = Runs(tmp_path, lambda _: None)
+    info = {"verdict": {"valid": False, "reasons": ["The client was late."], "overloaded": False}, "checks": []}
+    result = SimpleNamespace(
+        run=SimpleNamespace(info=info, path=tmp_path), outcome=SimpleNamespace(error=None, ended="finished")
+    )
+    monkeypatch.setattr(Runs, "_run", lambda *_: result)
+    monkeypatch.setattr(runs, "_fault", lambda *_: None)
+
+    with pytest.raises(NotValid, match="not valid, twice: The client was late"):
+        list(made([_task(5.0, None, 60)]))
+    assert ["400 req/s, seed 0: The client was late."] * 2 == made.invalid
 
 
 @pytest.mark.parametrize("goal", [None, 0.9])

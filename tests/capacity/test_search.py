@@ -6,6 +6,9 @@ import math
 
 import pytest
 
+from harness.capacity.aim import Bracket, Found, Side, sustained
+from harness.capacity.estimate import Estimate
+
 
 @pytest.mark.parametrize("knee_rps", [0.3, 10.0, 300.0])
 def test_a_capacity_is_found_wherever_it_is(system, knee_rps):
@@ -47,7 +50,7 @@ def test_a_system_that_carries_every_rate_is_unresolved(system):
     found = system(knee_rps=1e12).searched()
 
     assert not found.resolved
-    assert "give a larger --requests" in found.why
+    assert "give --requests" in found.why
 
 
 def test_a_budget_that_ends_leaves_the_best_so_far(system):
@@ -107,3 +110,77 @@ def test_a_recording_needs_no_seeds(system):
     assert found.resolved
     assert found.estimate.low_rps is None
     assert abs(math.log(found.estimate.rate_rps / 10.0)) < 0.01
+
+
+def test_trials_shorter_than_a_queue_takes_to_fill_pass_no_rate(system):
+    """Probes of 4 s would pass at twice the capacity, and a number far below all rates tried be printed."""
+    short = system(knee_rps=60.0, e2e_s=3.0, fills_s=10.0)
+    found = short.searched()
+
+    assert found.answered is not None
+    assert abs(math.log(found.answered.rate_rps / 60.0)) < 0.05
+    assert found.bracket.low.rate_rps <= 60.0 <= found.bracket.high.rate_rps
+
+
+@pytest.mark.parametrize("fooled_rps", [14.0, 40.0])
+def test_whole_trials_that_contradict_the_probes_bracket_again(system, fooled_rps):
+    """All whole trials would lie above the capacity, and the curve be followed to where nobody looked."""
+    found = system(fooled_rps=fooled_rps).searched()
+
+    assert found.answered is not None
+    assert abs(math.log(found.answered.rate_rps / 10.0)) < 0.05
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_no_rate_outside_of_those_tried_is_an_answer(system, seed):
+    """'50 req/s (13 .. 189)' would be printed where all rates tried lie between 18 and 31."""
+    wide = system(knee_rps=20.0 + seed, slope=2.0, scatter=0.4)
+    tried = []
+    made = wide.trial
+    wide.trial = lambda key, wanted=(): tried.append(key) or made(key, wanted)
+    answered = wide.searched(first_seed=1000 * seed).answered
+    rates = [key.rate_rps for key in tried if key.goal is None]
+
+    assert answered is None or min(rates) <= answered.low_rps <= answered.high_rps <= max(rates)
+
+
+def test_an_interval_beyond_the_rates_tried_is_no_answer():
+    """A curve goes on to both sides; the system does not have to."""
+    estimate = Estimate(50.0, 13.0, 189.0, {}, "joint", {})
+    tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
+    inside = Bracket(Side(48.0, 4, 8000), Side(52.0, 4, 8000), 12.0, 200.0)
+
+    assert Found(estimate, resolved=True, bracket=tried).answered is None
+    assert Found(estimate, resolved=True, bracket=inside).answered is estimate
+    assert Found(Estimate(50.0, None, None, {}, "joint", {}), resolved=False, bracket=inside).answered is None
+
+
+@pytest.mark.parametrize(
+    ("rate_rps", "verdict"), [(12.0, True), (15.0, None), (40.0, None), (150.0, None), (200.0, False)]
+)
+def test_a_rate_asked_about_is_decided_by_an_interval_and_by_trials(rate_rps, verdict):
+    """--at would be answered by a curve where nobody has looked."""
+    tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
+
+    assert verdict is sustained(rate_rps, Estimate(50.0, 13.0, 189.0, {}, "joint", {}), tried)
+
+
+def test_a_queue_that_grows_before_requests_miss_leaves_a_bracket(system):
+    """The curve of attainment would tell a rate at which the queue has no end."""
+    found = system(knee_rps=60.0, grows_rps=50.0).searched()
+
+    assert found.answered is None
+    assert found.bracket.low.rate_rps < 50.0 <= found.bracket.high.rate_rps < 55.0
+    assert found.bracket.high.grew
+
+
+@pytest.mark.parametrize("budget", range(1, 12))
+def test_a_budget_that_ends_leaves_the_rates_on_both_sides(system, budget):
+    """A bracket that was paid for would not be printed."""
+    found = system().searched(budget=budget)
+    low, high = found.bracket.low, found.bracket.high
+
+    assert found.answered is None
+    assert low is not None
+    assert low.rate_rps < 10.5
+    assert budget < 6 or 9.5 < high.rate_rps < 18.0

@@ -50,6 +50,15 @@ def test_a_probe_finds_the_side_of_the_whole_run_for_fewer_requests(rate_rps):
     assert probe.requests <= whole.requests
 
 
+def test_a_probe_whose_queue_grows_does_not_pass():
+    """A loose SLO would be kept for as long as the probe lasts, at any rate."""
+    loose = dataclasses.replace(_task(30.0, goal=0.9), slo=parse("ttft=1h"))
+    tried = simulated(dataclasses.replace(loose, wanted=conditions(loose.slo, 0.9, "joint")))
+
+    assert tried.overloaded
+    assert tried.passed is False
+
+
 def test_trials_are_read_back_as_they_were(tmp_path):
     """A search that goes on would go on from other trials than it made."""
     ledger = Ledger(tmp_path / "trials.parquet")
@@ -78,7 +87,7 @@ def test_the_traffic_of_a_trial_is_known_without_serving_it(arrivals):
     """Attainment would be adjusted for traffic that was never sent."""
     spec = dataclasses.replace(SPEC, arrivals=arrivals)
     own_rps = own_rate(spec)
-    drawn = Traffic(spec, own_rps, 200).trial(3, 4.0)
+    drawn = Traffic(spec, own_rps).trial(3, 4.0, 200)
     table = simulate(at_rate(dataclasses.replace(spec, seed=3, requests=200), 4.0, own_rps)).table.sort_by("request_id")
 
     assert pytest.approx(number(table, "scheduled_s"), rel=1e-9) == drawn.due_s

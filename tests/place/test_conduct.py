@@ -6,6 +6,7 @@ import importlib.util
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,10 +16,11 @@ from harness.cli import main
 from harness.config import Given
 from harness.errors import BackendError, UsageError
 from harness.place.conduct import Candidate, conduct, scored
+from harness.place.search import Ends
 from harness.place.settings import asked, opened
 from harness.place.store import Store
 from harness.place.systems import Shape, System
-from harness.place.task import Task, searched
+from harness.place.task import TOO_SHORT, Found, Task, _Seen, _Trials, searched
 from harness.place.traffic import traffic
 from reports import pages
 
@@ -199,7 +201,8 @@ def test_the_command_tells_rates_skips_and_replicas(capsys: pytest.CaptureFixtur
         one["name"]: one["reason"] for one in info["skipped"]
     }.items()
     best = info["best"][0]
-    assert all(one["low_per_gpu_rps"] < one["high_per_gpu_rps"] for one in info["candidates"])
+    intervals = [(one["low_per_gpu_rps"], one["high_per_gpu_rps"]) for one in info["candidates"]]
+    assert all(low is high is None or low < high for low, high in intervals)
     assert best["replicated"]["rate_rps"] >= 20
     assert best["replicated"]["gpus"] == best["gpus"] * best["replicated"]["members"][0]["count"]
     page = (tmp_path / "report.html").read_text()
@@ -248,3 +251,51 @@ def test_wrong_usage_is_one_sentence(
     assert 2 == code
     assert said in told
     assert 1 == told.count("bench: ")
+
+
+@pytest.mark.parametrize(
+    ("e2e_s", "found", "made"), [(0.5, None, [300]), (5.0, None, [300, 2500]), (20.0, TOO_SHORT, [300, 4800])]
+)
+def test_a_trial_that_passes_is_as_long_as_a_queue_takes(e2e_s: float, found: str | None, made: list[int]) -> None:
+    """300 requests pass at four times the capacity when they are sent before one of them has ended."""
+    asked_of: list[int] = []
+    trials: Any = object.__new__(_Trials)
+    trials._task = SimpleNamespace(traffic=SimpleNamespace(requests=300), most_requests=4800)
+    trials._made = lambda _seed, _rate, requests: (asked_of.append(requests), (None, requests / 100, e2e_s))[1]
+
+    assert found == trials.missed(0, 100.0)
+    assert made == asked_of
+
+
+def test_a_queue_that_grows_is_seen_by_its_records() -> None:
+    """An SLO that is loose would be kept for as long as a trial lasts."""
+    seen = {keeps_up: _Seen() for keeps_up in (True, False)}
+    for keeps_up, times in seen.items():
+        served_s = 0.9 if keeps_up else 1.5
+        end_s = 0.0
+        for due_s in range(300):
+            end_s = max(end_s, float(due_s)) + served_s
+            times._times.append((float(due_s), end_s, end_s))
+
+    assert (False, True) == (seen[True].grew, seen[False].grew)
+
+
+@pytest.mark.parametrize(
+    ("binding", "tried_rps", "at_least", "interval"),
+    [
+        ("ttft=0.2", (1.0, 9.0), False, True),
+        ("ttft=0.2", (4.2, 9.0), False, False),
+        (TOO_SHORT, (1.0, 9.0), True, False),
+        (None, (1.0, None), True, False),
+    ],
+)
+def test_a_rate_that_nothing_showed_to_be_too_high_is_no_more_than_a_bound(
+    binding: str | None, tried_rps: tuple[float | None, float | None], at_least: bool, interval: bool
+) -> None:
+    """The highest rate that was tried would be printed as what a placement carries."""
+    asked = placement({"policy": "sarathi"}, seeds="3")
+    ends = {seed: Ends(rate, rate + 0.1, binding, 5, tried_rps) for seed, rate in enumerate((4.0, 4.5, 5.0))}
+    found = scored(asked, Candidate("low", System("colocated", "a100-80g", Shape(1, 1))), Found(ends, 15, 900))
+
+    assert at_least == found.at_least
+    assert interval == (found.per_gpu.low is not None)

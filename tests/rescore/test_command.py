@@ -63,7 +63,8 @@ def test_it_is_told_in_words_too(mixed, capsys):
 
 def test_the_capacity_that_a_search_found_stands_beside_it(mixed, capsys):
     """A run would not tell the capacity that is known for its SLO and system."""
-    found = {"goal": 0.9, "state": "resolved", "capacity_rps": 2.5, "low_rps": 2.4, "high_rps": 2.6, "per_gpu_rps": 2.5}
+    found = {"goal": 0.9, "state": "resolved", "capacity_rps": 2.5, "low_rps": 2.4, "high_rps": 2.6, "per_gpu_rps": 2.5,
+             "bracket": None}  # fmt: skip
     search = {
         "schema": 1, "kind": "capacity", "spec": {"workload": "chatbot", "backend": "sim"},
         "slo": {"text": "tpot=0.05,ttft=0.2", "goal": 0.9}, "answers": [found],

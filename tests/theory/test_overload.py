@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from harness import overload, pool, trial, warmup
@@ -35,3 +36,15 @@ def test_a_growing_queue_is_marked_and_a_busy_one_is_not(rule, rate_rps, least, 
     found = [mark for _, mark in pool.of(2).map(marked, [(rate_rps, seed, rule) for seed in range(SEEDS)])]
 
     assert least <= sum(found) <= most
+
+
+@pytest.mark.parametrize(("served_s", "bursty", "mark"), [(0.5, False, True), (0.5, True, False), (1.5, True, True)])
+def test_bursts_are_no_growing_queue(served_s, bursty, mark):
+    """Bursts that are gone again soon would make a rate too high for a system that is idle half of the time."""
+    rng = np.random.default_rng(0)
+    due_s = np.sort(np.concatenate([100 * number + rng.uniform(0, 5, 150) for number in range(10)]))
+    end_s = np.zeros(len(due_s))
+    for i, at_s in enumerate(due_s):
+        end_s[i] = max(at_s, end_s[i - 1] if i else 0.0) + served_s
+
+    assert mark == (overload.grown(due_s, end_s, end_s, bursty=bursty) is not None)

@@ -1,0 +1,96 @@
+"""What is told of a search that ended without an estimate: its bracket, what was left out, and the exit code."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.capacity.conduct import conduct, set_up
+from harness.capacity.settings import Settings
+from harness.capacity.store import Store
+from harness.config import RunSpec
+from harness.errors import BackendError, NotValid
+from reports.answers import _capacity_said as said
+from reports.answers import capacity
+
+SPEC = RunSpec(workload="chatbot", backend="sim", latency="abc:distserve", policy="vllm-v0", slo="ttft=0.25")
+
+
+@pytest.fixture
+def conducted(system):
+    """The answer of a search whose system makes so many trials, and then raises an error, or makes none any more."""
+
+    def answer(most, error=None, at_rps=None):
+        known = system()
+
+        def make(tasks):
+            for task in tasks:
+                if known.made >= most:
+                    if error is not None:
+                        raise error
+                    return
+                yield known.trial(task.key, task.wanted)
+
+        return conduct(set_up(SPEC, Settings(adjust=False, at_rps=at_rps)), Store(None), make, workers=1)
+
+    return answer
+
+
+def test_a_known_bracket_is_the_answer_when_the_budget_ends(conducted):
+    """What was paid for would be lost: 'not found'."""
+    info = conducted(4)
+    (one,) = info["answers"]
+    low, high = (one["bracket"][f"{end}_rate_rps"] for end in ("low", "high"))
+
+    assert (5, "unresolved") == (info["exit_code"], one["state"])
+    assert None is one["capacity_rps"] is one["low_rps"] is one["high_rps"] is one["per_gpu_rps"]
+    assert {} == one["knees"]
+    assert low < 10.5
+    assert high > 9.5
+    assert 1 == one["bracket"]["low_seeds"]
+    for form in (capacity.text, capacity.markdown):
+        assert f"between {low:g} and {high:g} req/s, unresolved" in form(info)
+    assert "was not sustained" in " ".join(capacity.text(info).split())
+    assert "bench sweep" in said.advice(info)[1]
+
+
+@pytest.mark.parametrize(("error", "code"), [(NotValid("The client was late."), 4), (BackendError("It is gone."), 3)])
+def test_a_trial_that_proves_nothing_ends_the_search_with_what_there_is(conducted, error, code):
+    """Hours of trials would be thrown away for the last one, or it would decide a rate."""
+    info = conducted(9, error)
+    (one,) = info["answers"]
+
+    assert (code, "unresolved", str(error)) == (info["exit_code"], one["state"], one["why"])
+    assert one["bracket"]["high_rate_rps"] is not None
+
+
+def test_a_first_trial_that_proves_nothing_is_an_error(conducted):
+    """A server that cannot be reached would have an empty answer."""
+    with pytest.raises(BackendError, match="It is gone"):
+        conducted(0, BackendError("It is gone."))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (4.757, 5.657, "between 4.757 and 5.657 req/s, unresolved"),
+        (31.2, None, "above 31.2 req/s (every rate tried was sustained), unresolved"),
+        (None, 2.5, "below 2.5 req/s (no rate tried was sustained), unresolved"),
+    ],
+)
+def test_one_side_is_told_as_such(low, high, told):
+    """A number would be invented for the other side."""
+    one = {
+        "goal": 0.9,
+        "state": "unresolved",
+        "capacity_rps": None,
+        "bracket": {"low_rate_rps": low, "high_rate_rps": high},
+    }
+
+    assert f"capacity at 90%: {told}" == said.headline({}, one)
+
+
+def test_trials_that_were_left_out_are_counted(conducted):
+    """A client that is late every other time would look as good as any."""
+    told = said.cost({**conducted(9), "invalid": ["4 req/s, seed 0: The client was late."]})
+
+    assert "1 trial not valid and left out: 4 req/s, seed 0: The client was late" in told
