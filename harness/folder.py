@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -181,14 +182,39 @@ class RunFolder:
         self.update({"state": "finished", **(info or {})})
         self.close(remove=True)
 
+    def moved(self, path: Path) -> RunFolder:
+        """A copy in another folder, with the rows that could not be written here; this one stays as it is."""
+        copy = RunFolder.create(path, self.info)
+        if (schedule := self.path / "schedule.parquet").exists():
+            shutil.copyfile(schedule, path / schedule.name)
+        for name, stream in self._streams.items():
+            for batch in batches(stream.path):
+                copy.add_table(name, pa.Table.from_batches([batch]))
+        copy.add_records(self._waiting)
+        copy.flush()
+        copy.close()
+        return copy
+
+    @property
+    def written(self) -> int:
+        """Requests whose rows are on the disk."""
+        return self._streams["requests"].rows
+
+    @property
+    def waiting(self) -> int:
+        """Requests whose rows are in memory alone."""
+        return len(self._waiting)
+
     def close(self, *, remove: bool = False) -> None:
         """Let go of the files; what was flushed stays readable. Safe to call twice."""
         for stream in self._streams.values():
             stream.close(remove=remove)
 
     def _write_waiting(self) -> None:
-        rows, self._waiting = self._waiting, []
+        """Write them; those that cannot be written stay in memory."""
+        rows = self._waiting
         self._streams["requests"].write(to_table(rows))
+        self._waiting = []
         if any(record.exchange is not None for record in rows):
             self.add_table("http", http_table(rows))
 
@@ -300,6 +326,8 @@ def _read_parquet(file: Path, schema: pa.Schema | None) -> pa.Table:
         with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
             table = source.read()
             return table if schema is None else table.select(schema.names).cast(schema)
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
     except (pa.ArrowException, KeyError, OSError) as error:
         raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
 

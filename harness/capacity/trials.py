@@ -248,6 +248,8 @@ def _read(path: Path) -> Iterable[Tried]:
     try:
         with pq.ParquetFile(path) as source:  # not read_table: it would import pyarrow.dataset
             rows = source.read().select(TRIALS.names).cast(TRIALS).to_pylist()
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
     except (pa.ArrowException, KeyError, OSError) as error:
         raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
     for row in rows:

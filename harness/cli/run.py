@@ -91,6 +91,7 @@ def command(
     say = _terminal.note if not quiet else _terminal.nothing
     result = execute(spec, out=out, html=not no_html, quiet=quiet, repeats=repeats, force=force, give_way=True, say=say)
     _terminal.show("json" if as_json else "text", result.run)
+    result.outcome.check()
     if result.outcome.error is not None:
         _terminal.complain(result.outcome.error)
     elif (reason := why(result.exit_code, result.run.info, result.outcome, spec.fail_under)) is not None:
