@@ -18,6 +18,7 @@ from harness.errors import BenchError
 
 MOST_CHARACTERS = 300
 """Of an exception's own message in the sentence; the file has it whole."""
+PLACE = "the traceback is in "
 MOST_LINES = 200
 """From each end of a traceback."""
 
@@ -28,6 +29,8 @@ def told(error: BaseException, arguments: Sequence[str] | None) -> str:
         traceback.clear_frames(error.__traceback__)  # what they hold is what fills the memory
     words = ["bench", *(sys.argv[1:] if arguments is None else arguments)]
     hide = _redaction(words)
+    if isinstance(error, BenchError) and PLACE in str(error):  # a command of ours has written it already
+        return hide(str(error))
     return f"{_what(error, hide)}; {_where(error, words, hide)}."
 
 
@@ -58,7 +61,7 @@ def _where(error: BaseException, words: Sequence[str], hide: Callable[[str], str
             file.write(f"{head}\n{hide(shlex.join(words))}\n\n{hide(text)}")
     except Exception as failure:  # noqa: BLE001  # whatever fails now, the exit code must come out
         return f"the traceback could not be written ({type(failure).__name__}: {failure})"
-    return f"the traceback is in '{file.name}'"
+    return f"{PLACE}'{file.name}'"
 
 
 def _redaction(words: Sequence[str]) -> Callable[[str], str]:

@@ -25,6 +25,8 @@ def command(file: str) -> int:
     except FileExistsError:
         raise UsageError(f"'{file}' exists and is left alone; name another file.") from None
     except OSError as error:
+        if writable.has_no_room(error):
+            path.unlink(missing_ok=True)  # else the next call would leave the empty file alone
         raise writable.refused(file, error) from None
     _terminal.say(f"{file} written; edit it, then: bench run --config {shlex.quote(file)}")
     return 0

@@ -39,13 +39,16 @@ Exit codes
   0 good
   1 --fail-under: too few requests kept the SLO, or a percentile bound is broken
   2 wrong usage
-  3 the backend failed, or more requests than --max-failed did for another reason than load
-  4 the run is not valid, or was ended at once (Ctrl-C twice, SIGTERM) without --fail-under
+  3 the backend failed, or more requests than --max-failed did for another reason than load; the
+    disk is full
+  4 the run is not valid, or was terminated (SIGTERM, Ctrl-C twice)
   5 --fail-under: good so far, but the queue was growing, or the run was ended early; or the
     client's own error decides
+  70 a bug, or exhausted memory; the traceback is in the file that the message names
   130 interrupted before the report
 
-Ctrl-C once stops sending, waits for answers and reports; twice ends the run now. Both keep what was measured.
+Ctrl-C once stops sending, waits for answers and reports; twice, or SIGTERM, ends the run now. All keep what was
+measured.
 """
 
 

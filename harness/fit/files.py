@@ -29,6 +29,6 @@ def write(path: Path, content: str) -> None:
     """Write it. Raises UsageError where that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        writable.put(path, content.encode())
     except OSError as error:
         raise writable.refused(path, error) from None
