@@ -129,11 +129,15 @@ class RunFolder:
         _make(path)
         requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock: from here the folder is ours
         started = redacted({"schema": VERSION, **info, "state": "running"}, redact)
-        write_json(path / "run.json", started)
-        requests.start()
-        for file in path.iterdir():
-            if file.name not in ("run.json", "requests.arrows"):
-                file.unlink()
+        try:
+            write_json(path / "run.json", started)
+            requests.start()
+            for file in path.iterdir():
+                if file.name not in ("run.json", "requests.arrows"):
+                    file.unlink()
+        except OSError:
+            requests.close(remove=False)
+            raise
         return cls(path, started, {"requests": requests}, flush_every, redact)
 
     def add_records(self, records: Iterable[RequestRecord]) -> None:
@@ -182,18 +186,19 @@ class RunFolder:
         self.update({"state": "finished", **(info or {})})
         self.close(remove=True)
 
-    def moved(self, path: Path) -> RunFolder:
-        """A copy in another folder, with the rows that could not be written here; this one stays as it is."""
+    def copy_to(self, path: Path) -> None:
+        """Write the run into another folder, with the rows that this one did not take; this one stays as it is."""
         copy = RunFolder.create(path, self.info)
-        if (schedule := self.path / "schedule.parquet").exists():
-            shutil.copyfile(schedule, path / schedule.name)
-        for name, stream in self._streams.items():
-            for batch in batches(stream.path):
-                copy.add_table(name, pa.Table.from_batches([batch]))
-        copy.add_records(self._waiting)
-        copy.flush()
-        copy.close()
-        return copy
+        try:
+            if (schedule := self.path / "schedule.parquet").exists():
+                shutil.copyfile(schedule, path / schedule.name)
+            for name, stream in self._streams.items():
+                for batch in batches(stream.path):
+                    copy.add_table(name, pa.Table.from_batches([batch]))
+            copy.add_records(self._waiting)
+            copy.flush()
+        finally:
+            copy.close()
 
     @property
     def written(self) -> int:

@@ -301,7 +301,7 @@ class _Start:
         try:
             path = Path(tempfile.mkdtemp(prefix="bench-run-"))
             try:
-                folder.moved(path)
+                folder.copy_to(path)
             except OSError:
                 shutil.rmtree(path, ignore_errors=True)
                 raise

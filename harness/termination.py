@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -85,7 +85,7 @@ class Command(Handler):
             sys.unraisablehook = before
 
 
-def handled(handle: Callable[[int], None]) -> Any:
+def handled(handle: Callable[[int], None]) -> AbstractContextManager[Handler]:
     """A context in which SIGINT and SIGTERM call `handle` with their number and raise nothing."""
     return Handler(handle).installed(signal.SIGINT, signal.SIGTERM)
 

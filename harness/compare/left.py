@@ -24,8 +24,9 @@ _JUDGED = (0, 1, 5)
 class Left:
     """One run of a side: what it left at `path`, whether that can be used, and else why not.
 
-    `wrong` is a command that was never fit to run, `crashed` one of ours that met a bug. `exact` results are those of a virtual clock. `address` and `salt`
-    tell of a remote server which one it was, and what opened its prompts. A search has `many_seeds`.
+    `wrong` is a command that was never fit to run, `crashed` one of ours that met a bug. `exact` results are those of
+    a virtual clock. `address` and `salt` tell of a remote server which one it was, and what opened its prompts. A
+    search has `many_seeds`.
     """
 
     path: Path
