@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -326,3 +327,80 @@ def test_a_long_traceback_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     assert text.count("\n") < 2 * _crash.MOST_LINES + 10
     assert "RecursionError" in text.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("presses", "ended"), [(1, "interrupted"), (2, "stopped")])
+def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str, tmp_path: Path) -> None:
+    """A sender with nothing in flight is done by the first word to stop: SIGTERM passed for one Ctrl-C, exit code 0."""
+    import asyncio
+    from types import SimpleNamespace
+    from typing import cast
+
+    from harness._sender import Done
+    from harness.drive import Outcome
+    from harness.frames import frame
+    from harness.progress import Live
+    from harness.senders import Senders, _Child
+
+    async def run() -> Outcome:
+        nothing = SimpleNamespace(start_clock=lambda _: None, error=None)
+        senders = Senders(cast("Any", nothing), tmp_path, 1, None, 1.0, cast("Any", nothing), Live(), lambda _: None)
+        reader = asyncio.StreamReader()
+        reader.feed_data(frame(Done(Outcome("interrupted", 3, 7, 0), {})))
+        writer = SimpleNamespace(is_closing=lambda: True)
+        senders._children = [_Child(0, cast("Any", None), reader, cast("Any", writer))]
+        for _ in range(presses):
+            senders.interrupt()
+        return await senders.run()
+
+    assert ended == asyncio.run(run()).ended
+
+
+def test_a_bug_in_a_driver_is_70_and_keeps_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be called a backend that failed (3), with no word of where."""
+
+    def broken(*_: object) -> Any:
+        raise KeyError("no such line")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("harness.lines.Streamed.carry", broken)
+    out = tmp_path / "out"
+    code = main(["run", "--backend", "null", "--requests", "3", "--quiet", "--no-html", "--out", str(out)])
+    text = crash_file(tmp_path, capsys.readouterr().err)
+
+    assert 70 == code
+    assert "in broken\n    raise KeyError" in text
+    assert "crash" not in json.loads((out / "run.json").read_text())["outcome"]
+
+
+@pytest.mark.parametrize("command", [["sweep", "--rate", "1,2", "--requests", "5"], ["capacity", "--slo", "ttft=1"]])
+def test_a_worker_that_is_killed_is_70(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel kills what takes too much memory: that is no server that failed (3)."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    def killed(*_: object) -> Any:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("concurrent.futures.process.ProcessPoolExecutor.submit", killed)
+    code = main([*command, "--backend", "sim", "--workers", "2", "--quiet", "--out", str(tmp_path / "o")])
+    err = capsys.readouterr().err
+
+    assert 70 == code
+    assert "a worker process was killed, most likely for want of memory; take fewer --workers; the traceback" in err
+
+
+def test_processes_of_ours_leave_signals_to_the_command() -> None:
+    """`timeout` and a terminal signal the whole group: a dead engine or worker would pass for a failed backend."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        termination.ignored()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
