@@ -79,9 +79,13 @@ def _keep(raised: threading.ExceptHookArgs, unwatched: list[BaseException]) -> N
 
 
 def _crashed(error: BaseException, arguments: Sequence[str] | None) -> int:
-    from harness.cli import _crash
+    try:
+        from harness.cli import _crash
 
-    return _complain(_crash.told(error, arguments), CRASHED)
+        sentence = _crash.told(error, arguments)
+    except Exception as failure:  # noqa: BLE001  # no memory, or no file handle, even for that
+        sentence = f"{type(error).__name__}; its traceback could not be written ({type(failure).__name__})."
+    return _complain(sentence, CRASHED)
 
 
 def _complain(sentence: str, code: int) -> int:

@@ -19,6 +19,8 @@ from harness.errors import BenchError
 MOST_CHARACTERS = 300
 """Of an exception's own message in the sentence; the file has it whole."""
 PLACE = "the traceback is in "
+_NO_MEMORY = ("failed to map segment", "can't start new thread")
+"""What the dynamic loader of glibc and Python's threads say, in exceptions of other kinds, where memory has run out."""
 MOST_LINES = 200
 """From each end of a traceback."""
 
@@ -41,7 +43,8 @@ def _what(error: BaseException, hide: Callable[[str], str]) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1:]
     at = f" in {Path(place[0].filename).name}, line {place[0].lineno}" if place else ""
     said = f"{type(error).__name__}{at}{f': {message}' if message else ''}"
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
+    no_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    if no_memory or any(words in message for words in _NO_MEMORY):
         return f"memory was exhausted ({said})"
     if isinstance(error, RecursionError):
         return f"an input is nested too deeply, or this is a bug in bench ({said})"

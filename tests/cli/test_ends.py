@@ -105,6 +105,7 @@ def test_a_bug_in_any_command_is_70_with_its_traceback_in_a_file(
         (MemoryError(), "memory was exhausted (MemoryError"),
         (pa.ArrowMemoryError("malloc of size 1 failed"), "memory was exhausted (ArrowMemoryError"),
         (OSError(12, "Cannot allocate memory"), "memory was exhausted (OSError"),
+        (RuntimeError("can't start new thread"), "memory was exhausted (RuntimeError"),
         (RecursionError("maximum recursion depth exceeded"), "an input is nested too deeply, or this is a bug"),
         (EOFError("Ran out of input"), "this is a bug in bench (EOFError"),
         (SystemExit(2), "this is a bug in bench (SystemExit"),
