@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from types import FrameType
@@ -13,7 +15,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-AGAIN_S = 0.02
+AGAIN_S = 0.05
 
 
 class Terminated(KeyboardInterrupt):
@@ -75,7 +77,7 @@ class Command(Handler):
             if not isinstance(ignored.exc_value, Terminated):
                 before(ignored)
             elif not self.over:  # raised in a destructor or a callback, where it ended nothing: once more
-                threading.Timer(AGAIN_S, os.kill, (os.getpid(), signal.SIGTERM)).start()
+                _thread.start_new_thread(_again, ())  # Note: Thread.start waits, and would wait in this hook
 
         sys.unraisablehook = unraisable
         try:
@@ -83,6 +85,11 @@ class Command(Handler):
                 yield self
         finally:
             sys.unraisablehook = before
+
+
+def _again() -> None:
+    time.sleep(AGAIN_S)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def handled(handle: Callable[[int], None]) -> AbstractContextManager[Handler]:
