@@ -34,6 +34,7 @@ class Link:
             self.process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "backends._engine_worker", str(theirs.fileno()), pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C and SIGTERM are for this process, which closes the socket
             )  # fmt: skip
         reader, self._writer = await asyncio.open_unix_connection(sock=ours)
         self.send(message)

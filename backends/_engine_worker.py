@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from backends._engine_core import EngineCore, Wish
 from backends._swapping import FREE
+from harness import termination
 from harness.errors import BenchError, UsageError
 from harness.frames import Inbox, frame
 from harness.registry import make
@@ -177,7 +177,7 @@ def _nothing(request: Request, _: int) -> np.ndarray:
 
 def main() -> None:
     """Serve the socket whose descriptor is the first argument."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the client: it drains, then closes the socket
+    termination.ignored()  # the client decides: it drains, then closes the socket
     sock = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         Worker(sock).serve()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
-import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import extract_tb, format_exc
 from typing import TYPE_CHECKING
 
+from harness import termination
 from harness.drive import Outcome, quiet_process
 from harness.drive_wall import WallDriver
-from harness.errors import BenchError
+from harness.errors import BenchError, Crashed
 from harness.frames import Outbox, receive
 from harness.lines import Unread
 from harness.releases import Releases
@@ -105,11 +105,12 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Last message: how it ended and what the sender knows about itself, or what broke."""
+    """Last message: how it ended and what the sender knows about itself, or what broke, with its traceback."""
 
     outcome: Outcome | None
     facts: Mapping[str, object]
     error: str | None = None
+    traceback: str | None = None
 
 
 class Outgoing:
@@ -150,8 +151,9 @@ async def serve(sock: socket.socket) -> None:
         assert isinstance(await receive(reader), Connect)
         await _connect(job, ours)
         outbox.send(Ready())
-    except BenchError as error:
-        outbox.send(Ready(error))
+    except Exception as error:  # noqa: BLE001  # whatever broke, the other process must hear of it
+        known = error if isinstance(error, BenchError) else Crashed.of(f"a sender broke: {_where(error)}", format_exc())
+        outbox.send(Ready(known))
         await outbox.flush(FLUSH_S)
         return
     try:
@@ -197,13 +199,17 @@ async def _run(
         outbox.send(tally)
         outbox.send(Done(outcome, {"sent": outcome.sent, "loop": loop, **seen, **job.backend.sender_facts()}))
     except Exception as error:  # noqa: BLE001  # whatever broke, the other process must hear of it
-        *_, last = traceback.extract_tb(error.__traceback__)
-        where = f"{Path(last.filename).name}, line {last.lineno}"
-        outbox.send(Done(None, {}, f"{type(error).__name__} in {where}: {error}"))
+        outbox.send(Done(None, {}, _where(error), format_exc()))
     finally:
         for other in others:
             other.cancel()
     await outbox.flush(FLUSH_S)
+
+
+def _where(error: Exception) -> str:
+    """What broke, and where."""
+    *_, last = extract_tb(error.__traceback__)
+    return f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}: {error}"
 
 
 async def _listen(reader: asyncio.StreamReader, driver: WallDriver) -> None:
@@ -226,7 +232,7 @@ async def _tell(tally: Tally, outbox: Outbox) -> None:
 
 def main() -> None:
     """Serve the socket whose descriptor is the first argument."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process at the other end
+    termination.ignored()  # the process at the other end decides
     sock = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         asyncio.run(serve(sock))

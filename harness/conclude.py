@@ -59,7 +59,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
             "reasons": sentences(verdict.reasons),
             "text": _text(verdict, outcome),
         },
-        "outcome": None if outcome is None else dataclasses.asdict(outcome),
+        "outcome": None if outcome is None else _stored(outcome),
     }
 
 
@@ -130,6 +130,11 @@ def completed(run: Run) -> Run:
     if "summary" in run.info and "verdict" in run.info:
         return run
     return dataclasses.replace(run, info={**run.info, **conclude(run, slo.restored(run.info), None, None)})
+
+
+def _stored(outcome: Outcome) -> dict[str, Any]:
+    """All but the traceback of a crash, which has a file of its own."""
+    return {name: value for name, value in dataclasses.asdict(outcome).items() if name != "crash"}
 
 
 def _text(verdict: Verdict, outcome: Outcome | None) -> str:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from harness.errors import BackendError
+from harness.errors import BackendError, Crashed
 
 if TYPE_CHECKING:
     from harness.api import FollowUps, Request, RequestRecord, Simulator
@@ -25,13 +25,24 @@ End = Literal["finished", "interrupted", "stopped", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a run ended. `not_sent` were scheduled and never left; `cut` were sent and not waited for."""
+    """How a run ended. `not_sent` were scheduled and never left; `cut` were sent and not waited for.
+
+    `crash` is the traceback of a bug of ours that ended it, or a sentence on a process of ours that was killed.
+    """
 
     ended: End
     sent: int
     not_sent: int
     cut: int
     error: str | None = None
+    crash: str | None = None
+
+    def check(self, *, whole: bool = False) -> None:
+        """Raises Crashed where a bug ended the run; where it must be `whole`, KeyboardInterrupt where a signal did."""
+        if self.crash is not None:
+            raise Crashed.of(self.error or "the run broke", self.crash)
+        if whole and self.ended in ("interrupted", "stopped"):
+            raise KeyboardInterrupt
 
 
 class Interruptible(Protocol):

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 from heapq import heappop, heappush
+from traceback import format_exception
 from typing import TYPE_CHECKING, Protocol, cast
 
 from harness.alarm import Alarm, alarm
@@ -122,6 +123,7 @@ class WallDriver:
         self._epoch_s = 0.0
         self._interrupts = 0
         self._error: str | None = None
+        self._crash: str | None = None
         self._sent = 0
         self._cut = 0
 
@@ -159,7 +161,7 @@ class WallDriver:
             ticker.cancel()
             self._alarm.close()
             self._recorder.add_steps(self._line.steps())
-        return Outcome(self._ended(), self._sent, self._count_unsent(), self._cut, self._error)
+        return Outcome(self._ended(), self._sent, self._count_unsent(), self._cut, self._error, self._crash)
 
     def _ended(self) -> End:
         if self._error is not None:
@@ -250,7 +252,7 @@ class WallDriver:
         try:
             going = self._line.carry(request, sent_s)
         except Exception as error:  # noqa: BLE001  # a bug of ours: never lose it
-            self._fail(f"{type(error).__name__}: {error}")
+            self._broke(error)
             return
         self._live.departed(sent_s - request.scheduled_s)
         task = asyncio.create_task(self._follow(going))
@@ -259,7 +261,7 @@ class WallDriver:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:  # a bug of ours: never lose it
-            self._fail(f"{type(error).__name__}: {error}")
+            self._broke(error)
         elif not self._tasks:
             self._turn()
 
@@ -288,6 +290,11 @@ class WallDriver:
         if self._error is None:
             self._error = message
         self._turn()
+
+    def _broke(self, error: BaseException) -> None:
+        if self._error is None:
+            self._crash = "".join(format_exception(error))
+        self._fail(f"{type(error).__name__}: {error}")
 
     async def _drain(self) -> None:
         """Wait for the answers, and send the follow-ups that they bring about."""

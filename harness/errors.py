@@ -4,8 +4,10 @@
     ├── UsageError             exit 2   the command line, a spec, a configuration or an input file is wrong
     ├── BackendError           exit 3   the system under test, or the model it needs, failed
     ├── NotValid               exit 4   the run (or a pair of runs) proves nothing, and the reason
+    ├── Crashed                exit 70  a process of ours broke, or was killed for want of memory
     └── Interrupted            exit 130 Ctrl-C ended the command before its report; what was measured stays
 
+Any other exception is a bug, or exhausted memory: exit 70, and a file with the traceback.
 A message is one sentence: what was given, what is allowed, the nearest known name, what to do next.
 A request that fails is not an error: it is a row with a status.
 """
@@ -15,11 +17,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+CRASHED, FAILED, TERMINATED, INTERRUPTED = 70, 3, 4, 130
+"""70 is EX_SOFTWARE of <sysexits.h>, 130 what a shell expects of a command that Ctrl-C ended."""
+_PRECEDENCE = (CRASHED, 2, FAILED, TERMINATED, 1, 5)
+
+
+def first_of(*codes: int) -> int:
+    """The exit code that wins where several apply; 0 where none does."""
+    return next((code for code in _PRECEDENCE if code in codes), 0)
+
 
 class BenchError(Exception):
     """Something the user can act on; the message is one sentence."""
 
-    exit_code = 3
+    exit_code = FAILED
 
 
 class UsageError(BenchError):
@@ -40,10 +51,24 @@ class NotValid(BenchError):
     exit_code = 4
 
 
+class Crashed(BenchError):
+    """A process of ours broke or was killed. `of` adds the traceback of that process, where it left one."""
+
+    exit_code = CRASHED
+
+    @classmethod
+    def of(cls, message: str, traceback: str | None) -> Crashed:
+        """The error with the traceback as a note, which travels between processes and is printed with it."""
+        error = cls(message)
+        if traceback is not None:
+            error.add_note(traceback)
+        return error
+
+
 class Interrupted(BenchError):
     """Ctrl-C ended a run before it was reported; the message says where its rows are."""
 
-    exit_code = 130
+    exit_code = INTERRUPTED
 
 
 def no_such(what: str, given: str, known: Iterable[str], hint: str = "") -> UsageError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -128,11 +129,15 @@ class RunFolder:
         _make(path)
         requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock: from here the folder is ours
         started = redacted({"schema": VERSION, **info, "state": "running"}, redact)
-        write_json(path / "run.json", started)
-        requests.start()
-        for file in path.iterdir():
-            if file.name not in ("run.json", "requests.arrows"):
-                file.unlink()
+        try:
+            write_json(path / "run.json", started)
+            requests.start()
+            for file in path.iterdir():
+                if file.name not in ("run.json", "requests.arrows"):
+                    file.unlink()
+        except OSError:
+            requests.close(remove=False)
+            raise
         return cls(path, started, {"requests": requests}, flush_every, redact)
 
     def add_records(self, records: Iterable[RequestRecord]) -> None:
@@ -181,14 +186,40 @@ class RunFolder:
         self.update({"state": "finished", **(info or {})})
         self.close(remove=True)
 
+    def copy_to(self, path: Path) -> None:
+        """Write the run into another folder, with the rows that this one did not take; this one stays as it is."""
+        copy = RunFolder.create(path, self.info)
+        try:
+            if (schedule := self.path / "schedule.parquet").exists():
+                shutil.copyfile(schedule, path / schedule.name)
+            for name, stream in self._streams.items():
+                for batch in batches(stream.path):
+                    copy.add_table(name, pa.Table.from_batches([batch]))
+            copy.add_records(self._waiting)
+            copy.flush()
+        finally:
+            copy.close()
+
+    @property
+    def written(self) -> int:
+        """Requests whose rows are on the disk."""
+        return self._streams["requests"].rows
+
+    @property
+    def waiting(self) -> int:
+        """Requests whose rows are in memory alone."""
+        return len(self._waiting)
+
     def close(self, *, remove: bool = False) -> None:
         """Let go of the files; what was flushed stays readable. Safe to call twice."""
         for stream in self._streams.values():
             stream.close(remove=remove)
 
     def _write_waiting(self) -> None:
-        rows, self._waiting = self._waiting, []
+        """Write them; those that cannot be written stay in memory."""
+        rows = self._waiting
         self._streams["requests"].write(to_table(rows))
+        self._waiting = []
         if any(record.exchange is not None for record in rows):
             self.add_table("http", http_table(rows))
 
@@ -300,6 +331,8 @@ def _read_parquet(file: Path, schema: pa.Schema | None) -> pa.Table:
         with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
             table = source.read()
             return table if schema is None else table.select(schema.names).cast(schema)
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
     except (pa.ArrowException, KeyError, OSError) as error:
         raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
 

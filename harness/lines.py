@@ -52,6 +52,8 @@ class Streamed:
             ended = Ended(request.id, self._now_s(), status, error=why)
         except BackendError as error:
             ended = self._failed(request, str(error))
+        except MemoryError:  # is this process's, and no failure of the backend
+            raise
         except Exception as error:  # noqa: BLE001  # whatever a backend throws must leave a row and stop the run
             ended = self._failed(request, f"{type(error).__name__}: {error}")
         finally:
@@ -132,6 +134,8 @@ def read(backend: Remote, request: Request, answer: object, sent_s: float | None
                 break
             token_s.append(event.at_s)
             token_n.append(event.tokens)
+    except MemoryError:
+        raise
     except Exception as error:  # noqa: BLE001  # whatever a server sent must leave a row
         why = backend.redact(f"{type(error).__name__}: {error}")
         ended = Ended(request.id, request.scheduled_s, "error", error=f"the answer could not be read: {why}"[:300])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import writable
-from harness.errors import BenchError, UsageError
+from harness.errors import BenchError
 
 _WHOLE = ("sweep.json", "capacity.json")
 """Files that stand for the folder they are in, as run.json does."""
@@ -23,11 +23,11 @@ def beside(path: str | Path, ending: str = "html") -> Path:
 
 
 def put(path: Path, content: str | bytes) -> None:
-    """Write the file whole or not at all. Raises UsageError where it cannot be written."""
+    """Write the file whole or not at all. Raises UsageError where it cannot be written, BenchError on a full disk."""
     try:
         writable.put(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        raise UsageError(f"'{path}' cannot be written: {error.strerror}.") from None
+        raise writable.refused(path, error) from None
 
 
 def kept(path: Path, make: Callable[[], str], say: Callable[[str], None], where: str | Path) -> Path | None:

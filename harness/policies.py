@@ -81,7 +81,9 @@ def _spec(policy: str, options: Mapping[str, object], seed: int, backend: str) -
 
 
 def _run(policy: str, options: Mapping[str, object], seed: int, backend: str, out: Path) -> Result:
-    return execute(_spec(policy, options, seed, backend), out=out, html=False)
+    result = execute(_spec(policy, options, seed, backend), out=out, html=False)
+    result.outcome.check(whole=True)
+    return result
 
 
 def _row(policy: str, where: str, result: Result) -> tuple[told.Cell, ...]:

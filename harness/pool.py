@@ -15,7 +15,8 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from harness.errors import BackendError
+from harness import termination
+from harness.errors import Crashed
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -80,7 +81,7 @@ class Processes:
         try:
             while True:
                 while len(waiting) < self.workers and (item := next(left, _END)) is not _END:
-                    with _ctrl_c_later():  # it may start a worker, which nobody would know of
+                    with _signals_later():  # it may start a worker, which nobody would know of
                         future = self._executor.submit(call, item)  # type: ignore[arg-type]  # not _END
                     waiting[future] = item  # type: ignore[assignment]  # as above
                 if not waiting:
@@ -89,12 +90,12 @@ class Processes:
                 for future in done:
                     yield waiting.pop(future), future.result()
         except BrokenProcessPool:
-            raise BackendError(
-                "a worker process was ended from outside, perhaps for want of memory; take fewer --workers."
+            raise Crashed(
+                "a worker process was killed, most likely for want of memory; take fewer --workers."
             ) from None
         finally:
-            for future in waiting:
-                future.cancel()
+            if [future for future in waiting if not future.cancel()]:  # nobody takes what they would answer
+                self._lifeline.close()
 
     def __enter__(self) -> Processes:
         return self
@@ -125,9 +126,9 @@ def cores() -> int:
 
 
 def _start_server() -> None:
-    """Start what forks the workers, deaf to Ctrl-C from its first line on: its imports would end in a traceback."""
+    """Start what forks the workers, deaf to Ctrl-C and SIGTERM from its first line on: this process decides."""
     resource_tracker.ensure_running()  # the server would start it, which lets Ctrl-C through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         forkserver.ensure_running()
     finally:
@@ -135,24 +136,18 @@ def _start_server() -> None:
 
 
 @contextlib.contextmanager
-def _ctrl_c_later() -> Iterator[None]:
-    """Ctrl-C during the body counts after it."""
-    if threading.current_thread() is not threading.main_thread():
+def _signals_later() -> Iterator[None]:
+    """Ctrl-C and SIGTERM during the body count after it."""
+    received: list[int] = []
+    with termination.handled(received.append):
         yield
-        return
-    pressed: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-    if pressed:
-        signal.raise_signal(signal.SIGINT)
+    if received:
+        signal.raise_signal(received[0])
 
 
 def _begin(lifeline: Connection) -> None:
     """What a worker does first. Ctrl-C reaches every process of a terminal; the one that reports decides."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    termination.ignored()
     threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
 
 

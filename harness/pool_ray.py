@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from harness import pool
-from harness.errors import BackendError, UsageError
+from harness.errors import BackendError, Crashed, UsageError
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -69,7 +69,7 @@ class Ray:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
             said = str(error).strip().splitlines()[0].rstrip(".")
-            raise BackendError(f"Ray lost a worker: {said}; take fewer --workers.") from None
+            raise Crashed(f"Ray lost a worker: {said}; take fewer --workers.") from None
 
     def __enter__(self) -> Ray:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -70,6 +71,8 @@ class Recorder:
         self._wake.set()
         self._thread.join()
         if self.error is not None:
+            with contextlib.suppress(OSError):
+                self._rows.add_records(_take(self._records))
             raise self.error
 
     def _write(self) -> None:
@@ -87,10 +90,10 @@ class Recorder:
     def _flush(self) -> None:
         steps = _take(self._steps)
         records = _take(self._records)
+        if records:  # first: rows that cannot be written stay in memory there, and are not lost with the steps
+            self._rows.add_records(records)
         if steps:
             self._rows.add_steps(steps)
-        if records:
-            self._rows.add_records(records)
         if steps or records:
             self._rows.flush()
         if records and self._seen is not None:

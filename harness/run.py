@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import re
 import shlex
+import shutil
 import signal
 import sys
-import threading
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,14 +21,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.compute as pc
 
-from harness import pages, registry, results, slo, warmup
+from harness import pages, registry, results, slo, termination, warmup, writable
 from harness.api import Remote
 from harness.cautions import loose
 from harness.conclude import conclude
 from harness.config import RunSpec
 from harness.drive import Interruptible, Outcome, Stop, drive_virtual, quiet_process
 from harness.drive_wall import WallDriver
-from harness.errors import Interrupted
+from harness.errors import CRASHED, FAILED, BenchError, Interrupted
 from harness.failures import exceeded
 from harness.folder import Run, RunFolder, check_free, load, new_folder
 from harness.host import host, process_age_s, versions
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from harness.recount import Recounts
 
 RUNS = "bench-runs"
-FAILED, BELOW, INVALID, UNRESOLVED = 3, 1, 4, 5
+BELOW, INVALID, UNRESOLVED = 1, 4, 5
 
 __all__ = ["Result", "RunSpec", "execute", "render", "write_report"]
 
@@ -93,6 +95,10 @@ def execute(
         return _carried_out(start, live, html=html, quiet=quiet, give_way=give_way, say=say)
     except KeyboardInterrupt:
         raise start.interrupted() from None
+    except OSError as error:
+        if not writable.has_no_room(error):
+            raise
+        raise start.unwritable(error) from error
 
 
 def _carried_out(
@@ -120,9 +126,9 @@ def _outcome(start: _Start, live: Live, give_way: bool, say: Callable[[str], Non
     if start.planned.virtual:
         return _simulate(start, live)
     if not isinstance(backend, Remote):
-        return asyncio.run(_serve(start, live))
+        return termination.run(_serve(start, live))
     remote = RemoteRun(start.planned, backend, live, start.folder, say, give_way)
-    outcome = asyncio.run(remote.carry_out(partial(_signals, live=live)))
+    outcome = termination.run(remote.carry_out(partial(_signals, live=live)))
     start.recounted = remote.recounted
     return outcome
 
@@ -134,18 +140,20 @@ def _with_unsent(outcome: Outcome, run: Run, planned: int) -> Outcome:
 
 
 def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> int:
-    """0 good, 3 the backend failed, 4 not valid or ended at once; 1 and 5 where `fail_under` asks for a judgement.
+    """0 good, 70 a bug ended it, 3 the backend failed, 4 not valid or ended at once; 1 and 5 by `fail_under`.
 
     3: also where more requests failed for another reason than load than --max-failed allows. 1: fewer requests kept
     the SLO, or a bound on a percentile is broken. 5: the run would be good, but it was ended early, or its queue grew
     all through, so that a longer one would not be; or the client's own error decides.
     """
+    if outcome.crash is not None:
+        return CRASHED
     if outcome.ended == "failed" or exceeded(info):
         return FAILED
-    if not info["verdict"]["valid"]:
+    if not info["verdict"]["valid"] or outcome.ended == "stopped":
         return INVALID
     if fail_under is None:
-        return INVALID if outcome.ended == "stopped" else 0
+        return 0
     attainment = info["summary"]["attainment"]
     broken = any(b["percentile"] is not None and b["passed"] is False for b in info["summary"]["bounds"])
     if undecided(info, fail_under):
@@ -269,6 +277,45 @@ class _Start:
             f"interrupted before the report; 'bench report {path}' tells of the {recorded:,} records kept."
         )
 
+    def unwritable(self, error: OSError) -> BenchError:
+        """What to say when the disk is full: where the requests are, also those that were in memory alone."""
+        if self._folder is None:
+            return writable.refused(self._path or RUNS, error)
+        folder, why = self._folder, os.strerror(error.errno or 0)
+        try:
+            folder.flush()  # there may be room again: what failed to be written was taken away
+        except OSError:
+            return self._elsewhere(folder, why)
+        finally:
+            folder.close()
+        text = f"'{folder.path}' cannot be written: {why}"
+        if not folder.written:
+            return BenchError(f"{text}; no request had been answered.")
+        path = shlex.quote(str(folder.path))
+        return BenchError(f"{text}; 'bench report {path}' tells of the {folder.written:,} records that it holds.")
+
+    def _elsewhere(self, folder: RunFolder, why: str) -> BenchError:
+        """Copy the run to the folder for temporary files, with the records that its own folder did not take."""
+        text = f"'{folder.path}' cannot be written: {why}"
+        here, both = folder.written, folder.written + folder.waiting
+        try:
+            path = Path(tempfile.mkdtemp(prefix="bench-run-"))
+            try:
+                folder.copy_to(path)
+            except OSError:
+                shutil.rmtree(path, ignore_errors=True)
+                raise
+        except OSError as error:
+            return BenchError(
+                f"{text}; {folder.waiting:,} records that were in memory are lost, because temporary files cannot be "
+                f"written either ({error.strerror}), and {here:,} are in that folder."
+            )
+        quoted = shlex.quote(str(path))
+        return BenchError(
+            f"{text}; all {both:,} records are in '{path}' now, {folder.waiting:,} of them nowhere else; "
+            f"'bench report {quoted}' tells of them."
+        )
+
     def _info(self) -> dict[str, Any]:
         p = self.planned
         return {
@@ -324,38 +371,22 @@ def _signals(driver: Interruptible, live: Live) -> Iterator[None]:
     """Ctrl-C interrupts the driver, and so does what watches the run; SIGTERM ends it at once. A valid folder stays."""
     loop = asyncio.get_running_loop()
     live.end = lambda: loop.call_soon_threadsafe(driver.interrupt)
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
-    def end() -> None:
-        driver.interrupt()
-        driver.interrupt()
+    def end(number: int) -> None:
+        for _ in range(2 if number == signal.SIGTERM else 1):
+            loop.call_soon_threadsafe(driver.interrupt)
 
-    loop.add_signal_handler(signal.SIGINT, driver.interrupt)
-    loop.add_signal_handler(signal.SIGTERM, end)
-    try:
+    with termination.handled(end):
         yield
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 @contextmanager
 def _stopped_by_signal(stop: Stop) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def ask(number: int, frame: object) -> None:  # noqa: ARG001  # the signature of a handler
+    def ask(number: int) -> None:
         if stop.asked:
             raise KeyboardInterrupt
         stop.asked = True
         stop.at_once = number == signal.SIGTERM
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with termination.handled(ask):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -104,10 +104,13 @@ class RemoteRun:
                 return await senders.run()
         finally:
             await senders.close()
-            recorder.close()
-            folder.update({"client": {"senders": self._count(), "per_sender": senders.facts}})
-            if scraper is not None:
-                folder.update({"server": dict(await asyncio.to_thread(scraper.stop))})
+            try:
+                recorder.close()
+                folder.update({"client": {"senders": self._count(), "per_sender": senders.facts}})
+            finally:
+                facts = None if scraper is None else dict(await asyncio.to_thread(scraper.stop))
+            if facts is not None:
+                folder.update({"server": facts})
 
     def _too_long(self) -> list[str]:
         """Requests that do not fit the server's context are sent all the same, but whoever waits should know."""

@@ -72,6 +72,7 @@ class Senders:
     _children: list[_Child] = field(default_factory=list, init=False)
     _interrupts: int = field(default=0, init=False)
     _error: str | None = field(default=None, init=False)
+    _crash: str | None = field(default=None, init=False)
     _in_a_row: int = field(default=0, init=False)
     _failures: deque[bool] = field(default_factory=lambda: deque(maxlen=MANY), init=False)
 
@@ -105,13 +106,17 @@ class Senders:
         self._tell(sender.Go(epoch_s))
         await asyncio.gather(*(self._listen(child) for child in self._children))
         outcomes = [child.done.outcome for child in self._children if child.done and child.done.outcome]
+        ended: End = min((o.ended for o in outcomes), key=WORST.index, default="failed")
+        if ended == "interrupted" and self._interrupts > 1:  # senders with nothing in flight had ended by the second
+            ended = "stopped"
         self.facts = _with_others([{"sender": c.index, **c.done.facts} for c in self._children if c.done])
         return Outcome(
-            ended="failed" if self._error else min((o.ended for o in outcomes), key=WORST.index, default="failed"),
+            ended="failed" if self._error else ended,
             sent=sum(c.sent for c in self._children),
             not_sent=sum(o.not_sent for o in outcomes),
             cut=sum(o.cut for o in outcomes),
             error=self._error,
+            crash=self._crash or next((o.crash for o in outcomes if o.crash), None),
         )
 
     def interrupt(self) -> None:
@@ -166,6 +171,7 @@ class Senders:
                 assert isinstance(message, sender.Done)
                 child.done = message
                 if message.error is not None:
+                    self._crash = self._crash or message.traceback
                     self._stop(f"{self._name(child)} broke: {message.error}")
                 elif message.outcome is not None and message.outcome.error is not None:
                     self._stop(message.outcome.error)
@@ -208,7 +214,9 @@ class Senders:
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         child.sent = max(child.sent, child.taken)  # what it said last may be older than what it gave
         lost = child.sent - child.taken
-        self._stop(f"{self._name(child)} {how}; {lost:,} requests that it had sent have no record")
+        why = f"{self._name(child)} {how}; {lost:,} requests that it had sent have no record"
+        self._crash = self._crash or why  # a sender is a process of ours, and no part of the server
+        self._stop(why)
 
     def _tell(self, message: object) -> None:
         for child in self._children:

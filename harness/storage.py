@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -25,25 +26,45 @@ class Stream:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path = path
         self.schema = schema
-        self._file: IO[bytes] = path.open("ab")  # not "wb": another writer's rows must survive this line
+        self._file: IO[bytes] = path.open("ab", buffering=0)  # not "wb": another writer's rows survive this line
         try:
             _lock(self._file)
         except OSError:
             self._file.close()
             raise UsageError(f"'{path.parent}' is being written by another run; name another.") from None
+        self._bytes = io.BytesIO()
         self._writer: Any = None
+        self.rows = 0
+        """Rows that are with the operating system."""
 
     def start(self) -> None:
         """Drop what the file held and write the schema."""
         self._file.truncate(0)
-        self._writer = pa.ipc.new_stream(self._file, self.schema)
-        self._file.flush()
+        self._writer = pa.ipc.new_stream(self._bytes, self.schema)
+        self._append()
 
     def write(self, table: pa.Table) -> None:
-        """Append rows; they are with the operating system when this returns, so a kill cannot take them."""
+        """Append rows; they are with the operating system when this returns, so a kill cannot take them.
+
+        Raises OSError where it takes no more; then none of these rows is in the file.
+        """
         same = table.schema == self.schema
         self._writer.write_table(table if same else table.select(self.schema.names).cast(self.schema))
-        self._file.flush()
+        self._append()
+        self.rows += table.num_rows
+
+    def _append(self) -> None:
+        """Bring a message to the file whole or not at all: behind a torn one nothing could be read."""
+        handle, left = self._file.fileno(), memoryview(self._bytes.getvalue())
+        size = os.fstat(handle).st_size
+        self._bytes.seek(0)
+        self._bytes.truncate()
+        try:
+            while left:
+                left = left[os.write(handle, left) :]
+        except BaseException:
+            os.ftruncate(handle, size)
+            raise
 
     def convert(self, target: Path, corrected: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None) -> None:
         """Write all rows so far, each batch `corrected`, to a Parquet file."""
@@ -69,10 +90,15 @@ def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch])
     """Write a Parquet file batch by batch, and put it in its place when it is whole."""
     part = path.with_name(path.name + ".part")
     words = [f.name for f in schema if pa.types.is_string(f.type)]  # stamps hardly repeat: no dictionary for them
-    with pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=words) as writer:
-        for group in _groups(rows):
-            writer.write_table(pa.Table.from_batches(group, schema))
-    part.replace(path)
+    try:
+        with pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=words) as writer:
+            for group in _groups(rows):
+                writer.write_table(pa.Table.from_batches(group, schema))
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)  # what is left of it fills the disk
+        error.filename = error.filename or str(path)
+        raise
 
 
 def _groups(rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:

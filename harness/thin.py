@@ -116,6 +116,8 @@ def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> 
         with opened(file) as source:
             for batch in source.iter_batches(rows, [group], columns, use_threads=False):
                 yield pa.Table.from_batches([batch]).select(columns).cast(wanted)
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
     except (pa.ArrowException, KeyError, OSError) as error:
         raise unreadable(file, error) from None
 
@@ -124,6 +126,8 @@ def opened(file: Path) -> pq.ParquetFile:
     """The Parquet file, to be read in parts. Raises UsageError for one that cannot be read."""
     try:
         return pq.ParquetFile(file)
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
     except (pa.ArrowException, OSError) as error:
         raise unreadable(file, error) from None
 

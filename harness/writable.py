@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from pathlib import Path
 
-from harness.errors import UsageError
+from harness.errors import BenchError, UsageError
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+def has_no_room(error: BaseException) -> bool:
+    """Whether it is the disk that takes nothing more, and not the name that is wrong."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+def refused(path: str | os.PathLike[str], error: OSError) -> BenchError:
+    """The error for a file that could not be written: a wrong name is wrong usage, a full disk is not."""
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return (BenchError if has_no_room(error) else UsageError)(f"'{path}' cannot be written: {why}.")
 
 
 def check(path: str) -> None:
@@ -42,6 +57,7 @@ def put(path: Path, content: bytes) -> None:
     try:
         part.write_bytes(content)
         part.replace(path)
-    except OSError:
+    except OSError as error:
         part.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # the system names no file where a write fails
         raise

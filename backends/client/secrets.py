@@ -23,6 +23,9 @@ _NAMED = re.compile(
     re.IGNORECASE,
 )
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
+_KEY_PLACE = re.compile(r"key[_-](env|file)['\"]?\s*[=: ]\s*['\"]?([^\s,'\"\\}]+)")
+_HEADER = re.compile(r"(?:^|[\s\"'])(?:-H|--header|header)['\"]?[\s=:]+['\"]?([^\n\"]+)", re.MULTILINE)
+_LARGEST = 1 << 20
 _SHORTEST = 4  # a shorter secret is part of many words
 
 
@@ -70,6 +73,26 @@ def redaction(
         found += [part for part in re.split("[:@]", m[0].rstrip("@")) if part] if (m := _USER.search(url)) else []
         found += [m[2] for m in _QUERY.finditer(url) if is_secret_name(m[1])]
     return Redaction(tuple(sorted({s for s in found if len(s) >= _SHORTEST}, key=len, reverse=True)))
+
+
+def of_command(words: Sequence[str], environ: Mapping[str, str]) -> Redaction:
+    """Knows what a command line, the files of options that it names and the environment hold of secrets."""
+    text = "\n".join([*words, *(_small_text(word) for word in words if word.endswith((".toml", ".json")))])
+    named = [environ.get(name, "") if kind == "env" else _small_text(name) for kind, name in _KEY_PLACE.findall(text)]
+    secret = [value for name, value in environ.items() if is_secret_name(name) and not value.startswith(("/", "~"))]
+    pairs = [(name, value) for name, _, value in (line.partition(":") for line in _HEADER.findall(text))]
+    pairs += [(name, value) for name, _, value in (line.partition("=") for line in _HEADER.findall(text))]
+    known = redaction(None, [(name.strip(), value.strip()) for name, value in pairs], urls=text.split()).known
+    values = {value.strip() for value in (*known, *named, *secret)}
+    return Redaction(tuple(sorted((value for value in values if len(value) >= _SHORTEST), key=len, reverse=True)))
+
+
+def _small_text(path: str) -> str:
+    """The text of a file that a person wrote; nothing of any other."""
+    try:
+        return Path(path).read_text(encoding="utf-8") if Path(path).stat().st_size < _LARGEST else ""
+    except (OSError, ValueError):
+        return ""
 
 
 def _secret_fields(value: object, name: str = "") -> list[str]:

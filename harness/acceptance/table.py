@@ -92,6 +92,8 @@ def run(topic: str, data: Path | None) -> Told:
     with tempfile.TemporaryDirectory(prefix="bench-acceptance-") as work:
         try:
             rows.extend(rows_of(topic)(Place(data, Path(work))))
+        except MemoryError:
+            raise
         except Exception as error:  # noqa: BLE001  # a topic that fails is told as failed, beside those that do not
             return Told(topic, tuple(rows), f"{type(error).__name__}: {error}")
     return Told(topic, tuple(rows))

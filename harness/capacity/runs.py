@@ -44,6 +44,7 @@ class Runs:
             watch = None if task.key.goal is None else Watch(task)
             result = self._run(task, watch)
             early = None if watch is None else watch.passed
+            result.outcome.check()
             if result.outcome.error is not None:
                 raise BackendError(result.outcome.error)
             if result.outcome.ended != "finished" and early is None:

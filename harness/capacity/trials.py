@@ -268,6 +268,8 @@ def _read(path: Path) -> Iterable[Tried]:
             if "output_tokens" not in table.column_names:  # of a search that an earlier version made
                 table = table.append_column("output_tokens", pa.nulls(len(table), pa.float64()))
             rows = table.select(TRIALS.names).cast(TRIALS).to_pylist()
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
     except (pa.ArrowException, KeyError, OSError) as error:
         raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
     for row in rows:

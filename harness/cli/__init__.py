@@ -1,133 +1,103 @@
-"""The command line: each command is a module of this package, loaded only when it is called."""
+"""The command line: from the first line on, SIGTERM and whatever nobody foresaw end it with a sentence and a code."""
 
 from __future__ import annotations
 
-import importlib
+import contextlib
+import errno
+import os
+import signal
+import sys
+import threading
 from collections.abc import Sequence
-from difflib import get_close_matches
 
-import click
-
-from harness.errors import BenchError, no_such
-
-COMMANDS = (
-    "run", "sweep", "capacity", "place", "slo", "compare", "report", "serve", "trace", "theory", "fit", "validate",
-    "policy", "list", "explain", "doctor", "init",
-)  # fmt: skip
-INTERRUPTED = 130
-"""What a shell expects of a command that Ctrl-C ended before its report."""
-
-
-class Commands(click.Group):
-    """The group `bench`: it knows the names of its commands and imports one when it is needed."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        """In the order in which a newcomer needs them."""
-        return [*COMMANDS]  # Note: `list` is a command here, a module of this package
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's
-        """The command of that name, None when there is none."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"harness.cli.{cmd_name}").command
-        return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown name is answered with the nearest known one."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise no_such("command", args[0], COMMANDS)
-        return super().resolve_command(ctx, args)
-
-
-_EPILOG = """
-\b
-First steps
-  bench doctor                 is this machine fit to measure?
-  bench run                    a minute of chat on the built-in engine
-  bench run --backend sim      the same traffic on a simulated GPU, in a second
-  bench capacity --backend sim --hardware h100
-                               how much of it that GPU carries, with an interval
-  bench compare BASE HEAD      is HEAD worse? two stored runs, folders or files
-  bench serve                  the built-in engine behind an OpenAI-compatible server
-  bench trace info FILE        what is in recorded traffic; run it with --trace FILE
-  bench list                   every workload, model, GPU and policy there is
-  bench explain goodput        what a word of the result means
-
-\b
-Exit codes
-  0 good                1 a bound failed (--fail-under), or a comparison      2 wrong usage
-  3 the backend failed  4 not valid, not comparable, or ended at once        5 inconclusive
-  130 interrupted before there was a report
-"""
-
-
-def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version
-
-        click.echo(f"bench {version('bench')}")
-        ctx.exit()
-
-
-@click.group(
-    cls=Commands,
-    invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog=_EPILOG,
-)
-@click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
-)
-@click.pass_context
-def bench(ctx: click.Context) -> None:
-    """How much of this traffic can this LLM serving system carry within these latency objectives?"""
-    if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+from harness import termination
+from harness.errors import CRASHED, FAILED, INTERRUPTED, TERMINATED, BenchError, Interrupted, first_of
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code. What the user can act on is one sentence on standard error."""
-    try:
-        code = bench.main(args=None if arguments is None else [*arguments], prog_name="bench", standalone_mode=False)
-    except BenchError as error:
-        return _complain(str(error), error.exit_code)
-    except click.UsageError as error:
-        return _complain(_sentence(error), 2)
-    except click.ClickException as error:
-        return _complain(error.format_message(), 2)
-    except (KeyboardInterrupt, click.Abort):
-        return _complain("interrupted before there was anything to report.", INTERRUPTED)
-    except (BrokenPipeError, SystemExit):  # click makes exit code 1 of a reader who has left, which is no failed bound
-        from harness.cli import _terminal
+    """Run one command; returns its exit code. What the user can act on is one sentence on standard error.
 
-        _terminal.detach()
+    A bug, and memory that is exhausted, give 70 and a file with the traceback.
+    """
+    unwatched: list[BaseException] = []
+    before = threading.excepthook
+    threading.excepthook = lambda raised: _keep(raised, unwatched)
+    try:
+        with termination.Command().guarding() as command:
+            code = _ended(arguments, command, unwatched)
+            if command.received:
+                code = first_of(code, TERMINATED)
+    finally:
+        threading.excepthook = before
+    if arguments is None:  # the process ends now, and its exit code is known
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return code
+
+
+def _ended(arguments: Sequence[str] | None, command: termination.Command, unwatched: Sequence[BaseException]) -> int:
+    """The exit code of the command; one sentence says why, where it did not end as it should."""
+    try:
+        try:
+            from harness.cli import _commands  # with click, and so not before signals are handled
+
+            code = _commands.run(arguments)
+            sys.stdout.flush()  # a disk that is full is met here, and not by an interpreter that is about to end
+        finally:
+            command.over = True
+    except Interrupted as error:
+        return _complain(f"terminated by SIGTERM: {error}" if command.received else str(error), error.exit_code)
+    except BenchError as error:
+        return _complain(str(error), error.exit_code) if error.exit_code != CRASHED else _crashed(error, arguments)
+    except KeyboardInterrupt:
+        what = "terminated by SIGTERM" if command.received else "interrupted"
+        return _complain(f"{what} before there was anything to report.", INTERRUPTED)
+    except BrokenPipeError:  # a reader who has left is no failure
+        _detach()
         return 0
     except OSError as error:
-        what = f"'{error.filename}': {error.strerror}" if error.filename else str(error)
-        return _complain(f"the operating system refused: {what}.", 3)
-    return code if isinstance(code, int) else 0
+        if error.errno == errno.ENOMEM:
+            return _crashed(error, arguments)
+        _detach()  # what standard output has not taken, as on a full disk, is not tried again
+        why = os.strerror(error.errno) if error.errno else str(error)
+        what = f"'{error.filename}': {why}" if error.filename else why
+        return _complain(f"the operating system refused: {what}.", FAILED)
+    except BaseException as error:  # noqa: BLE001  # whatever nobody foresaw
+        if command.received and isinstance(error, ImportError):  # an import that SIGTERM cut in two
+            return _complain("terminated by SIGTERM before there was anything to report.", TERMINATED)
+        return _crashed(error, arguments)
+    if unwatched and not command.received:  # a thread or a task broke, and nobody waited for it
+        return _crashed(unwatched[0], arguments)
+    if command.received and first_of(code, TERMINATED) == TERMINATED:
+        _complain(f"exit code {TERMINATED}: terminated by SIGTERM.", TERMINATED)
+    return code
+
+
+def _keep(raised: threading.ExceptHookArgs, unwatched: list[BaseException]) -> None:
+    """Keep what broke a thread; not that a terminal or a disk takes nothing more, which the command meets too."""
+    if raised.exc_value is not None and not isinstance(raised.exc_value, OSError):
+        unwatched.append(raised.exc_value)
+
+
+def _crashed(error: BaseException, arguments: Sequence[str] | None) -> int:
+    try:
+        from harness.cli import _crash
+
+        sentence = _crash.told(error, arguments)
+    except Exception as failure:  # noqa: BLE001  # no memory, or no file handle, even for that
+        sentence = f"{type(error).__name__}; its traceback could not be written ({type(failure).__name__})."
+    return _complain(sentence, CRASHED)
 
 
 def _complain(sentence: str, code: int) -> int:
     from harness.cli import _terminal
 
-    _terminal.complain(sentence)
+    with contextlib.suppress(OSError):  # nobody to tell
+        _terminal.complain(sentence)
     return code
 
 
-def _sentence(error: click.UsageError) -> str:
-    """click's complaint as one sentence with the nearest name and what to do next."""
-    path = error.ctx.command_path if error.ctx is not None else "bench"
-    if isinstance(error, click.NoSuchOption):
-        params = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
-        near = _near(error.option_name, [option for param in params for option in param.opts])
-        return f"No option '{error.option_name}'.{near} See '{path} --help'."
-    message = error.format_message().rstrip(".")
-    return f"{message[:1].upper()}{message[1:]}; see '{path} --help'."
+def _detach() -> None:
+    from harness.cli import _terminal
 
-
-def _near(given: str, known: Sequence[str]) -> str:
-    near = get_close_matches(given, known, n=1, cutoff=0.5)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    with contextlib.suppress(OSError, ValueError):
+        _terminal.detach()

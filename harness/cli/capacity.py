@@ -33,8 +33,9 @@ Exit codes
   1 not reachable at any rate (with --at: not carried)
   2 wrong usage
   3 the backend failed
-  4 a trial is not valid, twice
+  4 a trial is not valid, twice; or terminated (SIGTERM) with the answer so far
   5 not decided: the interval is wider than --tolerance, holds --at, or leaves the rates that were tried
+  70 a bug, or exhausted memory
   130 interrupted before the first trial was over
 
 A capacity is the highest rate at which the mean attainment of all traffic of this kind reaches the goal. Trials are

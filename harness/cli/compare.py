@@ -174,7 +174,7 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     from harness import pages
     from harness.cli import _compare_files, _compare_runs, _terminal
     from harness.compare.commands import shown
-    from harness.errors import UsageError
+    from harness.errors import UsageError, first_of
     from harness.storage import write_json
 
     if runs:
@@ -188,7 +188,7 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     compared = _answered(made.folders, replace(settings, alpha=made.alpha))
     info = compared(base=base, head=head, rows=made.rows, looks=made.looks, notes=made.notes)
     info["notes"] += _compare_runs.same_sides(made, info["gates"])
-    info["exit_code"] = _first({made.exit_code or 0, info["exit_code"]})
+    info["exit_code"] = first_of(made.exit_code or 0, info["exit_code"])
     write_json(made.out / "compare.json", info)
     if not options["no_html"]:
         pages.write_page(info, made.out, say)
@@ -220,8 +220,3 @@ def _answered(folders: Sequence[tuple[Path, Path]], settings: Settings) -> Calla
 
     matches = [pairing.match(pairing.made(base), pairing.made(head)) for base, head in folders]
     return partial(answer.compare, pairing.joined(matches), settings)
-
-
-def _first(codes: set[int]) -> int:
-    """The exit code that wins where several apply."""
-    return next((code for code in (2, 3, 4, 1, 5) if code in codes), 0)

@@ -53,7 +53,9 @@ Exit codes
   1 no candidate keeps the SLO at any rate
   2 wrong usage
   3 the backend failed
+  4 terminated (SIGTERM) with what was known by then
   5 ended early (Ctrl-C) with what was known by then, or no rate was shown to be too high for the best
+  70 a bug, or exhausted memory
   130 interrupted before the first candidate was over, or twice; --out keeps what was searched
 """
 

@@ -88,15 +88,8 @@ def _report(subject: Subject, asked: Asked) -> int:
 def _made(subject: Subject, form: str, asked: Asked) -> Iterator[Path]:
     """Print the form, or write it; the files that were written."""
     from harness.cli import _report_files
-    from harness.errors import BenchError
 
-    try:
-        if asked.prints(form):
-            subject.tell(form)
-            return
-        content = subject.form(form, asked.look)
-    except BenchError:
-        raise
-    except Exception as error:
-        raise BenchError(f"no {form} report was written ({type(error).__name__}: {error}).") from error
-    yield from _report_files.write(content, subject, form, asked)
+    if asked.prints(form):
+        subject.tell(form)
+        return
+    yield from _report_files.write(subject.form(form, asked.look), subject, form, asked)

@@ -39,13 +39,16 @@ Exit codes
   0 good
   1 --fail-under: too few requests kept the SLO, or a percentile bound is broken
   2 wrong usage
-  3 the backend failed, or more requests than --max-failed did for another reason than load
-  4 the run is not valid, or was ended at once (Ctrl-C twice, SIGTERM) without --fail-under
+  3 the backend failed, or more requests than --max-failed did for another reason than load; the
+    disk is full
+  4 the run is not valid, or was terminated (SIGTERM, Ctrl-C twice)
   5 --fail-under: good so far, but the queue was growing, or the run was ended early; or the
     client's own error decides
+  70 a bug, or exhausted memory; the traceback is in the file that the message names
   130 interrupted before the report
 
-Ctrl-C once stops sending, waits for answers and reports; twice ends the run now. Both keep what was measured.
+Ctrl-C once stops sending, waits for answers and reports; twice, or SIGTERM, ends the run now. All keep what was
+measured.
 """
 
 
@@ -91,6 +94,7 @@ def command(
     say = _terminal.note if not quiet else _terminal.nothing
     result = execute(spec, out=out, html=not no_html, quiet=quiet, repeats=repeats, force=force, give_way=True, say=say)
     _terminal.show("json" if as_json else "text", result.run)
+    result.outcome.check()
     if result.outcome.error is not None:
         _terminal.complain(result.outcome.error)
     elif (reason := why(result.exit_code, result.run.info, result.outcome, spec.fail_under)) is not None:

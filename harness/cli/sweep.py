@@ -43,8 +43,9 @@ Exit codes
   1 --fail-under: at some point too few requests kept the SLO, or a bound on a percentile is broken
   2 wrong usage
   3 the backend failed
-  4 a run is not valid
+  4 a run is not valid, or terminated (SIGTERM) with the answer so far
   5 ended early (Ctrl-C); or --fail-under is kept, but at some point a queue grew
+  70 a bug, or exhausted memory
   130 interrupted before there was anything to report
 
 All points share their seeds: a seed draws the same lengths at every rate, and the same arrivals, closer together.

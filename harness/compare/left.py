@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 from harness import results
 from harness.compare import numbers
-from harness.errors import UsageError
+from harness.errors import CRASHED, INTERRUPTED, UsageError
 
 ANSWERS = ("capacity.json", "sweep.json")
-State = Literal["good", "invalid", "failed", "wrong", "interrupted"]
+State = Literal["good", "invalid", "failed", "wrong", "crashed", "interrupted"]
 
-_WRONG_USAGE, _NOT_VALID, _INTERRUPTED = 2, 4, 130
+_WRONG_USAGE, _NOT_VALID = 2, 4
 _JUDGED = (0, 1, 5)
 """Exit codes of commands of ours that measured well, whatever they think of the result."""
 
@@ -24,8 +24,9 @@ _JUDGED = (0, 1, 5)
 class Left:
     """One run of a side: what it left at `path`, whether that can be used, and else why not.
 
-    `wrong` is a command that was never fit to run. `exact` results are those of a virtual clock. `address` and `salt`
-    tell of a remote server which one it was, and what opened its prompts. A search has `many_seeds`.
+    `wrong` is a command that was never fit to run, `crashed` one of ours that met a bug. `exact` results are those of
+    a virtual clock. `address` and `salt` tell of a remote server which one it was, and what opened its prompts. A
+    search has `many_seeds`.
     """
 
     path: Path
@@ -43,7 +44,9 @@ def left(path: Path, code: int, out: Path, err: Path, *, ours: bool) -> Left:
     """What a command with that exit code left at `path`, or beside it with an ending; `ours` is a `bench run`."""
     if ours and code == _WRONG_USAGE:
         return Left(path, "wrong", _last(err))
-    if code == _INTERRUPTED:
+    if ours and code == CRASHED:
+        return Left(path, "crashed", _last(err))
+    if code == INTERRUPTED:
         return Left(path, "interrupted", _last(err))
     if (path / "run.json").exists():
         return _of_run(path, code, err, ours=ours)
@@ -127,7 +130,7 @@ def _last(err: Path) -> str:
     """The last line of what a command complained, without control characters."""
     lines = [line.strip() for line in err.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     text = lines[-1].removeprefix("bench: ") if lines else "it said nothing"
-    return "".join(c if c.isprintable() else " " for c in text)[:400].rstrip(".")
+    return "".join(c if c.isprintable() else " " for c in text)[:600].rstrip(".")
 
 
 def _json(path: Path) -> dict[str, Any]:

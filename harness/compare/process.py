@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 
-_HANDED_ON = (signal.SIGINT, signal.SIGTERM)
+from harness import termination
+
 _STEP_S = 0.1
 
 _GUARD = (
@@ -35,16 +34,14 @@ class Watched:
         self.interruptions = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._missed: int | None = None
-        self._before: list[tuple[signal.Signals, object]] = []
+        self._signals = termination.handled(self._interrupted)
 
     def __enter__(self) -> Watched:
-        if threading.current_thread() is threading.main_thread():
-            self._before = [(number, signal.signal(number, self._interrupted)) for number in _HANDED_ON]
+        self._signals.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self._before:
-            signal.signal(number, handler)  # type: ignore[arg-type]  # what signal.signal itself gave
+        self._signals.__exit__(None, None, None)
         self._end()
 
     def call(self, words: Sequence[str], variables: Mapping[str, str], out: Path, err: Path) -> int:
@@ -70,7 +67,7 @@ class Watched:
         while not self.interruptions and (left_s := end_s - time.monotonic()) > 0:
             time.sleep(min(left_s, _STEP_S))
 
-    def _interrupted(self, number: int, _: FrameType | None) -> None:
+    def _interrupted(self, number: int) -> None:
         self.interruptions += 1
         if self._process is None:
             self._missed = number

@@ -17,7 +17,7 @@ from harness.compare import looks
 from harness.compare.book import SIDES, Book, Row
 from harness.compare.left import Left
 from harness.compare.process import Watched
-from harness.errors import BackendError, Interrupted, NotValid, UsageError
+from harness.errors import BackendError, Crashed, Interrupted, NotValid, UsageError
 from harness.stats.paired import ALPHA, LEAST_PAIRS
 from harness.storage import locked
 
@@ -158,6 +158,8 @@ class _Pairs:
             took_s[side] = time.monotonic() - begun_s
             if found[side].state == "wrong":
                 raise UsageError(f"{SIDES[side]}, '{self.sides[side].text}': {found[side].why}")
+            if found[side].state == "crashed":
+                raise Crashed(f"{SIDES[side]}, '{self.sides[side].text}': {found[side].why}")
             if self.watched.interruptions or found[side].state == "interrupted":
                 self.watched.interruptions = max(1, self.watched.interruptions)
                 return None, found[side]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError
+from harness import writable
 
 
 def text(latency: str, arguments: Mapping[str, Any], notes: Mapping[str, Any]) -> str:
@@ -29,6 +29,6 @@ def write(path: Path, content: str) -> None:
     """Write it. Raises UsageError where that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(content, encoding="utf-8")
+        writable.put(path, content.encode())
     except OSError as error:
-        raise UsageError(f"'{path}' cannot be written: {error.strerror}.") from None
+        raise writable.refused(path, error) from None

@@ -60,7 +60,9 @@ def _run(backend: str, users: int, probe: Probe, seed: int, out: Path) -> Run:
         lengths=f"uniform:prompt_min=16,prompt_max={probe.most_tokens},output_min={answer},output_max={answer}",
         requests=max(ALONE, PER_USER * users), slo=f"ttft={DEADLINE_S:g}", seed=seed + users,
     )  # fmt: skip
-    run = execute(spec, out=out, html=False).run
+    result = execute(spec, out=out, html=False)
+    result.outcome.check(whole=True)
+    run = result.run
     good = run.requests["status"].to_pylist().count("ok")
     if good < run.requests.num_rows / 2 or not good:
         why = next((error for error in run.requests["error"].to_pylist() if error), "no answer came")

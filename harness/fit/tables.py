@@ -30,6 +30,8 @@ def table(path: Path, what: str) -> pa.Table:
             from pyarrow import csv
 
             held = csv.read_csv(path)
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
     except (pa.ArrowException, OSError) as error:
         raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip(' .:')}.") from None
     twice = next((name for name in held.column_names if held.column_names.count(name) > 1), None)

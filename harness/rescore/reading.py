@@ -103,5 +103,7 @@ def _table(file: Path) -> pa.Table | None:
     try:
         with thin.opened(file) as source:
             return source.read()
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
     except (pa.ArrowException, OSError) as error:
         raise thin.unreadable(file, error) from None

@@ -18,8 +18,8 @@ def documents(path: Path) -> list[Any]:
         raise UsageError(f"'{path}' cannot be read as results: {why}.") from None
     try:
         found = _values(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"'{path}' holds no results that bench knows: it is not JSON ({_short(error)}).") from None
+    except ValueError as error:
+        raise UsageError(f"'{path}' holds no results that bench knows: it is not JSON ({error}).") from None
     if not found:
         raise UsageError(f"'{path}' is empty; name a file of results.")
     return found
@@ -39,7 +39,3 @@ def _next(text: str, at: int) -> int:
     while at < len(text) and text[at].isspace():
         at += 1
     return at
-
-
-def _short(error: BaseException) -> str:
-    return "nested too deeply" if isinstance(error, RecursionError) else str(error)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import answers, pool
+from harness import answers, pool, writable
 from harness.errors import BackendError, BenchError, Interrupted
 from harness.storage import write_json
 from harness.sweep.answer import answer
@@ -117,7 +117,7 @@ def _nothing(course: _Course) -> BenchError:
 def _concluded(sweep: Sweep, out: Path, course: _Course) -> dict[str, Any]:
     info = answer(sweep.stored, course.told, course.state, course.error)
     for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
-        (out / name).write_text(answers.render(info, form), encoding="utf-8")
+        writable.put(out / name, answers.render(info, form).encode())
     write_json(out / FILE, info)
     return info
 

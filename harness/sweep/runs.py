@@ -59,8 +59,9 @@ def carry_out(order: Order) -> Told:
             result = execute(
                 order.task.spec, out=order.path, html=False, quiet=order.quiet, command=order.command, force=True
             )
+            result.outcome.check()
         except BenchError as error:
-            raise type(error)(f"{order.task.name}: {error}") from None
+            raise type(error)(f"{order.task.name}: {error}") from error
         if result.outcome.ended != "finished":
             return Told(result.outcome.ended, result.outcome.error, ())
     return told(order.path, order.task.folder, order.task.looks)

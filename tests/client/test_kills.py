@@ -128,7 +128,7 @@ def test_a_killed_sender_is_told_and_the_rest_is_kept(start: Callable, report: C
 
     run = _hold_rows(running)
     assert "Traceback" not in err
-    assert running.process.returncode in (3, 4), err
+    assert running.process.returncode in (70, 4), err  # a process of ours, not the server; or it had just ended
     assert run.info["verdict"]["valid"] is False
     assert "sender" in " ".join(run.info["verdict"]["reasons"])
     assert "sender" in " ".join((out + err).split())

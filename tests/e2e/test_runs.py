@@ -220,7 +220,7 @@ def test_run_that_was_ended_early_passes_no_gate(bench: Bench, wait_for: WaitFor
     process = bench(*ENDLESS, "--fail-under", "0.5")
     wait_for(lambda: rows(tmp_path) > 20_000)
     process.send_signal(signal.SIGTERM)
-    finished(process, code=5)
+    finished(process, code=4)
 
     assert info(tmp_path / "out")["summary"]["attainment"] > 0.5
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import pool
-from harness.errors import BackendError, UsageError
+from harness.errors import Crashed, UsageError
 
 
 def squared(number: int) -> int:
@@ -49,7 +49,7 @@ def test_error_of_a_trial_comes_through_as_it_is() -> None:
 
 def test_worker_that_is_killed_is_told() -> None:
     """A worker that ran out of memory would leave the command waiting for ever."""
-    with pytest.raises(BackendError, match="fewer --workers"), pool.Processes(2) as made:
+    with pytest.raises(Crashed, match="fewer --workers"), pool.Processes(2) as made:
         list(made.map(killed, [1]))
 
 
@@ -74,7 +74,7 @@ def test_ctrl_c_does_not_tear_the_start_of_a_worker() -> None:
 
 def started(done: list[str]) -> None:
     """Ctrl-C while a worker is started."""
-    with pool._ctrl_c_later():
+    with pool._signals_later():
         signal.raise_signal(signal.SIGINT)
         done.append("started")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import writable
 from harness.errors import UsageError, no_such
 from workloads.fit import _lengths, _picture
 from workloads.fit.process import Process, from_json
@@ -91,7 +92,7 @@ class Model:
             part.write_text(_short_lists(text) + "\n", encoding="utf-8")
             part.replace(path)
         except OSError as error:
-            raise UsageError(f"'{path}' cannot be written: {error.strerror}.") from None
+            raise writable.refused(path, error) from None
 
     def _json(self) -> dict[str, Any]:
         services = [
@@ -115,7 +116,7 @@ class Model:
             ) from None
         try:
             values = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except json.JSONDecodeError as error:
             raise UsageError(f"'{path}' is not a model: it is no JSON ({error}).") from None
         return cls._of(values, path)
 

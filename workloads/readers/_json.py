@@ -118,7 +118,7 @@ def _object(file: Path, line: int, text: str) -> dict[str, object]:
     """The same as `parse_object`, with less to do for a good line."""
     try:
         value, end = _scan(text, 0)
-    except (StopIteration, ValueError, RecursionError):
+    except (StopIteration, ValueError):
         return parse_object(file, line, text)
     return value if end == len(text) and type(value) is dict else parse_object(file, line, text)
 
@@ -131,7 +131,7 @@ def parse_object(file: Path, line: int, text: str) -> dict[str, object]:
         raise UsageError(
             f"Trace '{file}', line {line}: not complete JSON ({error.msg} at character {error.pos + 1})."
         ) from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UsageError(f"Trace '{file}', line {line}: not JSON of a trace.") from None
     if not isinstance(value, dict):
         raise UsageError(f"Trace '{file}', line {line}: a JSON object expected, got {_cells.shown(value)}.")
@@ -165,7 +165,7 @@ def _of_list(file: Path, runs: Iterator[Lines]) -> Iterator[_Objects | UsageErro
 def _cut(file: Path, line: int, text: str) -> UsageError:
     try:
         _DECODER.raw_decode(text or "[")
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         why = f" ({error.msg})" if isinstance(error, json.JSONDecodeError) and text else ""
         return UsageError(f"Trace '{file}', line {line}: not complete JSON{why}: the list has no end.")
     raise AssertionError("a complete element would have been taken")
@@ -221,7 +221,7 @@ def _element(file: Path, line: int, text: str, at: int) -> tuple[dict[str, objec
         if len(text) - at >= _lines.LONGEST_LINE_BYTES:
             raise UsageError(f"Trace '{file}', line {line}: not complete JSON ({error.msg}).") from None
         return None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UsageError(f"Trace '{file}', line {line}: not JSON of a trace.") from None
     return value, end
 

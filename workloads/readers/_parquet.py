@@ -51,6 +51,8 @@ def blocks(file: Path, table: parquet.ParquetFile, rows: int) -> Iterator[Block]
                 return
             arrays = {n: _plain(a) for n, a in zip(names, batch.columns, strict=True)}
             first = first or ({n: _cell(a) for n, a in arrays.items()} if batch.num_rows else {})
+        except MemoryError:  # an ArrowException too, where Arrow has no memory
+            raise
         except (OSError, ValueError, pa.ArrowException) as error:
             raise UsageError(f"Trace '{file}' cannot be read after row {start}: {_first(error)}.") from None
         if batch.num_rows:

@@ -165,7 +165,7 @@ def _number(file: Path, line: int, column: str, cell: str) -> float:
 def _lengths(file: Path) -> tuple[Lengths, ...]:
     try:
         windows = json.loads(_lines.checked(str(file)).read_bytes())
-    except (ValueError, RecursionError, OSError) as error:
+    except (ValueError, OSError) as error:
         raise UsageError(f"ServeGen file '{file}' is no complete JSON: {str(error)[:80]}.") from None
     if not isinstance(windows, dict) or not windows:
         raise UsageError(f"ServeGen file '{file}': an object of windows expected.")

@@ -66,6 +66,8 @@ def write(
                 rows += len(table)
             sink.finish(about())
         part.replace(file)
+    except OSError as error:
+        raise writable.refused(path, error) from None
     finally:
         part.unlink(missing_ok=True)
     return rows

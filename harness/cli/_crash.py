@@ -1,0 +1,79 @@
+"""What nobody foresaw, told in one sentence; the traceback goes to a file, without secrets."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import os
+import platform
+import shlex
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from harness.errors import BenchError
+
+MOST_CHARACTERS = 300
+"""Of an exception's own message in the sentence; the file has it whole."""
+PLACE = "the traceback is in "
+_NO_MEMORY = ("failed to map segment", "can't start new thread")
+"""What the dynamic loader of glibc and Python's threads say, in exceptions of other kinds, where memory has run out."""
+MOST_LINES = 200
+"""From each end of a traceback."""
+
+
+def told(error: BaseException, arguments: Sequence[str] | None) -> str:
+    """The sentence on a crash: what it was, and where its traceback is. Writes that file."""
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(error.__traceback__)  # what they hold is what fills the memory
+    words = ["bench", *(sys.argv[1:] if arguments is None else arguments)]
+    hide = _redaction(words)
+    if isinstance(error, BenchError) and PLACE in str(error):  # a command of ours has written it already
+        return hide(str(error))
+    return f"{_what(error, hide)}; {_where(error, words, hide)}."
+
+
+def _what(error: BaseException, hide: Callable[[str], str]) -> str:
+    message = " ".join(hide(str(error)).split())[:MOST_CHARACTERS].rstrip(".")
+    if isinstance(error, BenchError):
+        return message
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    at = f" in {Path(place[0].filename).name}, line {place[0].lineno}" if place else ""
+    said = f"{type(error).__name__}{at}{f': {message}' if message else ''}"
+    no_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
+    if no_memory or any(words in message for words in _NO_MEMORY):
+        return f"memory was exhausted ({said})"
+    if isinstance(error, RecursionError):
+        return f"an input is nested too deeply, or this is a bug in bench ({said})"
+    return f"this is a bug in bench ({said})"
+
+
+def _where(error: BaseException, words: Sequence[str], hide: Callable[[str], str]) -> str:
+    """Where the traceback is: in a new file of the folder for temporary files, which only this user can read."""
+    try:
+        lines = "".join(traceback.format_exception(error)).splitlines(keepends=True)
+        cut = ["  ...\n"] if len(lines) > 2 * MOST_LINES else []  # an endless recursion says the same all the time
+        text = "".join([*lines[:MOST_LINES], *cut, *lines[-MOST_LINES:]] if cut else lines)
+        head = f"bench {version('bench')}, Python {platform.python_version()}, {platform.platform()}"
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", errors="replace", prefix="bench-crash-", suffix=".txt", delete=False
+        ) as file:
+            file.write(f"{head}\n{hide(shlex.join(words))}\n\n{hide(text)}")
+    except Exception as failure:  # noqa: BLE001  # whatever fails now, the exit code must come out
+        return f"the traceback could not be written ({type(failure).__name__}: {failure})"
+    return f"{PLACE}'{file.name}'"
+
+
+def _redaction(words: Sequence[str]) -> Callable[[str], str]:
+    """What hides the secrets of this command; everything, where they cannot be known."""
+    try:
+        # harness may not import it statically
+        secrets = importlib.import_module("backends.client.secrets")
+        hide: Callable[[str], str] = secrets.of_command(words, os.environ).text
+        hide("")
+    except Exception:  # noqa: BLE001  # no crash of its own
+        return lambda _: "[hidden]"
+    return hide

@@ -1,0 +1,146 @@
+"""SIGTERM ends a command in order: what Ctrl-C ends with everything measured so far, it ends too, with exit code 4."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from types import FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+AGAIN_S = 0.05
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM was received; whatever handles Ctrl-C handles it in the same way."""
+
+
+class Handler:
+    """What SIGINT or SIGTERM does for a while; it and the handlers that stood before remember a SIGTERM."""
+
+    def __init__(self, handle: Callable[[int], None]) -> None:
+        self._handle = handle
+        self._before: object = None
+        self.received = False
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        """The signal has come."""
+        if number == signal.SIGTERM:
+            self.remember()
+        self._handle(number)
+
+    def remember(self) -> None:
+        """SIGTERM was received."""
+        self.received = True
+        if isinstance(self._before, Handler):
+            self._before.remember()
+
+    @contextmanager
+    def installed(self, *numbers: signal.Signals) -> Iterator[Handler]:
+        """Handles these signals in the body; then the handlers that stood before handle them again."""
+        if threading.current_thread() is not threading.main_thread():  # signals are the main thread's alone
+            yield self
+            return
+        self._before = signal.getsignal(signal.SIGTERM)
+        before = {number: signal.signal(number, self) for number in numbers}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class Command(Handler):
+    """SIGTERM during a command raises `Terminated`, until `over` is set; then it is remembered alone."""
+
+    def __init__(self) -> None:
+        super().__init__(self._raise)
+        self.over = False
+
+    def _raise(self, _: int) -> None:
+        if not self.over:
+            raise Terminated
+
+    @contextmanager
+    def guarding(self) -> Iterator[Command]:
+        """Handles SIGTERM in the body, also one that falls into code whose exceptions Python can only print."""
+        before = sys.unraisablehook
+
+        def unraisable(ignored: Any) -> None:  # sys.UnraisableHookArgs exists for type checkers only
+            if not isinstance(ignored.exc_value, Terminated):
+                before(ignored)
+            elif not self.over:  # raised in a destructor or a callback, where it ended nothing: once more
+                _thread.start_new_thread(_again, ())  # Note: Thread.start waits, and would wait in this hook
+
+        sys.unraisablehook = unraisable
+        try:
+            with self.installed(signal.SIGTERM):
+                yield self
+        finally:
+            sys.unraisablehook = before
+
+
+def _again() -> None:
+    time.sleep(AGAIN_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def handled(handle: Callable[[int], None]) -> AbstractContextManager[Handler]:
+    """A context in which SIGINT and SIGTERM call `handle` with their number and raise nothing."""
+    return Handler(handle).installed(signal.SIGINT, signal.SIGTERM)
+
+
+def ignored() -> None:
+    """For a process of ours that another one ends: Ctrl-C and SIGTERM may reach the whole group, but one decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, in which SIGTERM cancels the task as Ctrl-C does; raises Terminated then.
+
+    An exception of a task that nobody waits for goes to `threading.excepthook`, as that of a thread does.
+    """
+    import asyncio  # heavy
+
+    presses = 0
+
+    async def watched() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        loop.set_exception_handler(_unwatched)
+
+        def cancel(_: int) -> None:
+            nonlocal presses
+            presses += 1
+            if presses > 1:
+                raise Terminated
+            loop.call_soon_threadsafe(task.cancel)
+
+        with Handler(cancel).installed(signal.SIGTERM):
+            return await coroutine
+
+    try:
+        return asyncio.run(watched())
+    except asyncio.CancelledError:
+        if presses:
+            raise Terminated from None
+        raise
+    finally:
+        with suppress(RuntimeError):
+            coroutine.close()  # where the signal came before its first step
+
+
+def _unwatched(loop: Any, context: dict[str, Any]) -> None:
+    error = context.get("exception")
+    if not isinstance(error, Exception):
+        loop.default_exception_handler(context)
+        return
+    threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))

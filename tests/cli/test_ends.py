@@ -1,0 +1,407 @@
+"""A bug, exhausted memory and SIGTERM end every command with an exit code and a sentence of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harness import errors, termination
+from harness.cli import _commands, _crash, main
+
+LINES = {
+    "run": ["--backend", "null"],
+    "sweep": ["--rate", "1,2"],
+    "capacity": [],
+    "place": [],
+    "slo": ["a-run"],
+    "compare": ["a", "b"],
+    "report": ["a-run"],
+    "serve": [],
+    "trace": ["info", "a.csv"],
+    "theory": ["prefill"],
+    "fit": [],
+    "validate": [],
+    "policy": ["sarathi"],
+    "list": [],
+    "explain": ["gamma"],
+    "doctor": [],
+    "init": ["x.toml"],
+}
+"""A line for each command that gets as far as its body."""
+
+
+def innermost(name: str) -> click.Command:
+    """The command of that name, or the first of a group that its line calls."""
+    command = _commands.bench.get_command(click.Context(_commands.bench), name)
+    assert command is not None
+    if isinstance(command, click.Group):
+        found = command.get_command(click.Context(command), LINES[name][0])
+        assert found is not None
+        return found
+    return command
+
+
+@pytest.fixture
+def body(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """Has the body of a command do something else, and temporary files go where the test looks."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def replace(name: str, act: Any) -> None:
+        monkeypatch.setattr(innermost(name), "callback", lambda **_: act())
+
+    return replace
+
+
+def raising(error: BaseException) -> Any:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def crash_file(tmp_path: Path, sentence: str) -> str:
+    """The text of the file that the sentence names, which is one line."""
+    assert sentence.startswith("bench: ")
+    assert 1 == sentence.count("\n")
+    (named,) = re.findall(r"the traceback is in '(.*)'", sentence)
+    assert tmp_path == Path(named).parent
+    return Path(named).read_text()
+
+
+def test_every_command_has_a_line_here() -> None:
+    assert {*_commands.COMMANDS} == {*LINES}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_a_bug_in_any_command_is_70_with_its_traceback_in_a_file(
+    name: str, body: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A CI job would take a crash for a regression (1) or for a wrong option (2)."""
+    body(name, raising(KeyError("no such column")))
+    code = main([name, *LINES[name]])
+    err = capsys.readouterr().err
+    text = crash_file(tmp_path, err)
+
+    assert 70 == code
+    assert "this is a bug in bench (KeyError in test_ends.py, line " in err
+    assert "Traceback (most recent call last)" in text
+    assert text.splitlines()[1].startswith(f"bench {name}")
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [
+        (MemoryError(), "memory was exhausted (MemoryError"),
+        (pa.ArrowMemoryError("malloc of size 1 failed"), "memory was exhausted (ArrowMemoryError"),
+        (OSError(12, "Cannot allocate memory"), "memory was exhausted (OSError"),
+        (RuntimeError("can't start new thread"), "memory was exhausted (RuntimeError"),
+        (RecursionError("maximum recursion depth exceeded"), "an input is nested too deeply, or this is a bug"),
+        (EOFError("Ran out of input"), "this is a bug in bench (EOFError"),
+        (SystemExit(2), "this is a bug in bench (SystemExit"),
+        (errors.Crashed.of("a sender broke.", "Traceback of the sender"), "bench: a sender broke; the traceback"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
+)
+def test_exhausted_memory_and_broken_processes_are_70(
+    error: BaseException, what: str, body: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Memory that ran out would look like a broken bound, and an end of input like Ctrl-C."""
+    body("list", raising(error))
+    code = main(["list"])
+    err = capsys.readouterr().err.lstrip("\n")  # click ends the line of what it takes for ^C
+
+    assert 70 == code
+    assert what in err
+    assert "Traceback" in crash_file(tmp_path, err)
+
+
+def test_a_thread_that_breaks_is_70(body: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command would end with 0 below the traceback of a thread."""
+
+    def act() -> None:
+        thread = threading.Thread(target=raising(ValueError("in a thread")))
+        thread.start()
+        thread.join()
+
+    body("list", act)
+    code = main(["list"])
+
+    assert 70 == code
+    assert "in a thread" in crash_file(tmp_path, capsys.readouterr().err)
+
+
+def test_a_traceback_that_cannot_be_written_is_still_70(
+    body: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A full disk would turn a crash into a crash of the crash handler, with exit code 1."""
+    monkeypatch.setattr("tempfile.tempdir", "/dev/full")
+    body("list", raising(ValueError("odd")))
+    code = main(["list"])
+    err = capsys.readouterr().err
+
+    assert 70 == code
+    assert "bug in bench (ValueError in test_ends.py" in err
+    assert "the traceback could not be written" in err
+    assert "Traceback" not in err
+
+
+def test_no_secret_is_in_the_traceback(
+    body: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A key would go into a file that a user attaches to a public issue."""
+    (tmp_path / "key.txt").write_text("filekey-4444\n")
+    (tmp_path / "c.toml").write_text('header = "X-Auth: tomlheader-5555"\n')
+    secrets = ["envkey-1111", "named-2222", "headervalue-3333", "filekey-4444", "tomlheader-5555", "userpw-6666"]
+    monkeypatch.setenv("OPENAI_API_KEY", secrets[0])
+    monkeypatch.setenv("PLAIN_NAME", secrets[1])
+    body("run", raising(ValueError(f"cannot send {' '.join(secrets)} Bearer abcdefgh sk-abcdefghijkl")))
+    url = f"http://me:{secrets[5]}@h/v1"
+    code = main([
+        "run", "--backend", f"openai:url={url},key_env=PLAIN_NAME,key_file={tmp_path / 'key.txt'}",
+        "--header", f"X-Secret: {secrets[2]}", "--config", str(tmp_path / "c.toml"),
+    ])  # fmt: skip
+    err = capsys.readouterr().err
+    text = crash_file(tmp_path, err)
+
+    assert 70 == code
+    for secret in (*secrets, "abcdefgh"):
+        assert secret not in text
+        assert secret not in err
+    assert "--header 'X-Secret: [hidden]'" in text or "[hidden]" in text
+
+
+def deep(tmp_path: Path, kind: str) -> Path:
+    file = tmp_path / f"deep.{kind}"
+    many = 5_000 if kind == "toml" else 100_000  # tomllib is written in Python
+    nested = "[" * many + "]" * many
+    file.write_text({"toml": f"rate = {nested}", "json": nested, "jsonl": '{"a":' * many}[kind])
+    return file
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("toml", ["run", "--config"]),
+        ("json", ["run", "--config"]),
+        ("toml", ["explain"]),
+        ("json", ["report"]),
+        ("json", ["slo", "--slo", "ttft=1"]),
+        ("jsonl", ["trace", "info"]),
+        ("json", ["trace", "generate", "--requests", "5", "-o", "out.csv"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_input_that_is_nested_without_end_is_70(
+    kind: str, line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A RecursionError would be a traceback with exit code 1."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = main([*line, str(deep(tmp_path, kind))])
+
+    assert 70 == code
+    assert "RecursionError" in crash_file(tmp_path, capsys.readouterr().err)
+
+
+def test_a_table_that_needs_more_memory_than_there_is_is_70(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Arrow's own MemoryError is an ArrowException too, and was taken for a damaged file (2)."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    path = tmp_path / "t.parquet"
+    pq.write_table(pa.table({"prefill_tokens": [1], "decode_seqs": [1], "context_tokens": [1], "seconds": [1.0]}), path)
+
+    def exhausted(*_: object, **__: object) -> Any:
+        raise pa.ArrowMemoryError("malloc of size 8000000000 failed")
+
+    monkeypatch.setattr("pyarrow.parquet.read_table", exhausted)
+    code = main(["fit", "--steps", str(path), "--latency", "linear"])
+
+    assert 70 == code
+    assert "memory was exhausted" in capsys.readouterr().err
+
+
+def terminate() -> None:
+    """SIGTERM to this process, and time for Python to notice."""
+    os.kill(os.getpid(), signal.SIGTERM)
+    for _ in range(100):
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_sigterm_in_any_command_is_4_with_a_sentence(name: str, body: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A job that was ended from outside would leave no word, and the shell's 143."""
+    before = signal.getsignal(signal.SIGTERM)
+    body(name, terminate)
+    code = main([name, *LINES[name]])
+
+    assert 4 == code
+    assert "bench: terminated by SIGTERM before there was anything to report.\n" == capsys.readouterr().err.lstrip("\n")
+    assert before is signal.getsignal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("own", "code"), [(0, 4), (1, 4), (5, 4), (3, 3), (2, 2), (4, 4)])
+def test_sigterm_and_the_code_of_the_answer(own: int, code: int, body: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of several codes the first of 70, 2, 3, 4, 1, 5 counts."""
+
+    def act() -> int:
+        with pytest.raises(termination.Terminated):  # as a search does that answers with what there is
+            terminate()
+        return own
+
+    body("list", act)
+
+    assert code == main(["list"])
+    assert (code == 4) == ("exit code 4: terminated by SIGTERM." in capsys.readouterr().err)
+
+
+def test_sigterm_that_falls_into_a_destructor_counts(body: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Python prints what a destructor raises and goes on: the command would not end, and print a traceback."""
+
+    class Odd:
+        def __del__(self) -> None:
+            terminate()
+
+    def act() -> None:
+        Odd()
+        time.sleep(10)
+
+    body("list", act)
+    begun_s = time.monotonic()
+
+    assert 4 == main(["list"])
+    assert time.monotonic() - begun_s < 9
+    assert "Exception ignored" not in capsys.readouterr().err
+
+
+def test_sigterm_cancels_a_coroutine_in_order() -> None:
+    """An event loop that is torn down by an exception leaves servers and processes behind."""
+    import asyncio
+
+    done: list[str] = []
+
+    async def work() -> None:
+        try:
+            asyncio.get_running_loop().call_later(0.01, os.kill, os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(10)
+        finally:
+            await asyncio.sleep(0)
+            done.append("closed")
+
+    with termination.Command().guarding() as command, pytest.raises(termination.Terminated):
+        termination.run(work())
+
+    assert ["closed"] == done
+    assert command.received
+
+
+def test_the_first_of_several_codes() -> None:
+    assert [70, 2, 3, 4, 1, 5, 0] == [
+        errors.first_of(*codes)
+        for codes in ((5, 1, 4, 3, 2, 70), (5, 1, 4, 3, 2), (5, 4, 3), (5, 1, 4), (5, 1), (5, 0), (0,))
+    ]
+
+
+def test_a_long_traceback_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recursion through two functions would fill a file with thousands of equal lines."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def even(n: int) -> int:
+        return odd(n + 1)
+
+    def odd(n: int) -> int:
+        return even(n + 1)
+
+    with pytest.raises(RecursionError) as caught:
+        even(0)
+    text = crash_file(tmp_path, f"bench: {_crash.told(caught.value, ['list'])}\n")
+
+    assert text.count("\n") < 2 * _crash.MOST_LINES + 10
+    assert "RecursionError" in text.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("presses", "ended"), [(1, "interrupted"), (2, "stopped")])
+def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str, tmp_path: Path) -> None:
+    """A sender with nothing in flight is done by the first word to stop: SIGTERM passed for one Ctrl-C, exit code 0."""
+    import asyncio
+    from types import SimpleNamespace
+    from typing import cast
+
+    from harness._sender import Done
+    from harness.drive import Outcome
+    from harness.frames import frame
+    from harness.progress import Live
+    from harness.senders import Senders, _Child
+
+    async def run() -> Outcome:
+        nothing = SimpleNamespace(start_clock=lambda _: None, error=None)
+        senders = Senders(cast("Any", nothing), tmp_path, 1, None, 1.0, cast("Any", nothing), Live(), lambda _: None)
+        reader = asyncio.StreamReader()
+        reader.feed_data(frame(Done(Outcome("interrupted", 3, 7, 0), {})))
+        writer = SimpleNamespace(is_closing=lambda: True)
+        senders._children = [_Child(0, cast("Any", None), reader, cast("Any", writer))]
+        for _ in range(presses):
+            senders.interrupt()
+        return await senders.run()
+
+    assert ended == asyncio.run(run()).ended
+
+
+def test_a_bug_in_a_driver_is_70_and_keeps_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would be called a backend that failed (3), with no word of where."""
+
+    def broken(*_: object) -> Any:
+        raise KeyError("no such line")
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("harness.lines.Streamed.carry", broken)
+    out = tmp_path / "out"
+    code = main(["run", "--backend", "null", "--requests", "3", "--quiet", "--no-html", "--out", str(out)])
+    text = crash_file(tmp_path, capsys.readouterr().err)
+
+    assert 70 == code
+    assert "in broken\n    raise KeyError" in text
+    assert "crash" not in json.loads((out / "run.json").read_text())["outcome"]
+
+
+@pytest.mark.parametrize("command", [["sweep", "--rate", "1,2", "--requests", "5"], ["capacity", "--slo", "ttft=1"]])
+def test_a_worker_that_is_killed_is_70(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The kernel kills what takes too much memory: that is no server that failed (3)."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    def killed(*_: object) -> Any:
+        raise BrokenProcessPool
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("concurrent.futures.process.ProcessPoolExecutor.submit", killed)
+    code = main([*command, "--backend", "sim", "--workers", "2", "--quiet", "--out", str(tmp_path / "o")])
+    err = capsys.readouterr().err
+
+    assert 70 == code
+    assert "a worker process was killed, most likely for want of memory; take fewer --workers; the traceback" in err
+
+
+def test_processes_of_ours_leave_signals_to_the_command() -> None:
+    """`timeout` and a terminal signal the whole group: a dead engine or worker would pass for a failed backend."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        termination.ignored()
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
