@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from harness import slo as slos
 from harness import trial, warmup
-from harness.capacity.conditions import Condition, Share, certain, kept_all, shares
+from harness.capacity.conditions import Condition, Share, certain, conditions, kept_all, shares
 from harness.errors import UsageError
 from harness.load import at_rate
 from harness.metrics._lists import number
@@ -78,6 +78,11 @@ class Tried:
     wall_s: float
     shares: tuple[Share, ...]
 
+    @property
+    def by_request(self) -> bool:
+        """Whether single requests are scored: not where every bound is on a percentile."""
+        return not self.shares[1:] or not all(share.is_percentile for share in self.shares[1:])
+
     def share(self, text: str) -> Share:
         """The share of that name."""
         return next(share for share in self.shares if share.text == text)
@@ -121,9 +126,10 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
             f"--warmup {cut.rule} leaves nothing to measure of {len(table):,} requests at {task.key.rate_rps:g} req/s; "
             "cut less, or send more (--requests)."
         )
-    grown = not early and overload(table, after_s=0.0 if probe else cut.at_s) is not None
+    met = kept_all(found, task.wanted if probe else conditions(task.slo, task.slo.goal, "joint"))
+    grown = not (early or met) and overload(table, after_s=0.0 if probe else cut.at_s) is not None  # as a run does
     if probe and passed is None:
-        passed = kept_all(found, task.wanted) and not grown
+        passed = met
     end_s = _end_s(table)
     return Tried(
         key=task.key,

@@ -71,7 +71,7 @@ def test_a_failed_backend_comes_before_every_other_verdict(table, valid, share, 
         (0.9896, True, "exit code 1: 98.96% of the requests kept the SLO (--fail-under 0.99)."),
         (0.5, False, "exit code 1: 50% of the requests kept the SLO and p99:ttft=1 is broken (--fail-under 0.99)."),
         (1.0, False, "exit code 1: p99:ttft=1 is broken (--fail-under 0.99)."),
-        (None, True, "exit code 1: none of the requests kept the SLO (--fail-under 0.99)."),
+        (None, False, "exit code 1: p99:ttft=1 is broken (--fail-under 0.99)."),
     ],
 )
 def test_exit_code_1_says_what_was_not_kept(attainment, passed, expected):
