@@ -37,15 +37,15 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     remote = _remote(run, measured, objective)
     run = dataclasses.replace(run, info={**run.info, **remote})
     sent = _sent(run, declared)
-    verdict, failed = _judged(run, objective, outcome, sent, cut)
     summary = summarize(measured, objective, start_s=cut.at_s)
+    verdict, failed = _judged(run, objective, outcome, sent, cut, met=summary["passed"])
     vllm = summary.pop("vllm")
     return {
         **vllm,
         **remote,
         **began,
         "summary": summary,
-        "within": within(measured, objective, overloaded=verdict.overloaded, valid=verdict.valid),
+        "within": within(measured, objective, overloaded=verdict.queue_grew, valid=verdict.valid),
         "failures": failed,
         "checks": checks(run, verdict, sent),
         "fidelity": sent,
@@ -53,6 +53,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         "verdict": {
             "valid": verdict.valid,
             "overloaded": verdict.overloaded,
+            "queue_grew": verdict.queue_grew,
             "unresolved": bool(part(run.info, "resolution").get("undecided")),
             "reasons": sentences(verdict.reasons),
             "text": _text(verdict, outcome),
@@ -69,7 +70,7 @@ def _sent(run: Run, declared: Law | None) -> dict[str, Any]:
 
 
 def _judged(
-    run: Run, objective: Slo, outcome: Outcome | None, sent: dict[str, Any], cut: warmup.Cut
+    run: Run, objective: Slo, outcome: Outcome | None, sent: dict[str, Any], cut: warmup.Cut, *, met: bool | None
 ) -> tuple[Verdict, dict[str, Any]]:
     """The verdict with all that speaks against the run, and the requests that failed by the fault of the backend."""
     spec, workload = part(run.info, "spec"), part(run.info, "workload")
@@ -83,8 +84,9 @@ def _judged(
         window_s=spec.get("duration"),
         as_asked=run.http is None,
         cut=cut,
+        met=met,
     )
-    failed = failures(run.requests, overloaded=found.overloaded, at_most=spec.get("max-failed"))
+    failed = failures(run.requests, overloaded=found.queue_grew, at_most=spec.get("max-failed"))
     gone = [] if outcome is None or outcome.error is None else [Caution("backend", _failed(outcome.error))]
     reasons = [*gone, *found.reasons, *cautions_client.reasons(run, objective), *fidelity.reasons(sent)]
     warnings = [
