@@ -65,7 +65,8 @@ class Group:
 class Result:
     """Numbers and printed rows; `broken` names percentile bounds.
 
-    `asked`: there is an SLO. `attainment` is None without one, and where all its bounds are on percentiles.
+    `asked`: there is an SLO, and something to score. `attainment` is None where there is not, and where all bounds are
+    on percentiles.
 
     Of an `overloaded` run no mean or percentile is printed: it would tell how long the run was.
     """
@@ -104,7 +105,7 @@ def result(run: Run) -> Result:
     return Result(
         total=total,
         ok=ok,
-        asked=bool(bounds),
+        asked=bool(bounds) and (summary.get("attainment") is not None or _by_percentile(bounds)),
         attainment=summary.get("attainment") if bounds else None,
         goal=slo.goal,
         kept=bool(summary.get("passed")) if bounds else ok == total > 0,
@@ -217,8 +218,12 @@ def _slo_text(bounds: list[Mapping[str, Any]], goal: float) -> str:
     if not bounds:
         return "none given"
     each = ", ".join(f"{_bound_name(b)} {_at_most(b.get('limit_s'))}" for b in bounds)
-    by_request = any(b.get("percentile") is None for b in bounds)
-    return f"{each}, for {goal * 100:g}% of all requests" if by_request else each
+    return each if _by_percentile(bounds) else f"{each}, for {goal * 100:g}% of all requests"
+
+
+def _by_percentile(bounds: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether all bounds are on percentiles of the run, so that no request is scored by itself."""
+    return all(b.get("percentile") is not None for b in bounds)
 
 
 def _at_most(limit_s: float | None) -> str:
@@ -247,7 +252,7 @@ def _flow(
     if overloaded:
         name, served, output = "served", info.get("request_throughput"), info.get("output_throughput")
     yield f"{name} {_numbers.number(served)} req/s"
-    if summary.get("bounds") and summary.get("attainment") is None and not overloaded:
+    if summary.get("bounds") and _by_percentile(summary["bounds"]) and not overloaded:
         yield "goodput - (no bound on single requests)"
     elif summary.get("bounds") and not overloaded:
         at = f" at {_numbers.plain(rate, 4)} req/s" if rate else ""
