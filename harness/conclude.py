@@ -38,15 +38,15 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     remote = _remote(run, measured, objective)
     run = dataclasses.replace(run, info={**run.info, **remote})
     sent, lengths = _sent(run, declared), output_lengths.measured(run)
-    verdict, failed = _judged(run, objective, outcome, sent, cut, lengths)
     summary = summarize(measured, objective, start_s=cut.at_s)
+    verdict, failed = _judged(run, objective, outcome, sent, cut, lengths, met=summary["passed"])
     vllm = summary.pop("vllm")
     return {
         **vllm,
         **remote,
         **began,
         "summary": summary,
-        "within": within(measured, objective, overloaded=verdict.overloaded, valid=verdict.valid),
+        "within": within(measured, objective, overloaded=verdict.queue_grew, valid=verdict.valid),
         "failures": failed,
         "output_lengths": lengths.as_json(),
         "checks": checks(run, verdict, sent, lengths),
@@ -55,6 +55,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         "verdict": {
             "valid": verdict.valid,
             "overloaded": verdict.overloaded,
+            "queue_grew": verdict.queue_grew,
             "unresolved": bool(part(run.info, "resolution").get("undecided")),
             "reasons": sentences(verdict.reasons),
             "text": _text(verdict, outcome),
@@ -77,6 +78,8 @@ def _judged(
     sent: dict[str, Any],
     cut: warmup.Cut,
     lengths: OutputLengths,
+    *,
+    met: bool | None,
 ) -> tuple[Verdict, dict[str, Any]]:
     """The verdict with all that speaks against the run, and the requests that failed by the fault of the backend."""
     spec, workload = part(run.info, "spec"), part(run.info, "workload")
@@ -90,8 +93,9 @@ def _judged(
         window_s=spec.get("duration"),
         as_asked=run.http is None,
         cut=cut,
+        met=met,
     )
-    failed = failures(run.requests, overloaded=found.overloaded, at_most=spec.get("max-failed"))
+    failed = failures(run.requests, overloaded=found.queue_grew, at_most=spec.get("max-failed"))
     gone = [] if outcome is None or outcome.error is None else [Caution("backend", _failed(outcome.error))]
     reasons = [
         *gone,

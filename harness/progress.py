@@ -43,6 +43,11 @@ class Live:
     _recent: deque[tuple[float, float, float]] = field(default_factory=deque)
     _said: deque[str] = field(default_factory=deque)
 
+    @property
+    def by_request(self) -> bool:
+        """Whether there is a bound on single requests, which a request can meet before the run is over."""
+        return any(bound.percentile is None for bound in self.slo.bounds)
+
     def start(self, epoch_s: float) -> None:
         """The clock of the run starts at `epoch_s` of the monotonic clock."""
         self.epoch_s = epoch_s
@@ -101,7 +106,7 @@ def line(live: Live) -> str:
     """The state of a run in one plain line."""
     parts = [f"{live.elapsed_s():.0f} s{_left(live)}", f"sent {live.sent}{_of(live, '/')}"]
     parts += [f"in flight {live.sent - live.finished}", f"finished {live.finished}", f"failed {live.failed}"]
-    if live.scored and live.slo.bounds:
+    if live.scored and live.by_request:
         parts.append(f"within the SLO {live.met / live.scored:.1%} (goal {100 * live.slo.goal:g}%)")
     told = dict(cells(live))
     more = ("rate", "last 10 s", "lateness") if live.finished else ()
@@ -121,7 +126,7 @@ def cells(live: Live) -> list[tuple[str, str]]:
         ("elapsed", f"{elapsed_s:.0f} s{_left(live)}"),
         ("requests", counts),
         ("rate", f"{rate} of {asked} req/s"),
-        *([("within SLO", share)] if live.slo.bounds else []),
+        *([("within SLO", share)] if live.by_request else []),
         ("last 10 s", f"TTFT {_two(ttft_s, 's')}; TPOT {_two(tpot_s, 's')}"),
         ("lateness", f"p99 {_quantile(live.late_s(), 0.99) * 1e3:.1f} ms" if live.late_s() else "-"),
     ]

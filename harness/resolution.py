@@ -45,8 +45,9 @@ def floors_s(floor: Any) -> dict[str, float]:
 def resolution(table: pa.Table, slo: Slo, floor: Any) -> dict[str, Any] | None:
     """What holds with all limits a floor lower, and a floor higher; None where no floor or no bound is there.
 
-    `attainment` and `kept` (all bounds on percentiles) are pairs for the two cases, `passed` too. `unresolved` lists
-    the bounds that hold in one case only, `undecided` says whether the goal of the run is one of those questions.
+    `attainment` (None where every bound is on a percentile) and `kept` (all bounds on percentiles) are pairs for the
+    two cases, `passed` too. `unresolved` lists the bounds that hold in one case only, `undecided` says whether the goal
+    of the run is one of those questions.
     """
     errors_s = floors_s(floor)
     if not errors_s or not len(table):
@@ -57,7 +58,7 @@ def resolution(table: pa.Table, slo: Slo, floor: Any) -> dict[str, Any] | None:
     names = [b.text for b in score(table, slo).bounds]
     pairs = zip(names, low.bounds, high.bounds, strict=True)
     return {
-        "attainment": [low.attainment, high.attainment],
+        "attainment": [low.attainment, high.attainment] if low.by_request else None,
         "kept": [_kept(low), _kept(high)],
         "passed": [low.passed, high.passed],
         "unresolved": [name for name, a, b in pairs if a.applies.any() and a.passed != b.passed],
@@ -70,7 +71,8 @@ def undecided(info: Mapping[str, Any], fail_under: float) -> bool:
     told = info.get("resolution")
     if not isinstance(told, Mapping):
         return False
-    cases = {share >= fail_under and kept for share, kept in zip(told["attainment"], told["kept"], strict=True)}
+    shares = told["attainment"] or (1.0, 1.0)  # percentiles alone decide
+    cases = {share >= fail_under and kept for share, kept in zip(shares, told["kept"], strict=True)}
     return len(cases) > 1
 
 

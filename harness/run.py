@@ -154,11 +154,9 @@ def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) 
         return INVALID
     if fail_under is None:
         return 0
-    attainment = info["summary"]["attainment"]
-    broken = any(b["percentile"] is not None and b["passed"] is False for b in info["summary"]["bounds"])
     if undecided(info, fail_under):
         return UNRESOLVED
-    if attainment is None or attainment < fail_under or broken:
+    if not slo.meets(info["summary"]["attainment"], info["summary"]["bounds"], fail_under):
         return BELOW
     return UNRESOLVED if info["verdict"]["overloaded"] or outcome.ended != "finished" else 0
 
@@ -173,10 +171,13 @@ def why(code: int, info: dict[str, Any], outcome: Outcome, fail_under: float | N
     if code == BELOW:
         return f"exit code {BELOW}: {' and '.join(_short_of(info['summary'], fail_under))} ({asked})."
     if undecided(info, fail_under):
-        low, high = info["resolution"]["attainment"]
+        shares = info["resolution"]["attainment"]
+        between = "a bound on a percentile is kept or broken"
+        if shares is not None:
+            between = f"between {shares[0]:.1%} and {shares[1]:.1%} of the requests kept the SLO"
         return (
-            f"exit code {UNRESOLVED}: within the client's own error between {low:.1%} and {high:.1%} of the requests "
-            f"kept the SLO, so {asked} is not decided; measure with a quieter client, or choose another bound."
+            f"exit code {UNRESOLVED}: within the client's own error {between}, so {asked} is not decided; measure with "
+            "a quieter client, or choose another bound."
         )
     if info["verdict"]["overloaded"]:
         return f"exit code {UNRESOLVED}: {asked} holds so far, but the queue grew all through the run."
@@ -185,11 +186,13 @@ def why(code: int, info: dict[str, Any], outcome: Outcome, fail_under: float | N
 
 def _short_of(summary: dict[str, Any], fail_under: float) -> Iterator[str]:
     """What was not kept: the SLO by enough requests, bounds on percentiles."""
-    attainment = summary["attainment"]
-    if attainment is None or attainment < fail_under:
-        yield f"{'none' if attainment is None else f'{100 * attainment:.4g}%'} of the requests kept the SLO"
-    for bound in summary["bounds"]:
-        if bound["percentile"] is not None and bound["passed"] is False:
+    attainment, percentiles = summary["attainment"], [b for b in summary["bounds"] if b["percentile"] is not None]
+    if attainment is not None and attainment < fail_under:
+        yield f"{100 * attainment:.4g}% of the requests kept the SLO"
+    elif attainment is None and not percentiles:
+        yield "none of the requests kept the SLO"
+    for bound in percentiles:
+        if bound["passed"] is False:
             yield f"{bound['text']} is broken"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from harness.api import Metric
 
-__all__ = ["BoundScore", "Score", "Seen", "bound_text", "parse", "restored", "score", "stored", "text"]
+__all__ = ["BoundScore", "Score", "Seen", "bound_text", "meets", "parse", "restored", "score", "stored", "text"]
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -58,7 +58,8 @@ class Score:
     """How a table fared under an SLO: `met` (requests,) joint over the bounds that bind every request.
 
     `passed`: attainment reaches the goal and every percentile bound holds. `binding` is the bound with the
-    least room. A request that failed meets nothing. A share of no requests is NaN.
+    least room. A request that failed meets nothing. A share of no requests is NaN, and so is the attainment where every
+    bound is on a percentile: then the percentiles alone decide, for which a failed request is infinitely slow.
     """
 
     met: Mask
@@ -67,6 +68,11 @@ class Score:
     binding: BoundScore | None
     by_class: dict[str, float]
     passed: bool
+
+    @property
+    def by_request(self) -> bool:
+        """Whether single requests are scored: not where every bound is on a percentile of the run."""
+        return not self.bounds or any(one.bound.percentile is None for one in self.bounds)
 
 
 class Seen:
@@ -150,10 +156,12 @@ def score(table: pa.Table, slo: Slo, seen: Seen | None = None) -> Score:
     met = run.seen.ok.copy()
     for one in each:
         met &= one.met
-    attainment = share(met)
-    passed = attainment >= slo.goal and all(s.passed for s in whole)
+    by_request = bool(each) or not whole  # a percentile binds no single request: `met` is then merely `ok`
+    attainment = share(met) if by_request else float("nan")
+    enough = attainment >= slo.goal if by_request else len(met) > 0
+    passed = enough and all(s.passed for s in whole)
     binding = min((s for s in [*each, *whole] if s.applies.any()), key=lambda s: s.room, default=None)
-    return Score(met, attainment, (*each, *whole), binding, _by_class(run.seen, met), passed)
+    return Score(met, attainment, (*each, *whole), binding, _by_class(run.seen, met) if by_request else {}, passed)
 
 
 def stored(slo: Slo) -> dict[str, Any]:
@@ -176,6 +184,16 @@ def _restored(kept: Mapping[str, Any]) -> Bound:
     if kept["metric"] not in metrics():
         raise no_such("metric", str(kept["metric"]), metrics(), "The run was asked to keep a bound on it.")
     return Bound(str(kept["metric"]), float(kept["limit"]), kept.get("tag"), kept.get("percentile"))
+
+
+def meets(attainment: float | None, bounds: Iterable[Mapping[str, Any]], least: float) -> bool:
+    """Whether a stored score has `least` of the requests within the SLO and no percentile bound broken.
+
+    Where every bound is on a percentile there is no such share (None), and the percentiles decide alone.
+    """
+    whole = [bound["passed"] for bound in bounds if bound["percentile"] is not None]
+    enough = bool(whole) if attainment is None else attainment >= least
+    return enough and False not in whole
 
 
 def share(met: Mask) -> float:

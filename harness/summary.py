@@ -33,14 +33,15 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None, start
 
     Rates count all requests of the table, whenever they ended: per second of `window_s` where it is given, else as
     the share of requests times the rate of all, so that goodput <= throughput <= the rate that was scheduled.
-    Latencies are those of requests that ended well; attainment counts all requests. Metrics that are dear
-    (`on_request`) are measured only where the SLO names them. Measuring began at `start_s`, from where vLLM's duration
-    counts.
+    Latencies are those of requests that ended well; attainment counts all requests. Where every bound is on a
+    percentile there is neither attainment nor goodput. Metrics that are dear (`on_request`) are measured only where the
+    SLO names them. Measuring began at `start_s`, from where vLLM's duration counts.
     """
     scored = score(table, slo)
     ok = succeeded(table)
     window = window_of(table) if window_s is None else window_s
     per_second = per_second_of(table, window_s)
+    good = per_second if scored.by_request else lambda _: math.nan
     asked = {bound.metric for bound in slo.bounds}
     wanted = {name: m for name, m in metrics().items() if name in asked or not getattr(m, "on_request", False)}
     measured = {name: describe(sample(m, table, ok)) | {"unit": m.unit} for name, m in wanted.items()}
@@ -51,8 +52,8 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None, start
         "window_s": window,
         "throughput_rps": per_second(int(ok.sum())),
         "output_tps": per_second(_tokens(table, ok)),
-        "goodput_rps": per_second(int(scored.met.sum())),
-        "token_goodput_tps": per_second(_tokens(table, scored.met)),
+        "goodput_rps": good(int(scored.met.sum())),
+        "token_goodput_tps": good(_tokens(table, scored.met)),
         "preemptions": pc.sum(table["preemptions"]).as_py(),
         "metrics": measured,
         **_slo_part(slo, scored),

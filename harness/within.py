@@ -76,7 +76,28 @@ class Blocks:
         return found
 
     def mean(self, values: Floats) -> tuple[float, float]:
-        """Interval of the mean of the values (n,) that are not NaN.
+        """Interval of the mean of the values (n,) that are not NaN, and above 0.
+
+        Moved out on the scale of logarithms: a few long waits make the ends of a mean scatter by more than itself, and
+        moved out on its own scale the lower one became negative. Neither covers less (docs/guide/statistics.md).
+        """
+        middle, low, high, wider = self._means(values)
+        if middle <= 0:  # a backend that answers at once under a virtual clock
+            return 0.0, 0.0
+        return middle * (low / middle) ** wider, middle * (high / middle) ** wider
+
+    def share(self, met: Floats) -> tuple[float, float]:
+        """Interval of the share of ones in `met` (n,), which has both: as `mean`, on the scale of log odds."""
+        middle, low, high, wider = self._means(met)
+        found = []
+        for end in (low, high):
+            odds = middle / (1 - middle)
+            moved = odds * (end / (1 - end) / odds) ** wider if end < 1 else math.inf
+            found.append(moved / (1 + moved) if moved < math.inf else 1.0)
+        return found[0], found[1]
+
+    def _means(self, values: Floats) -> tuple[float, float, float, float]:
+        """Mean of the values (n,) that are not NaN, the ends over the resamples, and how much to move these out.
 
         Some ten blocks scatter too little, so the ends are moved out by Student's t of so many for the normal quantile,
         and by the root of k/(k - 1).
@@ -88,18 +109,17 @@ class Blocks:
             means = self.sums(np.where(known, values, 0.0)) / self.sums(known.astype(float))
         k, tail = self.n / self.size, (1 + CONFIDENCE) / 2
         wider = math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, tail) / ndtri(tail))
-        middle = float(values[known].mean())
         low, high = (quantile(means, q) for q in (1 - tail, tail))
-        return middle + wider * (low - middle), middle + wider * (high - middle)
+        return float(values[known].mean()), low, high, wider
 
     def percentile(self, values: Floats, q: float) -> tuple[float, float]:
         """Interval of quantile `q` of the values (n,) that are not NaN: that of the share at or below it, turned into
         values (Woodruff, Journal of the American Statistical Association 47, 1952)."""
         known = values[~np.isnan(values)]
         at_or_below = np.where(np.isnan(values), np.nan, values <= quantile(values, q))
-        low, high = self.mean(at_or_below)
-        share = float(np.nanmean(at_or_below))
-        return quantile(known, max(0.0, q - (high - share))), quantile(known, min(1.0, q + (share - low)))
+        share, low, high, wider = self._means(at_or_below)
+        below, above = q - wider * (high - share), q + wider * (share - low)
+        return quantile(known, max(0.0, below)), quantile(known, min(1.0, above))
 
 
 def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool = True) -> dict[str, Any]:
@@ -118,15 +138,16 @@ def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool =
         "confidence": CONFIDENCE, "resamples": RESAMPLES, "block": None, "alike": alike,
         "attainment": None, "at_least": None, "metrics": {}, "why_not": why_not,
     }  # fmt: skip
-    met = score(ordered, slo).met.astype(float) if slo.bounds else np.zeros(0)
+    scored = score(ordered, slo)
+    met = scored.met.astype(float) if slo.bounds and scored.by_request else np.zeros(0)
     if len(met) and met.all() and valid and not overloaded:
         found["at_least"] = at_least(len(met))
     if why_not is not None:
         return found
     blocks = Blocks.draw(len(ordered))
     if len(met) and FEWEST_MISSES <= met.mean() <= 1 - FEWEST_MISSES:
-        low, high = blocks.mean(met)
-        found["attainment"] = {"low": max(0.0, low), "high": min(1.0, high)}
+        low, high = blocks.share(met)
+        found["attainment"] = {"low": low, "high": high}
     return found | {"block": blocks.size, "metrics": {name: _of(blocks, values) for name, values in series.items()}}
 
 

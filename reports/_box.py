@@ -37,7 +37,7 @@ def box(run: Run, view: View) -> Facts:
 def _attained(info: Mapping[str, Any]) -> str:
     """The share and its interval within the run."""
     told = part(info, "summary").get("attainment")
-    share = _numbers.share(told) if isinstance(told, int | float) else ""
+    share = _numbers.share(told) if isinstance(told, int | float) else "-"
     interval = _trust.attained(info)
     return f"{share}, {interval}" if share and interval else share
 

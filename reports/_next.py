@@ -41,7 +41,7 @@ def advice(run: Run, result: Result) -> Advice:
         return Advice("run it again", again)
     if not part(run.info, "verdict").get("valid", True) or exceeded(run.info):
         return Advice("remove the cause, then run it again", again)
-    if result.attainment is None:
+    if not result.asked:
         return Advice("say what must be kept", f"{again} --slo ttft=0.25,tpot=0.1")
     if part(run.info, "resolution").get("undecided") is True and not result.overloaded:
         return _finer(run.info, again)
@@ -80,7 +80,7 @@ def _foreign(run: Run, result: Result) -> Advice:
     file = shlex.quote(clean(run.path, None))
     if not part(run.info, "source").get("per_request"):
         return Advice("let the tool write its requests, then score them", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
-    if result.attainment is None:
+    if not result.asked:
         return Advice("say what must be kept", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
     return Advice("see what other bounds would give", f"bench slo {file} --scale 0.25:4")
 

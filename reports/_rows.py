@@ -63,13 +63,17 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Numbers and printed rows; `attainment` is None without an SLO, `broken` names percentile bounds.
+    """Numbers and printed rows; `broken` names percentile bounds.
+
+    `asked`: there is an SLO, and something to score. `attainment` is None where there is not, and where all bounds are
+    on percentiles.
 
     Of an `overloaded` run no mean or percentile is printed: it would tell how long the run was.
     """
 
     total: int
     ok: int
+    asked: bool
     attainment: float | None
     goal: float
     kept: bool
@@ -101,6 +105,7 @@ def result(run: Run) -> Result:
     return Result(
         total=total,
         ok=ok,
+        asked=bool(bounds) and (summary.get("attainment") is not None or _by_percentile(bounds)),
         attainment=summary.get("attainment") if bounds else None,
         goal=slo.goal,
         kept=bool(summary.get("passed")) if bounds else ok == total > 0,
@@ -212,10 +217,13 @@ def _bound_name(bound: Mapping[str, Any]) -> str:
 def _slo_text(bounds: list[Mapping[str, Any]], goal: float) -> str:
     if not bounds:
         return "none given"
-    return (
-        ", ".join(f"{_bound_name(b)} {_at_most(b.get('limit_s'))}" for b in bounds)
-        + f", for {goal * 100:g}% of all requests"
-    )
+    each = ", ".join(f"{_bound_name(b)} {_at_most(b.get('limit_s'))}" for b in bounds)
+    return each if _by_percentile(bounds) else f"{each}, for {goal * 100:g}% of all requests"
+
+
+def _by_percentile(bounds: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether all bounds are on percentiles of the run, so that no request is scored by itself."""
+    return all(b.get("percentile") is not None for b in bounds)
 
 
 def _at_most(limit_s: float | None) -> str:
@@ -244,7 +252,9 @@ def _flow(
     if overloaded:
         name, served, output = "served", info.get("request_throughput"), info.get("output_throughput")
     yield f"{name} {_numbers.number(served)} req/s"
-    if summary.get("bounds") and not overloaded:
+    if summary.get("bounds") and _by_percentile(summary["bounds"]) and not overloaded:
+        yield "goodput - (no bound on single requests)"
+    elif summary.get("bounds") and not overloaded:
         at = f" at {_numbers.plain(rate, 4)} req/s" if rate else ""
         yield f"goodput {_numbers.number(summary.get('goodput_rps'))} req/s (within the SLO{at})"
     yield f"output {_numbers.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")

@@ -75,7 +75,9 @@ class Point:
         """Whether so many requests kept the SLO, no bound on a percentile broke, and no queue grew."""
         if self.overloaded or any(kept.passed is False for kept in self.bounds):
             return False
-        return self.attainment is not None and self.attainment.mean >= goal
+        if self.attainment is None:  # nothing was scored, or all bounds are on percentiles
+            return any(kept.percentile is not None for kept in self.bounds)
+        return self.attainment.mean >= goal
 
 
 @dataclass(frozen=True, slots=True)

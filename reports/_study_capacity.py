@@ -40,8 +40,9 @@ def of_capacity(info: Info, path: str | Path) -> Study:
     whole = sorted((t for t in tried if _counts(t, planned)), key=lambda t: (t.key.rate_rps, t.key.seed))
     by_rate = [list(group) for _, group in groupby(whole, key=lambda t: t.key.rate_rps)]
     slo = slos.restored(info)
+    by_request = any(bound.percentile is None for bound in slo.bounds)
     points = [_point(group, slo.bounds, folders(path)) for group in by_rate] or [
-        _told(point) for point in info.get("curve") or []
+        _told(point) for point in info.get("curve") or [] if by_request
     ]
     points = points[lone([point.rate_rps for point in points]) :]
     gpus = part(info, "backend").get("gpus")
@@ -94,7 +95,7 @@ def _point(made: Sequence[Tried], bounds: Sequence[Bound], kept: Mapping[str, Pa
         requests=sum(t.kept for t in made),
         overloaded=sum(t.overloaded for t in made),
         invalid=0,
-        attainment=_spread(made, JOINT),
+        attainment=_spread(made, JOINT) if made[0].by_request else None,
         bounds=tuple(_kept(made, bound) for bound in bounds),
         **{name: Spread.of(told.get(name)) for name in ("goodput_rps", "throughput_rps", "output_tps")},
         metrics={
@@ -157,4 +158,4 @@ def _row(number: int, tried: Tried) -> dict[str, Any]:
     names = ("requests", "kept", "passed", "overloaded", "system_s", "wall_s")
     key = {name: getattr(tried.key, name) for name in ("seed", "rate_rps", "planned", "goal")}
     told = {name: getattr(tried, name) for name in names}
-    return {"order": number, **key, **told, "attainment": share(tried, JOINT)}
+    return {"order": number, **key, **told, "attainment": share(tried, JOINT) if tried.by_request else None}

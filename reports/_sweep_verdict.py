@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from harness import slo
 from harness.sweep.axes import RATE
 from reports import _numbers
 from reports._clean import clean
@@ -26,7 +27,7 @@ def mark(info: Info) -> tuple[str, bool | None]:
     """The state in capitals, and whether it is good or bad news (None: neither)."""
     if info["state"] in _ENDS:
         return _ENDS[info["state"]], None
-    points = [point for point in info["points"] if point["attainment"] is not None]
+    points = [point for point in info["points"] if point["valid"]]
     if not points or any(point["invalid"] for point in points):
         return "NOT VALID", None
     points = [point for point in points if point["bounds"]]
@@ -43,7 +44,7 @@ def mark(info: Info) -> tuple[str, bool | None]:
 
 
 def _kept(point: Info, goal: float) -> bool:
-    return point["attainment"]["mean"] >= goal and not any(bound["passed"] is False for bound in point["bounds"])
+    return slo.meets((point["attainment"] or {}).get("mean"), point["bounds"], goal)
 
 
 def _crossed(info: Info) -> bool:
@@ -81,12 +82,19 @@ def _ranked(info: Info) -> str:
     """Best and worst of points that have no rate in common to be drawn over."""
     told = [point for point in info["points"] if point["attainment"] is not None and point["bounds"]]
     if not told:
-        return ""
+        return _by_percentile(info)
     ordered = sorted(told, key=lambda point: -point["attainment"]["mean"])
     best, worst = ordered[0], ordered[-1]
     goal = info["goals"][0]
     text = f"{_share(best, goal)} of the requests keep the SLO{_at(best)}"
     return f"{text}, {_share(worst, goal)}{_at(worst)}." if len(told) > 1 else f"{text}; the goal is {100 * goal:g}%."
+
+
+def _by_percentile(info: Info) -> str:
+    """At how many points the bounds hold, where all of them are on percentiles; empty where nothing was scored."""
+    points = [point for point in info["points"] if point["bounds"]]
+    kept = sum(_kept(point, info["goals"][0]) for point in points)
+    return f"Every bound holds at {kept:,} of {_numbers.count(len(points), 'point')}." if points else ""
 
 
 def _share(point: Info, goal: float) -> str:

@@ -48,10 +48,15 @@ def warmup(run: Run) -> str:
 def interval(info: Mapping[str, Any]) -> str:
     """The intervals within the run, or the sentence that says why there are none; empty where neither is stored."""
     told = part(info, "within")
-    parts = list(_intervals(told, asked=bool(part(info, "summary").get("bounds"))))
+    parts = list(_intervals(told, asked=_asked(part(info, "summary"))))
     if parts and part(told, "metrics"):
         parts[-1] += f" ({_sure(told)} within this run; other seeds may differ by more)"
     return "; ".join([*parts, clean(told["why_not"], 400)] if told.get("why_not") else parts)
+
+
+def _asked(summary: Mapping[str, Any]) -> bool:
+    """Whether an interval of attainment is to be expected: there are bounds on single requests."""
+    return bool(summary.get("bounds")) and summary.get("attainment") is not None
 
 
 def attained(info: Mapping[str, Any]) -> str:

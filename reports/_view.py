@@ -102,10 +102,10 @@ def view(run: Run) -> View:
         rows_note=_rows_note(result),
         overloaded=result.overloaded,
         classes=result.classes,
-        bounded=result.attainment is not None,
+        bounded=result.asked,
         kept=result.kept or _unresolved(info),
         met=_numbers.share(result.attainment, result.goal) + (" unresolved" if _unresolved(info) else ""),
-        goal=f"goal {result.goal * 100:g}%",
+        goal=f"goal {result.goal * 100:g}%" if result.attainment is not None else "",
         flow=result.flow,
         interval="" if result.total == 0 else _trust.interval(info),
         checks=_trust.checks(info),
@@ -206,11 +206,12 @@ def _mark(word: str, result: _rows.Result, *, unresolved: bool) -> Mark:
         return Mark(OVERLOADED, good=False)
     if word != VALID or result.total == 0:
         return Mark("NOTHING PROVEN", None)
-    if result.attainment is None:
+    if not result.asked:
         return Mark("NO GOAL GIVEN", None)
     if unresolved:
         return Mark("UNRESOLVED", None)
-    missed = "GOAL MISSED" if result.attainment < result.goal else "BOUND BROKEN"
+    short = result.attainment is not None and result.attainment < result.goal
+    missed = "GOAL MISSED" if short else "BOUND BROKEN"
     return Mark("GOAL REACHED" if result.kept else missed, result.kept)
 
 
@@ -232,14 +233,16 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     requests = _numbers.count(result.total, "request")
     one = "request" if result.rate_rps == 1 else "requests"
     rate = f" at {_numbers.plain(result.rate_rps, 4)} {one} per second" if result.rate_rps else ""
-    if result.attainment is None:
+    if not result.asked:
         return f"{result.ok:,} of {requests} ended well{rate}; no SLO was given."
+    if result.attainment is None:
+        return _of_percentiles(run, result, f"{result.ok:,} of {requests} ended well{rate}", valid=valid)
     reached = "reaches" if result.attainment >= result.goal else "misses"
     joined = "but" if reached == "reaches" else "and"
     broken = f", {joined} breaks {' and '.join(result.broken)}" if result.broken else ""
     end = f"{reached} the goal of {result.goal * 100:g}%{broken}"
-    if result.overloaded and result.kept:
-        end += " so far, but the queue was growing: a longer run would miss it"
+    if result.kept and _grew(run.info):
+        end += " so far, but the queue was growing: a longer run may miss it"
     if not run.complete:
         end = f"no answer about the goal of {result.goal * 100:g}%, as {_lost(run.info)}"
     elif _unresolved(run.info) and not result.overloaded:
@@ -250,6 +253,25 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     told = f"{_numbers.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
     plain = run.complete and valid and not result.overloaded and not _unresolved(run.info)
     return f"{told} {_trust.KNEE}" if plain else told
+
+
+def _of_percentiles(run: Run, result: _rows.Result, of: str, *, valid: bool) -> str:
+    """The answer where all bounds are on percentiles of the run: there is no share of requests that met it."""
+    end = f"breaks {' and '.join(result.broken)}" if result.broken else "keeps every bound"
+    if result.kept and _grew(run.info):
+        end += " so far, but the queue was growing: a longer run may break one"
+    if not run.complete:
+        end = f"gives no answer about the SLO, as {_lost(run.info)}"
+    elif _unresolved(run.info) and not result.overloaded:
+        end = "leaves open whether the SLO is met, within the client's own error"
+    if not valid:
+        end = "proves nothing about the SLO"
+    return f"{of}; the run {end}."
+
+
+def _grew(info: Mapping[str, Any]) -> bool:
+    """Whether the queue grew though the SLO was met; an older run calls that overload."""
+    return any(caution(info, code) is not None for code in ("queue-grew", "overload"))
 
 
 def _lost(info: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from harness.capacity.estimate import CONFIDENCE, FEWEST_SEEDS
 from harness.capacity.settings import exit_code
 
 if TYPE_CHECKING:
+    from harness.api import Slo
     from harness.capacity.aim import Bracket, Found
     from harness.capacity.conduct import Setup
     from harness.capacity.estimate import Estimate
@@ -48,7 +49,7 @@ def answer(
     if failed is not None:
         found = [(goal, one if one.resolved else replace(one, why=str(failed))) for goal, one in found]
     gpus = setup.planned.backend.describe().get("gpus")
-    shown = _shown(found)
+    shown = _shown(setup.slo, found)
     answers = [_answer(setup, goal, one, gpus) for goal, one in found]
     verdicts = [a["at"]["verdict"] for a in answers if a["at"]]
     return {
@@ -124,7 +125,8 @@ def _binding(estimate: Estimate, found: Found) -> str:
 
 
 def _bounds(setup: Setup, goal: float, estimate: Estimate, found: Found) -> Iterable[dict[str, Any]]:
-    for condition in setup.aim(goal).bounds:
+    for condition, bound in zip(setup.aim(goal).bounds, setup.slo.bounds, strict=True):
+        percentile = bound.percentile is not None  # a share of requests it has not
         curve = found.bounds.get(condition.text)
         own_rps = None if curve is None else curve.crossing(condition.goal)
         tried = own_rps is not None and found.each[condition.text].holds(own_rps, own_rps)
@@ -132,7 +134,7 @@ def _bounds(setup: Setup, goal: float, estimate: Estimate, found: Found) -> Iter
             "text": condition.text,
             "goal": condition.goal,
             "capacity_rps": own_rps if tried else None,
-            "attainment": None if curve is None else curve.at(estimate.rate_rps),
+            "attainment": None if curve is None or percentile else curve.at(estimate.rate_rps),
         }
 
 
@@ -170,9 +172,11 @@ def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     )
 
 
-def _shown(found: Sequence[tuple[float, Found]]) -> str:
+def _shown(objective: Slo, found: Sequence[tuple[float, Found]]) -> str:
     """The condition whose curve is told: the one that decides the first goal that has an answer."""
-    return next((one.estimate.binding for _, one in found if one.estimate is not None), JOINT)
+    single = not all(bound.percentile for bound in objective.bounds)
+    default = JOINT if single else slo.bound_text(objective.bounds[0])
+    return next((one.estimate.binding for _, one in found if one.estimate is not None), default)
 
 
 def _planned(setup: Setup, found: Sequence[tuple[float, Found]]) -> int:

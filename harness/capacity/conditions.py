@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -22,6 +23,8 @@ Definition = Literal["joint", "separate", "sarathi"]
 
 JOINT = "joint"
 """Name of the share of requests that keep every bound on a single request."""
+
+_PERCENTILE = re.compile(r"p[\d.]+:")
 
 DELAY_S = 2.0
 """Longest median wait for a first turn in the capacity of Sarathi-Serve (OSDI 2024, section 5)."""
@@ -50,6 +53,11 @@ class Share:
     met: int
     of: int
     mask: Mask | None = None
+
+    @property
+    def is_percentile(self) -> bool:
+        """Whether it is that of a bound on a percentile, such as p99:ttft=0.5."""
+        return _PERCENTILE.match(self.text) is not None
 
 
 def under(definition: Definition, slo: Slo) -> Slo:

@@ -243,6 +243,9 @@ def told(tried: Tried) -> str:
     if key.goal is not None:
         side = "carried" if tried.passed else "too much"
         return f"seed {key.seed}, {key.rate_rps:g} req/s: {side} ({tried.requests:,} requests)"
+    if not tried.by_request:
+        within = ", ".join(f"{s.met / max(1, s.of):.1%} of {s.of:,} within {s.text}" for s in tried.shares[1:])
+        return f"seed {key.seed}, {key.rate_rps:g} req/s: {within}"
     joint = tried.shares[0]
     return (
         f"seed {key.seed}, {key.rate_rps:g} req/s: {joint.met / max(1, joint.of):.1%} of {joint.of:,} requests "

@@ -90,7 +90,7 @@ def _fault(task: Task, result: Result) -> str | None:
     A probe may lie far above the capacity, where requests that wait too long are what load does.
     """
     probe = task.key.goal is not None
-    overloaded = probe or bool(result.run.info["verdict"]["overloaded"])
+    overloaded = probe or bool(result.run.info["verdict"]["queue_grew"])
     told = failures(result.run.requests, overloaded=overloaded, at_most=task.spec.max_failed)
     few = told["requests"] <= told["at_most"] * task.key.planned  # of a probe that was ended only some are there
     return None if few else str(told["said"])

@@ -82,6 +82,11 @@ class Tried:
     shares: tuple[Share, ...]
     output_tokens: float | None = None
 
+    @property
+    def by_request(self) -> bool:
+        """Whether single requests are scored: not where every bound is on a percentile."""
+        return not self.shares[1:] or not all(share.is_percentile for share in self.shares[1:])
+
     def share(self, text: str) -> Share:
         """The share of that name."""
         return next(share for share in self.shares if share.text == text)
@@ -125,6 +130,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
             f"--warmup {cut.rule} leaves nothing to measure of {len(table):,} requests at {task.key.rate_rps:g} req/s; "
             "cut less, or send more (--requests)."
         )
+    # Note: unlike a run, a trial stands for a longer one, in which the queue goes on growing; so it counts though all met
     grown = not early and overload(table, after_s=0.0 if probe else cut.at_s, bursty=True) is not None
     if probe and passed is None:
         passed = kept_all(found, task.wanted) and not grown

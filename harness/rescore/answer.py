@@ -13,11 +13,11 @@ from harness.errors import UsageError
 from harness.host import versions
 from harness.missing import missing
 from harness.quantiles import with_failures
-from harness.rescore.curves import curves
+from harness.rescore.curves import curves, overloaded
 from harness.rescore.scored import groups_part, plane_part, slo_part
 from harness.rescore.side_by_side import side_by_side
 from harness.resolution import undecided
-from harness.slo import restored
+from harness.slo import meets, restored
 from harness.summary import per_second_of, window_of
 
 if TYPE_CHECKING:
@@ -72,8 +72,13 @@ def _run(source: Source, asked: Asked) -> dict[str, Any]:
     table, ok = source.table, source.seen.ok
     per_second = per_second_of(table)
     latencies = {name: _latency(source, name, asked) for name in ("ttft", "tpot", "e2e")}
+    slos = [slo_part(source, objective, goals, asked, per_second) for objective in asked.objectives or (own,)]
+    verdict = source.info.get("verdict") or {}
+    grew = bool(verdict.get("queue_grew", verdict.get("overloaded")))  # an older run.json calls that overload
     return {
         **_identity(source),
+        "queue_grew": grew,
+        "overloaded": any(overloaded(grew, slo) for slo in slos),
         "goals": list(goals),
         "requests": len(table) + source.left_out,
         "measured": len(table),
@@ -84,7 +89,7 @@ def _run(source: Source, asked: Asked) -> dict[str, Any]:
         "throughput_rps": per_second(int(ok.sum())),
         "output_tps": per_second(int(table["output_tokens"].to_numpy()[ok].sum())),
         "latencies": latencies,
-        "slos": [slo_part(source, objective, goals, asked, per_second) for objective in asked.objectives or (own,)],
+        "slos": slos,
         "plane": plane_part(source, asked, per_second),
         "groups": [groups_part(source, by, asked.objectives or (own,), goals[0], per_second) for by in asked.by],
         "profiles": _profiles(source, asked, own),
@@ -107,7 +112,6 @@ def _identity(source: Source) -> dict[str, Any]:
         "started": info.get("started"),
         "gpus": (info.get("backend") or {}).get("gpus"),
         "valid": verdict.get("valid"),
-        "overloaded": bool(verdict.get("overloaded")),
         "reasons": list(verdict.get("reasons") or []),
         "warmup": info.get("warmup"),
         "missing": sorted(missing(source.table)),
@@ -139,12 +143,12 @@ def _exit_code(runs: Sequence[dict[str, Any]], asked: Asked) -> int:
     judged = [_judged(slo, asked.fail_under) for run in runs for slo in run["slos"]]
     if BELOW in judged:
         return BELOW
-    growing = any(run["overloaded"] or run["state"] != "finished" for run in runs)
-    return UNRESOLVED if UNRESOLVED in judged or growing else 0
+    unsure = any(run["overloaded"] or run["state"] != "finished" for run in runs)
+    return UNRESOLVED if UNRESOLVED in judged or unsure else 0
 
 
 def _judged(slo: dict[str, Any], fail_under: float) -> int:
-    if math.isnan(slo["attainment"]) or undecided(slo, fail_under):  # NaN: of no request
+    attainment = slo["attainment"]
+    if (attainment is not None and math.isnan(attainment)) or undecided(slo, fail_under):  # NaN: of no request
         return UNRESOLVED
-    broken = any(b["percentile"] is not None and b["passed"] is False for b in slo["bounds"])
-    return BELOW if broken or slo["attainment"] < fail_under else 0
+    return 0 if meets(attainment, slo["bounds"], fail_under) else BELOW

@@ -38,7 +38,7 @@ def _curve(runs: Sequence[Run], index: int, key: Sequence[Any]) -> dict[str, Any
         "options": key[0],
         "slo": runs[0]["slos"][index]["text"],
         "points": points,
-        "crossings": [_crossing(points, goal) for goal in runs[0]["goals"]],
+        "crossings": [_crossing(points, goal) for goal in runs[0]["goals"] if all(p["attainment"] for p in points)],
     }
 
 
@@ -51,7 +51,7 @@ def _point(runs: Sequence[Run], index: int) -> dict[str, Any]:
         "rate_rps": runs[0]["rate_rps"],
         "runs": len(runs),
         "requests": sum(run["measured"] for run in runs),
-        "overloaded": sum(run["overloaded"] for run in runs),
+        "overloaded": sum(overloaded(run["queue_grew"], slo) for run, slo in zip(runs, slos, strict=True)),
         "invalid": sum(run["valid"] is False for run in runs),
         "attainment": spread([slo["attainment"] for slo in slos], most=1.0),
         "goodput_rps": spread([slo["goodput_rps"] for slo in slos]),
@@ -61,6 +61,11 @@ def _point(runs: Sequence[Run], index: int) -> dict[str, Any]:
         "factors": slos[0]["scale"]["factors"] if whole else [],
         "scale": [sum(shares) / len(shares) for shares in zip(*scales, strict=True)] if whole else [],
     }
+
+
+def overloaded(grew: bool, slo: Mapping[str, Any]) -> bool:
+    """Whether a queue that grew is overload: not where the first goal is reached; without a bound it always is."""
+    return grew and not (slo["bounds"] and slo["joint"][0])
 
 
 def _crossing(points: Sequence[Mapping[str, Any]], goal: float) -> dict[str, Any]:

@@ -47,17 +47,25 @@ class Outcome:
 
     @property
     def attainment(self) -> float:
-        """Share of all requests that meet everything, NaN of no request."""
-        return share(self.met)
+        """Share of all requests that meet everything, NaN of no request and where only percentiles are bound."""
+        return share(self.met) if self.by_request else float("nan")
+
+    @property
+    def by_request(self) -> bool:
+        """Whether single requests are scored."""
+        return self.score is None or self.score.by_request
 
     def kept(self, goal: float) -> bool:
         """Whether a share `goal` of the requests meets everything, and every percentile bound holds."""
-        return self.attainment >= goal and self._percentiles_hold()
+        return self._enough(self.attainment, goal) and self._percentiles_hold()
 
     def kept_separately(self, goal: float) -> bool:
         """Whether each condition reaches the goal by itself, as DistServe's placement search asks."""
         shares = [p.attainment for p in self.parts if not p.is_percentile and p.requests]
-        return min(shares, default=self.attainment) >= goal and self._percentiles_hold()
+        return self._enough(min(shares, default=self.attainment), goal) and self._percentiles_hold()
+
+    def _enough(self, attainment: float, goal: float) -> bool:
+        return attainment >= goal if self.by_request else len(self.met) > 0
 
     def _percentiles_hold(self) -> bool:
         return all(p.scored.passed for p in self.parts if p.scored is not None and p.is_percentile)

@@ -29,6 +29,7 @@ SAMPLE = 4096
 class Curve:
     """Attainment at each factor: joint, and per bound (by its text at factor 1).
 
+    Where every bound is on a percentile no single request is scored, and the joint attainment is NaN.
     `ratio` (requests,) is the factor from which on a request meets everything, infinite for one that failed. Bounds
     on percentiles are not in the joint attainment; `holds_from` has the factor from which on each of them holds.
     """
@@ -78,7 +79,7 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None =
     joint = np.maximum.reduce([_failed(seen, len(rising)), *places.values()]) if len(rising) else np.empty(0, np.int64)
     return Curve(
         rising,
-        _shares(joint, len(rising)),
+        _shares(joint, len(rising)) if each or not scores else np.full(len(rising), np.nan),
         {b.text: _shares(places[b.text][b.applies], len(rising)) if places else np.empty(0) for b in each},
         _joint_ratio(seen, each),
         {b.text: _factor(b) for b in scores if b.bound.percentile is not None},

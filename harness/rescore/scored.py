@@ -36,16 +36,16 @@ def slo_part(
 ) -> dict[str, Any]:
     """A run under one objective; `per_second` makes a rate of a count."""
     found = outcome(source.seen, objective, goals[0])
-    met = int(np.count_nonzero(found.met))
+    met = int(np.count_nonzero(found.met)) if found.by_request else None
     gpus = (source.info.get("backend") or {}).get("gpus")
-    goodput = per_second(met)
+    goodput = None if met is None else per_second(met)
     return {
         "text": found.text,
         "goal": goals[0],
-        "attainment": found.attainment,
+        "attainment": found.attainment if found.by_request else None,
         "met": met,
         "goodput_rps": goodput,
-        "goodput_rps_per_gpu": goodput / gpus if isinstance(gpus, int) and gpus > 0 else None,
+        "goodput_rps_per_gpu": goodput / gpus if goodput is not None and isinstance(gpus, int) and gpus > 0 else None,
         "joint": [found.kept(goal) for goal in goals],
         "separate": [found.kept_separately(goal) for goal in goals],
         "binding": found.binding,
@@ -53,9 +53,9 @@ def slo_part(
         "classes": {} if found.score is None else found.score.by_class,
         "resolution": _resolution(source, objective, goals[0]),
         "capacities": capacities(source, objective, goals),
-        "tasks": tasks(source.seen, found.met, per_second),
+        "tasks": tasks(source.seen, found.met, per_second) if found.by_request else None,
         "scale": _scale(source, objective, found, asked, goals, per_second),
-        "tokens": _tokens(source, objective, found, per_second) if asked.tokens else None,
+        "tokens": _tokens(source, objective, found, per_second) if asked.tokens and found.by_request else None,
     }
 
 
@@ -131,7 +131,7 @@ def groups_part(
     code, names = grouped(source, by)
     outcomes = [outcome(source.seen, objective, goal) for objective in objectives]
     count, failed = np.bincount(code, minlength=len(names)), np.bincount(code, ~source.seen.ok, len(names))
-    met = [np.bincount(code, found.met, len(names)) for found in outcomes]
+    met = [np.bincount(code, found.met, len(names)) if found.by_request else None for found in outcomes]
     return {
         "by": by,
         "slos": [found.text for found in outcomes],
@@ -140,8 +140,8 @@ def groups_part(
                 "name": name,
                 "requests": int(count[i]),
                 "failed": int(failed[i]),
-                "attainment": [m[i] / count[i] for m in met],
-                "goodput_rps": [per_second(int(m[i])) for m in met],
+                "attainment": [None if m is None else m[i] / count[i] for m in met],
+                "goodput_rps": [None if m is None else per_second(int(m[i])) for m in met],
                 "bounds": [_bounds_in(found, code == i) for found in outcomes],
                 "latencies": {metric: _in_group(source, metric, code == i) for metric in ("ttft", "tpot")},
             }

@@ -9,7 +9,7 @@ from harness.api import Caution, Slo
 from harness.cautions import is_closed
 from harness.missing import missing
 from harness.summary import summarize
-from harness.validity import OVERLOAD, Verdict, judge, sentences
+from harness.validity import OVERLOAD, QUEUE_GREW, Verdict, judge, sentences
 from harness.within import within
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ _REMEDIES = {
     "failed": "see the errors in the file",
     "late-client": "lower the rate that the tool was given, or use more workers",
     OVERLOAD: "lower the rate that the tool was given until the queue stops growing",
+    QUEUE_GREW: "give the tool more requests, to see whether it does",
 }
 """What to do about a caution, in words that suit a run that bench did not make."""
 
@@ -35,8 +36,8 @@ DETAILS = {
 def judged(run: Run, objective: Slo) -> dict[str, Any]:
     """Summary, warnings and verdict as run.json holds them."""
     source = run.info["source"]
-    verdict = _checked(run) if source["per_request"] else _aggregates_only(source["tool"])
     summary = summarize(run.requests, objective)
+    verdict = _checked(run, summary["passed"]) if source["per_request"] else _aggregates_only(source["tool"])
     vllm = summary.pop("vllm")
     if not source["per_request"]:
         summary |= _aggregated(run.info["aggregates"], summary)
@@ -49,6 +50,7 @@ def judged(run: Run, objective: Slo) -> dict[str, Any]:
         "verdict": {
             "valid": verdict.valid,
             "overloaded": verdict.overloaded,
+            "queue_grew": verdict.queue_grew,
             "unresolved": False,
             "reasons": sentences(verdict.reasons),
             "text": verdict.text,
@@ -61,15 +63,15 @@ def _within(run: Run, objective: Slo, verdict: Verdict) -> dict[str, Any]:
     """Intervals within the run, where the order of its requests is known."""
     if not len(run.requests) or "sent_s" in missing(run.requests):
         return {}
-    return {"within": within(run.requests, objective, overloaded=verdict.overloaded, valid=verdict.valid)}
+    return {"within": within(run.requests, objective, overloaded=verdict.queue_grew, valid=verdict.valid)}
 
 
-def _checked(run: Run) -> Verdict:
+def _checked(run: Run, met: bool | None) -> Verdict:
     lost = missing(run.requests)
     known = "scheduled_s" not in lost
     closed = is_closed(run.info["workload"])
-    found = judge(run.requests, None, clock="wall" if known else "virtual", closed=closed, as_asked=False)
-    kept = [_reworded(c) for c in found.warnings if "sent_s" not in lost or c.code != OVERLOAD]
+    found = judge(run.requests, None, clock="wall" if known else "virtual", closed=closed, as_asked=False, met=met)
+    kept = [_reworded(c) for c in found.warnings if "sent_s" not in lost or c.code not in (OVERLOAD, QUEUE_GREW)]
     return Verdict(found.valid, found.reasons, [*_of_source(run), *kept])
 
 

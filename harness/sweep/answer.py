@@ -112,7 +112,7 @@ def _crossings(goals: Sequence[float], points: Sequence[Mapping[str, Any]], alon
     """Where attainment crosses each goal along an axis, for every combination of the others."""
     lines: dict[tuple[tuple[str, Any], ...], list[Mapping[str, Any]]] = {}
     for point in points:
-        if along in point["values"] and point["attainment"] is not None and point["bounds"]:
+        if along in point["values"] and point["bounds"]:
             where = tuple((name, value) for name, value in point["values"].items() if name != along)
             lines.setdefault(where, []).append(point)
     for where, line in lines.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,15 +115,22 @@ def _rescored(run: Run, look: Rescoring) -> dict[str, Any]:
         return {}
     table = run.measured
     found = curve(slo.Seen(table), base, [look.scale])
-    attainment = float(found.attainment[0])
+    attainment = _known(float(found.attainment[0]))
     bounds = [_bound(bound, found, look.scale) for bound in base.bounds]
+    scored = bounds or found.bounds  # else there is no SLO, and the queue alone decides
     return {
         "slo": slo.text(scaled(base, look.scale)),
-        "attainment": _known(attainment),
+        "attainment": attainment,
+        "overloaded": _grew(run.info) and not (scored and slo.meets(attainment, bounds, base.goal)),
         "bounds": bounds,
         "resolution": None,
-        "goodput_rps": _known(per_second_of(table)(round(attainment * len(table)))) if len(table) else None,
+        "goodput_rps": None if attainment is None else _known(per_second_of(table)(round(attainment * len(table)))),
     }
+
+
+def _grew(info: Mapping[str, Any]) -> bool:
+    """Whether the queue of a stored run grew; an older run.json calls that overload, be the SLO met or not."""
+    return bool(info["verdict"].get("queue_grew", info["verdict"]["overloaded"]))
 
 
 def _bound(bound: Bound, found: Curve, scale: float) -> dict[str, Any]:

@@ -16,20 +16,19 @@ CONFIDENCE = 0.95
 def spread(values: Sequence[float | None], *, most: float | None = None) -> dict[str, Any] | None:
     """Mean, interval and range of one value per seed, fit for JSON; None of no values.
 
-    `low` and `high` are Student's t interval of the mean at 95%, cut at 0 and at `most`: None below 5 seeds, and
-    where all seeds have the same value, which tells nothing of how it varies. None stands for a seed without a value.
+    Values are not negative, and not above `most` where that is given. `low` and `high` are Student's t interval of the
+    mean at 95%, taken on the scale of logarithms, or of log odds below `most`: None below 5 seeds, and where all seeds
+    have the same value, which tells nothing of how it varies. None stands for a seed without a value.
     """
     known = [value for value in values if value is not None]
     if not known:
         return None
     n, mean = len(known), math.fsum(known) / len(known)
-    low, high = _interval(known, mean)
-    if low is not None and high is not None:
-        low, high = max(low, 0.0), high if most is None else min(high, most)
+    low, high = _interval(known, mean, most)
     return {"n": n, "mean": mean, "low": low, "high": high, "least": min(known), "most": max(known)}
 
 
-def _interval(values: Sequence[float], mean: float) -> tuple[float | None, float | None]:
+def _interval(values: Sequence[float], mean: float, most: float | None) -> tuple[float | None, float | None]:
     n = len(values)
     if n < LEAST_SEEDS or min(values) == max(values):
         return None, None
@@ -37,4 +36,12 @@ def _interval(values: Sequence[float], mean: float) -> tuple[float | None, float
 
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
     half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
-    return mean - half, mean + half
+    # Note: mean +- half leaves the range of the quantity where seeds differ much, and cutting it there keeps an end
+    # that is too near on the other side. By the delta method on the log (or log odds) scale neither happens, and the
+    # truth is covered more often (docs/guide/statistics.md). The error of a mean of values above 0 is at most the mean.
+    room = 1.0 if most is None else 1.0 - mean / most
+    factor = math.exp(half / (mean * room))
+    if most is None:
+        return mean / factor, mean * factor
+    odds = mean / (most - mean)
+    return most * odds / (odds + factor), most * odds * factor / (1 + odds * factor)

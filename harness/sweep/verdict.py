@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.resolution import undecided
+from harness.slo import meets
 
 GOOD, BELOW, FAILED, NOT_VALID, OPEN = 0, 1, 3, 4, 5
 
@@ -28,21 +29,24 @@ def exit_code(info: Mapping[str, Any]) -> int:
 
 def below(points: list[Point], fail_under: float | None) -> Iterator[Point]:
     """The points that surely fail: too few requests kept the SLO, or a bound on a percentile is broken."""
-    for point in points if fail_under is not None else ():
-        if point["attainment"] is not None and not _keeps(point, fail_under) and not _floor_decides(point, fail_under):
+    if fail_under is None:
+        return
+    for point in points:
+        if point["valid"] and not _keeps(point, fail_under) and not _floor_decides(point, fail_under):
             yield point
 
 
 def left_open(points: list[Point], fail_under: float | None) -> Iterator[Point]:
     """The points that kept it only while the run lasted, because the queue grew, or that the client's error decides."""
-    for point in points if fail_under is not None else ():
+    if fail_under is None:
+        return
+    for point in points:
         if _floor_decides(point, fail_under) or (point["overloaded"] and _keeps(point, fail_under)):
             yield point
 
 
-def _keeps(point: Point, fail_under: float | None) -> bool:
-    broken = any(bound["passed"] is False for bound in point["bounds"])
-    return point["attainment"]["mean"] >= fail_under and not broken
+def _keeps(point: Point, fail_under: float) -> bool:
+    return meets((point["attainment"] or {}).get("mean"), point["bounds"], fail_under)
 
 
 def _floor_decides(point: Point, fail_under: float | None) -> bool:
@@ -50,6 +54,7 @@ def _floor_decides(point: Point, fail_under: float | None) -> bool:
     told = [run["resolution"] for run in point["runs"] if run["valid"] and run["resolution"] is not None]
     if fail_under is None or not told:
         return False
-    means = [sum(one["attainment"][side] for one in told) / len(told) for side in (0, 1)]
+    scored = all(one["attainment"] is not None for one in told)
+    means = [sum(one["attainment"][side] for one in told) / len(told) for side in (0, 1)] if scored else None
     kept = [all(one["kept"][side] for one in told) for side in (0, 1)]
     return undecided({"resolution": {"attainment": means, "kept": kept}}, fail_under)

@@ -78,7 +78,7 @@ def _pairs(source: Source, backend: str, asked: Slo | None) -> Iterator[Pair]:
     at: dict[str, Any] = {"x": rate, "curve": "" if rate is None else "runs"}
     name = source.path.name if rate is None else f"{source.path.name} at {rate:g} req/s"
     one = asked or slo.restored(source.info)
-    if one.bounds:
+    if any(bound.percentile is None for bound in one.bounds):
         shares = [100 * slo.score(table, one).attainment for table in (_whole(source), simulated)]
         yield Pair(name, "attainment_pct", shares[0], shares[1], **at)
     seen = slo.Seen(simulated)

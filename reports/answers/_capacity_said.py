@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.capacity.conditions import Share
 from reports import _numbers
 from reports._clean import clean
 
@@ -145,10 +146,21 @@ def bound_rows(one: Mapping[str, Any]) -> Sequence[Sequence[str]]:
     ]
 
 
+def heads(info: Mapping[str, Any]) -> tuple[str, ...]:
+    """The heads of the curve; of a bound on a percentile it is the share of values within it, and no attainment."""
+    return tuple("within" if head == "attainment" and _percentile(info) else head for head in HEADS)
+
+
 def curve_title(info: Mapping[str, Any]) -> str:
     text = info.get("curve_of") or "joint"
+    if _percentile(info):
+        return f"share within {clean(text)} as found, by rate"
     whom = "" if text == "joint" else f" of {clean(text)}"
     return f"attainment{whom} as found, by rate"
+
+
+def _percentile(info: Mapping[str, Any]) -> bool:
+    return Share(str(info.get("curve_of") or ""), 0, 0).is_percentile
 
 
 def curve_rows(info: Mapping[str, Any]) -> Sequence[Sequence[str]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from textwrap import wrap
 from typing import Any
 
-from reports._clean import in_markdown
+from reports._clean import clean, in_markdown
 from reports.answers import _capacity_said as said
 from reports.answers import _curve, _table
 from reports.answers._look import PLAIN, Look
@@ -23,7 +23,7 @@ def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
         if len(one["bounds"]) > 1
     ]
     if info["curve"]:
-        parts.append(_titled(said.curve_title(info), said.HEADS, said.curve_rows(info), look))
+        parts.append(_titled(said.curve_title(info), said.heads(info), said.curve_rows(info), look))
     if look.curve:
         parts.append(_curve.drawn(_drawn(info), blocks=look.blocks))
     parts.append(_wrapped(said.cost(info)))
@@ -46,7 +46,9 @@ def markdown(info: Mapping[str, Any]) -> str:
         if len(one["bounds"]) > 1
     ]
     if info["curve"]:
-        parts.append(_marked(said.curve_title(info)) + "\n\n" + _table.markdown(said.HEADS, said.curve_rows(info)))
+        parts.append(
+            _marked(said.curve_title(info)) + "\n\n" + _table.markdown(said.heads(info), said.curve_rows(info))
+        )
     parts.append(said.cost(info))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
 
@@ -69,10 +71,11 @@ def _drawn(info: Mapping[str, Any]) -> _curve.Curve:
     """The means made to fall, as the search takes them."""
     answers = info["answers"]
     points = [(point["rate_rps"], point["falling"]) for point in info["curve"]]
+    of = "attainment" if said.heads(info) == said.HEADS else f"share within {clean(info['curve_of'])}"
     return _curve.Curve(
         points[said.lone([rate for rate, _ in points]) :],
         [one["goal"] for one in answers],
-        "attainment by rate, made to fall; a column stands at each capacity",
+        f"{of} by rate, made to fall; a column stands at each capacity",
         "req/s",
         [one["capacity_rps"] for one in answers if one["capacity_rps"]],
     )

@@ -135,12 +135,10 @@ def _remarks(run: Info) -> Iterator[str]:
         for found in slo["capacities"]:
             yield _capacity(found)
         if (told := slo["resolution"]) is not None and told["unresolved"]:
-            low, high = (_numbers.share(share) for share in told["attainment"])
             names = clean(", ".join(told["unresolved"]))
-            yield (
-                f"{clean(slo['text'])}: unresolved within the client's own error: {names}; attainment lies between "
-                f"{low} and {high}"
-            )
+            shares = " and ".join(map(_numbers.share, told["attainment"] or ()))
+            between = f"; attainment lies between {shares}" if shares else ""
+            yield f"{clean(slo['text'])}: unresolved within the client's own error: {names}{between}"
         if (found := slo["tasks"]) is not None:
             yield (
                 f"{clean(slo['text'])}: {_numbers.share(found['attainment'])} of {found['tasks']:,} tasks kept it as a "

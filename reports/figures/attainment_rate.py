@@ -34,6 +34,7 @@ _OTHERS = (("dashdot", "x", style.PURPLE), ("longdash", "cross", style.OCHRE), (
 """Looks of bounds on other metrics and of those of a class."""
 _WITH_BOUNDS = 2
 """Systems up to which the bounds are drawn one by one."""
+BY_PERCENTILE = "Every bound is on a percentile of a run, so there is no share of requests to draw."
 _NAMED = 3
 """Systems that a sentence can name."""
 
@@ -42,7 +43,8 @@ def figure(study: Study) -> go.Figure | str:
     """Share of requests within the SLO against the rate, for each system."""
     lines = [line for line in _systems.lines(study) if any(point.attainment for point in line.points)]
     if not lines:
-        return _systems.NO_CURVE
+        points = [point for line in _systems.lines(study) for point in line.points]
+        return BY_PERCENTILE if _percentile(points) else _systems.NO_CURVE
     drawn = style.new(460)
     for line in lines:
         _draw(drawn, line, bounds=len(lines) <= _WITH_BOUNDS, alone=len(lines) == 1)

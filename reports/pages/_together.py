@@ -151,7 +151,7 @@ def _sections(found: Named, home: Path) -> Iterator[Section]:
             tables += [sweep.runs(info, path, home)]
             texts = tuple(_sweep_said.crossings(info))
         else:
-            tables = [Table(_capacity_said.curve_title(info), _capacity_said.HEADS,
+            tables = [Table(_capacity_said.curve_title(info), _capacity_said.heads(info),
                             tuple(tuple(row) for row in _capacity_said.curve_rows(info)))]  # fmt: skip
             texts = tuple(_capacity_said.headline(info, one) for one in info.get("answers") or ())
         yield Section(f"part-{number}", name, texts, tuple(tables))

@@ -156,7 +156,7 @@ def _curve_tables(info: Info, found: Sequence[Info]) -> Iterator[Table]:
             rows = tuple(tuple(row) for row in said.bound_rows(one))
             yield Table(said.bounds_title(info, one), said.BOUND_HEADS, rows)
     if info.get("curve"):
-        yield Table(said.curve_title(info), said.HEADS, tuple(tuple(row) for row in said.curve_rows(info)))
+        yield Table(said.curve_title(info), said.heads(info), tuple(tuple(row) for row in said.curve_rows(info)))
 
 
 _GOAL_HEADS = (
@@ -189,7 +189,7 @@ def _trial_tables(path: Path) -> Iterator[Table]:
 
 def _trial(number: int, tried: Tried, kept: Mapping[str, Path]) -> tuple[str | Cell, ...]:
     key, name = tried.key, folder_name(tried.key)
-    met = "-" if key.goal is not None else _numbers.share(share(tried, JOINT))
+    met = "-" if key.goal is not None or not tried.by_request else _numbers.share(share(tried, JOINT))
     return (
         Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in kept else None),
         _what(tried),

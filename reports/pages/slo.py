@@ -73,6 +73,8 @@ def _answer(info: Info) -> str:
     share = _numbers.share(slo["attainment"], goal)
     kept = "reached" if slo[info["conditions"]][0] else "missed"
     more = "" if len(runs) == 1 and len(told["slos"]) == 1 else " The tables have the others."
+    if slo["attainment"] is None:  # every bound is on a percentile of the run
+        return f"{clean(slo['text'], 200)} is {'kept' if slo[info['conditions']][0] else 'broken'}.{more}"
     return (
         f"{share} of {_numbers.count(told['measured'], 'request')} keep {clean(slo['text'], 200)}: goodput is "
         f"{_numbers.number(slo['goodput_rps'])} req/s, the goal of {goal * 100:g}% is {kept}.{more}"

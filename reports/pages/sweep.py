@@ -137,7 +137,7 @@ def runs(info: Info, home: Path, page: Path | None = None) -> Table:
 
 
 def _run(run: Info, home: Path, page: Path) -> tuple[str | Cell, ...]:
-    state = "not valid" if not run["valid"] else "queue grew" if run["overloaded"] else "valid"
+    state = "not valid" if not run["valid"] else "overloaded" if run["overloaded"] else "valid"
     p99 = [part(part(run, "metrics"), name).get("p99") for name in ("ttft", "tpot")]
     timed = [_numbers.in_unit(value, "ms") if run["valid"] and not run["overloaded"] else "-" for value in p99]
     return (

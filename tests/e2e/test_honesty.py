@@ -109,20 +109,32 @@ def test_the_system_in_use_is_printed(sim: Sim) -> None:
 
 
 def test_an_overloaded_run_is_not_called_good(sim: Sim) -> None:
-    """A short run keeps any loose SLO, whatever the rate: its percentiles would be quoted, and CI would pass."""
-    overload = ("--rate", "100", "--requests", "300", "--slo", "ttft=1h")
+    """Percentiles of a run that tell how long it was would be quoted, and CI would pass with a low bar."""
+    overload = ("--rate", "100", "--requests", "300", "--slo", "ttft=1")
     code, found, text = sim(*overload)
-    gated, _, _ = sim(*overload, "--fail-under", "0.9")
+    gated, _, _ = sim(*overload, "--fail-under", "0.01")
 
     assert (0, 5) == (code, gated)
     assert (True, True) == (found["verdict"]["valid"], found["verdict"]["overloaded"])
     assert found["verdict"]["text"].startswith("overloaded: the queue grew by ")
-    assert "OVERLOADED 100.0% of 300 requests met the SLO" in text
-    assert "the queue was growing: a longer run would miss it" in text
+    assert 0.01 < found["summary"]["attainment"] < 0.9
+    assert "misses the goal of 90%. The queue grew by" in text
     assert f"served {found['request_throughput']:.2f} req/s" in text
     assert found["request_throughput"] < 10 < found["summary"]["throughput_rps"]
     assert "goodput" not in text
-    assert "TTFT 3600 s 100.0%" in text
+
+
+def test_a_run_that_met_its_slo_is_not_called_overloaded(sim: Sim) -> None:
+    """100% of the requests met the SLO, and the verdict would be OVERLOADED, without latencies, exit code 5."""
+    met = ("--rate", "100", "--requests", "300", "--slo", "ttft=100")
+    code, found, text = sim(*met, "--fail-under", "0.9")
+
+    assert 0 == code
+    assert (False, True) == (found["verdict"]["overloaded"], found["verdict"]["queue_grew"])
+    assert "valid, with 2 warnings (loose-bound, queue-grew)" == found["verdict"]["text"]
+    assert "reaches the goal of 90% so far, but the queue was growing: a longer run may miss it" in text
+    assert "no interval, because the queue grew all through the run" in text
+    assert "goodput" in text
 
 
 def test_a_broken_percentile_bound_fails_a_gate(sim: Sim) -> None:
@@ -130,7 +142,13 @@ def test_a_broken_percentile_bound_fails_a_gate(sim: Sim) -> None:
     options = ("--requests", "40", "--slo", "p99:ttft=1ms")
 
     assert 1 == sim(*options, "--fail-under", "0.9")[0]
-    assert 0 == sim(*options)[0]
+    assert 0 == sim("--requests", "40", "--slo", "p99:ttft=1h", "--fail-under", "0.9")[0]
+    code, found, text = sim(*options)
+
+    assert (0, None, None) == (code, found["summary"]["attainment"], found["summary"]["goodput_rps"])
+    assert "all bounds -" in text
+    assert "goodput - (no bound on single requests)" in text
+    assert "the run breaks TTFT p99 (run)" in text
 
 
 def _next(text: str) -> list[str]:

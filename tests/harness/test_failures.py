@@ -71,7 +71,7 @@ def test_a_failed_backend_comes_before_every_other_verdict(table, valid, share, 
         (0.9896, True, "exit code 1: 98.96% of the requests kept the SLO (--fail-under 0.99)."),
         (0.5, False, "exit code 1: 50% of the requests kept the SLO and p99:ttft=1 is broken (--fail-under 0.99)."),
         (1.0, False, "exit code 1: p99:ttft=1 is broken (--fail-under 0.99)."),
-        (None, True, "exit code 1: none of the requests kept the SLO (--fail-under 0.99)."),
+        (None, False, "exit code 1: p99:ttft=1 is broken (--fail-under 0.99)."),
     ],
 )
 def test_exit_code_1_says_what_was_not_kept(attainment, passed, expected):
@@ -82,3 +82,14 @@ def test_exit_code_1_says_what_was_not_kept(attainment, passed, expected):
 
     assert 1 == exit_code(info, outcome, 0.99)
     assert expected == why(1, info, outcome, 0.99)
+
+
+def test_fail_under_goes_by_percentiles_where_there_is_nothing_else():
+    """Without a share of requests every such run would end with 1, or every one with 0."""
+    bounds = [{"text": "p99:ttft=1", "percentile": 99.0, "passed": True}]
+    info = {"summary": {"attainment": None, "bounds": bounds}, "verdict": {"valid": True, "overloaded": False}}
+    unsure = {**info, "resolution": {"attainment": None, "kept": [True, False]}}
+    outcome = Outcome("finished", 100, 0, 0)
+
+    assert (0, 5) == (exit_code(info, outcome, 0.99), exit_code(unsure, outcome, 0.99))
+    assert "a bound on a percentile is kept or broken" in (why(5, unsure, outcome, 0.99) or "")

@@ -169,8 +169,19 @@ def test_percentile_bounds_judge_the_run_not_the_request(table):
 
     assert found.passed
     assert not worse.passed
-    assert 1.0 == found.attainment
+    assert np.isnan(found.attainment)
+    assert 1.0 == score(table(20, tokens=tokens), parse("p90:ttft=0.4,tpot=1")).attainment
     assert 0.95 == found.bounds[0].attainment
+
+
+@pytest.mark.parametrize(("failed", "passed"), [(1, True), (11, False)])
+def test_percentiles_alone_decide_without_an_attainment(table, failed, passed):
+    """The share of requests that were answered would be called the share within the SLO."""
+    rows = table(21, status=["error"] * failed + ["ok"] * (21 - failed))
+    found = score(rows, parse("p50:ttft=1"))
+
+    assert np.isnan(found.attainment)
+    assert ({}, passed) == (found.by_class, found.passed)
 
 
 @pytest.mark.parametrize(("failed", "passed"), [(0, True), (2, True), (3, False)])
@@ -225,6 +236,6 @@ def test_tightening_a_bound_never_helps(record, data):
     tight[which] = dataclasses.replace(tight[which], limit=tight[which].limit * data.draw(st.floats(0.01, 1.0)))
     before, after = score(rows, loose), score(rows, Slo(tuple(tight), loose.goal))
 
-    assert after.attainment <= before.attainment
+    assert np.isnan(after.attainment) if np.isnan(before.attainment) else after.attainment <= before.attainment
     assert after.passed <= before.passed
     assert not (after.met & ~before.met).any()

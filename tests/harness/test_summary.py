@@ -102,6 +102,16 @@ def test_whatever_was_not_measured_is_none_in_valid_json(table, n, changes):
         assert found["vllm"]["p99_ttft_ms"] is None
 
 
+def test_percentiles_alone_leave_no_attainment_and_no_goodput(table):
+    """`request_goodput` and 100% of answered requests would stand beside a broken p99."""
+    only, mixed = (summarize(table(20), parse(text)) for text in ("p99:tpot=0.01", "p99:tpot=0.01,ttft=1"))
+    names = ("attainment", "goodput_rps", "token_goodput_tps")
+
+    assert [None] * 3 == [only[name] for name in names]
+    assert None not in [mixed[name] for name in names]
+    assert (False, None) == (only["passed"], only["vllm"]["request_goodput"])
+
+
 def test_statuses_are_counted_all(table):
     """A status that did not occur would be missing instead of zero."""
     found = summarize(table(3, status=["ok", "timeout", "ok"]), parse("ttft=1"))

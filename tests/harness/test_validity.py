@@ -211,6 +211,16 @@ def test_a_growing_queue_is_told_but_valid(record):
     assert found.valid
     assert ["overload"] == codes(found)
     assert "overloaded: the queue grew by" in found.warnings[0].message
+
+
+@pytest.mark.parametrize(("met", "expected"), [(None, "overload"), (False, "overload"), (True, "queue-grew")])
+def test_a_growing_queue_is_overload_only_where_the_slo_is_missed(record, met, expected):
+    """A burst at 0.97 of the capacity would hide the latencies of a run that met its SLO."""
+    rows = to_table([record(i, scheduled_s=i / 10, tokens=[i / 5 + 0.1, i / 5 + 0.3]) for i in range(300)])
+    found = judge(rows, met=met)
+
+    assert [expected] == codes(found)
+    assert (expected == "overload", True) == (found.overloaded, found.queue_grew)
     assert found.warnings[0].facts["requests"] > 50
 
 

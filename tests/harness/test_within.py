@@ -50,6 +50,21 @@ def test_few_requests_get_no_interval(table):
     assert some["metrics"]["ttft"]["p99"] is None
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_no_interval_within_a_run_is_negative(record, seed):
+    """'TTFT mean -2.1 to 36.8 s': a few long waits decide the mean, and blocks with and without them scatter."""
+    rng = np.random.default_rng(seed)
+    waits_s = rng.lognormal(-1, 0.5, 300)
+    waits_s[150] = rng.lognormal(6, 1)
+    rows = to_table([record(i, tokens=[i + w, i + w + 0.1, i + w + 0.2]) for i, w in enumerate(waits_s)])
+    found = within(rows, parse("ttft=0.6"))
+    low, high = found["metrics"]["ttft"]["mean"]
+    share = found["attainment"]
+
+    assert 0.0 < low < waits_s.mean() < high
+    assert 0.0 < share["low"] < (waits_s <= 0.6).mean() < share["high"] < 1.0
+
+
 def test_without_a_miss_there_is_a_least_share(table):
     """100 % of 200 requests would be printed as if no other answer were possible."""
     found = within(table(200), parse("ttft=0.2"))

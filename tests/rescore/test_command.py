@@ -166,11 +166,36 @@ def test_a_run_that_is_not_valid_stays_so(stored, capsys):
 
 
 def test_growing_queues_decide_nothing(stored, capsys):
-    """A run that a longer one would contradict would be called good."""
-    path = stored("growing", 20, verdict={"valid": True, "overloaded": True, "reasons": []})
+    """A run below its goal, which a longer one would contradict, would be called good."""
+    records = [RequestRecord(i, i, i, [i + 0.1 * i, i + 0.1 * i + 0.1], None, 5, 2, 2, "ok") for i in range(20)]
+    path = stored("growing", records, verdict={"valid": True, "overloaded": True, "reasons": []})
 
-    assert 5 == main(["slo", str(path), "--slo", "ttft=1e6", "--fail-under", "1%"])
+    assert 5 == main(["slo", str(path), "--slo", "ttft=1", "--fail-under", "1%"])
     assert "grew all through" in capsys.readouterr().out
+
+
+def test_a_growing_queue_is_no_overload_where_the_objective_is_met(stored, capsys):
+    """All requests met the bound and the exit code would be 5, because chance let the queue grow."""
+    path = stored("met", [RequestRecord(i, i, i, [i + 0.1, i + 0.2], None, 5, 2, 2, "ok") for i in range(20)],
+                  verdict={"valid": True, "overloaded": False, "queue_grew": True, "reasons": []})  # fmt: skip
+
+    for objective in ("ttft=1", "p90:ttft=1"):
+        assert 0 == main(["slo", str(path), "--slo", objective, "--fail-under", "90%"])
+        assert "grew all through" not in capsys.readouterr().out
+
+
+def test_percentiles_alone_leave_no_attainment(stored, capsys):
+    """'p99:tpot=0.1  100.0%  1.05 req/s  missed' would count answers that no bound was put to."""
+    records = [RequestRecord(i, i, i, [i + 0.1, i + 0.2], None, 5, 2, 2, "ok", session=i // 2) for i in range(20)]
+    path = stored("percentile", records)
+    code, info = answer(capsys, path, "--slo", "p99:tpot=0.01", "--by", "time", "--fail-under", "90%")
+    slo, group = info["runs"][0]["slos"][0], info["runs"][0]["groups"][0]["groups"][0]
+
+    assert (None, None, None, None) == (slo["attainment"], slo["met"], slo["goodput_rps"], slo["tasks"])
+    assert ([None], [None]) == (group["attainment"], group["goodput_rps"])
+    assert (1, [False]) == (code, slo["joint"])
+    assert 0 == main(["slo", str(path), "--slo", "p99:tpot=0.2", "--fail-under", "90%"])
+    assert "p99:tpot=0.2 - - reached" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_growing_queue_of_another_tool_decides_nothing_either(tmp_path, foreign, capsys):
@@ -182,7 +207,7 @@ def test_a_growing_queue_of_another_tool_decides_nothing_either(tmp_path, foreig
     }  # fmt: skip
     (tmp_path / "vllm.json").write_text(json.dumps(value))
 
-    assert 5 == main(["slo", str(tmp_path / "vllm.json"), "--slo", "ttft=60", "--fail-under", "90%"])
+    assert 5 == main(["slo", str(tmp_path / "vllm.json"), "--slo", "ttft=8", "--fail-under", "50%"])
     assert "bench sweep" not in capsys.readouterr().out
 
 

@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import special, stats
 
+from harness.place.estimate import rate
 from harness.sweep.crossing import crossing
 from harness.sweep.progress import Progress, duration
 from harness.sweep.spread import spread
@@ -16,15 +17,17 @@ from harness.sweep.spread import spread
 def test_interval_over_seeds_is_students_t() -> None:
     """The interval of every point would be too narrow, or too wide."""
     values = [0.91, 0.93, 0.88, 0.90, 0.95, 0.92]
-    low, high = stats.t.interval(0.95, 5, np.mean(values), stats.sem(values))
+    mean, error = np.mean(values), stats.sem(values)
+    low, high = stats.t.interval(0.95, 5, math.log(mean), error / mean)  # delta method
+    odds = stats.t.interval(0.95, 5, special.logit(mean), error / (mean * (1 - mean)))
 
-    found = spread(values, most=1.0)
+    found, of_share = spread(values), spread(values, most=1.0)
 
     assert found is not None
-    assert (6, 0.88, 0.95) == (found["n"], found["least"], found["most"])
-    assert (pytest.approx(np.mean(values)), pytest.approx(low), pytest.approx(high)) == (
-        found["mean"], found["low"], found["high"],
-    )  # fmt: skip
+    assert of_share is not None
+    assert (6, 0.88, 0.95, pytest.approx(mean)) == tuple(found[name] for name in ("n", "least", "most", "mean"))
+    assert (pytest.approx(math.exp(low)), pytest.approx(math.exp(high))) == (found["low"], found["high"])
+    assert pytest.approx(special.expit(odds)) == [of_share["low"], of_share["high"]]
 
 
 def test_interval_holds_the_mean_as_often_as_it_says() -> None:
@@ -50,8 +53,29 @@ def test_interval_of_a_share_stays_within_0_and_1() -> None:
     found = spread([1.0, 1.0, 1.0, 0.9, 1.0], most=1.0)
 
     assert found is not None
-    assert 1.0 == found["high"]
+    assert 0.5 < found["low"] < 0.98 < found["high"] < 1.0
     assert spread([None, None]) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_interval_over_seeds_is_negative_or_cut_at_0(seed: int) -> None:
+    """'TTFT p50 0 to 26 s' or '0.0 .. 12.1%': one bad seed of five, and the interval ends where nothing can be."""
+    rng = np.random.default_rng(seed)
+    times_s = rng.lognormal(0, 0.3, 5) * np.where(np.arange(5) == 0, 10.0 ** rng.uniform(0, 4), 1.0)
+    shares = 1 / (1 + times_s)
+
+    for found, most in ((spread(times_s.tolist()), math.inf), (spread(shares.tolist(), most=1.0), 1.0)):
+        assert found is not None
+        assert 0.0 < found["low"] < found["mean"] < found["high"] < most
+
+
+def test_a_place_search_has_no_negative_rate() -> None:
+    """A capacity of '-0.4 to 5.2 req/s per GPU', or one that begins at exactly 0 by being cut there."""
+    found = rate({0: 0.1, 1: 0.2, 2: 8.0}, 0.01)
+
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.0 < found.low < found.mean < found.high
 
 
 def test_crossing_of_a_logistic_curve_is_exact() -> None:

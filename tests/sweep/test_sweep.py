@@ -194,6 +194,7 @@ def test_broken_percentile_fails_the_curve(sweep: Sweep) -> None:
     info = sweep(*TWO, "--seeds", "2", "--slo", "p99:ttft=0.01", "--fail-under", "0.9", code=1)
 
     assert [False, False] == [point["bounds"][0]["passed"] for point in info["points"]]
+    assert [(None, None)] * 2 == [(point["attainment"], point["goodput_rps"]) for point in info["points"]]
     assert "--fail-under 90% is not kept at rate 1; rate 3." in info["printed"]
     assert " > 10.0 ms" in info["printed"]
 
@@ -223,10 +224,22 @@ def test_percentile_without_a_value_is_no_part_of_a_mean(sweep: Sweep, tmp_path:
 
 def test_grown_queue_leaves_the_curve_open(sweep: Sweep) -> None:
     """A rate that is too high would pass, because the run ended before enough requests were late."""
-    lax = ("--rate", "40", "--requests", "300", "--seeds", "1", "--warmup", "none", "--slo", "ttft=900")
-    info = sweep(*lax, "--fail-under", "0.5", code=5)
+    growing = ("--rate", "40", "--requests", "300", "--seeds", "1", "--warmup", "none")
+    info = sweep(*growing, "--slo", "p75:e2e=900,ttft=16", "--fail-under", "0.1", code=5)
 
+    assert 0.1 < info["points"][0]["attainment"]["mean"] < 0.9
     assert any("is open at rate 40" in warning for warning in info["warnings"])
+
+
+def test_a_growing_queue_is_no_overload_where_the_slo_is_met(sweep: Sweep) -> None:
+    """A point at which every request met the SLO would be hollow, without latencies, and end with 5; the same runs
+    scored under an SLO that they do not meet are overloaded."""
+    growing = ("--rate", "40", "--requests", "300", "--seeds", "1", "--warmup", "none")
+    info = sweep(*growing, "--over", "slo=ttft=900|p99:ttft=900|ttft=0.001|p99:ttft=1", "--fail-under", "0.9", code=1)
+
+    assert [0, 0, 1, 1] == [point["overloaded"] for point in info["points"]]
+    assert [True, True, False, False] == [bool(point["metrics"]) for point in info["points"]]
+    assert any(warning.startswith("queue-grew in ") for warning in info["warnings"])
 
 
 def test_error_of_the_client_leaves_the_curve_open(sweep: Sweep, tmp_path: Path) -> None:
