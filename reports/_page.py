@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import json
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ def render(
         data=data if plain else _packed(data.encode()),
         drawn=bool(drawn),
         nonce=_nonce(data, library),
-        library=library.decode() if plain else _packed(library),
+        library=library.decode() if plain else _packed_library(library),
         plain=plain,
         **values,
     )
@@ -84,6 +85,9 @@ def markup(template: str, **values: object) -> str:
 def _packed(content: bytes) -> str:
     """As the page unpacks it again: gzip, the same bytes at any time, in base64."""
     return base64.b64encode(gzip.compress(content, 9, mtime=0)).decode()
+
+
+_packed_library = cache(_packed)  # it is the same 4.5 MB on every page
 
 
 def in_script(text: str) -> str:
@@ -129,6 +133,7 @@ def _library(path: str | None) -> bytes:
         raise UsageError(f"The plotly bundle '{file}' cannot be read: {error.strerror}.") from None
 
 
+@cache
 def _template(name: str) -> jinja2.Template:
     loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
     environment = jinja2.Environment(

@@ -130,7 +130,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
             f"--warmup {cut.rule} leaves nothing to measure of {len(table):,} requests at {task.key.rate_rps:g} req/s; "
             "cut less, or send more (--requests)."
         )
-    # Note: unlike a run, a trial stands for a longer one, in which the queue goes on growing; so it counts though all met
+    # Note: a trial stands for longer runs, in which a growing queue goes on to grow; so it counts where all met, too
     grown = not early and overload(table, after_s=0.0 if probe else cut.at_s, bursty=True) is not None
     if probe and passed is None:
         passed = kept_all(found, task.wanted) and not grown

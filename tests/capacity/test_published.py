@@ -16,6 +16,7 @@ PUBLISHED, REPLICATED = 1.6, 1.72
 """Of DistServe's figure 1, and of its simulator: single seeds of that give 1.42 to 1.88 (300 to 3,000 requests)."""
 
 
+@pytest.mark.nightly
 def test_capacity_of_the_example_of_distserve() -> None:
     """512 tokens in and 64 out on one A100, TTFT 0.4 s and TPOT 40 ms for 90%: a capacity that many know is missed."""
     spec = RunSpec(

@@ -76,6 +76,7 @@ def test_ctrl_c_ends_the_run_that_is_going_on(started, tmp_path):
     assert [1] == [row["pair"] for row in pairs(tmp_path)]
 
 
+@pytest.mark.nightly
 def test_a_killed_comparison_ends_as_an_undisturbed_one(started, tmp_path):
     """A power cut costs the night, or changes the answer."""
     process = started(slow=True)
@@ -91,6 +92,7 @@ def test_a_killed_comparison_ends_as_an_undisturbed_one(started, tmp_path):
     assert without_times(pairs(tmp_path)) == without_times(rows)
 
 
+@pytest.mark.nightly
 def test_a_simulator_beside_itself_is_equal_to_the_last_bit(bench):
     """A comparison of a system with itself finds a difference."""
     code, out, err = finished(

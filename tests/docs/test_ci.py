@@ -125,6 +125,7 @@ def test_a_pull_request_that_changes_nothing_passes(job: Run, repository: Path) 
     assert ("0", "0") == (suite.get("failures"), suite.get("errors"))
 
 
+@pytest.mark.nightly
 def test_a_pull_request_that_slows_the_simulator_fails(job: Run, repository: Path) -> None:
     """If this failed, the gate would be open."""
     config = repository / "baselines" / "chatbot.toml"
@@ -136,6 +137,7 @@ def test_a_pull_request_that_slows_the_simulator_fails(job: Run, repository: Pat
     assert "policy" in (repository / "summary.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly
 def test_pairs_of_two_servers_are_compared_at_night(job: Run, repository: Path) -> None:
     """If this failed, the nightly workflow would not do what it says."""
     done = job("nightly.yml", "paired", BASE=SYSTEM, HEAD=SYSTEM, PAIRS="1")
@@ -144,6 +146,7 @@ def test_pairs_of_two_servers_are_compared_at_night(job: Run, repository: Path) 
     assert (repository / "compare.json").exists()
 
 
+@pytest.mark.nightly
 def test_a_night_is_added_to_the_series_of_a_branch(job: Run, repository: Path) -> None:
     """If this failed, the first night could not begin a series, or the second would lose it."""
     for night in (1, 2):

@@ -44,6 +44,7 @@ def test_the_example_is_listed_and_keeps_the_contract(installed, tmp_path):
     assert " passed, " in checked.stdout
 
 
+@pytest.mark.nightly
 def test_one_command_measures_the_example_on_engine_and_simulator(installed, tmp_path):
     """What cannot be measured on both with one command will be measured on neither."""
     done = call(

@@ -81,6 +81,7 @@ def test_every_pool_gives_the_same_answer() -> None:
     assert ["(2,1)", "(1,2)", "(1,1)"] == sorted((one["name"] for one in here["candidates"]), reverse=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'bench[ray]'")
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_cluster_of_ray_gives_the_same_answer() -> None:

@@ -90,6 +90,7 @@ def test_figures_wait_until_they_are_seen(make_run: MakeRun, opened: Open) -> No
     assert len(seen.drawn()) < len(figures.modules())
 
 
+@pytest.mark.nightly
 def test_all_kinds_of_run_draw(make_run: MakeRun, opened: Open) -> None:
     """A killed run without steps would break the page."""
     run = make_run(60, failed=20, steps=False, complete=False)
@@ -102,6 +103,7 @@ def test_all_kinds_of_run_draw(make_run: MakeRun, opened: Open) -> None:
     seen.untroubled()
 
 
+@pytest.mark.nightly
 def test_a_remote_run_draws(remote_run: MakeRun, opened: Open) -> None:
     """The gauges of a server elsewhere would stay an empty box, or the page of its client would break."""
     run = remote_run(floor=None)
@@ -125,6 +127,7 @@ def test_printing_draws_everything_in_light(make_run: MakeRun, opened: Open) -> 
     seen.untroubled()
 
 
+@pytest.mark.nightly
 def test_page_prints(make_run: MakeRun, opened: Open) -> None:
     """The report could not be handed out on paper."""
     assert opened(Html().render(make_run())).page.pdf().startswith(b"%PDF")

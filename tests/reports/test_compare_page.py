@@ -335,6 +335,7 @@ def test_the_same_comparison_gives_the_same_bytes(home: Path, small: str) -> Non
     assert pages.page(info, home, bundle=small) == pages.page(info, home, bundle=small)
 
 
+@pytest.mark.nightly
 def test_pairs_leave_a_page_unless_they_are_told_not_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A night of runs would end without anything to look at."""
     options = ["--base", "sim", "--head", "sim", "--rate", "2", "--requests", "30", "--quiet", "--out", str(tmp_path)]

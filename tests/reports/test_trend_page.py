@@ -235,6 +235,7 @@ def test_a_metric_of_an_answer_from_elsewhere_is_no_link(nights: Nights) -> None
     assert "<a href='https" not in pages.page(info, Path())
 
 
+@pytest.mark.nightly
 def test_a_page_of_many_series_draws_less_of_each_and_says_so(nights: Nights) -> None:
     """A year of thirty series would be a file too large to send."""
 

@@ -27,6 +27,7 @@ def synthetic() -> ModuleType:
     return module
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rate_rps", [13.0, 14.6, 16.2])
 def test_attainment_is_that_of_another_simulator(synthetic: ModuleType, rate_rps: float) -> None:
     """If this failed, what is said of searches on this server would be said of another one."""

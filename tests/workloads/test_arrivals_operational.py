@@ -8,6 +8,7 @@ from itertools import islice, repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,6 +133,7 @@ def test_cutting_a_piece_in_two_changes_nothing() -> None:
     np.testing.assert_allclose(one, two, rtol=1e-12)
 
 
+@pytest.mark.nightly
 def test_a_million_pieces_do_not_drift() -> None:
     """If this failed, arrivals of a long run would slide away from the rate that they are to follow."""
     count = 1_000_000

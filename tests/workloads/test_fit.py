@@ -148,6 +148,7 @@ def test_batches_of_requests_keep_their_dispersion(spread_s, mode):
     assert 3 < quality["curve_distance"]["poisson"]
 
 
+@pytest.mark.nightly
 def test_a_month_that_one_campaign_carries_is_not_called_well_fitted():
     """A fit that nobody could make would be praised; the user would not hear of the other mode."""
     rng = np.random.default_rng(3)
@@ -159,6 +160,7 @@ def test_a_month_that_one_campaign_carries_is_not_called_well_fitted():
     assert "--mode rate-following may fit better" in model.text()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "part",
     [lambda t: t[: len(t) // 2], lambda t: t[len(t) // 2 :], lambda t: t[::3], lambda t: t / 4],

@@ -141,6 +141,7 @@ def api_day(path, seed):
     return np.concatenate(parts)
 
 
+@pytest.mark.nightly
 @MODES
 @pytest.mark.parametrize("seed", [0, 1])
 def test_c1_a_model_refitted_to_burstgpts_api_keeps_its_bursts(shared_data, mode, seed):

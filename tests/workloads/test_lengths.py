@@ -113,6 +113,7 @@ def test_the_copula_leaves_the_marginals_alone(name: str) -> None:
     np.testing.assert_allclose(0.01, shares.sum(axis=0), rtol=0, atol=tolerance)
 
 
+@pytest.mark.nightly
 def test_shipped_figures_are_what_the_script_makes(shared_data: Path) -> None:
     """If this failed, nobody could say where the shipped numbers come from."""
     for source in _make_figures.SOURCES:

@@ -74,6 +74,7 @@ def real(shared_data: Path) -> np.ndarray:
         return np.array([float(row["requests"]) for row in csv.DictReader(file)])
 
 
+@pytest.mark.nightly
 def test_a_month_of_both_services_is_as_uneven_as_the_published_one() -> None:
     """If this failed, long runs would have no campaigns: neither quiet days nor hours that carry a week."""
     assert passed(by_hour("burstgpt", HOURS, seed) for seed in SEEDS) == MONTH

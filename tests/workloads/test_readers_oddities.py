@@ -53,6 +53,7 @@ def test_an_even_trace_has_no_oddities(shared_data: Path) -> None:
     assert found["grain_s"] <= 1e-6
 
 
+@pytest.mark.nightly
 def test_ticks_of_another_width_are_found_and_steady_arrivals_are_none(tmp_path: Path) -> None:
     """If this failed, the search for ticks would know one trace only, or jitter a constant rate away."""
     rng = np.random.default_rng(1)
