@@ -4,8 +4,6 @@ The numbers live in `models.toml` and `hardware.toml`, each with its source. Clo
 parameters, weight bytes of one GPU, and how many KV blocks are left beside the weights.
 """
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Mapping

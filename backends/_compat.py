@@ -1,7 +1,5 @@
 """Compatibility modes: the simulator as another simulator would have it, for comparison with its numbers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from backends._catalog import hardware, model, simdistserve_tokens

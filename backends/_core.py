@@ -1,23 +1,19 @@
 """The serving core as it is asked for: the plug-ins and switches that decide inside a replica, under either clock."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from backends._swapping import FREE, BlockCost, swapping
+from backends.serving.journal import Journal
+from backends.serving.plugins import Memory
 from backends.serving.replica import Replica
 from backends.serving.speculation import Speculation
 from harness.errors import UsageError
 from harness.registry import make
 from harness.spec import build, parse
-
-if TYPE_CHECKING:
-    from backends.serving.journal import Journal
-    from backends.serving.plugins import Memory
 
 SWITCH = MappingProxyType({"on": True, "off": False, "true": True, "false": False})
 """Words that turn a part on or off."""

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.api import Piece
+
 if TYPE_CHECKING:
     from backends.serving.replica import Replica
     from backends.serving.sequence import Sequence
-    from harness.api import Piece
 
 
 def looked_up(tokens: np.ndarray, ngram: int, count: int) -> list[int]:

@@ -3,25 +3,20 @@
 `backends.engine` runs it in a process of its own under the wall clock; tests run it with a clock of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from backends._drafting import Drafting
 from backends._swapping import gave_way
 from backends._token_blocks import block_names
+from backends.serving.batch import Batch
+from backends.serving.replica import Replica
+from backends.serving.sequence import Sequence
 from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch
-    from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

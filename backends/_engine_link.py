@@ -1,7 +1,5 @@
 """The engine's process as its clients see it: started, asked, listened to, ended."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import sys

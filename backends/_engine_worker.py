@@ -1,32 +1,25 @@
 """The engine's process: `python -m backends._engine_worker FD` serves one client over an inherited socket."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from backends._core import Core
 from backends._engine_core import EngineCore, Wish
 from backends._swapping import FREE
 from harness import termination
+from harness.api import Executor, Prompts, Request
 from harness.errors import BenchError, UsageError
 from harness.frames import Inbox, frame
 from harness.registry import make
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import numpy as np
-
-    from backends._core import Core
-    from harness.api import Executor, Prompts, Request
-
 
 MOST_KV_BYTES = 16 * 2**30
 """KV memory that an engine may ask for: a slip in a spec must not take the machine down."""

@@ -4,26 +4,20 @@ As `backends.sim`: at one instant batches are committed first, then hand-offs la
 begin, then replicas form new batches. Leaping and stepping give equal records here too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING
 
+from backends._layout import Part
 from backends._stages import COMMIT, ENTER, LAND, Stages
+from backends._steplog import StepLog
 from backends.latency.recorded import Recorded
+from backends.serving.cluster import Cluster
 from backends.serving.decodes import Decodes
-from backends.serving.handoff import arrived_prefilled
+from backends.serving.handoff import HandOffs, Transfer, arrived_prefilled
+from backends.serving.replica import Replica
 from backends.sim import _Arrivals, _ends, _record, _rejected
-
-if TYPE_CHECKING:
-    from backends._layout import Part
-    from backends._steplog import StepLog
-    from backends.serving.cluster import Cluster
-    from backends.serving.handoff import HandOffs, Transfer
-    from backends.serving.replica import Replica
-    from harness.api import FollowUps, LatencyModel, Request, RequestRecord
+from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 
 
 class Flow:

@@ -1,16 +1,10 @@
 """What stands before the scheduler: a constant time that every request spends in the front end of its server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
-from harness.api import Request
-
-if TYPE_CHECKING:
-    from harness.api import FollowUps, RequestRecord
+from harness.api import FollowUps, Request, RequestRecord
 
 _rest = attrgetter(*[field.name for field in fields(Request)][2:])  # all but the id and when it is due
 

@@ -1,10 +1,8 @@
 """Which replicas a simulated cluster has: alike, or some for prefill and some for decode."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from backends._catalog import block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
 from backends._compat import mode
@@ -13,12 +11,10 @@ from backends._swapping import BlockCost
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
 from backends.serving.handoff import HandOffs, Inbox, Link, Outbox
+from backends.serving.replica import Replica
+from harness.api import FollowUps, LatencyModel, Request
 from harness.errors import UsageError
 from harness.registry import make
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
-    from harness.api import FollowUps, LatencyModel, Request
 
 Role = Literal["mixed", "prefill", "decode"]
 POLICY = "sarathi"

@@ -15,15 +15,14 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from backends._stages import COMMIT, ENTER, LAND, Stages
-from harness.api import Step
+from backends.serving.batch import Batch
+from harness.api import Request, Step
 
 if TYPE_CHECKING:
-    from backends.serving.batch import Batch
     from backends.serving.cluster import Cluster
     from backends.serving.handoff import Outbox, Transfer
     from backends.serving.replica import Replica
     from backends.serving.sequence import Sequence
-    from harness.api import Request
 
 
 @dataclass(frozen=True, slots=True)

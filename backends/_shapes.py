@@ -1,7 +1,5 @@
 """Parts of a transformer beyond the plain one: experts of which a token meets a few, and latent keys and values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -1,17 +1,12 @@
 """The two sides of a disaggregated cluster as they are asked for, `2:tp=2,pp=1`, and the link between them."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
 
+from backends._catalog import Hardware
 from harness.errors import UsageError
 from harness.spec import build, parse
-
-if TYPE_CHECKING:
-    from backends._catalog import Hardware
 
 _RATE = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kMGT]?)(bps|b/s|bit/s|Bps|B/s)")
 _SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}

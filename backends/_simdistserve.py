@@ -5,24 +5,18 @@ and any number of them is in flight, which no pipeline of ours does: so the comp
 here, without a `steps` table. With one stage the shared serving core does the same, and is used.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING
 
+from backends._layout import Part
 from backends.latency.abc import Abc
 from backends.sim import _Arrivals, _rejected
-from harness.api import RequestRecord
+from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 from harness.registry import make
-
-if TYPE_CHECKING:
-    from backends._layout import Part
-    from harness.api import FollowUps, LatencyModel, Request
 
 
 class Item:

@@ -3,23 +3,17 @@
 A leap is one entry here and is spread into its steps later, many entries in one vectorised pass.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Iterable
 from math import lcm
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
+from backends.serving.batch import Batch
+from backends.serving.decodes import Decodes
+from backends.serving.speculation import Drafts
 from harness.records import STEPS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from backends.serving.batch import Batch
-    from backends.serving.decodes import Decodes
-    from backends.serving.speculation import Drafts
 
 SPREAD = 4096  # entries that are leaps at one time; older ones are rows of a table
 

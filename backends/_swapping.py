@@ -1,19 +1,14 @@
 """Preemption as it is asked for: `recompute`, or `swap` with the host memory and the link that it needs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
+from backends.serving.replica import Replica
 from backends.serving.swap import Swap
 from harness.errors import no_such
 from harness.spec import build, parse
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
 
 GIB = 2**30
 COPY_S = 5e-6

@@ -1,7 +1,5 @@
 """Names for the blocks of a prompt whose tokens are known: equal tokens, equal names."""
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 from hashlib import blake2b

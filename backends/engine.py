@@ -4,22 +4,17 @@ A process of its own, because arithmetic in the load generator's process would m
 are stamped in that process when their step commits; both processes read the same monotonic clock.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from backends import _engine_worker as worker
 from backends._core import Core
+from backends._engine_core import Turn
 from backends._engine_link import Link
 from harness.api import Content, Ended, Prompts, Request, Step, TokenEvent
 from harness.errors import BackendError
-
-if TYPE_CHECKING:
-    from backends._engine_core import Turn
 
 
 @dataclass(slots=True)

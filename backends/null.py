@@ -4,8 +4,6 @@
 `fail_share=0.1` lets every tenth request fail; `crash_after=100` stops the whole backend at request 100.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -18,19 +18,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from backends.client import stamps, target
 from backends.client.answer import Answer
 from backends.client.body import Api, Ask, Builder, base_url, sound_headers
-from backends.client.capabilities import Capabilities  # noqa: TC001  # harness.spec reads the annotations of fields
+from backends.client.capabilities import Capabilities  # harness.spec reads the annotations of fields
 from backends.client.limits import Limits, allow_open_files
 from backends.client.pool import Pool, Route, Target
 from backends.client.reading import Reader
 from backends.client.recount import Recount, ServerTokenizer, local
 from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction
-from harness.api import Ended
+from harness.api import Content, CountedBy, Ended, Request, Scraper, Status, Step, TokenEvent
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness.api import Content, CountedBy, Request, Scraper, Status, Step, TokenEvent
 
 FILES_BESIDES, FILES_WANTED = 64, 65536
 """Open files: what a sender may need for other things than connections, and the limit that it asks for in any case."""

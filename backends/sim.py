@@ -5,16 +5,15 @@ first, then requests arrive, then replicas form new batches. A batch that would 
 to the next event; stepping through it instead gives the same records, bit for bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 
 from backends._catalog import model
 from backends._core import Core
@@ -33,23 +32,19 @@ from backends._layout import (
     with_further_token,
 )
 from backends._realtime import RealTime
-from backends._sides import Rate  # noqa: TC001  a spec is built with the types of the fields
+from backends._sides import Rate
 from backends._steplog import StepLog
 from backends._swapping import gave_way
 from backends.latency.recorded import Recorded
-from backends.serving.cluster import Cluster  # noqa: TC001  as above
+from backends.serving.batch import Batch
+from backends.serving.cluster import Cluster
 from backends.serving.handoff import Link
 from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline
+from backends.serving.replica import Replica
+from backends.serving.sequence import Sequence
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from backends.serving.batch import Batch
-    from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
 
 LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's
 HAND_OFF = MappingProxyType({"handoff": ("pull",), "link": ("nvlink",)})

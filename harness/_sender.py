@@ -1,7 +1,5 @@
 """A sender's process: `python -m harness._sender FD` sends its share of a schedule for the process at the other end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -11,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from traceback import extract_tb, format_exc
-from typing import TYPE_CHECKING
 
 from harness import termination
+from harness.api import Remote, Request, RequestRecord, Step
 from harness.drive import Outcome, quiet_process
 from harness.drive_wall import WallDriver
 from harness.errors import BenchError, Crashed
@@ -23,9 +21,6 @@ from harness.releases import Releases
 from harness.schedule import Schedule
 from harness.sender_watch import SenderWatch
 from harness.shares import ITL_S, TTFT_S, requests_rps, share
-
-if TYPE_CHECKING:
-    from harness.api import Remote, Request, RequestRecord, Step
 
 TELL_S = 0.25
 """How often a sender tells how far it is."""

@@ -3,8 +3,6 @@
 asyncio's own timers are no use for departures: its selector rounds each up to the next millisecond.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os

@@ -1,7 +1,5 @@
 """The answers that commands leave behind: JSON files which say what kind they are, told again by `reports.answers`."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Mapping

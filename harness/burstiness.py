@@ -5,8 +5,6 @@ burstiness of real traffic lies in its rate. The index of dispersion over severa
 counts can.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import TypeAlias

@@ -9,14 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Caution
+from harness.api import Caution, Slo
 from harness.measure import succeeded
 from harness.metrics._lists import number
 from harness.slo_text import bound_text
 from harness.validity import less_traffic
 
 if TYPE_CHECKING:
-    from harness.api import Slo
     from harness.drive import Outcome
     from harness.folder import Run
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Caution
@@ -18,8 +19,6 @@ from harness.remote_facts import ms, part
 from harness.server_view import not_streamed
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from harness.folder import Run
 
 APART_S = 0.005

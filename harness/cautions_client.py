@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import cautions_answers, server_view
-from harness.api import Caution
+from harness.api import Caution, Slo
 from harness.fidelity import LATE_S
 from harness.measure import metrics, sample, succeeded
 from harness.metrics._lists import number
@@ -40,9 +41,6 @@ from harness.slo_text import bound_text
 from harness.validity import LATENESS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Slo
     from harness.folder import Run
 
 LATE_BOUND_SHARE = 0.05

@@ -10,19 +10,17 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness import output_lengths
+from harness.api import Caution
 from harness.fidelity import GAP_LAW
 from harness.measure import succeeded
-from harness.output_lengths import BY_SERVER, LENGTHS
+from harness.output_lengths import BY_SERVER, LENGTHS, OutputLengths
 from harness.physics import CAUSALITY, LITTLE_S, TOKENS, little
 from harness.remote_facts import ms, part
 from harness.resolution import floors_s
-from harness.validity import ANSWERS, LATENESS, RECORDS
+from harness.validity import ANSWERS, LATENESS, RECORDS, Verdict
 
 if TYPE_CHECKING:
-    from harness.api import Caution
     from harness.folder import Run
-    from harness.output_lengths import OutputLengths
-    from harness.validity import Verdict
 
 State = Literal["ok", "warning", "failed", "unknown"]
 RATE, FLOOR = "rate", "client-floor"

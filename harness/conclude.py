@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from harness import cautions_client, fidelity, output_lengths, server_view, slo, warmup
-from harness.api import Caution
+from harness.api import Caution, Slo
 from harness.cautions import cautions, is_closed
 from harness.checks import checks
 from harness.failures import failures
 from harness.gap_law import Law
+from harness.output_lengths import OutputLengths
 from harness.remote_facts import is_remote, part
 from harness.resolution import resolution
 from harness.summary import summarize
@@ -18,12 +21,8 @@ from harness.validity import Verdict, judge, sentences
 from harness.within import within
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Slo
     from harness.drive import Outcome
     from harness.folder import Run
-    from harness.output_lengths import OutputLengths
 
 
 def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | None) -> dict[str, Any]:

@@ -6,8 +6,6 @@
 The command line wins over the file. Parts of a backend (`--policy`, `--model`, ...) fill fields of its spec.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import tomllib

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from harness.api import FollowUps, Request, RequestRecord, Simulator
 from harness.errors import BackendError, Crashed
 
 if TYPE_CHECKING:
-    from harness.api import FollowUps, Request, RequestRecord, Simulator
     from harness.progress import Live
     from harness.recorder import Rows
 

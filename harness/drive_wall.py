@@ -1,20 +1,16 @@
 """The open loop under the wall clock: a request leaves at its time, whether or not others were answered."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 from heapq import heappop, heappush
 from traceback import format_exception
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol, cast
 
 from harness.alarm import Alarm, alarm
+from harness.api import FollowUps, Request, RequestRecord, Status, Step
 from harness.drive import End, Outcome
-
-if TYPE_CHECKING:
-    from harness.api import FollowUps, Request, RequestRecord, Status, Step
 
 LEAD_S = 0.02
 """Between the start of the clock and time 0, so that the first request can be on time."""

@@ -7,22 +7,21 @@ The gap law judges the schedule: what the client added to it is lateness.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from harness import burstiness
 from harness.api import Caution
+from harness.burstiness import Floats
 from harness.gap_law import Law, judged
 from harness.metrics._lists import number
 from harness.quantiles import quantiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
     import pyarrow as pa
 
-    from harness.burstiness import Floats
 
 SCALES_S = (1.0, 10.0, 60.0)
 """Widths of the bins in which arrivals are counted: bursts live at different time scales."""

@@ -13,21 +13,18 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import pyarrow as pa
 
+from harness.api import Remote, Request, RequestRecord
 from harness.errors import BackendError
 from harness.quantiles import quantiles
 from harness.records import schedule_chunk
 from harness.schedule import Schedule, digest
 from harness.senders import Senders
 from harness.shares import ITL_S, TTFT_S, requests_rps
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Remote, Request, RequestRecord
 
 NULL_SERVER = "backends.client.null_server"
 FILL_S, FILL_RPS = 0.5, 1_000.0

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness import warmup
+from harness.api import RequestRecord, Step
 from harness.errors import UsageError
 from harness.measure import pieces
 from harness.records import HTTP, REQUESTS, STEPS, VERSION, http_table, steps_table, to_table
@@ -27,9 +28,6 @@ from harness.recount import Recounts, corrections
 from harness.run_shape import broken
 from harness.schedule import Schedule
 from harness.storage import Stream, batches, write_json, write_parquet
-
-if TYPE_CHECKING:
-    from harness.api import RequestRecord, Step
 
 _TABLES = ("requests", "steps", "http", "server_metrics")
 OURS = ("run.json", "schedule.parquet", "journal.parquet",

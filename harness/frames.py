@@ -3,8 +3,6 @@
 Both ends are our own processes, connected by a socket pair that nobody else can reach.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import pickle

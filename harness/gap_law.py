@@ -1,7 +1,5 @@
 """What arrivals promise, their rate and the law of their gaps, and how far a schedule is from it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Facts about this machine and this process that a result must carry."""
 
-from __future__ import annotations
-
 import importlib.metadata as metadata
 import os
 import platform

@@ -3,17 +3,12 @@
 Lengths, contents, sessions and think times stay as the seed drew them; a trace is compressed in time.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
+from harness.config import RunSpec
 from harness.errors import UsageError
 from harness.plan import CLOSED, RECORDED, load_workload
 from harness.spec import parse
-
-if TYPE_CHECKING:
-    from harness.config import RunSpec
 
 
 def own_rate(spec: RunSpec) -> float:

@@ -1,12 +1,10 @@
 """Metrics applied to tables: all of them by name, in pieces that bound memory, on chosen requests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import registry
+from harness.api import Metric
 from harness.metrics._lists import first, last, lists
 from harness.missing import missing
-
-if TYPE_CHECKING:
-    from harness.api import Metric
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

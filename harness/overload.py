@@ -1,20 +1,16 @@
 """Whether the queue grew all through a run: then latencies tell how long the run was, not how good the system is."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from harness.measure import first_last, succeeded
 from harness.metrics._lists import number
 from harness.quantiles import quantile
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -1,7 +1,5 @@
 """Reports as files: where that of a run, an answer or several stands, and how it gets there whole or not at all."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,22 +1,18 @@
 """What must hold in every table of records, whatever the system: conservation, causality, order, Little's law."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from harness.api import Caution
 from harness.measure import first_last, pieces, succeeded
 from harness.metrics._lists import Lists, first, gap_lists, lists, number
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 

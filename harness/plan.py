@@ -1,27 +1,23 @@
 """What is decided before anything is written or sent: workload, SLO, backend and the drawn schedule."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from harness import registry, slo
 from harness.api import Backend, Content, FollowUps, RequestRecord, Simulator, Slo, Workload
+from harness.config import RunSpec
 from harness.errors import NotValid, UsageError
 from harness.gap_law import Law
 from harness.releases import Releases
 from harness.schedule import Schedule
 from harness.spec import convert, parse
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from harness.config import RunSpec
 
 RECORDED = ("trace", "as listed")
 """Names of arrivals that come at recorded times: no rate can be asked of them, and the seed does not move them."""
@@ -49,25 +45,25 @@ class Loaded(Protocol):
     """What `workloads.catalog` hands over; `slo` in seconds, `requests` the preset's own number."""
 
     @property
-    def name(self) -> str: ...  # noqa: D102  # the fields are those of workloads.catalog.Loaded
+    def name(self) -> str: ...  # the fields are those of workloads.catalog.Loaded
     @property
-    def workload(self) -> Workload: ...  # noqa: D102
+    def workload(self) -> Workload: ...
     @property
-    def content(self) -> Content: ...  # noqa: D102
+    def content(self) -> Content: ...
     @property
-    def arrivals_text(self) -> str: ...  # noqa: D102
+    def arrivals_text(self) -> str: ...
     @property
-    def lengths_text(self) -> str: ...  # noqa: D102
+    def lengths_text(self) -> str: ...
     @property
-    def slo_text(self) -> str: ...  # noqa: D102
+    def slo_text(self) -> str: ...
     @property
-    def requests(self) -> int | None: ...  # noqa: D102
+    def requests(self) -> int | None: ...
     @property
-    def rate_rps(self) -> float: ...  # noqa: D102
+    def rate_rps(self) -> float: ...
     @property
-    def gap_cdf(self) -> Callable[[np.ndarray], np.ndarray] | None: ...  # noqa: D102
+    def gap_cdf(self) -> Callable[[np.ndarray], np.ndarray] | None: ...
     @property
-    def provenance(self) -> Mapping[str, object]: ...  # noqa: D102
+    def provenance(self) -> Mapping[str, object]: ...
 
 
 @dataclass(frozen=True, slots=True)

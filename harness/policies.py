@@ -4,8 +4,6 @@ The simulator takes the step times of the engine: a line fitted to a run of othe
 what differs between the two is what a simulation cannot know, not another machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

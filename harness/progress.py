@@ -1,7 +1,5 @@
 """What a running benchmark shows: counters that the driver moves, drawn at most 4 times a second."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

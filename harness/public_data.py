@@ -1,7 +1,5 @@
 """Where the public measurements and traces are, which are no part of the project."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The one percentile function: raw values, linear interpolation (numpy.percentile, as vLLM and SGLang)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

@@ -1,7 +1,5 @@
 """The one rank correlation: whether long prompts have long answers, whatever the shape of either."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

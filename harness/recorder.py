@@ -8,10 +8,11 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from harness.api import RequestRecord, Step
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from harness.api import RequestRecord, Step
 
 T = TypeVar("T")
 

@@ -4,18 +4,15 @@ a remote server a row of what the wire saw of each request (`http`).
 The schemas are stable: version and units stand in the metadata, so that a Parquet file explains itself.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from harness.api import RequestRecord, Step
+from harness.api import RequestRecord, Step
 
 VERSION = 2
 """Version of all three schemas; a reader refuses a higher one."""

@@ -1,7 +1,5 @@
 """Tokens that were counted after the run, put into the rows that were written while it went on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 

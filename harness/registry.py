@@ -5,8 +5,6 @@ underscores. A file that starts with `_` is not a member. Other packages registe
 `bench.<kind>`. Listing imports nothing: names come from the folder, the one-line help from the file's docstring.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

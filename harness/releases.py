@@ -4,18 +4,12 @@ The schedule holds them all, drawn before the run; an answer only decides when t
 rest of its session is dropped. What is dropped gets a record like everything else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.api import Request, RequestRecord
-from harness.schedule import Rows, links
-
-if TYPE_CHECKING:
-    from harness.schedule import Schedule
+from harness.schedule import Rows, Schedule, links
 
 
 class Releases:

@@ -4,21 +4,15 @@ The client's floor is the error of its stamps, measured against a server whose t
 moved by it, once up and once down: what holds in only one of the two cases is unresolved.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.slo import OWN, score
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Slo
-    from harness.slo import Score
+from harness.api import Slo
+from harness.slo import OWN, Score, score
 
 FLOOR_OF = {
     "ttft": "ttft",

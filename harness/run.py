@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow.compute as pc
 
 from harness import pages, registry, results, slo, termination, warmup, writable
-from harness.api import Remote
+from harness.api import Backend, Remote, RequestRecord, Simulator
 from harness.cautions import loose
 from harness.conclude import conclude
 from harness.config import RunSpec
@@ -36,13 +36,10 @@ from harness.lines import Streamed
 from harness.plan import Plan, plan
 from harness.progress import Live, shown
 from harness.recorder import Recorder
+from harness.recount import Recounts
 from harness.resolution import undecided
 from harness.run_remote import RemoteRun
 from harness.spec import parse
-
-if TYPE_CHECKING:
-    from harness.api import Backend, RequestRecord, Simulator
-    from harness.recount import Recounts
 
 RUNS = "bench-runs"
 BELOW, INVALID, UNRESOLVED = 1, 4, 5

@@ -10,22 +10,21 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from harness import floor
+from harness.api import Remote, Scraper
+from harness.drive import Interruptible, Outcome
 from harness.host import process_age_s
+from harness.progress import Live
 from harness.recorder import Recorder
+from harness.recount import Recounts
 from harness.senders import Senders
 from harness.shares import events_rps, sender_count
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Remote, Scraper
-    from harness.drive import Interruptible, Outcome
     from harness.folder import RunFolder
     from harness.plan import Plan
-    from harness.progress import Live
-    from harness.recount import Recounts
 
 Signals: TypeAlias = "Callable[[Interruptible], AbstractContextManager[None]]"
 """Has Ctrl-C and SIGTERM interrupt something for a while."""

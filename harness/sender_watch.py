@@ -1,7 +1,5 @@
 """Whether a sender kept up: its share of a core, its waits for one, stalls of its event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

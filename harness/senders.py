@@ -1,7 +1,5 @@
 """Several processes send one schedule; this one reads the answers that they bring, and records them."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal
@@ -12,17 +10,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import _sender as sender
+from harness.api import Remote, RequestRecord
 from harness.drive import End, Outcome
+from harness.drive_wall import Shows, Takes
 from harness.errors import BackendError
 from harness.frames import frame, receive
 from harness.lines import read
-
-if TYPE_CHECKING:
-    from harness.api import Remote, RequestRecord
-    from harness.drive_wall import Shows, Takes
 
 LEAD_S = 0.3
 """Between the word to all senders and time 0."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Caution
@@ -21,8 +22,6 @@ from harness.measure import first_last, metrics, per_request, succeeded
 from harness.metrics._lists import number
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from harness.folder import Run
 
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -1,18 +1,13 @@
 """The part of one stored schedule that each of several senders sends."""
 
-from __future__ import annotations
-
 import math
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.schedule import Schedule, digest, links
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 TTFT_S, ITL_S = 0.2, 0.05
 """What a server is expected to do while nothing better is known: 20 tokens a second, as people read."""

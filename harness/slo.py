@@ -1,26 +1,20 @@
 """How a table of requests scores under a service level objective."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Bound, Slo
+from harness.api import Bound, Metric, Slo
 from harness.errors import no_such
 from harness.measure import is_pooled, joined, metrics, per_request, pieces, sample, succeeded
 from harness.missing import check_bounds
 from harness.quantiles import quantile, with_failures
 from harness.slo_text import bound_text, parse, text
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Metric
 
 __all__ = ["BoundScore", "Score", "Seen", "bound_text", "meets", "parse", "restored", "score", "stored", "text"]
 

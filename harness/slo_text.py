@@ -1,17 +1,11 @@
 """How an SLO is written: `ttft=0.25,tpot=100ms,ttft@long=2,p99:itl=0.2`."""
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING
 
-from harness.api import Bound, Slo
+from harness.api import Bound, Metric, Slo
 from harness.errors import UsageError, no_such
 from harness.measure import metrics
 from harness.spec import seconds
-
-if TYPE_CHECKING:
-    from harness.api import Metric
 
 _BOUND = re.compile(r"(?:[pP](?P<percentile>[^:=@]*):)?(?P<metric>[^:=@]*)(?:@(?P<tag>[^=]*))?(?:=(?P<limit>.*))?")
 

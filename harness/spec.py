@@ -8,8 +8,6 @@ Field types are those of the dataclass: int, float, bool, str, each optionally N
 in `_s` takes durations (`250ms`, `60s`, `5min`, `1h`), one in `_bytes` sizes (`80GiB`, `24GB`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re

@@ -1,7 +1,5 @@
 """Files of a run that survive a kill: streams that grow, tables and texts that are replaced in one step."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,13 +1,12 @@
 """A run in numbers: counts, percentiles, attainment and rates, as plain data for run.json and reports."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Slo, Status
@@ -17,9 +16,6 @@ from harness.missing import missing
 from harness.quantiles import quantile, quantiles
 from harness.slo import BoundScore, Score, score, text
 from harness.vllm import vllm_keys
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["describe", "per_second_of", "quantile", "summarize", "window_of"]
 

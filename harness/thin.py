@@ -4,14 +4,12 @@ Everything but the gaps follows from these two, so that a run of a million reque
 in threads, without ever holding all of its token times.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +18,10 @@ import pyarrow.parquet as pq
 
 from harness import folder, warmup
 from harness.errors import UsageError
+from harness.folder import Run
 from harness.metrics._lists import lists
 from harness.records import HTTP, REQUESTS, STEPS
 from harness.schedule import Schedule
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 PART = 2048
 """Rows that are read at one time: with 128 tokens each, 2 MB of stamps."""

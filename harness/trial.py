@@ -1,21 +1,17 @@
 """A run without a folder: one spec simulated in memory, for searches and sweeps that need thousands of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+import pyarrow as pa
+
+from harness.api import RequestRecord, Simulator
+from harness.config import RunSpec
 from harness.errors import UsageError
 from harness.plan import Plan, plan
 from harness.records import to_table
 from harness.spec import parse
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import RequestRecord, Simulator
-    from harness.config import RunSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,13 +1,12 @@
 """Whether a run proves anything: physics, lateness of the client, overload; the verdict and its reasons."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import warmup
@@ -19,9 +18,6 @@ from harness.overload import overload
 from harness.physics import broken
 from harness.quantiles import quantile
 from harness.schedule import links
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

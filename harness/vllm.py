@@ -5,23 +5,17 @@ from the start of the run, or from the cut of its warm-up, to the last token, dr
 as 0 in goodput. Where vLLM writes 0 because nothing was measured, None stands here.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from harness.api import Slo
 from harness.measure import first_last, kept
 from harness.metrics._lists import BLOCK, lists, number, ratio
 from harness.quantiles import quantiles
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
-
-    from harness.api import Slo
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

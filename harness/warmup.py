@@ -7,12 +7,14 @@ simulation", Winter Simulation Conference 2000.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from harness.api import Caution
 from harness.errors import UsageError
@@ -22,10 +24,6 @@ from harness.quantiles import quantile
 from harness.spec import seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    import pyarrow as pa
-
     from harness.schedule import Schedule
 
 Floats: TypeAlias = npt.NDArray[np.float64]

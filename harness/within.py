@@ -12,20 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from harness.api import Slo
 from harness.measure import metrics, per_request, succeeded
 from harness.metrics._lists import number
 from harness.quantiles import quantile
 from harness.slo import score
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Slo
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -1,7 +1,5 @@
 """Whether a file can be written, asked before the work that is to fill it, and how it gets there whole."""
 
-from __future__ import annotations
-
 import errno
 import os
 import tempfile

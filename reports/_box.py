@@ -1,19 +1,13 @@
 """What stands under the answer on the page of a run, for those who decide: how sure it is, and what it speaks of."""
 
-from __future__ import annotations
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from typing import TYPE_CHECKING
-
+from harness.folder import Run
 from reports import _numbers, _remote, _system, _trust
 from reports._clean import clean
 from reports._facts import Facts, first, part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from harness.folder import Run
-    from reports._view import View
+from reports._view import View
 
 LEAST_WORDS = 160
 """Letters of a preparation that stand in the box; all of it stands below."""

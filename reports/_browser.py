@@ -1,7 +1,5 @@
 """The Chromium or Chrome of this machine, run without a window and without a network."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

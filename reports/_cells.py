@@ -1,7 +1,5 @@
 """The table of a heat map or contour: a row per y and a column per x, of chosen cells or of added counts."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 Cleaning happens once, when the view is built; each form (HTML, markdown, terminal, figures) escapes after it.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import shlex

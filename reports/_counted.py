@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from harness.measure import succeeded
-from harness.metrics._lists import gap_lists, lists, row_max
+from harness.metrics._lists import Lists, gap_lists, lists, row_max
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
-
     from harness.folder import Part, Run
-    from harness.metrics._lists import Lists
 
 TIMES = 240
 """Stretches of time in which gaps are counted."""

@@ -1,28 +1,22 @@
 """What figures and pages ask of a run: arrays of its tables, its SLO, and how far each request is from it."""
 
-from __future__ import annotations
-
 import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from harness import fidelity, measure, thin
 from harness import slo as slos
+from harness.api import Bound, Slo
+from harness.folder import Part, Run
 from reports import _counted
 from reports._clean import clean
+from reports._counted import Gaps, PromptsAlone, Stretches
 from reports._facts import part
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import pyarrow as pa
-
-    from harness.api import Bound, Slo
-    from harness.folder import Part, Run
-    from reports._counted import Gaps, PromptsAlone, Stretches
 
 T = TypeVar("T")
 LABELS = {

@@ -1,7 +1,5 @@
 """The definitions in use, as every report prints them."""
 
-from __future__ import annotations
-
 DEFINITIONS = (
     ("TTFT", "time to first token: first token minus the scheduled time of the request (s)"),
     (

@@ -1,20 +1,14 @@
 """Positions of sliders: readable bounds on TTFT and on TPOT over the range of what was measured, and SLO scales."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.api import Bound, Slo
 from harness.missing import missing
-from harness.slo import OWN
-
-if TYPE_CHECKING:
-    from harness.slo import Seen
+from harness.slo import OWN, Seen
 
 METRICS = ("ttft", "tpot")
 FINE = (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.2, 2.5, 2.8, 3, 3.5, 4, 4.5, 5, 5.5, 6, 7, 8, 9)

@@ -1,7 +1,5 @@
 """JUnit XML as CI systems read it: a suite with a case for each thing that was judged; foreign text made harmless."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,11 +1,9 @@
 """The numbers of runs as one tidy table: a row for each run, class of traffic, metric and statistic."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,14 +11,12 @@ import pyarrow.compute as pc
 
 from harness.compare.gates import quantity
 from harness.conclude import completed
+from harness.folder import Run
 from harness.summary import describe
 from reports import _data
 from reports._clean import clean
 from reports._facts import part
 from reports._remote import floors
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 MOST_CLASSES = 100
 """Classes of traffic that are told, the largest first."""

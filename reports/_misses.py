@@ -5,18 +5,12 @@ the work that the bound spans (prefill for TTFT, decode for TPOT and gaps, both 
 share of the time, the work is the cause; otherwise the longest wait among the others that it spans.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
 
+from harness.folder import Run
 from reports import _data, _stages
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from harness.folder import Run
 
 PREEMPTED = "preempted"
 RULE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +13,6 @@ from reports._clean import clean
 from reports._facts import part
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from harness.folder import Run
     from reports._rows import Result
 

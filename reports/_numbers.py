@@ -1,13 +1,8 @@
 """Numbers as people read them: no exponents, three significant digits, seconds or milliseconds, honest shares."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 LEAST = 0.001
 """Times below this, in their unit, are only told to be below it."""

@@ -1,28 +1,23 @@
 """Puts figures, their tables and plotly.js into one offline HTML file; what else a page says is up to its template."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 import numpy as np
+import plotly.graph_objects as go
 
 from harness.errors import UsageError
 from reports import figures
 from reports._twin import MOST_ROWS, Twin, twin
 from reports.figures._style import DARK
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True, slots=True)

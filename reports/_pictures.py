@@ -1,17 +1,12 @@
 """Parts of a page as PNG files: one page of all figures, drawn by the browser of this machine."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from harness.errors import BenchError
 from reports import _browser, _page
-
-if TYPE_CHECKING:
-    from reports._page import Part
+from reports._page import Part
 
 WIDTH, SCALE = 1000, 2.0
 """CSS pixels of a picture, and dots for each of them."""

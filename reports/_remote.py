@@ -1,24 +1,20 @@
 """What a report says of a run against a remote server: the client that measured, and the server's own view."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
 from harness import cautions_answers
+from harness.folder import Run
 from harness.quantiles import quantile
 from harness.remote_facts import column, compared_of, is_remote, most, senders_of, shared_share, stamps_of, total
 from harness.resolution import FLOOR_OF
 from reports import _data, _numbers
 from reports._clean import clean
 from reports._facts import Facts, part
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 
 @dataclass(frozen=True, slots=True)

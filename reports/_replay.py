@@ -4,25 +4,18 @@ Each request falls into the cell of the first bound on TTFT and the first on TPO
 of bounds is then a sum of cells. What else the SLO asks, by class or on other metrics, is held as it is.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.api import Bound
 from harness.errors import BenchError
+from harness.folder import Run
 from harness.rescore.scale import curve, first_within
-from harness.slo import bound_text, score
+from harness.slo import Seen, bound_text, score
 from harness.summary import per_second_of
 from reports import _data
-from reports._grid import grid
-
-if TYPE_CHECKING:
-    from harness.folder import Run
-    from harness.slo import Seen
-    from reports._grid import Axis, Grid
+from reports._grid import Axis, Grid, grid
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,30 +1,22 @@
 """The stored runs of a study counted over the positions of sliders: read once, for all figures that ask."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from harness import slo as slos
+from harness.api import Slo
 from harness.errors import BenchError
-from harness.rescore.reading import sources
-from harness.sweep.crossing import crossing
+from harness.rescore.reading import Source, sources
+from harness.sweep.crossing import Crossing, crossing
 from reports._clean import clean
 from reports._facts import part
 from reports._grid import Grid, grid
 from reports._replay import Cells, cells
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from pathlib import Path
-
-    from harness.api import Slo
-    from harness.rescore.reading import Source
-    from harness.sweep.crossing import Crossing
-    from reports._study import Study, System
+from reports._study import Study, System
 
 KEPT = "replay"
 NONE = (

@@ -1,24 +1,20 @@
 """The result of a run as printed rows: percentiles with bounds, counts by status, errors, rates."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 
+from harness.folder import Run
 from harness.summary import describe, summarize
 from reports import _data, _numbers, _remote, _sending
 from reports._clean import clean
 from reports._errors import Error, errors
 from reports._facts import caution, part
-
-if TYPE_CHECKING:
-    from harness.folder import Run
-    from reports._remote import Floor
+from reports._remote import Floor
 
 ALWAYS = ("ttft", "tpot", "itl", "e2e")
 MOST_CLASSES = 8

@@ -1,16 +1,10 @@
 """Attainment of a run against the SLO scale as a small curve in text."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from harness.folder import Run
 from reports import _data
 from reports.answers import _curve
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 ENDS = (0.25, 4.0)
 """Scales between which the curve is drawn, as `bench slo --scale 0.25:4` has them."""

@@ -1,15 +1,11 @@
 """How the requests were sent, in words: rate, burstiness, the law of the gaps, and how late the client was."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from reports import _numbers
 from reports._clean import clean
 from reports._facts import pairs, part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 INSTANT_S = 1e-6
 """A schedule shorter than this comes at one instant: no clock of a network tells such gaps apart."""

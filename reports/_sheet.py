@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from reports import _page
 from reports._definitions import DEFINITIONS
+from reports._page import Part
 
 if TYPE_CHECKING:
     from reports._facts import Facts
-    from reports._page import Part
 
 
 @dataclass(frozen=True, slots=True)

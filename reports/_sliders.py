@@ -3,29 +3,25 @@
 What they show equals what `bench slo` prints for the same bounds, because both count the same requests.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from harness import slo as slos
 from harness.api import Slo
+from harness.folder import Run
 from reports import _data, _numbers, _page, _replay, _replay_study
 from reports._clean import clean, quoted
 from reports._facts import part as facts
+from reports._grid import Axis
 from reports._page import Part
+from reports._replay import Cells
 from reports._replay_study import Rate, Replay, Scored
 from reports._sheet import Table
+from reports._study import Study
 from reports.figures import _followed as followed
 from reports.figures import capacity_plane, slo_scale_rates
 from reports.figures._plane import FOLLOWS
-
-if TYPE_CHECKING:
-    from harness.folder import Run
-    from reports._grid import Axis
-    from reports._replay import Cells
-    from reports._study import Study
 
 KEY, CURVE = "sliders", "sliders_rate"
 TITLE = "Other bounds, scored again"

@@ -4,23 +4,17 @@ The stages of DistServe (OSDI 2024, figure 10) with two of ours: lateness is tol
 decode. They add up to E2E.
 """
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from harness.folder import Run
 from harness.metrics._lists import number
 from reports import _data
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
-
-    from harness.folder import Run
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

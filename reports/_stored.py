@@ -1,16 +1,12 @@
 """What stored runs say of themselves in run.json, read without their tables."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reports._remote import floors
-
-if TYPE_CHECKING:
-    from reports._study import Study
+from reports._study import Study
 
 
 def facts(folder: Path) -> dict[str, Any]:

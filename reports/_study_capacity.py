@@ -1,17 +1,16 @@
 """The system of a capacity search: its whole trials by rate, the capacities that were found, and every trial made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import slo as slos
+from harness.api import Bound
 from harness.capacity.conditions import JOINT
 from harness.capacity.runs import TRIALS, folder_name
 from harness.capacity.store import TABLE
-from harness.capacity.trials import Ledger
+from harness.capacity.trials import Ledger, Tried
 from harness.errors import BenchError, UsageError
 from harness.folder import load
 from harness.slo import bound_text
@@ -23,10 +22,6 @@ from reports._clean import clean
 from reports._facts import first, part
 from reports._study import Capacity, Info, Kept, Point, Spread, Study, System
 from reports.answers._capacity_said import lone
-
-if TYPE_CHECKING:
-    from harness.api import Bound
-    from harness.capacity.trials import Tried
 
 
 def of_capacity(info: Info, path: str | Path) -> Study:

@@ -1,7 +1,5 @@
 """Several studies as one: their systems side by side, each named by what distinguishes it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

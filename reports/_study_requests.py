@@ -1,21 +1,15 @@
 """What the requests of a study tell, beyond what its answer holds: latencies, phases and causes of misses per point."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import numpy as np
 
 from harness import thin
 from harness.errors import BenchError
 from reports import _data, _misses, _numbers, _stages
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from reports._study import Point, Study
+from reports._study import Point, Study
 
 ENOUGH = 20_000
 """Requests of a point after which no further seed of it is read."""

@@ -1,7 +1,5 @@
 """The systems of a sweep: one for each combination of what it varies besides the rate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,21 +1,17 @@
 """What a sweep amounts to in a few words: its state, whether the goal was reached, and the sentences of its head."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import slo
 from harness.sweep.axes import RATE
 from reports import _numbers
 from reports._clean import clean
+from reports._study import Info, Study, System
 from reports._study_sweep import at
 from reports.answers import _sweep_said as words
 from reports.figures import attainment_rate
-
-if TYPE_CHECKING:
-    from reports._study import Info, Study, System
 
 _ENDS = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED", "failed": "BACKEND FAILED"}
 _JUDGED = {0: ("KEPT AT EVERY POINT", True), 1: ("NOT KEPT AT EVERY POINT", False), 5: ("NOT DECIDED", None)}

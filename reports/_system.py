@@ -1,18 +1,14 @@
 """What was measured and with what traffic, in a few words: the system, and where times and lengths come from."""
 
-from __future__ import annotations
-
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import UsageError
 from harness.spec import Spec, parse
 from reports import _numbers
 from reports._clean import clean
 from reports._facts import first, part
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 
 def system(info: Mapping[str, Any]) -> str:

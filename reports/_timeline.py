@@ -1,21 +1,17 @@
 """A bounded part of a run for a timeline: some requests with their times, and the steps of the replicas meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.folder import Run
 from harness.measure import first_last
 from reports import _data
 from reports._numbers import count, option
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 MOST_STEPS = 100_000
 ENDS = ("ended_s", "prefill_end_s", "handoff_end_s", "sent_s", "scheduled_s")

@@ -4,16 +4,11 @@ Requests share two names, so that viewers pack those that kept their SLO, and th
 their number stands in the arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reports._clean import clean
-from reports._timeline import ENDS
-
-if TYPE_CHECKING:
-    from reports._timeline import Shown
+from reports._timeline import ENDS, Shown
 
 Event = dict[str, Any]
 Row = Mapping[str, Any]

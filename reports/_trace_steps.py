@@ -1,19 +1,15 @@
 """Steps of the replicas as trace events, with the arrows that lead to them; counters of queue, batch and KV memory."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from harness import server_view
 from reports._clean import clean
 from reports._facts import part
+from reports._timeline import Shown
 from reports._trace_requests import arrow, us
-
-if TYPE_CHECKING:
-    from reports._timeline import Shown
 
 Event = dict[str, Any]
 Columns = Mapping[str, np.ndarray]

@@ -1,7 +1,5 @@
 """The index of many series: a row each with a small picture, the last value, what changed in a week and in a month."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 import statistics

@@ -1,7 +1,5 @@
 """Where the reports of stored nights stand, seen from a page that links to them by relative path."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path

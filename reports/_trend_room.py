@@ -1,7 +1,5 @@
 """How much of each series a page of nights has room for: its size stays the same, whatever the number of series."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

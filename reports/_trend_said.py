@@ -1,7 +1,5 @@
 """The words for the trend of a folder of nights, which its text and its page share."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,18 +1,14 @@
 """How far the numbers of a run go, in words: what was left out to warm up, intervals within the run, the checks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import warmup as cuts
+from harness.folder import Run
 from reports import _data, _numbers
 from reports._clean import clean
 from reports._facts import part
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 KNEE = "Near the knee one run decides nothing (see bench capacity)."
 """What must be said of every statement about one rate."""

@@ -1,20 +1,15 @@
 """The table twin of a figure: the same points as rows, for readers who do not see or draw it."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _cells, _numbers
 from reports.figures._style import MARKS
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
 
 MOST_ROWS = 40
 SERIES = "series"

@@ -1,7 +1,5 @@
 """What the text and the page of `bench validate --against` say alike: metrics, pairs, errors and targets as rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

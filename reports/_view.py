@@ -1,23 +1,18 @@
 """What every report says about a run, as printed text in reading order; each form only lays it out and escapes it."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.failures import exceeded
+from harness.folder import Run
 from reports import _data, _facts, _next, _numbers, _remote, _rows, _sending, _system, _trust
 from reports._clean import clean, sentence
 from reports._definitions import DEFINITIONS, OF_REMOTE
+from reports._errors import Error
 from reports._facts import Facts, caution, first, pairs, part
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from harness.folder import Run
-    from reports._errors import Error
-    from reports._remote import Side
-    from reports._rows import Group, Row
+from reports._remote import Side
+from reports._rows import Group, Row
 
 
 @dataclass(frozen=True, slots=True)

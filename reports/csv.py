@@ -1,17 +1,12 @@
 """The numbers of a run as a CSV table, tidy: run, class, metric, unit, statistic, value, low, high."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from harness.folder import Run
 from reports import _metric_table
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 _FORMULA = ("=", "+", "-", "@")
 """How a text begins that a spreadsheet takes for a formula (OWASP, CSV injection)."""

@@ -1,19 +1,14 @@
 """One offline HTML file: verdict, tables and figures of a run, with plotly.js inside and no request to any host."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
 
 from harness.errors import no_such
+from harness.folder import Run
 from reports import _box, _data, _facts, _next, _page, _sliders, _view, figures
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
-    from reports._page import Part
+from reports._page import Part
 
 SECTIONS = {
     "warnings": "Warnings",

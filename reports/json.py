@@ -1,16 +1,11 @@
 """The run as JSON: what `run.json` holds, for other programs."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from harness.folder import Run
 from harness.summary import summarize
 from reports import _data
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,11 @@
 """The result as markdown: verdict, percentile table, counts and warnings, for a pull request or a wiki."""
 
-from __future__ import annotations
-
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from harness.folder import Run
 from reports import _view
 from reports._clean import in_markdown
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from harness.folder import Run
 
 HEADS = ("metric", "unit", "mean", "p50", "p90", "p99", "bound", "within")
 

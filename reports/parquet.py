@@ -1,18 +1,13 @@
 """The numbers of a run as a Parquet table, tidy: run, class, metric, unit, statistic, value, low, high."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
+from harness.folder import Run
 from reports import _metric_table
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,16 @@
 """The timeline of a run as trace events (JSON) for ui.perfetto.dev and chrome://tracing: requests, batches, memory."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import UsageError
+from harness.folder import Run
 from harness.missing import missing
 from reports import _timeline, _trace_requests, _trace_steps
 from reports._clean import clean
 from reports._facts import part
-
-if TYPE_CHECKING:
-    from harness.folder import Run
-    from reports._timeline import Shown
+from reports._timeline import Shown
 
 Event = dict[str, Any]
 

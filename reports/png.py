@@ -1,14 +1,9 @@
 """A picture of each figure of a run, as PNG files, drawn by the Chromium or Chrome of this machine."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from harness.folder import Run
 from reports import _pictures, html
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,9 @@
 """The result for the terminal: percentiles with bounds, attainment, goodput, errors, fidelity, verdict, what next."""
 
-from __future__ import annotations
-
 import io
 import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich import text as styled
@@ -13,14 +11,10 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from harness.folder import Run
 from reports import _scaled, _view
 from reports._clean import clean
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from harness.folder import Run
-    from reports._rows import Row
+from reports._rows import Row
 
 WIDTH, NARROWEST = 100, 40
 """Columns: a line is never longer, except for what is to be copied; and a window is never taken as narrower."""

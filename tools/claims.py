@@ -12,8 +12,6 @@ measurement (a default, a definition, an example, a published number) is listed 
     python tools/claims.py prune                        drop the exceptions whose text is no longer on their page
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness import registry
+from harness.api import Arrivals, Content, Lengths
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, build, parse, text_of
 from workloads._loaded import Loaded
+from workloads._presets import Class, Preset
 from workloads._rates import arrivals_of, slowed
+from workloads._tasks import Sessions
 from workloads.arrivals.closed import Closed
 from workloads.blend import Blend
 from workloads.clients import Clients
@@ -21,10 +24,7 @@ from workloads.sessions.fixed import Fixed
 from workloads.sessions.single import Single
 
 if TYPE_CHECKING:
-    from harness.api import Arrivals, Content, Lengths
     from workloads import traces
-    from workloads._presets import Class, Preset
-    from workloads._tasks import Sessions
 
 PREFIXES = "shared"
 """Name of the one kind of prefixes."""

@@ -1,7 +1,5 @@
 """Checks of numbers that users give; a refusal is one sentence."""
 
-from __future__ import annotations
-
 import math
 
 LARGEST_TOKENS = 10_000_000  # far above any context window; a larger count is a mistake

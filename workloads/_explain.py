@@ -1,26 +1,21 @@
 """The text of `bench explain` for a workload."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.api import Lengths, Workload
 from workloads._build import spec_of
+from workloads._loaded import Loaded
+from workloads._presets import Preset
 from workloads.arrivals.closed import Closed
 from workloads.blend import Blend
 from workloads.listed import Listed
 from workloads.mixed import Mixed
-
-if TYPE_CHECKING:
-    from harness.api import Lengths, Workload
-    from workloads._loaded import Loaded
-    from workloads._presets import Preset
-    from workloads.prefixes import Prefixes
+from workloads.prefixes import Prefixes
 
 DRAWS = 100_000
 ROWS = 20_000

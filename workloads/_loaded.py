@@ -1,15 +1,14 @@
 """What a run needs of a workload, and what its report says about it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness.api import Content, Workload
+
 if TYPE_CHECKING:
     import numpy as np
 
-    from harness.api import Content, Workload
 
 GapCdf = Callable[["np.ndarray"], "np.ndarray"]
 OperationalTime = Callable[["np.ndarray"], "np.ndarray"]

@@ -5,23 +5,17 @@ vary as those laws say; ServeGen's own generator emits exactly ceil(rate * 600 s
 Source: Xiang et al., ServeGen (arXiv 2505.09999), and alibaba/ServeGen @ f891d118, servegen/construct.py.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from workloads._checks import positive
 from workloads.arrivals import _stationary
-from workloads.arrivals._operational import Piece, chunks_along
+from workloads.arrivals._operational import Gaps, Piece, chunks_along
 from workloads.readers._servegen import Client, read_clients
-
-if TYPE_CHECKING:
-    from workloads.arrivals._operational import Gaps
 
 BLOCK = 65536  # arrivals merged at once, about
 

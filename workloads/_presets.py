@@ -1,7 +1,5 @@
 """Reads the presets: workloads as data, one TOML file each."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

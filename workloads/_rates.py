@@ -1,20 +1,15 @@
 """Arrivals at the rate that a user, a spec or a preset asks for; refusals where no rate can be asked."""
 
-from __future__ import annotations
-
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from harness import registry
+from harness.api import Arrivals
 from harness.errors import UsageError
 from harness.spec import build, parse
+from workloads._presets import Preset
 from workloads.arrivals.closed import Closed
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from harness.api import Arrivals
-    from workloads._presets import Preset
 
 OWN = ("levels", "path")
 """Arguments of arrivals that bring rates of their own, beside those whose names end in _rps."""

@@ -1,7 +1,5 @@
 """Tasks: what one arrival brings about where it is more than one request. The protocol of the plug-ins `sessions`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 

@@ -1,7 +1,5 @@
 """Puts requests that are made task by task in order of time, gives them their ids, and names whom they wait for."""
 
-from __future__ import annotations
-
 import numpy as np
 
 Columns = dict[str, np.ndarray]

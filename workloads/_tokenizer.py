@@ -1,7 +1,5 @@
 """Opens the tokenizer of a user: a `tokenizer.json` of Hugging Face, through their library, an optional extra."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

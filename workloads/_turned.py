@@ -1,15 +1,9 @@
 """A copy of a trace that is later by some time, what passes the end starting again at 0."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import pyarrow as pa
 
 from workloads._trace_rows import above, cut_links, mapped, with_columns, with_strange_prefixes
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def turned_copy(table: pa.Table, copy: int, period_s: float, shift_s: float) -> pa.Table:

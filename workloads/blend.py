@@ -7,17 +7,14 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from harness.api import Arrivals
 from harness.records import SCHEDULE
 from workloads import mixed
-
-if TYPE_CHECKING:
-    from harness.api import Arrivals
-    from workloads.mixed import Mixed
+from workloads.mixed import Mixed
 
 _CLASSES = 0xC1A55  # marks the random streams of classes, apart from those that `Generator.spawn` counts from 0
 SPLIT = 4096  # arrivals dealt out at a time

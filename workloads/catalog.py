@@ -1,18 +1,14 @@
 """Finds and builds workloads by name: presets, preset files, lengths specs, trace files; and explains them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import registry
+from harness.api import Content
 from harness.errors import UsageError, no_such
 from harness.spec import parse
 from workloads import _build, _explain, _presets
 from workloads._loaded import Loaded
 from workloads.listed import Listed
-
-if TYPE_CHECKING:
-    from harness.api import Content
 
 __all__ = ["Loaded", "explain", "load", "load_trace", "preset_text", "presets"]
 

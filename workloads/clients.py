@@ -1,7 +1,5 @@
 """A workload of clients: who sends when, and how long this client's requests are, drawn together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 

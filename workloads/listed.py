@@ -1,18 +1,13 @@
 """A workload that is a list of requests, written out one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+import numpy as np
+import pyarrow as pa
+
+from harness.api import Request
 from harness.records import scheduled_table
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
-
-    from harness.api import Request
 
 
 @dataclass(frozen=True, slots=True)

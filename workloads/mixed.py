@@ -1,23 +1,18 @@
 """A workload mixed from arrivals, lengths, sessions and shared prefixes, each with a random stream of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from harness.api import Arrivals, Lengths
 from harness.records import SCHEDULE, schedule_chunk
 from workloads._tasks import Pairs, Sessions, Streams, earliest_s
 from workloads._timeline import Columns, Timeline
 from workloads.arrivals.closed import Closed
 from workloads.prefixes import MOST_OWNERS, Prefixes, Run, Space, id_lists
-
-if TYPE_CHECKING:
-    from harness.api import Arrivals, Lengths
 
 FIRST_CHUNK, CHUNK = 256, 32_768
 """Requests drawn at first and at most at one time, about: a short run does not pay for a long one."""

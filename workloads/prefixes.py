@@ -9,8 +9,6 @@ An id is a whole number of 63 bits, so that it fits a column of int64 and is nev
 Ids of two spaces, two owners or two blocks are never equal. Equal ids name equal tokens (see `workloads.content`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple

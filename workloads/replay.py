@@ -1,10 +1,8 @@
 """A recorded trace as a workload: its stamps, lengths, sessions and shared prefixes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +14,7 @@ from harness.spec import Spec
 from workloads import traces, transforms
 from workloads._loaded import Loaded
 from workloads.trace_tools import write
-
-if TYPE_CHECKING:
-    from workloads.traces import Trace
+from workloads.traces import Trace
 
 CHUNK = 65_536
 """Rows of a chunk of the schedule."""

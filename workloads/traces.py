@@ -1,14 +1,12 @@
 """Reads a slice of a recorded trace, whatever its format, and says what was left out and what is odd."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from harness import registry
 from harness.errors import UsageError
@@ -16,12 +14,8 @@ from harness.spec import parse
 from workloads.readers import _cells, _known, _plain, _source
 from workloads.readers._collect import BEFORE, Bounds, Collector, parsed
 from workloads.readers._ordered import ordered
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from workloads.readers._requests import Reader
-    from workloads.readers._source import Source
+from workloads.readers._requests import Reader
+from workloads.readers._source import Source
 
 __all__ = ["BEFORE", "Blocks", "Slice", "Trace", "blocks", "read"]
 

@@ -1,21 +1,16 @@
 """What is sent: the bytes of a request, built before they are needed, so that sending is one write."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 from urllib.parse import SplitResult, urlsplit
 
-from harness.api import LearningContent, TextContent
+from harness.api import Content, LearningContent, Request, TextContent
 from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    from harness.api import Content, Request
 
 Api = Literal["chat", "completions"]
 PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}

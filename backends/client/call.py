@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from backends.client.answer import Answer
+from backends.client.answer import Answer, How
 
 if TYPE_CHECKING:
-    from backends.client.answer import How
     from backends.client.connection import Connection
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]

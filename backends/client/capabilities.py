@@ -1,14 +1,10 @@
 """What a server can do, found out before the run."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from backends.client.body import Ask
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 UsageForm = Literal["every chunk", "a chunk of its own", "the finish chunk", "after the finish", "the answer"]
 TokenizeForm = Literal["prompt", "content"]

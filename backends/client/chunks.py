@@ -1,7 +1,5 @@
 """What one JSON object of an answer says: text, usage, timings, an error. Any key may be missing, null or unknown."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TypeAlias
 

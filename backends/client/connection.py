@@ -1,7 +1,5 @@
 """One connection to a server: a request goes out in one write, and every read is kept with the time of its arrival."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import math
@@ -9,17 +7,14 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from backends.client.answer import How
+from backends.client.call import Call, Owner, Peer, Wire
 from backends.client.framing import BadFraming, Framing
-from backends.client.poller import READ, WRITE
+from backends.client.poller import READ, WRITE, Poller
 from backends.client.secure import NotSecureError, Secure
 from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, STAMP, stamped_socket
-
-if TYPE_CHECKING:
-    from backends.client.answer import How
-    from backends.client.call import Call, Owner, Peer, Wire
-    from backends.client.poller import Poller
 
 READ_BYTES = 65536
 Stage = Literal["new", "connecting", "tunnel", "handshake", "open", "closed"]

@@ -4,16 +4,12 @@ The rules, best first: usage on every chunk (exact for each event); usage once (
 the run, the server's or one that the user names; the number of token events.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from backends.client import chunks
-
-if TYPE_CHECKING:
-    from backends.client.stream import Stream
-    from harness.api import CountedBy
+from backends.client.stream import Stream
+from harness.api import CountedBy
 
 
 class Counted(NamedTuple):

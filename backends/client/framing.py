@@ -3,8 +3,6 @@
 Reads of a chunked body are looked at only when one of them may hold the last chunk; all else is read after the answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from backends.client import chunks
 from backends.client.body import PATHS, Builder
-from harness.api import LearningContent, Request
+from backends.client.capabilities import Capabilities
+from harness.api import Content, LearningContent, Request
 
 if TYPE_CHECKING:
-    from backends.client.capabilities import Capabilities
     from backends.client.talk import Talk
-    from harness.api import Content
 
 MEASURED = (32, 96)
 """Prompt tokens of the requests that tell a constant overhead: equal twice, it is one."""

@@ -1,7 +1,5 @@
 """How long a request may take, and how many files a process may open."""
 
-from __future__ import annotations
-
 import resource
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpProcessingError, HttpResponseParser
 from aiohttp.http_exceptions import ContentLengthError, TransferEncodingError
 
 if TYPE_CHECKING:
-    from aiohttp.base_protocol import BaseProtocol
-
     from backends.client.answer import Answer
 
 _BODY_BYTES = 1 << 30  # the parser never has to ask for a pause: all bytes are here

@@ -4,8 +4,6 @@ A connection carries one request at a time and is used again last in, first out,
 idleness: servers close idle connections after 5 s (uvicorn), and a request sent at that moment is lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 import socket

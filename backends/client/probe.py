@@ -1,25 +1,18 @@
 """Asks a server, before the run, what it takes and how it answers; what it refuses is left out and told."""
 
-from __future__ import annotations
-
 import re
+import ssl as ssl_module
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from backends.client import chunks, counting, lengths
 from backends.client.body import PATHS, Ask, Builder
 from backends.client.capabilities import COSTS, Capabilities, Dropped, TokenizeForm, UsageForm
 from backends.client.fields import SPELLING, WITHOUT
+from backends.client.secrets import Redaction
 from backends.client.talk import Heard, Talk
-from harness.api import Request, TextContent
+from harness.api import Content, Request, TextContent
 from harness.errors import BackendError, UsageError
-
-if TYPE_CHECKING:
-    import ssl as ssl_module
-    from collections.abc import Mapping
-
-    from backends.client.secrets import Redaction
-    from harness.api import Content
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 32, 8
 MOST_ATTEMPTS = 16

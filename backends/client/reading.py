@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from backends.client import chunks, counting, sse, stream
 from backends.client.message import Message, message
 from backends.client.secrets import Redaction
-from harness.api import Ended, Exchange, TokenEvent
+from backends.client.stream import Stream
+from harness.api import CountedBy, Ended, Exchange, Request, Status, TokenEvent
 
 if TYPE_CHECKING:
     from backends.client.answer import Answer
-    from backends.client.stream import Stream
-    from harness.api import CountedBy, Request, Status
 
 REJECTED = (429, 503, 529)
 ERROR_CHARACTERS = 300

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from backends.client import lengths
+from backends.client.capabilities import Capabilities
 from backends.client.counting import share
+from harness.api import CountedBy
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     import tokenizers
 
-    from backends.client.capabilities import Capabilities
     from backends.client.talk import Talk
-    from harness.api import CountedBy
 
 AT_ONCE = 8  # questions to the server under way
 MOST_CHARACTERS = 1 << 28  # texts kept; answers beyond them stay counted by events

@@ -5,8 +5,6 @@ was at the last reading is left out, so that a page of a thousand series costs w
 a row `up` (1, or 0 where nothing could be read), as Prometheus itself does.
 """
 
-from __future__ import annotations
-
 import ssl
 import threading
 import time
@@ -18,14 +16,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from http.client import HTTPException
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
+
+import pyarrow as pa
 
 from harness.errors import UsageError
 from harness.records import server_metrics_table
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 EVERY_S = 1.0
 TIMEOUT_S = 5.0

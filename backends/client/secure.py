@@ -1,7 +1,5 @@
 """TLS over bytes in memory, so that the socket's own reads, and their stamps, stay ours."""
 
-from __future__ import annotations
-
 import ssl
 from typing import NamedTuple
 

@@ -5,8 +5,6 @@ servers do beside it (no space after the colon, no empty line at the end). Lines
 U+2029 and U+0085 are ordinary characters of a JSON text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import partial

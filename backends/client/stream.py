@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from backends.client import chunks
+from backends.client.chunks import Json
+from backends.client.sse import Event
 
 if TYPE_CHECKING:
     from backends.client.capabilities import UsageForm
-    from backends.client.chunks import Json
-    from backends.client.sse import Event
 
 _DECODER = json.JSONDecoder()
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,14 +18,11 @@ from backends.client import chunks, counting, sse, stream
 from backends.client.secrets import Redaction
 from backends.client.stream import Stream
 from backends.client.target import likely_url
+from harness.api import Request
 from harness.errors import BackendError
 
 if TYPE_CHECKING:
-    import ssl
-    from types import TracebackType
-
     from backends.client.body import Builder
-    from harness.api import Request
 
 EARLY_S = 0.005
 """A role chunk that precedes the first token by more is called early."""

@@ -1,7 +1,5 @@
 """Where servers are and how to get there: addresses looked up before the run, proxies, certificates."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import socket

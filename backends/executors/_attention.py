@@ -5,16 +5,10 @@ pages of a sequence are gathered by one copy of whole pages. Softmax is the plai
 over all keys of a row at once; sums over keys run tile by tile (see `_plan`).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from backends.executors._plan import TILE, Attention, DecodeGroup, Prefill, RowTile
-
-if TYPE_CHECKING:
-    from backends.executors._scratch import Scratch
+from backends.executors._scratch import Scratch
 
 _COLUMNS = 16  # products are at least this wide and deep, so that BLAS sums in one order whatever the batch
 

@@ -1,7 +1,5 @@
 """The shape of a model: read from the `config.json` of a Hugging Face folder, or written to one."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

@@ -6,14 +6,9 @@ at least two rows, sums over at most `_DEPTH` inputs at a time, and few rows tim
 The strips also make products of few rows up to four times as fast, since OpenBLAS does not repack them.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
-if TYPE_CHECKING:
-    from backends.executors._scratch import Scratch
+from backends.executors._scratch import Scratch
 
 _DEPTH = 256
 _SMALL = 1_000_000  # OpenBLAS: up to this many multiplications a product takes the kernel without packing

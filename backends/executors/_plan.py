@@ -8,17 +8,13 @@ Keys are cut into tiles of `TILE` at fixed positions. All sums over keys run til
 behind the context add exact zeros and do not move a sum: a row's result does not depend on its neighbours.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from harness.api import Piece
+from harness.api import Piece
 
 TILE = 128
 _OVERHEAD_TILES = 4  # padding that costs as much as starting another group; tests/perf/engine_throughput.py

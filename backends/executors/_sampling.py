@@ -1,14 +1,10 @@
 """From logits to the next token: greedy, or drawn with a generator of the token's own."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from harness.api import Piece
+from harness.api import Piece
 
 _WORD = (1 << 64) - 1
 

@@ -1,7 +1,5 @@
 """Work arrays that are made once and used again in every step."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

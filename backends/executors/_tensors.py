@@ -1,7 +1,5 @@
 """The named tensors of a model, as Hugging Face stores them: read, made from a seed, or saved."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from difflib import get_close_matches
 from pathlib import Path

@@ -9,14 +9,12 @@ model did; the density of gaps (3.8 per unit) and the mean difference (5e-7) giv
 none may happen on such machines, use `dtype=float64`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
@@ -30,10 +28,8 @@ from backends.executors._rotary import Rotary
 from backends.executors._sampling import sample
 from backends.executors._scratch import Scratch
 from backends.executors._weights import Layer, Weights, fuse
+from harness.api import Piece
 from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    from harness.api import Piece
 
 
 @dataclass(slots=True)

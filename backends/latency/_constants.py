@@ -1,7 +1,5 @@
 """Named sets of constants: `mixed.toml`, `table.toml` and `fit6.toml` stand beside their latency models."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from functools import cache

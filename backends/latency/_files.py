@@ -1,7 +1,5 @@
 """Latency models in files, as `bench fit` writes them: TOML or JSON with `latency` and its `arguments`."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Mapping

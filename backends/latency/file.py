@@ -3,8 +3,6 @@
 The file names the model and its arguments: `latency = "mixed"` and a table `[arguments]`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any

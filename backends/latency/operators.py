@@ -4,8 +4,6 @@ What is measured apart is looked up apart: everything that depends on the number
 feed-forward), the head by sequences, attention by chunk, stored tokens, decodes and their context.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field

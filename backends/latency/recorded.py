@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from backends.serving.batch import Batch
+from harness.api import FollowUps, Request, RequestRecord
 from harness.errors import NotValid, UsageError
 
 if TYPE_CHECKING:
-    from backends.serving.batch import Batch
     from backends.serving.replica import Replica
-    from harness.api import FollowUps, Request, RequestRecord
 
 
 @dataclass(slots=True)

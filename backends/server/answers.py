@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from backends.server import errors
 from backends.server.chunks import DONE, LAST_CHUNK, Chunks, Usage, error_event, frame
+from backends.server.fields import Ask
+from backends.server.metrics import Metrics
+from backends.server.service import EndReason, Listener, Ticket, Tokenizer
 from backends.server.words import Words
 
 if TYPE_CHECKING:
     from backends.server.faults import Fault
-    from backends.server.fields import Ask
-    from backends.server.metrics import Metrics
-    from backends.server.service import EndReason, Listener, Ticket, Tokenizer
     from backends.server.truth import Record
 
 RESET = struct.pack("ii", 1, 0)

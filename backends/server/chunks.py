@@ -3,16 +3,12 @@
 Everything of a chunk that does not change from token to token is built once per answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quote
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from backends.server.fields import Api
+from backends.server.fields import Api
 
 DONE = "data: [DONE]\n\n"
 LAST_CHUNK = b"0\r\n\r\n"

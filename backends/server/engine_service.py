@@ -10,23 +10,19 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from backends import _engine_worker as worker
-from backends._engine_core import Wish
+from backends._engine_core import Turn, Wish
 from backends._engine_link import Link
 from backends._token_blocks import block_names
 from backends.engine import Engine
 from backends.server.limits import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import builtin, of_folder
+from backends.serving.replica import Replica
 from harness.api import Request, Step
 from harness.errors import BackendError, UsageError
 from harness.spec import Spec, build
-
-if TYPE_CHECKING:
-    from backends._engine_core import Turn
-    from backends.serving.replica import Replica
 
 
 def make(spec: Spec) -> EngineService:

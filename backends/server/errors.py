@@ -1,7 +1,5 @@
 """Errors as OpenAI's API tells them: a status and `{"error": {"message", "type", "param", "code"}}`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 

@@ -11,8 +11,6 @@
 `token` counts from 1; 0 (the default) is before anything of the answer, its head included.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

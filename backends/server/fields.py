@@ -4,8 +4,6 @@ Unknown fields are ignored, as the servers do that this one stands in for; what 
 given (several answers, log probabilities, images) is refused with a sentence.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -10,21 +10,18 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from aiohttp import web
 from aiohttp.http import StreamWriter
+from aiohttp.typedefs import Handler
 
 from backends.server import answers, chunks, errors, fields, metrics
 from backends.server.errors import Refused
 from backends.server.faults import Fault, Faults
+from backends.server.service import Listener, Service
 from backends.server.truth import Record, Truth
 from harness.errors import BackendError
-
-if TYPE_CHECKING:
-    from aiohttp.typedefs import Handler
-
-    from backends.server.service import Listener, Service
 
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",

@@ -3,15 +3,11 @@
 Source of names, labels and buckets: vllm-project/vllm `vllm/v1/metrics/loggers.py`.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from backends.server.service import Stats
-    from harness.api import Step
+from backends.server.service import Stats
+from harness.api import Step
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 FIRST_TOKEN_S = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,

@@ -10,17 +10,14 @@ import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from backends.null import Null
 from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import BYTES, builtin
 from harness import alarm
+from harness.api import Step
 from harness.errors import UsageError
 from harness.spec import Spec, build
-
-if TYPE_CHECKING:
-    from harness.api import Step
 
 VOCAB_SIZE = 1024
 MAX_MODEL_LEN = 131_072

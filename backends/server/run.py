@@ -1,7 +1,5 @@
 """Runs a server until it is told to end: start, ready line, drain, and how late its tokens were."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc
@@ -13,19 +11,17 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from backends.server.faults import Faults, parse_fault
 from backends.server.front import Front
+from backends.server.service import Service
 from backends.server.truth import Truth
 from harness.errors import BackendError, UsageError, no_such
 from harness.spec import Spec, parse
-
-if TYPE_CHECKING:
-    from backends.server.service import Service
 
 SERVICES = ("engine", "null", "sim")
 KEEP_ALIVE_S = 75.0

@@ -6,14 +6,11 @@ Note: tokens are handed over by a call and not by an iterator, because a step th
 tasks; so one step is one pass over its streams, and what a stream gets in a step leaves in one write.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import Literal, Protocol
 
-if TYPE_CHECKING:
-    from harness.api import Step
+from harness.api import Step
 
 STEPS_KEPT = 100_000
 """Steps that nobody has asked for are forgotten beyond this many."""

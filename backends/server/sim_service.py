@@ -10,21 +10,17 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TYPE_CHECKING
 
 from backends._catalog import model
+from backends._realtime import Ran, RealTime
 from backends._token_blocks import block_names
 from backends.server.limits import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket
 from backends.server.tokenizer import Builtin, builtin
 from backends.sim import Sim
 from harness import alarm
-from harness.api import Request
+from harness.api import Request, Step
 from harness.spec import Spec, build
-
-if TYPE_CHECKING:
-    from backends._realtime import Ran, RealTime
-    from harness.api import Step
 
 _GOLDEN = 2654435761  # 2**32 over the golden ratio: neighbours land far apart (Knuth, TAOCP 3, section 6.4)
 

@@ -1,23 +1,19 @@
 """The chat template of a model folder: how a conversation becomes one text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 from jinja2.ext import Extension
+from jinja2.nodes import Node
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    from jinja2.nodes import Node
-    from jinja2.parser import Parser
 
 _TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 

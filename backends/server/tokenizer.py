@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from backends.server._english import COMMON
+from backends.server.service import TextStream, Tokenizer
 from backends.server.template import Template, plain, read_template
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
     import tokenizers
 
-    from backends.server.service import TextStream, Tokenizer
 
 BYTES = 256  # ids of the built-in tokenizer below this are bytes
 _ONSETS, _VOWELS, _LETTERS = "bcdfghjklmnpqrstvwxz", "aeiou", "abcdefghijklmnopqrstuvwxyz"

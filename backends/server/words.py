@@ -1,12 +1,8 @@
 """The text of one answer as its tokens come: whole characters only, and nothing of a stop text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from backends.server.service import TextStream
+from backends.server.service import TextStream
 
 
 class Words:

@@ -1,7 +1,5 @@
 """Checks of settings that policies and memory modes share."""
 
-from __future__ import annotations
-
 
 def at_least(name: str, value: int | None, least: int = 1) -> None:
     """Raise ValueError unless `value` is None or at least `least`."""

@@ -7,8 +7,6 @@ core's hot path moves `free` itself.
 Source: Kwon et al., vLLM, SOSP 2023 (block tables, reference counts, copy-on-write).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 

@@ -1,17 +1,11 @@
 """A cluster: replicas behind a router, perhaps with prefill and decode apart."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as ListOf
-from typing import TYPE_CHECKING
 
-from backends.serving.handoff import arrived_prefilled
-
-if TYPE_CHECKING:
-    from backends.serving.handoff import HandOffs
-    from backends.serving.plugins import Router
-    from backends.serving.replica import Replica
-    from harness.api import Request
+from backends.serving.handoff import HandOffs, arrived_prefilled
+from backends.serving.plugins import Router
+from backends.serving.replica import Replica
+from harness.api import Request
 
 
 class Cluster:

@@ -11,12 +11,8 @@ from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
 
-from backends.serving.sequence import Phase
-
-if TYPE_CHECKING:
-    from backends.serving.sequence import Sequence
+from backends.serving.sequence import Phase, Sequence
 
 TRIM = 1 << 16  # ticks no member has lived through are forgotten in pieces of this many
 

@@ -7,19 +7,14 @@ Source: Zhong et al., DistServe, OSDI 2024, section 4.3; the pull gate of LLMSer
 `decoding_stage_scheduler.py` (waiting_block_prop_threshold 0.05).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from backends.serving.plugins import Router
+from backends.serving.replica import Replica
 from backends.serving.sequence import Phase, Sequence
-
-if TYPE_CHECKING:
-    from backends.serving.plugins import Router
-    from backends.serving.replica import Replica
-    from harness.api import Request
+from harness.api import Request
 
 GATE = 0.05
 """Share of a decode replica's blocks: as long as less waits there for its first decode, the next one is pulled."""

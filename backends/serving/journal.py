@@ -2,23 +2,19 @@
 a replica depends on nothing else.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from backends.serving.batch import Batch
+from backends.serving.decodes import Decodes
 from backends.serving.handoff import arrived_prefilled
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch
-    from backends.serving.decodes import Decodes
-    from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
-    from backends.serving.speculation import Drafts
-    from harness.api import Request
+from backends.serving.replica import Replica
+from backends.serving.sequence import Sequence
+from backends.serving.speculation import Drafts
+from harness.api import Request
 
 Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget", "accept", "land", "let_go"]
 

@@ -14,8 +14,9 @@ from collections.abc import Sequence as ListOf
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from backends.serving.batch import Batch
+
 if TYPE_CHECKING:
-    from backends.serving.batch import Batch
     from backends.serving.replica import Replica
     from backends.serving.sequence import Sequence
 

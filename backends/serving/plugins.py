@@ -10,11 +10,12 @@ from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from typing import TYPE_CHECKING, Protocol
 
+from backends.serving.batch import Batch
+from harness.api import Request
+
 if TYPE_CHECKING:
-    from backends.serving.batch import Batch
     from backends.serving.replica import Replica
     from backends.serving.sequence import Sequence
-    from harness.api import Request
 
 
 class Policy(Protocol):

@@ -10,16 +10,16 @@ reference counts, a list of free blocks in order of last use to which a sequence
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from collections.abc import Sequence as ListOf
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from collections.abc import Sequence as ListOf
+from backends.serving.blocks import Blocks
+from harness.api import Request
 
-    from backends.serving.blocks import Blocks
+if TYPE_CHECKING:
     from backends.serving.sequence import Sequence
-    from harness.api import Request
 
 _SEED = 0x9E3779B97F4A7C15  # where every chain begins
 

@@ -16,18 +16,17 @@ from typing import TYPE_CHECKING
 from backends.serving.batch import Batch
 from backends.serving.blocks import Blocks
 from backends.serving.decodes import Decodes
+from backends.serving.pipeline import Pipeline
+from backends.serving.plugins import Admission, Memory, Policy
 from backends.serving.prefix_cache import PrefixCache
 from backends.serving.sequence import Phase, Sequence
-from backends.serving.speculation import Drafts
+from backends.serving.speculation import Drafts, Speculation
+from harness.api import Request
 
 if TYPE_CHECKING:
     from backends.serving.handoff import Inbox, Outbox
     from backends.serving.journal import Journal
-    from backends.serving.pipeline import Pipeline
-    from backends.serving.plugins import Admission, Memory, Policy
-    from backends.serving.speculation import Speculation
     from backends.serving.swap import Swap
-    from harness.api import Request
 
 
 class Replica:

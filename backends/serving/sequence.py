@@ -6,10 +6,11 @@ from array import array
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from harness.api import Request
+
 if TYPE_CHECKING:
     from backends.serving.decodes import Decodes
     from backends.serving.speculation import Drafts
-    from harness.api import Request
 
 
 class Phase(Enum):

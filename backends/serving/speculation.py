@@ -10,13 +10,9 @@ from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
-from backends.serving.sequence import Phase
-
-if TYPE_CHECKING:
-    from backends.serving.sequence import Sequence
+from backends.serving.sequence import Phase, Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,18 +6,12 @@ is full. The driver carries the copies out and charges for them.
 Source: Kwon et al., vLLM, SOSP 2023, section 4.5 (swapping; a scheduler that admits nobody meanwhile).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from backends.serving.sequence import Phase
-
-if TYPE_CHECKING:
-    from backends.serving.batch import Batch
-    from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
+from backends.serving.batch import Batch
+from backends.serving.replica import Replica
+from backends.serving.sequence import Phase, Sequence
 
 
 class Swap:

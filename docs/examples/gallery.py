@@ -5,8 +5,6 @@
 FOLDER is made anew; open FOLDER/index.html. It can be copied as it is: links in it are relative.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

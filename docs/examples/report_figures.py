@@ -6,8 +6,6 @@
 # %%
 """Figures of a run and of a sweep, made from Python: the cells of a notebook, or a program."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 An example of a policy. Short questions get their first token early, and long ones wait as long as short ones come.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -5,8 +5,6 @@
 GALLERY is a folder that docs/examples/gallery.py made. Needs the Chromium of this machine.
 """
 
-from __future__ import annotations
-
 import base64
 import struct
 import sys

@@ -4,8 +4,6 @@ One file in `harness/acceptance/topics/` is one topic and holds `rows(place) -> 
 --acceptance` runs them all. A row that misses is told as a miss, never left out.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

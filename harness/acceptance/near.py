@@ -1,7 +1,5 @@
 """Comparisons that rows share: nearness, and texts of several numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 

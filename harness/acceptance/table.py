@@ -1,7 +1,5 @@
 """The table of acceptance: the rows of all topics, or of some, each topic by itself so that several run at a time."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import tempfile

@@ -7,12 +7,12 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
+from harness.api import Slo
 from harness.capacity.conditions import Condition, Definition, bounds_of, conditions
+from harness.capacity.curve import Curve
+from harness.capacity.estimate import Estimate, Shares
 
 if TYPE_CHECKING:
-    from harness.api import Slo
-    from harness.capacity.curve import Curve
-    from harness.capacity.estimate import Estimate, Shares
     from harness.capacity.trials import Key, Tried
 
 FIRST_SEEDS, FIRST_SEEDS_ON_THE_CLOCK = 12, 8

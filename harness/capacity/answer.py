@@ -9,19 +9,17 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from harness import slo
-from harness.capacity.aim import sustained
+from harness.api import Slo
+from harness.capacity.aim import Bracket, Found, sustained
 from harness.capacity.conditions import JOINT
 from harness.capacity.curve import falling
-from harness.capacity.estimate import CONFIDENCE, FEWEST_SEEDS
+from harness.capacity.estimate import CONFIDENCE, FEWEST_SEEDS, Estimate
 from harness.capacity.settings import exit_code
+from harness.errors import BackendError, NotValid
 
 if TYPE_CHECKING:
-    from harness.api import Slo
-    from harness.capacity.aim import Bracket, Found
     from harness.capacity.conduct import Setup
-    from harness.capacity.estimate import Estimate
     from harness.capacity.trials import Ledger, Tried
-    from harness.errors import BackendError, NotValid
 
 
 INTERRUPTED = "the search was interrupted; with the same --out the same command goes on."

@@ -1,22 +1,18 @@
 """What a capacity is asked to keep: shares of requests, each with the goal that it has to reach."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from harness.api import Bound, Slo
 from harness.errors import UsageError
 from harness.measure import is_pooled, kept, metrics, succeeded
 from harness.slo import BoundScore, bound_text, score
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Definition = Literal["joint", "separate", "sarathi"]

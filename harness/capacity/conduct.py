@@ -6,30 +6,27 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from harness import load, pool
+from harness.api import Slo
 from harness.capacity.adjust import Adjusted
 from harness.capacity.aim import Aim, Found, Trials, Wanted
 from harness.capacity.answer import answer
-from harness.capacity.conditions import under
+from harness.capacity.conditions import Condition, under
 from harness.capacity.estimate import Shares, as_found
 from harness.capacity.runs import Runs
 from harness.capacity.search import search
 from harness.capacity.settings import Settings, requests_of
+from harness.capacity.store import Store
 from harness.capacity.traffic import Traffic, adjustable
 from harness.capacity.trials import Key, Ledger, Task, Tried, simulated
+from harness.config import RunSpec
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.folder import new_folder
 from harness.plan import Plan, plan
 from harness.run import RUNS, default_folder
 from harness.warmup import check_leaves
-
-if TYPE_CHECKING:
-    from harness.api import Slo
-    from harness.capacity.conditions import Condition
-    from harness.capacity.store import Store
-    from harness.config import RunSpec
 
 
 class Makes(Protocol):

@@ -4,8 +4,6 @@ A least-squares line through logits would be biased by trials near 100%; the qua
 shares as they are (Papke and Wooldridge, "Econometric methods for fractional response variables", 1996).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

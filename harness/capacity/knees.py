@@ -1,7 +1,5 @@
 """The capacity as each seed tells it, for comparing two systems on the same traffic."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

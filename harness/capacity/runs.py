@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.capacity.trials import Task, Tried, Watch, concluded
+from harness.capacity.trials import Key, Task, Tried, Watch, concluded
 from harness.errors import BackendError, NotValid
 from harness.failures import failures
 from harness.validity import ANSWERS
 
 if TYPE_CHECKING:
-    from harness.capacity.trials import Key
     from harness.run import Result
 
 TRIALS = "trials"

@@ -1,18 +1,13 @@
 """The search itself: which trials to make next, given those that were made. It makes none and reads no clock."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from harness.capacity.aim import Aim, Bracket, Found, Measures, Trials, Wanted, plain, sustained
 from harness.capacity.bracket import Probed, bracketed, combined, sides, spent, without_load
+from harness.capacity.curve import Curve
 from harness.capacity.estimate import Estimate, curve_of, estimate, nearby
 from harness.capacity.trials import Key, Tried
-
-if TYPE_CHECKING:
-    from harness.capacity.curve import Curve
 
 APART, NEAREST, FARTHEST = 0.4, 1.05, 1.2
 """Two rates around a guess differ by this in logit(attainment), but by these factors at least and at most."""

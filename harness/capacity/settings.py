@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.config import CHECKS
+from harness.config import CHECKS, RunSpec
 from harness.errors import UsageError, no_such
 from harness.spec import seconds
 
 if TYPE_CHECKING:
     from harness.capacity.conditions import Definition
-    from harness.config import RunSpec
 
 DEFINITIONS: tuple[Definition, ...] = ("joint", "separate", "sarathi")
 KEPT = {"virtual": 2000, "wall": 600}

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from harness.config import RunSpec
 from harness.load import at_rate
 from harness.metrics._lists import number
 from harness.plan import RECORDED, load_workload
 from harness.schedule import Schedule
 from harness.spec import parse
-
-if TYPE_CHECKING:
-    from harness.config import RunSpec
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -1,12 +1,9 @@
 """The trials of a search: what each was, how it fared, and the file that keeps them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +11,9 @@ import pyarrow.parquet as pq
 
 from harness import slo as slos
 from harness import trial, warmup
+from harness.api import RequestRecord, Slo
 from harness.capacity.conditions import Condition, Share, certain, kept_all, shares
+from harness.config import RunSpec
 from harness.errors import UsageError
 from harness.load import at_rate
 from harness.measure import succeeded
@@ -22,10 +21,6 @@ from harness.metrics._lists import number
 from harness.overload import overload
 from harness.records import to_table
 from harness.storage import write_parquet
-
-if TYPE_CHECKING:
-    from harness.api import RequestRecord, Slo
-    from harness.config import RunSpec
 
 TRIALS = pa.schema(
     [

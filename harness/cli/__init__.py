@@ -1,7 +1,5 @@
 """The command line: from the first line on, SIGTERM and whatever nobody foresaw end it with a sentence and a code."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """What `bench validate --acceptance` does: the table of published facts beside what is obtained here."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from harness import public_data

@@ -1,7 +1,5 @@
 """What `bench validate --against` does: simulated numbers beside measured ones, printed or written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The checks of `bench doctor`: each looks at one thing, says what it found and what to do about it."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata as metadata
 import os

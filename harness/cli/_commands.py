@@ -1,7 +1,5 @@
 """The group of commands: each is a module of this package, loaded only when it is called."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from difflib import get_close_matches

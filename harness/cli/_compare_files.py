@@ -1,7 +1,5 @@
 """How `bench compare` reads its own options, and where its answer goes."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What nobody foresaw, told in one sentence; the traceback goes to a file, without secrets."""
 
-from __future__ import annotations
-
 import errno
 import importlib
 import os

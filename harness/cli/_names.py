@@ -1,7 +1,5 @@
 """Everything that has a name: plug-ins of all kinds, presets, configurations, models and GPUs."""
 
-from __future__ import annotations
-
 import importlib
 import tomllib
 from collections.abc import Mapping

@@ -7,21 +7,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from harness import answers, pages, results
 from harness import run as running
 from harness.cli import _terminal
-from harness.cli._report_files import Look
+from harness.cli._report_files import Content, Look
 from harness.compare import nights
 from harness.compare.trend import trend
 from harness.conclude import completed
 from harness.errors import UsageError
+from harness.folder import Run
 from harness.thin import load
-
-if TYPE_CHECKING:
-    from harness.cli._report_files import Content
-    from harness.folder import Run
 
 SHARED = ("sweep", "capacity")
 """Answers that are curves over the rate, of which several go onto one page."""

@@ -1,7 +1,5 @@
 """A command whose many options are shown in groups, with a line about each group."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import click

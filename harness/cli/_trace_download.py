@@ -1,7 +1,5 @@
 """`bench trace download`: the list of public traces, and one of them fetched with its progress shown."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

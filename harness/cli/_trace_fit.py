@@ -1,7 +1,5 @@
 """`bench trace fit` and `bench trace generate`."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path

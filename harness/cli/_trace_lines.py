@@ -1,7 +1,5 @@
 """Lines, tables and numbers of `bench trace` on the terminal."""
 
-from __future__ import annotations
-
 import io
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Facts about traces as text for the terminal."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

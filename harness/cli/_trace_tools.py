@@ -1,7 +1,5 @@
 """What the commands of `bench trace` share: options as values, files, pictures, the tools of the workloads package."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Answers as files: the ending of the name says in which form."""
 
-from __future__ import annotations
-
 import importlib
 import shlex
 from collections.abc import Iterable

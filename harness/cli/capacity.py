@@ -1,7 +1,5 @@
 """`bench capacity`: the highest rate that keeps the SLO, with its interval."""
 
-from __future__ import annotations
-
 import click
 
 from harness.cli._run_options import SECTIONS, given, run_options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,8 +14,6 @@ from harness.cli._run_options import SECTIONS, given, run_options
 from harness.cli._sections import Sectioned
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from harness.cli._compare_files import Files
     from harness.compare.answer import Settings
     from harness.config import Given

@@ -1,7 +1,5 @@
 """`bench doctor`: whether this machine can measure, and what to do where it cannot."""
 
-from __future__ import annotations
-
 import click
 
 

@@ -1,7 +1,5 @@
 """`bench explain`: what a name means, whatever kind of name it is."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import textwrap

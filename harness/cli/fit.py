@@ -1,7 +1,5 @@
 """`bench fit`: a latency model from measurements."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

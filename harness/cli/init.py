@@ -1,7 +1,5 @@
 """`bench init`: a configuration to begin with."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`bench list`: what can be named in options, with one line about each."""
 
-from __future__ import annotations
-
 import sys
 
 import click

@@ -1,7 +1,5 @@
 """`bench place`: which parallelism, and whether prefill and decode apart, carries most per GPU, money or watt."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

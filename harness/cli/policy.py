@@ -1,7 +1,5 @@
 """`bench policy`: policies on the engine and on the simulator, with the same traffic."""
 
-from __future__ import annotations
-
 import click
 
 _EPILOG = """

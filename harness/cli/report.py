@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -9,9 +11,6 @@ import click
 from harness.cli._sections import Sectioned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from harness.cli._report_files import Asked
     from harness.cli._report_subjects import Subject
 

@@ -1,7 +1,5 @@
 """`bench run`: one run of a workload or a trace against a backend, with its verdict."""
 
-from __future__ import annotations
-
 import click
 
 from harness.cli._run_options import SECTIONS, given, run_options

@@ -1,7 +1,5 @@
 """`bench serve`: an OpenAI-compatible server in front of the engine, the simulator in real time, or nothing."""
 
-from __future__ import annotations
-
 import click
 
 _EPILOG = """

@@ -1,7 +1,5 @@
 """`bench sweep`: runs over rates, or over any option, with several seeds: the goodput curve."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

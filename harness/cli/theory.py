@@ -1,7 +1,5 @@
 """`bench theory`: what follows from arithmetic alone, without a run."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 from types import MappingProxyType

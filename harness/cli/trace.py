@@ -1,7 +1,5 @@
 """`bench trace`: recorded traffic, looked at, checked, converted, scaled, cut, fitted, generated and fetched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """`bench validate`: how near the simulator is to what was measured and published."""
 
-from __future__ import annotations
-
 import click
 
 _EPILOG = """

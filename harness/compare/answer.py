@@ -1,23 +1,19 @@
 """The answer of `bench compare`, as the JSON that is stored and that every form of it is made of."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import host, slo
+from harness.api import Slo
 from harness.compare import cautions, exact, gates, lengths, refusals, said, values, verdict
+from harness.compare.gates import Gate
 from harness.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.compare.verdict import Series
 from harness.errors import no_such
 from harness.measure import succeeded
 from harness.stats.paired import ALPHA, whole
-
-if TYPE_CHECKING:
-    from harness.api import Slo
-    from harness.compare.gates import Gate
 
 SCHEMA = 1
 EXIT_CODES: Mapping[str, int] = {

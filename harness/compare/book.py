@@ -12,15 +12,12 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import host
-from harness.compare.commands import shown
+from harness.compare.commands import Command, shown
 from harness.errors import UsageError
 from harness.storage import write_json
-
-if TYPE_CHECKING:
-    from harness.compare.commands import Command
 
 FILE = "pairs.json"
 SIDES = ("base", "head")

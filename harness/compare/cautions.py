@@ -1,7 +1,5 @@
 """What a reader of a comparison must know beside its verdict; each with a remedy."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What makes the runs of a side: `bench run`, or any other command, with places for a seed and for its result."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil
@@ -10,12 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
+from harness.config import RunSpec
 from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    from harness.config import RunSpec
 
 SEED, OUT = "{seed}", "{out}"
 """Places in a command: the seed of the pair, and where its result goes (a folder, or a name that an ending follows)."""

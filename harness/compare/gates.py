@@ -4,8 +4,6 @@
 A gate names a quantity, the loss below which nobody cares, and the loss that must not slip through.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping

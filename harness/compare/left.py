@@ -1,7 +1,5 @@
 """What a command has left behind: a run, an answer, another tool's file, or printed numbers; and whether it counts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,15 +4,14 @@ A head whose answers are shorter does less work, and one whose answers are longe
 for it. The same requests are compared one by one, because where the server ends an answer is chance.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from harness.compare import refusals, values, verdict
 from harness.compare.gates import OUTPUT_TOKENS
@@ -20,9 +19,6 @@ from harness.compare.pairing import Numbers, Pair, Source
 from harness.measure import succeeded
 from harness.metrics._lists import number
 from harness.stats.paired import Decision, Limits, decide
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -1,7 +1,5 @@
 """How often the pairs may be looked at before the verdict: each look is another chance to be wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from harness.stats.paired import ALPHA

@@ -1,7 +1,5 @@
 """Runs that are repeated night after night, read from folders `<workload>/<backend>/<utc>-<commit>/`."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Numbers that a command prints as JSON, for comparisons of what leaves no table of requests."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

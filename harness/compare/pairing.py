@@ -1,7 +1,5 @@
 """Which run is compared with which: two runs of the same stored schedule, at the same point of a sweep, are a pair."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

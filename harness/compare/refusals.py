@@ -1,7 +1,5 @@
 """What must be equal in two runs before their difference means anything, and everything else in which they differ."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -4,25 +4,21 @@ Both runs of a pair send the same schedule, that of the pair's seed. Order, look
 stand in the folder of the comparison, which a second call goes on with.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from harness.compare import left as remains
 from harness.compare import looks
 from harness.compare.book import SIDES, Book, Row
+from harness.compare.commands import Command
 from harness.compare.left import Left
 from harness.compare.process import Watched
 from harness.errors import BackendError, Crashed, Interrupted, NotValid, UsageError
 from harness.stats.paired import ALPHA, LEAST_PAIRS
 from harness.storage import locked
-
-if TYPE_CHECKING:
-    from harness.compare.commands import Command
 
 Folders: TypeAlias = "list[tuple[Path, Path]]"
 Judge: TypeAlias = Callable[[Sequence[tuple[Path, Path]], float], str]

@@ -1,7 +1,5 @@
 """The verdict of a comparison as one sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a capacity search gives to a comparison: the capacity of each seed, which the other side searched too."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

@@ -4,8 +4,6 @@ Stored nights never gate a real server, whose noise from one occasion to the nex
 show a step, its first night, and what changed with it.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Mapping, Sequence

@@ -1,23 +1,18 @@
 """The numbers of the two runs of a pair: of the same requests, under the same SLO."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from harness import slo, warmup
+from harness.api import Slo
 from harness.compare.gates import TIMES
 from harness.compare.pairing import Numbers, Pair, Source
+from harness.folder import Run
 from harness.metrics._lists import number
 from harness.summary import summarize
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Slo
-    from harness.folder import Run
 
 Values = dict[str, float | None]
 

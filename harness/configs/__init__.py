@@ -1,7 +1,5 @@
 """Named configurations: the settings of published experiments, one TOML file each, for `--config NAME`."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 

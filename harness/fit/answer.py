@@ -1,13 +1,11 @@
 """One fit from beginning to end: read, split, fit, score on what was held out, and tell it."""
 
-from __future__ import annotations
-
 import dataclasses
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +14,10 @@ from harness.errors import UsageError
 from harness.fit import files, requests
 from harness.fit import probe as probing
 from harness.fit.forms import Fitted, System, check, fit
+from harness.fit.probe import Probe
 from harness.fit.score import sample, scores, split
 from harness.fit.steps import Rows, read
 from harness.host import versions
-
-if TYPE_CHECKING:
-    from harness.fit.probe import Probe
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """The file of a fitted latency model: TOML that `--latency file:PATH` reads."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What each latency model looks like to a fit: which columns its constants multiply."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Measured times by load, made to not fall: more work never takes less time."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from harness.fit.solve import FAR

@@ -4,25 +4,19 @@ What a client sees is turned into steps: the first token of a prompt alone is on
 gap between two tokens is a step of as many decodes as were under way, if no prompt ran meanwhile.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from harness.errors import BackendError, UsageError
 from harness.fit.solve import solve
 from harness.fit.steps import Rows, joined
+from harness.folder import Run
 from harness.run import RunSpec, execute
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.folder import Run
 
 ALONE, PER_USER = 20, 2
 """Requests of the run with one user, and of each user where there are several."""

@@ -9,20 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 
 from harness import registry, results
-from harness.api import Request
+from harness.api import Request, Simulator
 from harness.errors import UsageError, no_such
 from harness.fit.overlap import NAMES, guess
 from harness.fit.score import Score, score
 from harness.fit.tables import numbers, table
 from harness.spec import Spec, parse
-
-if TYPE_CHECKING:
-    from harness.api import Simulator
 
 FORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {

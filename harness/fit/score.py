@@ -1,20 +1,15 @@
 """How far a fit is off on rows that it did not see."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from harness.api import LatencyModel
 from harness.errors import UsageError
-from harness.fit.steps import TOLD
-
-if TYPE_CHECKING:
-    from harness.api import LatencyModel
-    from harness.fit.steps import Rows
+from harness.fit.steps import TOLD, Rows
 
 BLOCK = 20
 """Neighbouring steps, much alike, are held out together."""

@@ -3,8 +3,6 @@
 A constant that the rows do not tell from the others is refused, never guessed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

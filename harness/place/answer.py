@@ -1,21 +1,16 @@
 """What a placement found, as plain data: the content of place.json."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import slo
 from harness.host import versions
 from harness.place.asked import COMPAT, Asked
 from harness.place.compose import Scored, Unit, by_algorithm, replicated, tied, units
-from harness.place.task import TOO_SHORT
+from harness.place.estimate import Rate
+from harness.place.space import Algorithm, Skipped
+from harness.place.task import TOO_SHORT, Found
 from harness.place.worth import UNITS
-
-if TYPE_CHECKING:
-    from harness.place.estimate import Rate
-    from harness.place.space import Algorithm, Skipped
-    from harness.place.task import Found
 
 SCHEMA = 1
 SHOWN = 3

@@ -1,27 +1,22 @@
 """What a placement is asked: the cluster, the algorithms, the objective, and how each candidate is searched."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from harness.api import Slo
 from harness.capacity.aim import LONGEST
 from harness.capacity.conditions import Condition, Definition, conditions
+from harness.config import RunSpec
 from harness.errors import UsageError, no_such
 from harness.place.estimate import MOST_SEEDS
 from harness.place.space import ALGORITHMS, Algorithm, Cluster
 from harness.place.systems import Kind, Shape, System
 from harness.place.task import spec_of
+from harness.place.worth import Worth
 from harness.plan import make_backend
 from harness.registry import make
 from harness.spec import parse
-
-if TYPE_CHECKING:
-    from harness.api import Slo
-    from harness.config import RunSpec
-    from harness.place.worth import Worth
 
 REQUESTS = 300
 """Requests of a trial, as in DistServe's search."""

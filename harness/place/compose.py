@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.place.estimate import Rate, apart, rate
+from harness.place.systems import System
 
 if TYPE_CHECKING:
     from harness.place.space import Algorithm, Cluster
-    from harness.place.systems import System
     from harness.place.worth import Worth
 
 

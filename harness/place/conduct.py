@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import Interrupted, UsageError
 from harness.place.answer import answer
+from harness.place.asked import Asked
 from harness.place.compose import Scored
 from harness.place.estimate import Rate, rate
 from harness.place.space import Algorithm, Skipped, space
+from harness.place.store import Store
+from harness.place.systems import Kind, System
 from harness.place.task import TOO_SHORT, Found, Task, searched
 from harness.place.traffic import Traffic, traffic
 
 if TYPE_CHECKING:
     from harness import pool
-    from harness.place.asked import Asked
-    from harness.place.store import Store
-    from harness.place.systems import Kind, System
 
 KINDS: dict[Algorithm, tuple[Kind, ...]] = {"vllm++": ("colocated",), "low": ("pair",), "high": ("prefill", "decode")}
 

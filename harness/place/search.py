@@ -3,8 +3,6 @@
 Source: Zhong et al., DistServe, OSDI 2024, section 4 (binary search), with the numbers of its released code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 

@@ -1,14 +1,13 @@
 """A placement from the texts of a command line."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import config as configuration
 from harness import pool, registry, slo
-from harness.config import CHECKS, Given
+from harness.capacity.conditions import Definition
+from harness.config import CHECKS, Given, RunSpec
 from harness.errors import UsageError, no_such
 from harness.place.asked import (
     REQUESTS,
@@ -23,10 +22,6 @@ from harness.place.space import Cluster
 from harness.place.worth import OBJECTIVES, worth
 from harness.plan import load_workload
 from harness.spec import parse
-
-if TYPE_CHECKING:
-    from harness.capacity.conditions import Definition
-    from harness.config import RunSpec
 
 WORKLOAD = "distserve-fig1"
 """The example of DistServe: 512 tokens in and 64 out."""

@@ -4,8 +4,6 @@ Source of the enumeration: Zhong et al., DistServe, OSDI 2024, algorithms 1 and 
 the layers, weights fit beside some KV memory, and the latency model has numbers for them.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

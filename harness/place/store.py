@@ -1,22 +1,18 @@
 """The folder of a placement: place.json says what is searched and, once it is over, what came of it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import UsageError
 from harness.place.answer import asked_of
+from harness.place.asked import Asked
 from harness.place.search import Ends
 from harness.place.task import Found
 from harness.storage import locked, write_json
-
-if TYPE_CHECKING:
-    from harness.place.asked import Asked
 
 ANSWER = "place.json"
 

@@ -1,7 +1,5 @@
 """What can be placed: a colocated replica, a pair of a prefill and a decode replica, or one side of it alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal

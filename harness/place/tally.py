@@ -1,16 +1,11 @@
 """Whether a trial keeps its conditions: counted record by record, and ended as soon as that is certain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from harness.api import RequestRecord, Slo
 from harness.capacity.conditions import JOINT, Condition, Share, kept_all, shares
 from harness.records import to_table
 from harness.slo import bound_text
-
-if TYPE_CHECKING:
-    from harness.api import RequestRecord, Slo
 
 COUNTED = ("ttft", "tpot", "e2e")
 """Metrics of a bound that is looked at as records come; with another the whole trial is scored as a table."""

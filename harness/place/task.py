@@ -1,26 +1,22 @@
 """The search of one candidate, as it is carried out in a worker."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from harness.api import RequestRecord, Slo
 from harness.capacity.bracket import SHORTEST
+from harness.capacity.conditions import Condition
+from harness.config import RunSpec
 from harness.overload import grown
 from harness.place.search import Ends, bisected, nearby
+from harness.place.systems import System
 from harness.place.tally import missed
+from harness.place.traffic import Traffic
 from harness.plan import make_backend
 from harness.releases import Releases
-
-if TYPE_CHECKING:
-    from harness.api import RequestRecord, Slo
-    from harness.capacity.conditions import Condition
-    from harness.config import RunSpec
-    from harness.place.systems import System
-    from harness.place.traffic import Traffic
 
 TOO_SHORT = "--requests"
 """What binds where a trial is short against the time that one request takes: such trials find no limit."""

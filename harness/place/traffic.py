@@ -1,21 +1,16 @@
 """What the trials of a placement send: one draw a seed, at any rate by dividing its times."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from harness.config import RunSpec
 from harness.load import at_rate, own_rate
 from harness.plan import load_workload
 from harness.schedule import Schedule
 from harness.spec import parse
-
-if TYPE_CHECKING:
-    from harness.config import RunSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)

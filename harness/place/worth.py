@@ -1,17 +1,13 @@
 """What a GPU costs: itself, money per hour, or watts; by kind of GPU, and by what it does where that matters."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    from harness.place.systems import System
+from harness.place.systems import System
 
 Objective = Literal["gpu", "cost", "power"]
 OBJECTIVES: tuple[Objective, ...] = ("gpu", "cost", "power")

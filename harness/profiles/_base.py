@@ -1,7 +1,5 @@
 """What a definition profile sees of a run, and what it makes of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, TypeAlias

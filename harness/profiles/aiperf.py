@@ -3,8 +3,6 @@
 Source: ai-dynamo/aiperf, its metric types and good_request_count.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

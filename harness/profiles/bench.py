@@ -3,8 +3,6 @@
 Source: the definitions that every report of `bench` prints.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 Source: LLMServe/DistServe, simdistserve/base/organize_data.py and request.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 Source: project-etalon/etalon, metrics/metric_utils.py (get_service_level_deadline_miss_rate).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

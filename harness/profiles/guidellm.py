@@ -3,8 +3,6 @@
 Source: vllm-project/guidellm, its benchmark and SLO metrics.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

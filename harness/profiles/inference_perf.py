@@ -3,8 +3,6 @@
 Source: kubernetes-sigs/inference-perf, its request lifecycle metrics and goodput.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

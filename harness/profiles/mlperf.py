@@ -3,8 +3,6 @@
 Source: mlcommons/inference, loadgen/results.cc.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

@@ -3,8 +3,6 @@
 Source: sgl-project/sglang, sglang/benchmark/serving.py and goodput.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

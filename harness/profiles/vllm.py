@@ -3,8 +3,6 @@
 Source: vllm-project/vllm, vllm/benchmarks/serve.py and lib/endpoint_request_func.py.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

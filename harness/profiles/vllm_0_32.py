@@ -3,8 +3,6 @@
 Source: vllm-project/vllm, vllm/benchmarks/lib/endpoint_request_func.py of 0.32.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from harness.errors import UsageError
 from harness.host import versions
 from harness.missing import missing
 from harness.quantiles import with_failures
+from harness.rescore.asked import Asked
 from harness.rescore.curves import curves, overloaded
 from harness.rescore.scored import groups_part, plane_part, slo_part
 from harness.rescore.side_by_side import side_by_side
@@ -21,9 +22,6 @@ from harness.slo import meets, restored
 from harness.summary import per_second_of, window_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from harness.rescore.asked import Asked
     from harness.rescore.reading import Source
 
 SCHEMA = 1

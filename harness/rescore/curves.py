@@ -1,7 +1,5 @@
 """Attainment over the rate, from runs that differ in rate and seed and in nothing else."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from harness.errors import no_such
 from harness.metrics._lists import number
 from harness.slo import UNTAGGED
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from harness.rescore.reading import Source
 
 Floats: TypeAlias = npt.NDArray[np.float64]

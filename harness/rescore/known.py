@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.api import Slo
+from harness.rescore.objectives import Objective
 from harness.slo import restored
 
 if TYPE_CHECKING:
-    from harness.rescore.objectives import Objective
     from harness.rescore.reading import Source
 
 UP = 4

@@ -1,9 +1,7 @@
 """What stored runs are scored under: an SLO, or a success rule that is none."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,10 +9,7 @@ import numpy.typing as npt
 from harness.api import Slo
 from harness.missing import check_bounds
 from harness.rescore import fastgen
-from harness.slo import BoundScore, Seen, parse, score, share, text
-
-if TYPE_CHECKING:
-    from harness.slo import Score
+from harness.slo import BoundScore, Score, Seen, parse, score, share, text
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Objective: TypeAlias = Slo | fastgen.Fastgen

@@ -1,19 +1,15 @@
 """Attainment under every pair of two bounds, exactly: each request falls into one cell, and sums do the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.missing import check_bounds
 from harness.rescore.scale import first_within
-
-if TYPE_CHECKING:
-    from harness.slo import Seen
+from harness.slo import Seen
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -1,7 +1,5 @@
 """Ranges of limits and factors: those of `bench sweep`, and also `0.25:4` without a step, and times with their unit."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -4,26 +4,21 @@ Everything but the gaps follows from these two, so that a run of a million reque
 in threads, without ever holding all of its token times.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from harness import results, thin
 from harness.conclude import completed
-from harness.folder import read_info
+from harness.folder import Run, read_info
 from harness.measure import pieces
 from harness.records import REQUESTS
 from harness.slo import Seen
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,7 @@ from harness.api import Slo
 from harness.measure import metrics
 from harness.missing import missing
 from harness.quantiles import quantile
+from harness.rescore.asked import Asked
 from harness.rescore.groups import grouped
 from harness.rescore.known import capacities
 from harness.rescore.objectives import Objective, Outcome, Part, outcome
@@ -24,7 +25,6 @@ from harness.rescore.tokens import Tokens, tokens
 from harness.resolution import resolution
 
 if TYPE_CHECKING:
-    from harness.rescore.asked import Asked
     from harness.rescore.reading import Source
 
 WEIGHTS = ((1, 8), (0, 1))

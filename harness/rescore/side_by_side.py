@@ -12,18 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import registry
+from harness.api import Slo
 from harness.measure import first_last
 from harness.metrics._lists import Lists, lists, number
 from harness.missing import missing
-from harness.profiles._base import Events, Gaps, Judged, Times, step_quantile
+from harness.profiles._base import Events, Gaps, Judged, Profile, Times, step_quantile
 from harness.quantiles import quantiles
 from harness.rescore.walk import events_of, token_gaps
+from harness.slo import Seen
 
 if TYPE_CHECKING:
-    from harness.api import Slo
-    from harness.profiles._base import Profile
     from harness.rescore.reading import Source
-    from harness.slo import Seen
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

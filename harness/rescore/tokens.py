@@ -4,24 +4,19 @@ A bound on the whole answer (e2e), on a task, or any other, counts for all token
 deadline line of Etalon (Agrawal et al. 2024); the SLO classes and the service goodput of JITServe (NSDI 2026).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from harness.api import Slo
 from harness.measure import first_last
 from harness.metrics._lists import number
 from harness.rescore.walk import events_of
 from harness.slo import BoundScore, Score, Seen, score
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Slo
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -4,21 +4,15 @@ Each file here without a leading underscore reads the results of one tool, which
 not by the file's name.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.errors import UsageError
-from harness.folder import load
+from harness.folder import Run, load
 from harness.results import _foreign
 from harness.results._folders import in_order, run_folders, runs_below
 from harness.thin import load as load_thin
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 __all__ = ["foreign_below", "in_order", "is_foreign", "open", "run_folders"]
 

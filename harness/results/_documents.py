@@ -1,7 +1,5 @@
 """The JSON in a file: one value, or several one below the other."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Fields of foreign JSON as the types they should have; what is no number is None, never a guess."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

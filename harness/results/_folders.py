@@ -1,7 +1,5 @@
 """Which folders below a folder hold runs."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

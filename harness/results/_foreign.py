@@ -1,19 +1,15 @@
 """Files of other tools: whose they are, which belong together, and the runs that they tell of."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from harness import registry
 from harness.errors import UsageError
+from harness.folder import Run
 from harness.results._documents import documents
 from harness.results._folders import folders
 from harness.results._told import Told, as_run
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 _ENDS = (".json", ".jsonl")
 

@@ -1,19 +1,15 @@
 """How far a run of another tool can be trusted: the checks that its file allows, and its numbers by our definitions."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.api import Caution, Slo
 from harness.cautions import is_closed
+from harness.folder import Run
 from harness.missing import missing
 from harness.summary import summarize
 from harness.validity import OVERLOAD, QUEUE_GREW, Verdict, judge, sentences
 from harness.within import within
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 _REMEDIES = {
     "few-requests": "give the tool more requests",

@@ -1,15 +1,14 @@
 """What another tool's file tells of one run, and how that becomes a `Run` like ours."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from harness import slo as slos
 from harness.api import RequestRecord, Slo, Status
@@ -18,9 +17,6 @@ from harness.metrics._lists import lists, number
 from harness.missing import marked
 from harness.records import VERSION, to_table
 from harness.results._judged import judged
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Json: TypeAlias = Mapping[str, Any]
 Stamps: TypeAlias = Sequence[float] | npt.NDArray[np.float64]

@@ -3,19 +3,15 @@
 Source: ai-dynamo/aiperf 0.13. It counts tokens with a tokenizer of its own unless --use-server-token-count is given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from harness.api import Slo
 from harness.results._fields import count, last_line, miscounted, number, objective, part, scaled, spread, text
 from harness.results._told import Answer, Json, Stamps, Told
-
-if TYPE_CHECKING:
-    from harness.api import Slo
 
 _METRICS = {"ttft": "time_to_first_token", "tpot": "inter_token_latency", "itl": "inter_chunk_latency",
             "e2e": "request_latency"}  # fmt: skip

@@ -3,17 +3,13 @@
 Source: vllm-project/guidellm 0.8.1. Of each answer it keeps the first and the last token's time, and no gap between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.api import Status
 from harness.results._fields import count, items, last_line, number, objective, part, scaled, spread, text
 from harness.results._told import Answer, Json, Told
-
-if TYPE_CHECKING:
-    from harness.api import Status
 
 _DUE = ("constant", "poisson", "trace")
 """Strategies in which a request is due at a time of its own, whatever the others do."""

@@ -4,8 +4,6 @@ Source: kubernetes-sigs/inference-perf 0.7.0. It stamps chunks and repeats the s
 tokenizer finds in the chunk; its TPOT and throughput are of these tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 Source: sgl-project/sglang, python/sglang/benchmark/serving.py (0.5.23). There is no time at which a request was sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

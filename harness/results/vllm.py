@@ -3,8 +3,6 @@
 Source: vllm-project/vllm, vllm/benchmarks/serve.py (0.33). Latencies count from sending.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

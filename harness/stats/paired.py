@@ -4,8 +4,6 @@ A loss is ln(head/base), or head - base, with the sign turned so that positive i
 The rule: a one-sided bound at 1 - alpha on either side of the mean loss, beside a `Limits` of what matters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ criterion of airspeed-velocity (`asv/step_detect.py`); the best pieces of each n
 programming (F. Friedrich et al., "Complexity Penalized M-Estimation: Fast Computation", 2008).
 """
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterator, Sequence

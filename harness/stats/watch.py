@@ -4,8 +4,6 @@ A value is suspect when it is worse than the median of the last 7 by more than 5
 deviations of the last 14; so many suspect nights in a row are a step. While one is suspected the reference is frozen.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What the runs of a sweep amount to: a curve with its spread over seeds, its crossings, what a reader must know."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

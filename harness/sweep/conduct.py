@@ -1,25 +1,21 @@
 """Carries out a sweep into its folder, from its beginning or from where it was left."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import answers, pool, writable
 from harness.errors import BackendError, BenchError, Interrupted
 from harness.storage import write_json
 from harness.sweep.answer import answer
 from harness.sweep.layout import Layout
+from harness.sweep.plan import Sweep
 from harness.sweep.progress import Progress, shown
 from harness.sweep.runs import Order, Told, carry_out, finished, told
 from harness.sweep.store import FILE, opened
-
-if TYPE_CHECKING:
-    from harness.sweep.plan import Sweep
 
 
 @dataclass(slots=True)

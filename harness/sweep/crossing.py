@@ -4,8 +4,6 @@ Attainment over all points is made monotone first (pool adjacent violators), the
 logit(attainment) against the logarithm of the load; linear in attainment would be biased by -0.3%.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

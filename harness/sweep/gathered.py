@@ -1,18 +1,14 @@
 """Runs that were made one by one, told as a sweep over whatever differs between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.folder import Run
 from harness.host import versions
 from harness.sweep.answer import cautions, crossings, over_seeds
 from harness.sweep.axes import RATE
 from harness.sweep.layout import Rescoring
 from harness.sweep.runs import facts
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "fail-under", "senders", "scale")
 """Options that may differ without making another system or another rate of it."""

@@ -1,7 +1,5 @@
 """What a sweep will do, decided and checked before anything runs: its points, its seeds, the spec of every run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

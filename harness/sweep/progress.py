@@ -1,7 +1,5 @@
 """How far a sweep is and how long it will take: a bar on a terminal, a line now and then elsewhere."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

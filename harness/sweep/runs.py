@@ -1,27 +1,23 @@
 """The runs of a sweep: each is carried out into a folder of its own, or was before, and told in numbers."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import slo
+from harness.api import Bound
 from harness.errors import BenchError
 from harness.failures import exceeded
 from harness.folder import Run, load
 from harness.rescore.scale import Curve, curve, scaled
 from harness.run import execute
 from harness.summary import per_second_of
+from harness.sweep.layout import Rescoring
+from harness.sweep.plan import Task
 from harness.validity import OVERLOAD
-
-if TYPE_CHECKING:
-    from harness.api import Bound
-    from harness.sweep.layout import Rescoring
-    from harness.sweep.plan import Task
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 PARTS = ("mean", "p50", "p90", "p99")

@@ -1,7 +1,5 @@
 """What the values of several seeds amount to: their mean, its interval, their range."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The folder of a sweep: its plan is there before the first run, so that the same command can go on after a kill."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

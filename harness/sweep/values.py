@@ -1,7 +1,5 @@
 """Lists of values as they are written: `1,2,4`, `1:8:0.5`, `1:16:x2`, `sarathi|static:size=8,timeout=1`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from decimal import Decimal

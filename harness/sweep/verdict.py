@@ -1,7 +1,5 @@
 """Whether a curve keeps what `--fail-under` asks for at every point, and the exit code that follows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

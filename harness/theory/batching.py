@@ -1,13 +1,9 @@
 """What a latency model says of batches: the knee of prefill and decode, and what chunks cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from harness.api import LatencyModel
+from harness.api import LatencyModel
 
 
 def prefill_tokens_per_s(latency: LatencyModel, batch: int, length: int) -> float:

@@ -3,8 +3,6 @@
 Sources: Zhong et al., DistServe, OSDI 2024, section 3.3 and 6.3; P/D-Serve, arXiv 2408.08147 (transfer in one piece).
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

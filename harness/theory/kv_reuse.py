@@ -3,8 +3,6 @@
 Source: Mooncake, FAST 2025, equation 2.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 ATTENTION, LINEAR = 4, 22

@@ -4,8 +4,6 @@ Sources: DeepSeek-V3 technical report, section 3.4; "LLMs Serving Techniques I" 
 "Insights into DeepSeek-V3" for the traffic.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import ceil, floor, inf
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from harness import registry
 from harness.api import Request
+from harness.theory.queueing import Prefill
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from harness.theory.queueing import Prefill
 
 _ANSWER = 200
 """Tokens of an answer, over which the context grows."""

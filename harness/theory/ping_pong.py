@@ -3,8 +3,6 @@
 Source: MegaScale-Infer, arXiv 2504.02263 (the total time of a step, and the number of micro-batches).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 

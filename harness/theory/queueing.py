@@ -5,8 +5,6 @@ and Franx, "A simple solution for the M/D/c waiting time distribution", 2001 (th
 positive and so exact at any load).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, inf

@@ -6,6 +6,7 @@ running sequence is in every step, and the means are taken while the queue lasts
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,6 @@ from harness.api import Request
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import numpy as np
 
 MODES = {

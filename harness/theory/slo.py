@@ -3,8 +3,6 @@
 Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 5.1 and table 3.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping
@@ -12,14 +10,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from harness.api import Bound, Slo
+from harness.api import Bound, LatencyModel, Slo
 from harness.errors import UsageError, no_such
 from harness.slo_text import text
-
-if TYPE_CHECKING:
-    from harness.api import LatencyModel
 
 FACTORS: Mapping[str, float] = MappingProxyType({"strict": 5.0, "relaxed": 25.0})
 """How many decode steps a token may take (Sarathi-Serve, section 5.1)."""

@@ -3,12 +3,7 @@
 Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from harness.api import LatencyModel
+from harness.api import LatencyModel
 
 
 def tokens_per_step(drafts: int, accepted: float) -> float:

@@ -1,7 +1,5 @@
 """The answer of a closed form: sentences, tables whose columns have units, and notes, for text, markdown and JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal

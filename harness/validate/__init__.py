@@ -5,8 +5,6 @@ One file in `harness/validate/sources/` is one set of measurements and holds `va
 form is scored the same way.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass

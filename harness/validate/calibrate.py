@@ -1,7 +1,5 @@
 """Constants of a latency model found through the simulator, from what was measured of whole runs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 

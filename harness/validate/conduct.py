@@ -1,16 +1,12 @@
 """One `bench validate --against`: every comparison that was asked for, as one answer."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.host import versions
+from harness.validate import Pair, Validation
 from harness.validate.scoring import errors, in_points, metrics, percent, scored
-
-if TYPE_CHECKING:
-    from harness.validate import Pair, Validation
 
 
 def answer(found: Sequence[Validation], command: str) -> dict[str, Any]:

@@ -4,16 +4,16 @@ What decides inside the real system (policy, KV memory, replicas) is taken over 
 only the latency model has to be named. It should have been fitted on other runs than those compared here.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 
 from harness import registry, slo
+from harness.api import Request, Simulator, Slo
 from harness.errors import BenchError, UsageError
 from harness.records import to_table
 from harness.rescore.reading import Source, sources
@@ -21,11 +21,6 @@ from harness.schedule import requests_of
 from harness.spec import parse
 from harness.validate import Pair, Target, Validation
 from harness.validate.scoring import LARGEST, target
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Request, Simulator, Slo
 
 POINTS = 2.0
 """Points of attainment within which simulator and engine must agree (Zhong et al., DistServe, OSDI 2024, table 2)."""

@@ -5,18 +5,14 @@ the prompts that came in between. All of them are known from the times of the ot
 linear in the constants; a regression over all answers gives them without a simulation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.optimize import nnls
 
-if TYPE_CHECKING:
-    from harness.validate.simulated import Floats, Traffic
+from harness.validate.simulated import Floats, Traffic
 
 FEWEST = 5
 """Tokens of an answer whose span is worth a row: of shorter ones the waiting for the first step decides."""

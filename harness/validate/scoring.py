@@ -1,7 +1,5 @@
 """How far simulated numbers are from measured ones, over the pairs that the calibration did not see."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,19 +1,14 @@
 """Measured traffic simulated again: the same arrivals and lengths, and the simulated times of each request."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.api import Request
+from harness.api import Request, RequestRecord, Simulator
 from harness.registry import make
-
-if TYPE_CHECKING:
-    from harness.api import RequestRecord, Simulator
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]

@@ -1,7 +1,5 @@
 """What a search found, in words: the rate with its interval, what binds, what it took. All forms say it alike."""
 
-from __future__ import annotations
-
 import math
 import re
 import shlex

@@ -1,7 +1,5 @@
 """A small curve in text: attainment over the rate with its goals, in braille, or ASCII where that cannot be shown."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """How an answer is printed: plain for files and pipes; on a terminal with a curve, in colour where that is wanted."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from reports.answers._curve import ROOM

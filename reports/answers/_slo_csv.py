@@ -1,7 +1,5 @@
 """`bench slo --format csv`: a row per number, with what it is of; times in seconds, shares from 0 to 1."""
 
-from __future__ import annotations
-
 import csv as tables
 import io
 from collections.abc import Iterator, Mapping, Sequence

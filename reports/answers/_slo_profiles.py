@@ -1,7 +1,5 @@
 """The table of definition profiles: a row per quantity, a column per tool, and how far they lie apart."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Tables of `bench slo`: scores, scales, planes, groups, tokens, curves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

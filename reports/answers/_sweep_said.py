@@ -1,7 +1,5 @@
 """What is said of a sweep: its tables and sentences, which each form lays out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

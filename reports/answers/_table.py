@@ -1,7 +1,5 @@
 """Tables of an answer, for a terminal and in markdown, from the same rows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size

@@ -1,7 +1,5 @@
 """The table of acceptance: what was published of serving systems beside what is obtained here."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """The answer of `bench capacity` in words: rates with their intervals, what binds, what it took."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from textwrap import wrap

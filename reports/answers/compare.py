@@ -1,7 +1,5 @@
 """The answer of `bench compare`: a line with the verdict, a row for each gate, then what else must be known."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The answer of `bench compare` as JUnit XML: a test case for each gate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

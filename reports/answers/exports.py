@@ -4,8 +4,6 @@ github-action-benchmark takes a list of name, unit, value, range, extra, and one
 its metric format; PyTorch's HUD takes benchmark records (as vLLM writes them).
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator, Mapping

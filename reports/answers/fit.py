@@ -1,7 +1,5 @@
 """What `bench fit` found: constants with intervals, and the error on what it did not see."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

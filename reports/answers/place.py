@@ -1,7 +1,5 @@
 """The answer of `bench place` in words: the best of each algorithm, all candidates, what was left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from textwrap import wrap

@@ -1,7 +1,5 @@
 """Policies on the engine and on the simulator, side by side."""
 
-from __future__ import annotations
-
 from reports.answers.theory import markdown, text
 
 __all__ = ["markdown", "text"]

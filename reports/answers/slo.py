@@ -1,7 +1,5 @@
 """The answer of `bench slo`: runs under other objectives, scales, planes, groups and the definitions of others."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

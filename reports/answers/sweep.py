@@ -1,7 +1,5 @@
 """The answer of `bench sweep`: attainment at each point with its spread over seeds, latencies, crossings."""
 
-from __future__ import annotations
-
 import csv as tables
 import io
 import textwrap

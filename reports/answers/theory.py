@@ -1,7 +1,5 @@
 """What a closed form gives, with what a simulation gives beside it where one was asked for."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """SLOs derived from a decode step, beside the published ones."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The trend of a folder of nights: each series with its metrics, the steps in them, gaps, and breaks in the series."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

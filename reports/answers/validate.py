@@ -1,7 +1,5 @@
 """Simulated numbers beside measured ones: targets, errors by metric, and the pairs themselves."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial

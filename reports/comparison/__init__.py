@@ -7,21 +7,17 @@ from reports.figures import forest
 forest.figure(comparison.of(answers.of("pairs"), "pairs")).show()
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.compare import said
 from harness.errors import UsageError
 from reports._clean import clean
+from reports._facts import Facts
 from reports.comparison import _contrast, _runs
 from reports.comparison._contrast import Contrast
-
-if TYPE_CHECKING:
-    from reports._facts import Facts
 
 __all__ = ["Comparison", "Contrast", "of"]
 

@@ -1,26 +1,21 @@
 """What the requests of one pair of runs tell: curves of both sides, and which requests changed sides."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import slo as slos
+from harness.api import Slo
 from harness.metrics._lists import number
 from harness.rescore import scale
+from harness.rescore.reading import Source
 from harness.slo import Seen
 from harness.sweep.spread import CONFIDENCE, LEAST_SEEDS
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Slo
-    from harness.rescore.reading import Source
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

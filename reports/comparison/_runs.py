@@ -1,23 +1,18 @@
 """Where the runs of a stored comparison lie now: below its folder, or where they were when it was made."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import answers, results
 from harness.compare import numbers
 from harness.errors import UsageError
 from harness.folder import read_info
 from harness.rescore import reading
+from harness.rescore.reading import Source
 from reports import _data, _numbers, _remote
-
-if TYPE_CHECKING:
-    from harness.rescore.reading import Source
-    from reports._facts import Facts
-
+from reports._facts import Facts
 
 SEARCH = "capacity.json"
 

@@ -1,11 +1,9 @@
 """Tables of a comparison's page: rows of the gates, refusals, what differs, the pairs with links to their runs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from harness.compare import said
@@ -13,10 +11,7 @@ from reports import _numbers
 from reports._clean import clean
 from reports._sheet import Cell, Table
 from reports.answers import compare as told
-from reports.comparison import _runs
-
-if TYPE_CHECKING:
-    from reports.comparison import Comparison
+from reports.comparison import Comparison, _runs
 
 Info = Mapping[str, Any]
 

@@ -15,12 +15,11 @@ it is found because it is there. Of runs, one with `OVER_TIME` shows the request
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import plotly.graph_objects as go
 
     from harness.folder import Run

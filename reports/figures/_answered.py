@@ -1,19 +1,15 @@
 """Figures of what `bench slo` has answered: attainment against the SLO scale, goodput over two bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _numbers
 from reports._clean import in_figure
 from reports.figures import _plane
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 Info = Mapping[str, Any]
 

@@ -1,22 +1,17 @@
 """The dispersion curve: how much more than Poisson the counts vary, against the width of the bins they are taken in."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import plotly.graph_objects as go
 
 from harness import burstiness
 from reports import _numbers
 from reports.figures import _style as style
 from reports.figures._rate import span_text
 from reports.figures._traffic import Curves, Floats, Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
 
 MOST_BINS = 2_000_000
 """Widths with more bins than this are not drawn: a month in tenths of a second would fill the memory."""

@@ -1,25 +1,18 @@
 """Attainment against rate as the sliders of a page move it: at first under the SLO itself."""
 
-from __future__ import annotations
-
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.sweep.crossing import Crossing
 from reports import _numbers, _replay_study
 from reports._clean import in_figure
+from reports._replay import Cells
+from reports._replay_study import Replay, Scored
 from reports.figures import _style as style
 from reports.figures._systems import NO_CURVE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import plotly.graph_objects as go
-
-    from harness.sweep.crossing import Crossing
-    from reports._replay import Cells
-    from reports._replay_study import Replay, Scored
 
 EACH = 5
 """Traces of a system: under the SLO itself (which stays), then both bounds, TTFT, TPOT, and where goals are crossed."""

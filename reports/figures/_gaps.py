@@ -1,22 +1,16 @@
 """Gaps between arrivals: the share that is longer, on two log axes, against the declared law."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+import plotly.graph_objects as go
 
 from harness.gap_law import SHORTEST_S, kolmogorov_smirnov
 from reports import _numbers
 from reports.figures import _reduce
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-
-    from reports.figures._traffic import Floats, Law, Stream
+from reports.figures._traffic import Floats, Law, Stream
 
 FEWEST = 10
 LOOKS = ((style.BLUE, "solid"), (style.VERMILLION, "dot"))

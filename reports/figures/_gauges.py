@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import plotly.graph_objects as go
+
 from harness import server_view
 from reports import _numbers
 from reports.figures import _reduce
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
-    import numpy as np
-    import plotly.graph_objects as go
-
     from harness.folder import Run
 
 _PANELS = (

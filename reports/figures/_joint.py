@@ -1,21 +1,14 @@
 """Prompt against output length, request by request, with the median output along the prompts."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import plotly.graph_objects as go
 
 from harness.ranks import spearman
 from reports.figures import _reduce
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-
-    from reports.figures._traffic import Floats, Stream
+from reports.figures._traffic import Floats, Stream
 
 MOST = 1200
 PARTS = 20

@@ -1,17 +1,13 @@
 """The latencies of requests that figures draw: names, looks and values, the same in every figure of them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from harness.folder import Run
 from harness.quantiles import quantile
 from reports import _data
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 
 class Look(NamedTuple):

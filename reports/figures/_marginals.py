@@ -1,20 +1,13 @@
 """Lengths of prompts and outputs: cumulative shares against tokens on a log axis."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports.figures import _reduce
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-
-    from reports.figures._traffic import Floats, Stream
+from reports.figures._traffic import Floats, Stream
 
 _LOOKS = (
     (("prompt", style.BLUE, "solid"), ("output", style.GREEN, "dash")),

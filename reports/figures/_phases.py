@@ -1,7 +1,5 @@
 """How the phases of a request are called and drawn: the same colour and hatch in every figure of them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from reports import _stages

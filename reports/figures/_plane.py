@@ -1,19 +1,15 @@
 """Contours over the plane of a bound on TTFT and one on TPOT, both axes log: of a run and of systems."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
 
 from reports import _data
 from reports._clean import in_figure
+from reports._grid import Axis, Grid
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import numpy as np
-    import plotly.graph_objects as go
-
-    from reports._grid import Axis, Grid
 
 FOLLOWS = "bounds of the sliders"
 """Name of the mark that the sliders of a page move."""

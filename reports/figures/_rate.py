@@ -1,20 +1,13 @@
 """Rate over time: arrivals per second in equal stretches, against the rate that was wanted where there is one."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _numbers
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-
-    from reports.figures._traffic import Floats, Rate, Stream
+from reports.figures._traffic import Floats, Rate, Stream
 
 WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 MOST_BINS = 200

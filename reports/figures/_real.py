@@ -1,7 +1,5 @@
 """What the figures of a simulator against real systems share: which pairs belong together, and how a group looks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,14 +1,9 @@
 """Fewer points with the same picture: at most `MOST` a trace, and the extremes always stay."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 MOST = 2000
 RANKS = "evenly spaced ranks, tails whole"

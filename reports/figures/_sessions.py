@@ -1,19 +1,12 @@
 """Sessions: how many requests they have, and how long their users think."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _numbers
 from reports.figures import _reduce
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from reports.figures._traffic import Floats
+from reports.figures._traffic import Floats
 
 
 def turns(counts: Floats) -> go.Figure:

@@ -1,7 +1,5 @@
 """The axis of a share of requests: from 0, or from nearer where all of it is high, which the title then says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

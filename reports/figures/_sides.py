@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import plotly.graph_objects as go
+
 from reports._clean import in_figure
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
     import numpy as np
-    import plotly.graph_objects as go
 
 SIDES = ("base", "head")
 COLORS = {"base": style.GREY, "head": style.BLUE}

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
 
 from reports.figures import _phases, _systems
 from reports.figures import _style as style
+from reports.figures._systems import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import plotly.graph_objects as go
-
-    from reports.figures._systems import Group
     from reports.study import Study
 
 Percents = dict[str, dict[str, float]]

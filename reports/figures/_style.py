@@ -4,17 +4,13 @@ The colours are those of Okabe and Ito (Color Universal Design, 2008) that keep 
 or a marker always says the same as the colour.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from reports import _numbers
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#bb6699", "#777777"
 OCHRE = "#8a6d00"

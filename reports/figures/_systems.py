@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _numbers
 from reports._clean import in_figure
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from reports.study import Point, Study, System
 
 MOST = 8

@@ -1,17 +1,13 @@
 """What the pictures of traffic are drawn from: streams of arrivals and lengths, laws, rates and curves as arrays."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from harness import burstiness
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

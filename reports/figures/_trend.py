@@ -1,22 +1,18 @@
 """Nights of a series as panels over the date, one for each metric: values, what they were held to, steps, gaps."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _numbers
 from reports import _trend_said as said
 from reports._clean import clean, in_figure
 from reports.figures import _style as style
 from reports.figures._trend_panel import Info, Panel, panels
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 _FEW_DAYS, _DAY_MS = 14, 86_400_000
 _PANEL_PX, _REST_PX = 150, 130

@@ -1,7 +1,5 @@
 """What a panel of nights is drawn of: a metric of a series in a readable unit, and the lines where things changed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

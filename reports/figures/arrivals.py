@@ -1,22 +1,15 @@
 """What the client did: planned and sent requests per second, and how late each request left."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from harness.quantiles import quantile
 from reports import _data, _numbers
 from reports._facts import part
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
 from reports.figures._rate import stretch
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
 
 ORDER = 11
 OF = "run"

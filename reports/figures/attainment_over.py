@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import plotly.graph_objects as go
 
 from harness.sweep.axes import RATE, SCALE
 from reports import _numbers
@@ -16,10 +18,6 @@ from reports.figures import _style as style
 from reports.figures import _systems
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import plotly.graph_objects as go
-
     from reports.study import Study
 
 ORDER = 4

@@ -5,10 +5,12 @@ After figures 8 and 9 of DistServe (OSDI 2024): all bounds together solid, TTFT 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
 import numpy as np
+import plotly.graph_objects as go
 
 from harness.capacity import curve
 from harness.capacity.conditions import JOINT
@@ -16,13 +18,9 @@ from reports import _data, _numbers
 from reports._clean import clean, in_figure
 from reports.figures import _share, _systems
 from reports.figures import _style as style
+from reports.figures._systems import Line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import plotly.graph_objects as go
-
-    from reports.figures._systems import Line
     from reports.study import Capacity, Kept, Point, Study, System
 
 ORDER = 1

@@ -1,20 +1,13 @@
 """How bursty the requests were, as planned and as sent: the index of dispersion against the width of the bins."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from reports import _data
 from reports._facts import part
 from reports.figures import _dispersion
 from reports.figures._traffic import Stream
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
 
 ORDER = 12
 OF = "run"

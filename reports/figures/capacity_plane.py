@@ -1,23 +1,16 @@
 """The rate that can be carried over the plane of a bound on TTFT and one on TPOT, from stored runs at several rates."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import plotly.graph_objects as go
 
 from harness.sweep.crossing import crossing
 from reports import _numbers, _replay_study
 from reports._clean import in_figure
 from reports._grid import Axis
+from reports._replay_study import Replay, Scored
+from reports._study import Study
 from reports.figures import _plane
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from reports._replay_study import Replay, Scored
-    from reports._study import Study
 
 ORDER = 4
 OF = "study"

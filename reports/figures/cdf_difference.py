@@ -1,24 +1,17 @@
 """Distribution of TTFT and TPOT on both sides of a comparison, and below each how much more the head has answered."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
+import plotly.graph_objects as go
 
 from harness import slo as slos
 from harness.errors import UsageError
 from reports import _data, _numbers
-from reports.comparison import _contrast
+from reports.comparison import Comparison, _contrast
 from reports.comparison._contrast import METRICS, TIMES_S, Band
 from reports.figures import _sides
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from reports.comparison import Comparison
 
 ORDER = 5
 OF = "compare"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import plotly.graph_objects as go
 
 from harness.compare import said
 from reports import _numbers
@@ -15,8 +16,6 @@ from reports.figures import _reduce, _sides
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from reports.comparison import Comparison
 
 ORDER = 1

@@ -1,16 +1,13 @@
 """A closed form over one axis, with what was simulated as marks over it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
 
 from reports._clean import in_figure
 from reports.figures import _real
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 ORDER = 1
 OF = "theory"

@@ -1,20 +1,15 @@
 """Single requests as bars of their phases: the worst ones from when they were due, and neighbours over the time."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from harness.metrics._lists import number
 from reports import _data, _numbers, _stages
 from reports.figures import _phases
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
 
 ORDER = 12
 OF = "run"

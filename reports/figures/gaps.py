@@ -1,22 +1,16 @@
 """Gaps between requests as planned and as sent, against the law that the arrivals declare."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from reports import _data, _numbers
 from reports._facts import part
 from reports.figures import _gaps, _reduce
 from reports.figures._gaps import Tail
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
 
 ORDER = 13
 OF = "run"

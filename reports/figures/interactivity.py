@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _numbers
 from reports.figures import _style as style
 from reports.figures import _systems
+from reports.figures._systems import Line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-
-    from reports.figures._systems import Line
     from reports.study import Point, Study
 
 ORDER = 5

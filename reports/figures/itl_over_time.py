@@ -1,20 +1,13 @@
 """Heat map of the gaps between tokens over the time of the run: prefills that stall decodes show as bands."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from harness.missing import missing
 from reports import _data, _numbers
+from reports._counted import Gaps
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
-    from reports._counted import Gaps
 
 ORDER = 8
 OF = "run"

@@ -3,19 +3,15 @@
 The values are jackknife pseudo-values of the search (harness.capacity.estimate): their mean is the capacity.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import plotly.graph_objects as go
 
 from reports import _numbers
+from reports._study import Study
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    from reports._study import Study
 
 ORDER = 60
 OF = "study"

@@ -1,21 +1,14 @@
 """Distribution of TTFT, TPOT, worst gap and E2E: share of requests at or below a latency, with the SLO marked."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from harness.quantiles import quantile
 from reports import _data, _numbers
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
 from reports.figures._latencies import LOOKS
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
 
 ORDER = 7
 OF = "run"

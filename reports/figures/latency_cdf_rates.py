@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import plotly.graph_objects as go
 
 from harness.quantiles import quantile
 from reports import _data, _numbers, _study_requests
 from reports._clean import in_figure
+from reports._study_requests import Told
 from reports.figures import _reduce, _systems
 from reports.figures import _style as style
+from reports.figures._systems import Line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import plotly.graph_objects as go
-
-    from reports._study_requests import Told
-    from reports.figures._systems import Line
     from reports.study import Point, Study
 
 ORDER = 7

@@ -1,21 +1,14 @@
 """TTFT of each request over the time of the run: a growing queue, a stall or a burst shows here."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import plotly.graph_objects as go
 
 from harness import warmup
+from harness.folder import Run
 from harness.quantiles import quantile
 from reports import _data, _numbers
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
 
 ORDER = 8
 OF = "run"

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _data, _numbers, _stored
 from reports._clean import in_figure
 from reports.figures import _style as style
 from reports.figures import _systems
+from reports.figures._systems import Line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import plotly.graph_objects as go
-
-    from reports.figures._systems import Line
     from reports.study import Kept, Point, Study
 
 ORDER = 6

@@ -1,21 +1,16 @@
 """The tail of TTFT, TPOT and of the worst gap of a request: share of requests beyond a latency, on two log axes."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from harness.quantiles import quantile
 from reports import _data, _numbers
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
 from reports.figures._latencies import LOOKS
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
 
 ORDER = 7
 OF = "run"

@@ -1,20 +1,13 @@
 """Lengths asked and got: prompt tokens, output tokens asked, output tokens that came."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from harness.quantiles import quantile
 from reports import _data
 from reports.figures import _reduce
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
 
 ORDER = 14
 OF = "run"

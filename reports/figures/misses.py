@@ -1,18 +1,12 @@
 """Which phase made the requests miss the SLO: a cause for every miss, by one rule."""
 
-from __future__ import annotations
+import plotly.graph_objects as go
 
-from typing import TYPE_CHECKING
-
+from harness.folder import Run
 from reports import _data, _misses, _numbers, _stages
 from reports._clean import in_figure
 from reports.figures import _phases
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
 
 ORDER = 13
 OF = "run"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import plotly.graph_objects as go
 
 from reports import _misses, _numbers, _study_requests
 from reports._clean import in_figure
 from reports.figures import _phases, _stacked, _systems, misses
 from reports.figures import _style as style
+from reports.figures._systems import Group
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import plotly.graph_objects as go
-
-    from reports.figures._systems import Group
     from reports.study import Study
 
 ORDER = 13

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from harness.compare import said
@@ -16,8 +17,6 @@ from reports.figures import _sides
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from reports.comparison import Comparison
 
 ORDER = 4

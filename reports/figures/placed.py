@@ -1,17 +1,14 @@
 """Placements beside one another: what each is worth, with the interval over seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
 
 from reports import _numbers
 from reports._clean import in_figure
 from reports.answers import place as said
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 ORDER = 1
 OF = "place"

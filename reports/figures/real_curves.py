@@ -1,17 +1,14 @@
 """Simulator against real: the measured curve over the rate and the simulated one, a panel for each metric."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
 
 from reports import _validated as said
 from reports._clean import in_figure
 from reports.figures import _real
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 ORDER = 1
 OF = "validate"

@@ -1,18 +1,15 @@
 """Simulator against real: the error of each metric over the rate, so that it is seen where on the curve it breaks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
 
 from reports import _numbers
 from reports import _validated as said
 from reports.figures import _real
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 ORDER = 2
 OF = "validate"

@@ -1,16 +1,13 @@
 """Simulator against real: every simulated time against the measured one, with the diagonal where both agree."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
 
 from reports import _validated as said
 from reports.figures import _real
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 ORDER = 3
 OF = "validate"

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _numbers
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from reports.comparison import Comparison
 
 ORDER = 6

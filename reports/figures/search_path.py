@@ -1,20 +1,16 @@
 """How a capacity was searched: the rate of each trial in the order in which they were made, and what they cost."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import plotly.graph_objects as go
 
 from reports import _numbers
+from reports._study import Study, System
 from reports.answers._capacity_said import LONE
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    from reports._study import Study, System
 
 ORDER = 61
 OF = "study"

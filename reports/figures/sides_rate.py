@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import plotly.graph_objects as go
 
 from harness.sweep.crossing import crossing
 from harness.sweep.spread import LEAST_SEEDS, spread
@@ -16,8 +17,6 @@ from reports.figures import _share, _sides, _sides_searched
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from reports.comparison import Comparison
 
 ORDER = 2

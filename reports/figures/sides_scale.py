@@ -1,21 +1,15 @@
 """Attainment of both sides of a comparison against SLO scale, from the stored requests of their runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _numbers
+from reports.comparison import Comparison
 from reports.comparison._contrast import SCALES, Band, band
 from reports.figures import _sides
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from reports.comparison import Comparison
 
 ORDER = 3
 OF = "compare"

@@ -1,21 +1,14 @@
 """Goodput over the plane of a bound on TTFT and one on TPOT: every pair of bounds, counted from the stored table."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from reports import _data, _numbers, _replay
+from reports._grid import Axis
+from reports._replay import Cells
 from reports.figures import _plane
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
-    from reports._grid import Axis
-    from reports._replay import Cells
 
 ORDER = 4
 OF = "run"

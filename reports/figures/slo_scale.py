@@ -4,19 +4,13 @@ The curve DistServe (OSDI 2024, figures 8 and 9) draws from many runs; the scale
 missed to met is the greatest of its value / bound, so one stored run gives the whole curve exactly.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 import plotly.graph_objects as go
 
+from harness.folder import Run
 from reports import _data, _numbers
 from reports._clean import in_figure
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    from harness.folder import Run
 
 ORDER = 3
 OF = "run"

@@ -3,24 +3,17 @@
 The second row of figures 8 and 9 of DistServe (OSDI 2024), from the stored runs at that rate.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
+import plotly.graph_objects as go
 
 from reports import _numbers, _replay_study
 from reports._clean import in_figure
+from reports._replay import Cells
+from reports._replay_study import Rate, Replay, Scored
+from reports._study import Study
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import plotly.graph_objects as go
-
-    from reports._replay import Cells
-    from reports._replay_study import Rate, Replay, Scored
-    from reports._study import Study
 
 ORDER = 3
 OF = "study"

@@ -1,19 +1,12 @@
 """Where the time of the requests went, by how long their first token took: seconds and percent per phase."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from reports import _data, _numbers, _stages
 from reports.figures import _phases
 from reports.figures import _style as style
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
 
 ORDER = 9
 OF = "run"

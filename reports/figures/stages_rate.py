@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import plotly.graph_objects as go
+
 from reports import _numbers, _stages, _study_requests
 from reports.figures import _phases, _stacked, _systems
 from reports.figures import _style as style
+from reports.figures._systems import Group
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from reports.figures._systems import Group
     from reports.study import Study
 
 ORDER = 9

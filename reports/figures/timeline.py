@@ -1,24 +1,19 @@
 """What the replicas did over time: batch size, prefill tokens, waiting requests, KV memory, preemptions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+import plotly.graph_objects as go
 
+from harness.folder import Run
 from reports import _data, _numbers
+from reports._counted import Stretches
 from reports._facts import part
 from reports.figures import _gauges, _reduce
 from reports.figures import _style as style
 from reports.figures._rate import stretch
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from harness.folder import Run
-    from reports._counted import Stretches
 
 ORDER = 10
 OF = "run"

@@ -1,14 +1,11 @@
 """Judged metrics of series of nights over the date: what decides whether a series has a step."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
 
 from reports.figures import _trend
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 ORDER = 1
 OF = "trend"

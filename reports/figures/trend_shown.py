@@ -1,14 +1,11 @@
 """Metrics of series of nights that are shown and never judged: tails, rates and attainment at one rate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import plotly.graph_objects as go
 
 from reports.figures import _trend
-
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
 
 ORDER = 2
 OF = "trend"

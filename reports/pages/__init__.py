@@ -19,10 +19,10 @@ from urllib.parse import quote
 from harness import answers
 from harness.errors import UsageError, no_such
 from reports import _sheet
+from reports._sheet import Cell, Section, Sheet
 
 if TYPE_CHECKING:
     from harness.folder import Run
-    from reports._sheet import Cell, Section, Sheet
 
 __all__ = ["html", "kinds", "moved", "page", "pictures", "sheet", "together"]
 

@@ -1,25 +1,21 @@
 """One page of several runs, sweeps and searches: their systems in the same figures, each with its own tables."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import UsageError
+from harness.folder import Run
 from harness.sweep.gathered import gathered
 from reports import _numbers, _sweep_verdict
 from reports._clean import clean, quoted
 from reports._sheet import Section, Sheet, Table
+from reports._study import Info, Study
 from reports.answers import _capacity_said, _sweep_said
 from reports.figures import attainment_rate
 from reports.pages import sweep
 from reports.study import of_capacity, of_many, of_sweep
-
-if TYPE_CHECKING:
-    from harness.folder import Run
-    from reports._study import Info, Study
 
 RUNS = "runs"
 """How the runs are called that no sweep made."""

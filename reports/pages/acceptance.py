@@ -1,7 +1,5 @@
 """The page of `bench validate --acceptance`: published facts beside what is obtained here."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

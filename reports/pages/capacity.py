@@ -1,26 +1,22 @@
 """The page of a capacity search: the rate with its interval, the curve it stands on, and how it was found."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from harness.capacity.conditions import JOINT
 from harness.capacity.runs import TRIALS, folder_name
+from harness.capacity.trials import Tried
 from reports import _numbers, _page, figures
 from reports._clean import clean
 from reports._facts import Facts, first, flat, part
+from reports._page import Part
 from reports._sheet import Cell, Section, Sheet, Table
+from reports._study import Study
 from reports._study_capacity import folders, of_capacity, share, trials
 from reports.answers import _capacity_said as said
 from reports.pages import sweep
-
-if TYPE_CHECKING:
-    from harness.capacity.trials import Tried
-    from reports._page import Part
-    from reports._study import Study
 
 Info = Mapping[str, Any]
 

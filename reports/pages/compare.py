@@ -1,7 +1,5 @@
 """The page of a comparison: the verdict, the losses with their limits, both sides beside one another, what differs."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path

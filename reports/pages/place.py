@@ -1,7 +1,5 @@
 """The page of a placement: the best of each algorithm, every candidate with its interval, what was left out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

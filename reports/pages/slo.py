@@ -1,24 +1,20 @@
 """The page of `bench slo`: stored runs under other objectives, with their scales, planes and curves."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reports import _numbers, _page
 from reports._clean import clean
+from reports._facts import Facts
+from reports._page import Part
 from reports._sheet import Section, Sheet, Table
 from reports._study import Capacity, Kept, Point, Spread, Study, System
 from reports.answers import _slo_tables as tables
 from reports.answers import slo as words
+from reports.answers._slo_tables import Rows
 from reports.figures import _answered, attainment_rate
-
-if TYPE_CHECKING:
-    from reports._facts import Facts
-    from reports._page import Part
-    from reports.answers._slo_tables import Rows
 
 Info = Mapping[str, Any]
 

@@ -1,23 +1,19 @@
 """The page of a sweep: what is carried, the curves over the rate, other SLOs, every point and every run."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from reports import _numbers, _page, _sliders, _stored, _sweep_verdict, _system, figures
 from reports._clean import clean
 from reports._facts import Facts, first, flat, part
 from reports._sheet import Cell, Section, Sheet, Table
+from reports._study import Info, Study
 from reports._study_sweep import of_sweep
 from reports.answers import _sweep_said as words
 from reports.figures import attainment_over
-
-if TYPE_CHECKING:
-    from reports._study import Info, Study
 
 SECTIONS = {
     "figures": "Goodput",

@@ -1,7 +1,5 @@
 """The page of `bench theory`: a closed form, its tables, and the picture of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

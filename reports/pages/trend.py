@@ -1,25 +1,20 @@
 """The page of a folder of nights: an index of its series, then each with its metrics, steps, gaps and nights."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.compare.nights import METRICS
 from reports import _trend_said as said
 from reports import figures
 from reports._clean import clean, sentence
 from reports._numbers import count, option
-from reports._page import part
+from reports._page import Part, part
 from reports._sheet import Cell, Section, Sheet, Table
 from reports._trend_index import EXPLAINED, anchor, table
 from reports._trend_links import links
 from reports._trend_room import Room, room
 from reports.figures import _trend_panel
-
-if TYPE_CHECKING:
-    from reports._page import Part
 
 Info = Mapping[str, Any]
 JUDGED = "trend_judged"

@@ -1,7 +1,5 @@
 """The page of `bench validate --against`: how far simulated numbers are from measured ones, and where."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any

@@ -7,8 +7,6 @@ from reports.figures import attainment_rate
 attainment_rate.figure(study.of_sweep(answers.of("curve"), "curve")).show()
 """
 
-from __future__ import annotations
-
 from reports._study import Capacity, Kept, Point, Spread, Study, System
 from reports._study_capacity import of_capacity
 from reports._study_many import of_many

@@ -5,19 +5,14 @@ from reports import traffic
 html = traffic.page({"times_s": times_s, "prompt_tokens": prompt, "output_tokens": output}, "my trace")
 """
 
-from __future__ import annotations
+from collections.abc import Iterator, Mapping, Sequence
 
-from typing import TYPE_CHECKING
+import plotly.graph_objects as go
 
 from reports import _page
 from reports._clean import clean, clean_line
 from reports.figures import _dispersion, _gaps, _joint, _marginals, _rate, _sessions
 from reports.traffic._facts import Facts, read
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import plotly.graph_objects as go
 
 __all__ = ["page"]
 

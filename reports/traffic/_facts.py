@@ -1,9 +1,8 @@
 """The plain facts that `reports.traffic.page` is given, as arrays with names."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +10,6 @@ import numpy.typing as npt
 from harness.errors import no_such
 from reports._clean import in_figure
 from reports.figures._traffic import Band, Curves, Law, Rate, Stream
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 KEYS = (

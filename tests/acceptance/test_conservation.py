@@ -1,7 +1,5 @@
 """The rows on what may never be lost: they hold of a run, and fail of the same run with one thing wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

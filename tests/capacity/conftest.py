@@ -1,7 +1,5 @@
 """Systems that cost nothing: trials drawn from a known curve, and searches that are carried out on them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Attainment freed of the luck of the draw."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

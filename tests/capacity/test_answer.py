@@ -1,7 +1,5 @@
 """What is told of a search that ended without an estimate: its bracket, what was left out, and the exit code."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.capacity.conduct import conduct, set_up

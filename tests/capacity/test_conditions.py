@@ -1,7 +1,5 @@
 """What a capacity is asked to keep, and when a probe is decided."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

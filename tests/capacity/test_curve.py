@@ -1,7 +1,5 @@
 """The curve of attainment over the rate."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

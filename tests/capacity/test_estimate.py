@@ -1,7 +1,5 @@
 """Capacity and interval from trials."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Capacities that were published, or follow from long runs, beside those that the search finds."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.capacity.conduct import conduct, set_up

@@ -1,7 +1,5 @@
 """A search under the wall clock: every trial is a run with a folder of its own."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Which trials a search makes, on systems whose capacity is known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

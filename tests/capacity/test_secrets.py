@@ -1,7 +1,5 @@
 """A search against a server that wants a key: the key stays out of what is kept and shown."""
 
-from __future__ import annotations
-
 import json
 
 from harness.capacity.conduct import set_up

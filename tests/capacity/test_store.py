@@ -1,7 +1,5 @@
 """The folder of a search: it belongs to one search at a time, made by one bench."""
 
-from __future__ import annotations
-
 import json
 import os
 

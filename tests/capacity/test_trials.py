@@ -1,7 +1,5 @@
 """Trials, their file, and probes that are ended early, on the simulator."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

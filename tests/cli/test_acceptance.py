@@ -1,7 +1,5 @@
 """The table of acceptance: rows as they come, misses as misses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """What `bench run` says of a simulated cluster."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.cli import main

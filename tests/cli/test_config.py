@@ -1,7 +1,5 @@
 """Options from the command line, TOML files and run.json become one spec."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

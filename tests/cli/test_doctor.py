@@ -1,7 +1,5 @@
 """`bench doctor` tells what is wrong with a machine, and what to do."""
 
-from __future__ import annotations
-
 import importlib.metadata as metadata
 import os
 import shutil

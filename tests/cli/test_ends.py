@@ -1,7 +1,5 @@
 """A bug, exhausted memory and SIGTERM end every command with an exit code and a sentence of their own."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The command line starts fast because it imports late."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Whatever goes wrong ends in one sentence and the right exit code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

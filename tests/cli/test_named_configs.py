@@ -1,7 +1,5 @@
 """Configurations that come with bench, and what is refused before anything runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness import configs

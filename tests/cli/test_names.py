@@ -1,7 +1,5 @@
 """`bench list` and `bench explain` know everything that can be named."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`bench report`: which file is written where, what is printed, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Every command of `bench trace` does what it says; whatever is typed wrongly is answered by one sentence."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """A trace is fetched whole and unchanged, or the user is told why not; against a real server on 127.0.0.1."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import threading

@@ -1,7 +1,5 @@
 """Whatever is typed wrongly is answered by one sentence, the right exit code, and nothing on disk."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Everything that servers have been seen to do to a stream, one at a time, and what a client owes for it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any

@@ -3,8 +3,6 @@
 One server plays many scripts at once: the first part of the path names the script, as in `http://host:port/calm/v1`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

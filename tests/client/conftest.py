@@ -1,7 +1,5 @@
 """A server that answers byte for byte as scripts say, and a client asked to make sense of it."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import ssl

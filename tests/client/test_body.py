@@ -1,7 +1,5 @@
 """The bytes of a request."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

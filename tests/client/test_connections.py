@@ -1,7 +1,5 @@
 """Connections that servers close, refuse, queue and secure: what happens to requests that follow one another."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

@@ -1,7 +1,5 @@
 """Any cutting of any legal stream into reads says the same, and every token has the stamp of the read that ended it."""
 
-from __future__ import annotations
-
 import json
 import re
 from array import array

@@ -1,7 +1,5 @@
 """The end of an answer is found at its last byte, however the network cuts it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A key goes to the server it is meant for, and nowhere else: not into a file, a log, a report or an error."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

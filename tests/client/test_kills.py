@@ -1,7 +1,5 @@
 """kill -9 of the client, of one sender, of the server, in the middle of a run: what was measured stays and is told."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Everything that servers have been seen to do to a stream, one at a time: status, counts, stamps, and never a hang."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

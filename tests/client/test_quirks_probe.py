@@ -1,7 +1,5 @@
 """What a server refuses or gets wrong before the run: found by the probe, told to the user, and never a hang."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from typing import Any

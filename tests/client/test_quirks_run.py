@@ -1,7 +1,5 @@
 """Odd servers seen through `bench run`: the records of each request, the warnings in words, the exit code."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What an answer says: tokens, stamps, how it ended."""
 
-from __future__ import annotations
-
 import json
 from array import array
 from collections.abc import Sequence

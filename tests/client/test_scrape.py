@@ -1,7 +1,5 @@
 """The server's own view: pages read, names known, sums and gauges beside what the client saw."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 from collections.abc import Iterator

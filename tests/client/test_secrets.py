@@ -1,7 +1,5 @@
 """Keys are read from where they belong and written nowhere."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

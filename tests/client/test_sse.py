@@ -1,7 +1,5 @@
 """Server-sent events as servers write them, legal and nearly legal."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Stamps of the kernel become times of the run, unless the real-time clock was set meanwhile."""
 
-from __future__ import annotations
-
 import socket
 import struct
 import sys

@@ -1,7 +1,5 @@
 """The times that the client tells, held against those at which a server wrote: what the whole client is for."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

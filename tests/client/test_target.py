@@ -1,7 +1,5 @@
 """Where a server is, by which of its addresses, and what it and a proxy are told."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import socket

@@ -1,7 +1,5 @@
 """Runs of a simulator, and what a real system with the same times would have left."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache

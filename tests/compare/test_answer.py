@@ -1,7 +1,5 @@
 """The answer on pairs of runs: what is paired, refused, decided and warned of."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`bench compare` from its command line: stored runs, what it writes, what it refuses, its exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Where two simulated runs part: found whatever column, row or length it is in."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Quantities and gates: names, scales and directions, and what is said to who mistypes them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -5,8 +5,6 @@ true rate exactly at its limit of 1 %, more than 20 of 1,000 would come up once 
 than 929 would.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import sys

@@ -1,7 +1,5 @@
 """Output tokens per request are compared before any speed: shorter answers are less work, not a faster system."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Statistics of paired losses, beside scipy and beside the tables of the literature that the rule was chosen from."""
 
-from __future__ import annotations
-
 import math
 from itertools import product
 

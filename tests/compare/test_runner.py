@@ -1,7 +1,5 @@
 """Pairs of runs: their order, what happens when one fails, and going on after a kill."""
 
-from __future__ import annotations
-
 import signal
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The commands of a comparison: what is added to them, what cannot be started, what they print."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a command has left behind: whether it counts as a run, and why not."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

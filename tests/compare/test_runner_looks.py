@@ -1,7 +1,5 @@
 """Stopping early: what looking after 3, 5, 7 and 10 pairs costs, against simulated losses."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

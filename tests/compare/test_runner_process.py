@@ -1,7 +1,5 @@
 """Comparisons that make their runs, as a user starts them: clean answers, Ctrl-C, and a kill in the middle."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Capacity searches as sides of a comparison: a value for each seed, or one where a pair is two searches."""
 
-from __future__ import annotations
-
 import json
 import math
 

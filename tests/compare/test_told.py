@@ -1,7 +1,5 @@
 """The forms of the answer: text, markdown, JUnit, and what other services take."""
 
-from __future__ import annotations
-
 import json
 from xml.etree import ElementTree as ET
 

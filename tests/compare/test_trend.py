@@ -1,7 +1,5 @@
 """The trend of nightly runs: steps with their first night, and everything that is none."""
 
-from __future__ import annotations
-
 import importlib
 import json
 

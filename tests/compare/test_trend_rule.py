@@ -1,7 +1,5 @@
 """The rule of the trend and its step fit, against simulated nights and by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

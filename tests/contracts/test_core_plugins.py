@@ -1,7 +1,5 @@
 """Every policy, router, memory mode, latency model, executor and backend keeps the contract of its kind."""
 
-from __future__ import annotations
-
 import inspect
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What every policy must keep with every memory mode, rule of admission and router, those of other packages too."""
 
-from __future__ import annotations
-
 from hashlib import sha256
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every metric of the registry keeps the contract."""
 
-from __future__ import annotations
-
 import inspect
 from array import array
 

@@ -1,7 +1,5 @@
 """Every fact of the specification of serving systems is a row of the table of acceptance, or is listed without one."""
 
-from __future__ import annotations
-
 from harness import acceptance, answers
 from harness.acceptance import Row, table
 from reports import pages

@@ -1,7 +1,5 @@
 """The workflows of docs/ci: what they run works as written, and they are safe to copy."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """README and guides state no measured figure that docs/claims.json does not list with its command and worst case."""
 
-from __future__ import annotations
-
 import importlib.util
 import shlex
 import sys

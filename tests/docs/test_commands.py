@@ -1,7 +1,5 @@
 """Every `bench` command in README.md, docs/ci.md and docs/guide runs as printed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The programs of docs/examples do what their pages say."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

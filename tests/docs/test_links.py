@@ -1,7 +1,5 @@
 """Links between the pages lead somewhere."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

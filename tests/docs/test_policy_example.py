@@ -1,7 +1,5 @@
 """The worked example of a policy: found, checked and measured as docs/guide/policy.md says."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

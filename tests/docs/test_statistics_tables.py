@@ -1,7 +1,5 @@
 """The numbers of the pages about statistics are those that the program computes."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

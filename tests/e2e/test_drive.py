@@ -1,7 +1,5 @@
 """The wall-clock driver alone, against backends that do one thing each."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 

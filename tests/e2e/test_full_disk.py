@@ -1,7 +1,5 @@
 """A disk that fills up costs no answer that is in memory, and never ends in a traceback."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """What a run says about itself: the rate that was asked, whether it was overloaded, and what to do next."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Real traces from end to end: read, changed, replayed on the simulator and on the engine."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

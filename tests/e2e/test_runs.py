@@ -1,7 +1,5 @@
 """Runs from the command line to the folder, with the null backend: the harness alone."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

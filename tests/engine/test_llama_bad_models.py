@@ -1,7 +1,5 @@
 """Broken model folders: one sentence that names the file and the tensor or field."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

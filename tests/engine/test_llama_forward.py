@@ -1,7 +1,5 @@
 """Paged, chunked, batched and recomputed execution against a plain dense float64 forward."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Logits of small models against those of Hugging Face transformers (tests/golden/logits/make.py)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sampled tokens: the same for a request whatever the batch, the chunks and the preemptions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

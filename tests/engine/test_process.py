@@ -1,7 +1,5 @@
 """The engine as a process: it serves, refuses, lets go of cancelled requests, and says so when it breaks."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """`bench fit --url`: a short probing run turns what a client sees into constants of steps."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

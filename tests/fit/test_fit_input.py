@@ -1,7 +1,5 @@
 """Wrong input of a fit is told in a sentence."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

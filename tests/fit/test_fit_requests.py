@@ -1,7 +1,5 @@
 """`bench fit --requests`: constants from arrivals, lengths, TTFT and TPOT alone, through the simulator."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

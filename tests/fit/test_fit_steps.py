@@ -1,7 +1,5 @@
 """`bench fit --steps`: constants come back, errors are told on rows that were not seen, and blind rows are refused."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

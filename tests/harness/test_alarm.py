@@ -1,7 +1,5 @@
 """Departures are woken at their time, and never before."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """The statistics of arrivals are what their definitions say, by hand and against numpy and theory."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is said of a run against a remote server: where the client may be what was seen, and what decides nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Every check of a run can fail, and then says so, ends with exit code 4 and names a remedy."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

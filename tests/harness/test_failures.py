@@ -1,7 +1,5 @@
 """A backend that fails is told from one that is overloaded."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.drive import Outcome

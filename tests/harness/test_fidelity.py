@@ -1,7 +1,5 @@
 """Whether the client kept its promise, told in figures."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

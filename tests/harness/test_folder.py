@@ -1,7 +1,5 @@
 """A run folder survives whatever happens to the process that writes it."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

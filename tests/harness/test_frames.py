@@ -1,7 +1,5 @@
 """Messages between processes leave as the other side takes them, however many wait."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 

@@ -1,7 +1,5 @@
 """What becomes of an answer that was kept unread."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from harness.api import Ended, Request, TokenEvent

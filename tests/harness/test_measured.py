@@ -1,7 +1,5 @@
 """`bench run --warmup`: what is measured begins at the cut, and the table keeps everything."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A growing queue is told from a busy one."""
 
-from __future__ import annotations
-
 import heapq
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables that cannot have happened are found out."""
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

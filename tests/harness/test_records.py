@@ -1,7 +1,5 @@
 """Records become tables without losing or inventing anything."""
 
-from __future__ import annotations
-
 import dataclasses
 from array import array
 

@@ -1,7 +1,5 @@
 """Tokens counted after the run reach the tables, and nothing else changes."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

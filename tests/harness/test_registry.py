@@ -1,7 +1,5 @@
 """Plug-ins are found by name, ours and those of other packages."""
 
-from __future__ import annotations
-
 import importlib.metadata
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The schedule is drawn once, hashed, stored, and never changes."""
 
-from __future__ import annotations
-
 import hashlib
 import struct
 import subprocess

@@ -1,7 +1,5 @@
 """Several senders send one schedule: everything once, and what waits for an answer where the answer comes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """SLOs: how they are written, and how tables score under them."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The grammar of every option: what is taken, and the sentence for what is not."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Literal

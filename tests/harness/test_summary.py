@@ -1,7 +1,5 @@
 """The numbers of a run."""
 
-from __future__ import annotations
-
 import json
 import math
 import tracemalloc

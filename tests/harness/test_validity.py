@@ -1,7 +1,5 @@
 """The verdict: what makes a run prove nothing, and what a reader must know."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 import pytest
 

@@ -1,7 +1,5 @@
 """vLLM's keys mean what vLLM means by them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Requests before the cut of the warm-up are left out, and only they."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Where one run gives no interval of itself, it says why."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

@@ -9,8 +9,6 @@ A server that is slower by a factor f is this one with another unit of time. So 
 the same runs: it is the knee under the SLO divided by f, divided by f.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cache

@@ -11,8 +11,6 @@ Student's t of their mean is as wide.
     python tests/perf/capacity_coverage.py --case chatbot --truth 2.18,2.25,2.32
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import statistics

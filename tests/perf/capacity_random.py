@@ -9,8 +9,6 @@ high where its low end does not reach the goal, too low where its high end does.
     python tests/perf/capacity_random.py [--first 0] [--systems 24] [--budget 100s] [--requests 20000]
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

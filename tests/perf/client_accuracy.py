@@ -15,8 +15,6 @@ server wrote by its own schedule (p99). `others` is how many cores other process
 above 0.1 the machine was not quiet, and the row is none to quote.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

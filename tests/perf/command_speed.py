@@ -10,8 +10,6 @@ The system is Llama-2-7B on an A100; lengths and rates are in `TRAFFIC`, below s
     python tests/perf/command_speed.py --answers                        # sweep and capacity instead
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import os

@@ -7,8 +7,6 @@ Printed are seconds of the clock and of the processor, the best of --times; othe
 first. What is wanted: under 2 s for two runs of 10,000 requests, imports included.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

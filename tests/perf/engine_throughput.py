@@ -8,8 +8,6 @@ Above 1 means faster than plain matmul (narrow strips avoid BLAS's repacking). T
 goes; its total is a little longer, because taking the times takes time.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

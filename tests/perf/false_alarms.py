@@ -10,8 +10,6 @@ What is wanted of 5 pairs: under 1 % false alarms at every noise, over 95 % foun
 One-run rules look at 2,000 requests at 13 req/s; their noise takes --levels values of equal chance.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable, Sequence

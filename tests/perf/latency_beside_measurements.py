@@ -3,8 +3,6 @@
 Usage: python tests/perf/latency_beside_measurements.py [folder of measured latencies]
 """
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@
 The truth at a rate is the mean over all seeds. Two minutes on two cores.
 """
 
-from __future__ import annotations
-
 import argparse
 
 import _synthetic as synthetic

@@ -6,8 +6,6 @@ Losses of a pair are normal; the noise of a run is its standard deviation, of wh
 jitter of the server, 0.16 % more. The verdict is that of `harness.stats.paired`, at the alpha of each look.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections import Counter

@@ -7,8 +7,6 @@ Chromium, where there is one and playwright is installed.
     python tests/perf/report_speed.py [--requests 1000000] [--large FOLDER]
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -6,8 +6,6 @@ imports included, as `bench slo` is; the last lines check that plane and single 
     python tests/perf/rescoring.py [--requests 1000000] [--run FOLDER]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

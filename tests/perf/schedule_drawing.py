@@ -7,8 +7,6 @@ Workloads: `plain` (Poisson, ShareGPT lengths), `burstgpt` (the preset: two serv
     python tests/perf/schedule_drawing.py [--sizes 0.1,1,10] [--workload burstgpt]
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import resource

@@ -6,8 +6,6 @@ on either way within the client's floor; the simulator's virtual times are the t
 Usage: python tests/perf/served_beside_direct.py [--rate 2] [--requests 40] [--pairs 3]
 """
 
-from __future__ import annotations
-
 import argparse
 import subprocess
 import sys

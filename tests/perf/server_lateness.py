@@ -6,8 +6,6 @@ Printed are its own last line (by how much tokens left after their time) and its
     python tests/perf/server_lateness.py [--streams 10,100,500,1000,2000] [--tokens 60] [--log]
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

@@ -10,8 +10,6 @@ Usage: python tests/perf/simulator_against_engine.py [--rates 3,4,5,6,7,8,9] [--
            [--store] [--realtime]
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime as dt
 import json

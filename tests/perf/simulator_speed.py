@@ -16,8 +16,6 @@ replica of OPT-13B (512 in, 64 out, Poisson 5.6/s), as DistServe's first figure 
 sums nothing up: the cost of the simulator alone, by eighths of the run.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import resource

@@ -5,8 +5,6 @@ all there are, and sweeps of 5 and of 10 of them are drawn again and again. Near
 skewed, so Student's t of few seeds holds less than it says.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

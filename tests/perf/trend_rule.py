@@ -6,8 +6,6 @@ Nights are independent and normal. Beside the rule (two nights in a row, above 5
 stand one night alone and two nights without the robust standard deviations, and the figures of the specification.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 

@@ -8,8 +8,6 @@ must not be given where it does not; overload must be 0 of 100 at 0.9 of the cap
 at 1.15 of the saturation (3.9 req/s).
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass

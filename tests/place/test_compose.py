@@ -1,7 +1,5 @@
 """What is built of candidates: ratios, copies, ties, and what a unit is worth."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The bisection of a placement: what it returns, at what cost, and that seeds share what the first one found."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

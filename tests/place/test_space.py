@@ -1,7 +1,5 @@
 """The enumeration of DistServe's algorithms, and that nothing is left out in silence."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.errors import UsageError

@@ -1,7 +1,5 @@
 """Trials that are ended early: the side they are told must be that of the whole trial."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

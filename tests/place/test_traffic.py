@@ -1,7 +1,5 @@
 """What trials send: the draws of the released planner, scaled or drawn anew."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

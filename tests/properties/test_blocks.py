@@ -1,7 +1,5 @@
 """The KV memory never loses, doubles or leaks a block."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

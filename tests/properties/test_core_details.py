@@ -1,7 +1,5 @@
 """Corners of the core: long lives, state as text, refused settings, cancelled requests."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Pairing loses no run and takes none twice, whatever was stored."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hypothesis import given

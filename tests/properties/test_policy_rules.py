@@ -1,7 +1,5 @@
 """What each policy promises of its batches: budgets, turns, chunks, and who gives way."""
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The prefix cache gives the computed blocks of those that begin alike, and no others, whatever arrives."""
 
-from __future__ import annotations
-
 from array import array
 
 import pytest

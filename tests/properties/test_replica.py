@@ -1,7 +1,5 @@
 """Whatever arrives, under every policy and memory mode: a request ends once, a block is never lost, time only grows."""
 
-from __future__ import annotations
-
 from array import array
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Every router, whatever it knows: alone it changes nothing, leaps hide nothing from it, and it does what it says."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

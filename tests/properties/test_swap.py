@@ -1,7 +1,5 @@
 """Preemption by swapping: nothing is lost on the way to host memory and back, and nothing is computed twice."""
 
-from __future__ import annotations
-
 from array import array
 
 import pytest

@@ -3,8 +3,6 @@
 Names given as arguments choose some of them. What is built already, at the same versions, is left as it is.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

@@ -5,8 +5,6 @@ Run as a program, it starts `bench serve` with tokens at stated times and prints
 client reports beside what happened by the server's log: `python clients.py`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

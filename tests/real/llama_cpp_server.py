@@ -3,8 +3,6 @@
 Prints its address when it listens, and ends when its standard input closes, hence with whoever started it.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -4,8 +4,6 @@ Streams chats from as many threads as STREAMS and prints one JSON object: the li
 the time to its first text, the gaps between texts, how many there were, and the tokens that the library reports.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

@@ -1,7 +1,5 @@
 """Our client against llama.cpp's server: what is counted, stamped and let go."""
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import subprocess

@@ -1,7 +1,5 @@
 """Clients that everybody has, against `bench serve`: no errors, the right counts, the right text."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """llama.cpp's server against our engine, on the same weights."""
 
-from __future__ import annotations
-
 import pytest
 
 KINDS = pytest.mark.parametrize("kind", ["ascii", "bytes"])

@@ -1,7 +1,5 @@
 """The model that real servers are tried with."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess

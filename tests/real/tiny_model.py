@@ -11,8 +11,6 @@ The row of the head for the end of the sequence is that of one ordinary token, a
 where this token would have been the choice, and goes on with it under `ignore_eos`.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 import sys

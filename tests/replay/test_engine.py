@@ -1,7 +1,5 @@
 """One scheduler under two clocks: the engine's loop and the simulator form the same batches, at the same times."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 

@@ -1,7 +1,5 @@
 """Prefill and decode on replicas of their own: leaps, journals, memory and stamps of what is handed on."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Leaping over equal steps gives what stepping gives, bit for bit, with and without shortage of memory."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Pipeline stages: several batches in flight, bubbles, shared memory, and the journal of all lanes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

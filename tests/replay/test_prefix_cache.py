@@ -1,7 +1,5 @@
 """The prefix cache under both clocks: one set of decisions, the same tokens from fewer computed ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

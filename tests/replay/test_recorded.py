@@ -1,7 +1,5 @@
 """Recorded step times: a stored run gives itself again, and nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pyarrow as pa

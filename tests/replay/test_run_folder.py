@@ -1,7 +1,5 @@
 """A run folder of the engine is all that the simulator needs to give its token times again, through the commands."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

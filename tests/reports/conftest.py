@@ -1,7 +1,5 @@
 """Runs with realistic shapes, made without any backend."""
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import gzip

@@ -1,7 +1,5 @@
 """Every page can be read by keyboard, by ear, and in both themes: own checks of its markup and of its colours."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """The page in a real browser: every figure draws, nothing is fetched, nothing foreign runs."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of a capacity search: found, open, out of reach, killed, moved without its trials, and of foreign text."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Foreign text and numbers as the reports print them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """The page of a comparison: what its figures draw, where its links lead, and that foreign text stays text."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """What figures ask of a run: the same of one that is held whole and of a large one that is read thin."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

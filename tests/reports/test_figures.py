@@ -1,7 +1,5 @@
 """The figures: what they compute, what they keep when there are too many points, how they look to everybody."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

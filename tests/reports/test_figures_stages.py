@@ -1,7 +1,5 @@
 """Where the time of requests went: stages, single requests, causes of misses, gaps over time, tails."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path

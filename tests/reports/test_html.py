@@ -1,7 +1,5 @@
 """The page: what it says, that it fetches nothing, that foreign text stays text, that it is stable and small."""
 
-from __future__ import annotations
-
 import json
 import re
 import time

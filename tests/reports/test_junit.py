@@ -1,7 +1,5 @@
 """A run as test cases: green only where the run proves it."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of numbers, as CSV and as Parquet: complete, with units, the same in both, harmless in a spreadsheet."""
 
-from __future__ import annotations
-
 import csv
 import difflib
 import io

@@ -1,7 +1,5 @@
 """The timeline as trace events: what viewers take, what leads where, and how much of a run it is."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections import defaultdict

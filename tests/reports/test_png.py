@@ -1,7 +1,5 @@
 """Figures as PNG files, where a Chromium can draw them."""
 
-from __future__ import annotations
-
 import shutil
 import struct
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A run with a prefix cache says what the cache saved."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Runs against a remote server: the client that measured, its floor, and the server's own view in every form."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import re

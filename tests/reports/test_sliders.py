@@ -1,7 +1,5 @@
 """Sliders of a page: what they show, moved by keyboard, is what `bench slo` prints."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re

@@ -1,7 +1,5 @@
 """The page of a sweep, of runs made one by one, and of several sweeps: what they say is what was measured."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The line that names a system."""
 
-from __future__ import annotations
-
 import pytest
 
 from reports import _system

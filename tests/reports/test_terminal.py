@@ -1,7 +1,5 @@
 """Answers and runs on a terminal: a curve, colour where it is wanted, letters that the terminal has."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

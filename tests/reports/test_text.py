@@ -1,7 +1,5 @@
 """The summaries for a terminal, a pull request and a program."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

@@ -1,7 +1,5 @@
 """The page of traffic alone: what it shows of a trace, a schedule or a fit, and that it runs in a browser."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Scales, planes, groups, tokens and tasks against plain loops over the stored table."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

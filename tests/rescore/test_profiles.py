@@ -1,7 +1,5 @@
 """Definition profiles against the rules of the tools they name, in plain loops."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

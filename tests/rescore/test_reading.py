@@ -1,7 +1,5 @@
 """Runs that are read row group by row group, and those in memory."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

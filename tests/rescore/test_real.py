@@ -1,7 +1,5 @@
 """Runs as they are made, under `bench slo`: prefixes, tasks, remote servers."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

@@ -1,7 +1,5 @@
 """Stored runs are found where they lie."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

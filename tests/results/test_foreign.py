@@ -1,7 +1,5 @@
 """Result files of other tools, written by the tools themselves, tell here what they tell there."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every reader of another tool's results keeps the same promises."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`bench report` of another tool's file."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

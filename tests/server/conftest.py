@@ -1,7 +1,5 @@
 """Set-up that tests of the server share: a service whose tokens the test tells itself, and clients of bytes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

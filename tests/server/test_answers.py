@@ -1,7 +1,5 @@
 """How tokens become bytes: one write a step, whole characters, nothing of a stop text."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

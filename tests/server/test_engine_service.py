@@ -1,7 +1,5 @@
 """The engine behind the server: the tokens of the engine, ended where the model or the client ends them."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """What clients may ask for: what is wrong is named, what is unknown is ignored."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Behind the server prompts that begin alike share their blocks: those of the prompt, and those of the answer to it."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 

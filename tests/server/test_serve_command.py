@@ -1,7 +1,5 @@
 """`bench serve` as a process: ready line, port, Ctrl-C, and wrong usage."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The simulator in real time: the simulator's token times, whenever somebody looks, and no work for who has left."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

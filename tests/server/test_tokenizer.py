@@ -1,7 +1,5 @@
 """Text to tokens and back: nothing is lost, and text that comes in pieces is the text that comes whole."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

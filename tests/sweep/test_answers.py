@@ -1,7 +1,5 @@
 """Answers that commands left behind, read back by `bench report`."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A sweep that is killed, stopped or asked for again: nothing is lost, nothing is mixed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Common random numbers: the same traffic at another rate."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

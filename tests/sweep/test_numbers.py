@@ -1,7 +1,5 @@
 """The numbers of a curve: spread over seeds, crossing of a goal, guess of the time left."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

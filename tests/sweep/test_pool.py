@@ -1,7 +1,5 @@
 """The pool of trials: every item has its answer, and no worker outlives the command."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

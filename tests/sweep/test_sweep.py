@@ -1,7 +1,5 @@
 """`bench sweep` from the command line: what it runs, what it tells, what it refuses."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Tables of answers on a terminal of 100 columns."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

@@ -1,7 +1,5 @@
 """How lists of values are written."""
 
-from __future__ import annotations
-
 import pytest
 
 from harness.errors import UsageError

@@ -1,7 +1,5 @@
 """Rules of admission (K07, S16) against what is published of them: peaks by hand, no needless eviction, full memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Arithmetic of experts, ping-pong pipelines, reuse of KV, links, batches and drafts against published numbers."""
 
-from __future__ import annotations
-
 import json
 from math import inf
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arithmetic of clusters: KV over links, the min-rule, linear scaling, scaled time, monotone load."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The worked examples of the lecture decks on static and continuous batching, exactly."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -4,8 +4,6 @@ Set-up: OPT-13B on one A100-80G, 512 tokens in and 64 out, N requests, gaps from
 0 as gamma(1, 1/rate), the first request at 0. Milliseconds.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

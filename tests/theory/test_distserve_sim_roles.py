@@ -4,8 +4,6 @@ Set-up as in `test_distserve_sim_golden`. The search halves the rate per GPU bet
 wide; a rate is kept where P90 TTFT and P90 TPOT of 300 requests each are below their bound.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What every latency model promises: exact equalities between its three calls, and times that never fall."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 

@@ -1,7 +1,5 @@
 """DistServe's constants: the numbers that follow from them, and the rule for chunks."""
 
-from __future__ import annotations
-
 import csv
 import tomllib
 from itertools import pairwise

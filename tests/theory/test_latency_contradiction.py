@@ -1,7 +1,5 @@
 """A latency model and the system that it times are one: another model, GPU or number of GPUs is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Latency models with named constants: what was published of them, their files, and the time before the scheduler."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """The roofline by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from backends import _catalog as catalog

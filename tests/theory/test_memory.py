@@ -1,7 +1,5 @@
 """KV sizes, parameters and capacities of the catalogue against published numbers."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The mark of overload has the rates that it is said to have, on a simulated system."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

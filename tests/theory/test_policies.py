@@ -1,7 +1,5 @@
 """What chunking, memory modes and load must do to latencies, policy by policy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

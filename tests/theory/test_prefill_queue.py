@@ -1,7 +1,5 @@
 """TTFT of prefill as a queue: closed forms, their distribution, and the simulator laid over them."""
 
-from __future__ import annotations
-
 import json
 from math import exp, factorial, inf
 

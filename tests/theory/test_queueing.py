@@ -1,7 +1,5 @@
 """Where theory exists it is the judge: the simulated queue is the queue of the textbook."""
 
-from __future__ import annotations
-
 from math import exp, factorial
 
 import numpy as np

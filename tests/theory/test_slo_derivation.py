@@ -1,7 +1,5 @@
 """SLOs as multiples of a decode step, after Sarathi-Serve."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Speculative decoding (K06, S15): tokens per step, the gain that shrinks with the batch, the same answers."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The server on which capacity and comparison are tried, beside what another simulator of it measured."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import sys

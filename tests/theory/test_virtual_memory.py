@@ -1,7 +1,5 @@
 """Virtual memory mode (K08): tokens per page as published, waste below a page, and the same choices as paging."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

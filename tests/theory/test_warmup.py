@@ -1,7 +1,5 @@
 """MSER-5 is the formula, and finds in queues what theory says is there."""
 
-from __future__ import annotations
-
 import heapq
 
 import numpy as np

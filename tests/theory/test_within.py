@@ -1,7 +1,5 @@
 """Intervals within one run cover what they should, and are refused where they cannot."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import signal, stats

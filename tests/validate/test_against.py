@@ -1,7 +1,5 @@
 """`bench validate --against`: pairs, errors, targets, and how they are told."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

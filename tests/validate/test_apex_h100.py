@@ -1,7 +1,5 @@
 """`apex-h100`: what is calibrated on, and whether the calibration finds constants that are known."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

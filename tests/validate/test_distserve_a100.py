@@ -1,7 +1,5 @@
 """`distserve-a100`: constants from requests alone, what is calibrated on, and whether a known system is found again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The row of the table of acceptance on the simulator against the engine: S27."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

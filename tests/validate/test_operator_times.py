@@ -1,7 +1,5 @@
 """The latency model `operators`, and the run that it must foretell without calibration."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Stored runs simulated again: what was sent is sent again, and what decides is taken over."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

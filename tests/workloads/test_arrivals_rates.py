@@ -1,7 +1,5 @@
 """Arrivals with a changing rate against what they state: rate, gap law, dispersion."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from itertools import islice, takewhile

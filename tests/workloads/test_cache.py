@@ -1,7 +1,5 @@
 """How much of the prompts a prefix cache holds is counted as it would happen."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Closed loops: users who wait for their answers, think, and ask again."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

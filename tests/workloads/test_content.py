@@ -1,7 +1,5 @@
 """Token ids: exact, shared where asked, the same everywhere."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

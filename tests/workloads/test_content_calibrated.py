@@ -1,7 +1,5 @@
 """Text for an unknown tokenizer, against servers that count in their own ways."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Fits to traces whose law is known, and to traces that are short, coarse, regular or strange."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

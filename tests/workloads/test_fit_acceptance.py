@@ -1,7 +1,5 @@
 """Fitted generators beside real traces: burstiness at every scale, not only the law of the gaps."""
 
-from __future__ import annotations
-
 import csv
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Requests drawn from a fitted model: the same bytes in any chunks and with any number of workers, at any rate."""
 
-from __future__ import annotations
-
 from itertools import islice
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Shared prefixes: ids that never collide, exact lengths, popularity as stated."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Every preset can be listed, explained, drawn and run, and is what its sources say."""
 
-from __future__ import annotations
-
 import re
 from itertools import islice
 from pathlib import Path

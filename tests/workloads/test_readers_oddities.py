@@ -1,7 +1,5 @@
 """What is odd about a trace is told: grids, gaps, equal rows, idle heads, look-alikes; no row is lost (traces A1)."""
 
-from __future__ import annotations
-
 import csv
 import tomllib
 from pathlib import Path

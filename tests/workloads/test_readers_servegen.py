@@ -1,7 +1,5 @@
 """The client pools of ServeGen: read whole, or refused in a sentence that names the file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

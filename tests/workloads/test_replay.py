@@ -1,7 +1,5 @@
 """A replayed trace is the recorded one: stamps, lengths, order, links; and what was done to it stands in the run."""
 
-from __future__ import annotations
-
 import csv
 import json
 from datetime import datetime

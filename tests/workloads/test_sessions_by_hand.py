@@ -1,7 +1,5 @@
 """Sessions and timelines against the plainest possible loops over the same numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Traces are filtered, scaled and jittered by the laws that are stated for it, and nothing else happens to them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -6,8 +6,6 @@ of the Royal Statistical Society B 17, 1955; Moeller, Syversveen and Waagepeters
 Scandinavian Journal of Statistics 25, 1998. The step of each component is the exact transition of its process.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

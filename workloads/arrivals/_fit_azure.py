@@ -8,8 +8,6 @@ that of the trace (least squares of the logarithm) over widths of 0.5 to 300 s. 
 of an endless record: what a single hour cannot show is not missed. A second process does not improve the fit.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

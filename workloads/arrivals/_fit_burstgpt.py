@@ -6,8 +6,6 @@ requests per hour of the first 31 days of part 1), and tells how each parameter 
 Nothing here looks at arrivals that were generated. All rates are per second or hour as named.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

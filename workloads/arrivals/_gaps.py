@@ -1,15 +1,9 @@
 """Gamma gaps of mean 1: the gap law inside a changing rate."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from workloads._checks import positive
-
-if TYPE_CHECKING:
-    from workloads.arrivals._operational import Gaps
+from workloads.arrivals._operational import Gaps
 
 SMALLEST_CV, LARGEST_CV = 1e-3, 100.0  # outside, the sums of float64 gaps lose the law
 

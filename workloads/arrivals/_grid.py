@@ -5,8 +5,6 @@ change every few seconds: whole blocks of steps are turned into times together, 
 fraction of a second.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Several numbers in one value of a spec, joined by '/', because ',' and ':' are taken: `levels=1/2/4`."""
 
-from __future__ import annotations
-
 import math
 
 from harness.errors import UsageError

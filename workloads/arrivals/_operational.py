@@ -6,8 +6,6 @@ coefficient of variation of neighbouring gaps as it is. Source: time change of a
 An Introduction to the Theory of Point Processes, 2003, section 7.4).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 

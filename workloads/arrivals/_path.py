@@ -1,7 +1,5 @@
 """A rate that is known beforehand: straight pieces, first those of `lead`, then those of `cycle` again and again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise, repeat

@@ -1,7 +1,5 @@
 """Arrival times from independent gaps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

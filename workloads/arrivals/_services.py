@@ -4,8 +4,6 @@ Rates are relative, with mean 1 in the long run; a user's rate multiplies them. 
 `_fit_burstgpt.py`.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import math

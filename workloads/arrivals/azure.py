@@ -1,19 +1,16 @@
 """Arrivals like those of the Azure conversation trace: almost exponential gaps along a rate that wanders."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from workloads._checks import positive
 from workloads.arrivals._cox import Component, LogRate
 from workloads.arrivals._stationary import gamma
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,15 @@
 """Arrivals like those of BurstGPT: people who chat by day, and programs that come in campaigns and in bursts."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._operational import Piece, times_along
+from workloads.arrivals._operational import Gaps, Piece, times_along
 from workloads.arrivals._services import (
     DAYS,
     HOUR_S,
@@ -22,9 +20,6 @@ from workloads.arrivals._services import (
     table_pieces,
 )
 from workloads.arrivals._stationary import gamma
-
-if TYPE_CHECKING:
-    from workloads.arrivals._operational import Gaps
 
 Service = Literal["both", "api", "conversation"]
 Mode = Literal["week", "steady", "figure6"]

@@ -1,7 +1,5 @@
 """Arrivals of BurstGPT's own generator: gamma gaps of one fixed shape, which is far from the data it was made for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

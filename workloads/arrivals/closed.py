@@ -1,7 +1,5 @@
 """A closed loop: users who each wait for their answer, think, and ask again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args

@@ -1,7 +1,5 @@
 """Diurnal arrivals: a rate with a daily curve, and fewer requests on weekends."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

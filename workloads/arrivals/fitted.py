@@ -1,17 +1,14 @@
 """Arrivals of a model that 'bench trace fit' wrote: a rate that bursts as the trace's did, at any mean rate."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from workloads._checks import positive
 from workloads.fit import _draw
 from workloads.fit.model import Model
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Gamma arrivals: independent gamma gaps, burstier than Poisson for cv > 1 and more regular for cv < 1."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

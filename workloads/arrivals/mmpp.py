@@ -1,7 +1,5 @@
 """MMPP arrivals: a Poisson process whose rate jumps at random between a few states."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,18 +1,15 @@
 """On/off arrivals: bursts at a steady rate, with silence between them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from workloads._checks import positive
 from workloads.arrivals._gaps import check_cv, gamma_cdf, gamma_gaps
 from workloads.arrivals._operational import Piece, times_along
 from workloads.arrivals._path import Path, flat
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Poisson arrivals: independent exponential gaps, as from very many users who do not know of each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,18 +1,14 @@
 """Ramp arrivals: the rate goes in a straight line from one value to another, and stays there."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from workloads._checks import positive
 from workloads.arrivals._gaps import check_cv, gamma_cdf
 from workloads.arrivals._path import Path, along, flat
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,11 @@
 """Arrivals of a ServeGen pool: its clients superposed, each with its own rate and gap law in every window."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from workloads._pool import Pool, choose
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

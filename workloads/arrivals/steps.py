@@ -1,19 +1,16 @@
 """Step arrivals: a staircase of rates, each for the same time."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import numpy as np
 
 from workloads._checks import positive
 from workloads.arrivals._gaps import check_cv, gamma_cdf
 from workloads.arrivals._lists import levels
 from workloads.arrivals._path import Path, flat
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,11 @@
 """Arrivals of a recorded trace: its stamps, for use with any lengths (`trace:FILE`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from workloads import traces
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

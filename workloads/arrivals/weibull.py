@@ -1,7 +1,5 @@
 """Weibull arrivals: independent gaps, with a tail heavier than exponential for shape < 1 and lighter for shape > 1."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

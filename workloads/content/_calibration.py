@@ -1,7 +1,5 @@
 """How many tokens a server counts for each word, learned from what it reports."""
 
-from __future__ import annotations
-
 from collections import deque
 
 import numpy as np

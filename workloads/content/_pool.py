@@ -6,8 +6,6 @@ splits at spaces, and for byte pair encoding over a whole text, pairs that hold 
 across the border of two words would be made in the pair as well. For any other kind the rows are the evidence.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections import Counter

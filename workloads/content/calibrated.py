@@ -1,18 +1,13 @@
 """Text for a server whose tokenizer is not known: its length is corrected by what the server counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
+import numpy as np
+
+from harness.api import Request
 from workloads._checks import positive
 from workloads.content._calibration import Calibration
 from workloads.content.tokens import Tokens, busted
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from harness.api import Request
 
 _WORDS = """
 able about above across action again against age ago air all almost along always among and animal another answer any

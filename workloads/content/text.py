@@ -1,17 +1,12 @@
 """Text with an exact token count under a given tokenizer, for servers that take text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from harness.api import Request
 from workloads.content import _pool
 from workloads.content.tokens import Tokens, busted
-
-if TYPE_CHECKING:
-    from harness.api import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,14 +1,10 @@
 """Random token ids: an exact count, equal blocks for equal prefix ids, the same in every process."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from harness.api import Request
+from harness.api import Request
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the step of SplitMix64
 _WORD = (1 << 64) - 1

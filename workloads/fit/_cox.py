@@ -6,8 +6,6 @@ simulating the rate. Source of the idea: Gourieroux, Monfort and Renault, Indire
 Econometrics 8, 1993.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice

@@ -18,10 +18,10 @@ import numpy as np
 from harness.errors import UsageError
 from workloads.fit import _lengths
 from workloads.fit.process import merged
+from workloads.lengths._empirical import Empirical
 
 if TYPE_CHECKING:
     from workloads.fit.model import Model
-    from workloads.lengths._empirical import Empirical
 
 ROWS = 65_536
 _ARRIVALS, _LENGTHS = 0, 1  # of the seed's children

@@ -8,20 +8,13 @@ models for Poisson processes, JASA 94, 1999 (splitting counts in halves); Ghosh,
 1992 (shrinking so that the variance is right).
 """
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from workloads.fit._curve import summed
-from workloads.fit._theory import dispersion
-
-if TYPE_CHECKING:
-    from workloads.fit._curve import Curve
-    from workloads.fit._theory import Renewal
+from workloads.fit._curve import Curve, summed
+from workloads.fit._theory import Renewal, dispersion
 
 Floats = npt.NDArray[np.float64]
 

@@ -1,7 +1,5 @@
 """Prompt and output lengths of a trace, as quantiles and a copula of ranks: what `workloads/lengths/` draws from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

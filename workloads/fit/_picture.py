@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from workloads.fit import _draw, _sessions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from workloads.fit.model import Model
 
 LENGTHS = 50_000  # pairs shown, evenly spaced

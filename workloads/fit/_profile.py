@@ -1,7 +1,5 @@
 """The curve of a day (and of a week) in a trace that is long enough to show that it comes back."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from harness.errors import UsageError
 from workloads import _trace_rows
@@ -14,14 +16,9 @@ from workloads.fit._curve import Curve
 from workloads.fit._stamps import LARGEST_SHAPE, SMALLEST_SHAPE, Stamps, gap_shape
 from workloads.fit._theory import Renewal
 from workloads.fit.model import Service
-from workloads.fit.process import Cox, Following
+from workloads.fit.process import Cox, Following, Process
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import pyarrow as pa
-
-    from workloads.fit.process import Process
     from workloads.traces import Trace
 
 LEAST_ROWS = 100  # requests of a service: fewer tell hardly more than a mean

@@ -1,7 +1,5 @@
 """Turns, times between turns and growth of the prompt in the sessions of a trace."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -12,18 +12,14 @@ Scandinavian Journal of Statistics 25, 1998 (second moments of a log-Gaussian Co
 chapter 4 (V, and its limit for long times). E[V(L)] takes L as lognormal with its exact mean and variance.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from workloads.arrivals._cox import Component
+from workloads.arrivals._cox import Component
 
 _MEMORY = 6  # mean gaps, and as many times 1 / shape, after which V has reached its limit for long times
 _POINTS = 160  # of the table of V

@@ -1,7 +1,5 @@
 """The quality of a fit in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from harness import burstiness
-
-if TYPE_CHECKING:
-    from workloads.fit._stamps import Stamps
+from workloads.fit._stamps import Stamps
 
 Floats = npt.NDArray[np.float64]
 Draw = Callable[[np.random.Generator], Iterator[Floats]]

@@ -1,10 +1,8 @@
 """What `bench trace fit` and `bench trace generate` do, as plain functions of plain arguments."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Literal, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,13 +13,8 @@ from harness.schedule import Schedule, digest
 from workloads import traces, transforms
 from workloads.fit import _draw, _services
 from workloads.fit import quality as _quality
-from workloads.fit.model import Model
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from workloads.fit.model import Service
-    from workloads.fit.quality import Quality
+from workloads.fit.model import Model, Service
+from workloads.fit.quality import Quality
 
 Mode = Literal["parametric", "rate-following"]
 

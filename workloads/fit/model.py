@@ -8,15 +8,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from harness import writable
 from harness.errors import UsageError, no_such
 from workloads.fit import _lengths, _picture
 from workloads.fit.process import Process, from_json
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 VERSION = 1
 ABOUT = "a generator fitted by 'bench trace fit'; use it with --arrivals fitted:FILE, --lengths fitted:FILE"

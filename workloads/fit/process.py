@@ -5,8 +5,6 @@ is. The rate is multiplied, its ups and downs keep their times: the index of dis
 is the law of thinning and superposition, not that of time compression.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, repeat

@@ -7,8 +7,6 @@ request of 0 tokens is a failure). Figure 10 gives 8 x 30 cells of request by re
 over the deciles that they touch, and the tilt of the copula makes up for what that takes from the rank correlation.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

@@ -7,8 +7,6 @@ of the segments between quantiles come from the raw rows in `DATA_FOLDER/traces/
 the way DistServe does it.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

@@ -1,7 +1,5 @@
 """What the sampler of empirical lengths needs, measured on raw prompt and output lengths: see `_empirical.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,15 +1,11 @@
 """Azure conversation lengths (2023), drawn from the quantiles of the trace with its rank correlation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from workloads.lengths._empirical import Empirical, load
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

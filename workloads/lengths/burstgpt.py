@@ -1,16 +1,13 @@
 """Lengths of BurstGPT's two services: people who chat (from the paper's figures), programs that call (second-hand)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
+
+import numpy as np
 
 from workloads.lengths._empirical import Empirical, load
 from workloads.lengths._second_hand import Law, SecondHand
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Service = Literal["conversation", "api"]
 _API_FACTS = {

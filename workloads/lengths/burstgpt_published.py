@@ -1,7 +1,5 @@
 """Lengths of BurstGPT's own generator: two independent Zipf laws, which are far from the data it was made for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

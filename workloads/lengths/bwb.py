@@ -1,15 +1,11 @@
 """Book translation lengths (long output), drawn from quantiles with their rank correlation of 0.81."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from workloads.lengths._empirical import Empirical, load
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

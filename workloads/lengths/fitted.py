@@ -1,19 +1,14 @@
 """Lengths of a model that 'bench trace fit' wrote: the quantiles and the rank correlation of its trace."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from workloads.fit import _lengths
 from workloads.fit.model import Model
-from workloads.lengths._empirical import CHUNK
-
-if TYPE_CHECKING:
-    from workloads.lengths._empirical import Empirical
+from workloads.lengths._empirical import CHUNK, Empirical
 
 
 @dataclass(frozen=True, slots=True)

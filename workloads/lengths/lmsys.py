@@ -1,15 +1,11 @@
 """LMSYS-Chat-1M lengths (short chat), drawn from quantiles with the rank correlation of 100,000 first turns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from workloads.lengths._empirical import Empirical, load
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Lognormal lengths: prompt and output drawn independently from lognormal laws given by mean and spread."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

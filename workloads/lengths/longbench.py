@@ -1,15 +1,11 @@
 """LongBench lengths (summarization) as DistServe cuts them, drawn from quantiles of 3 of its 21 tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from workloads.lengths._empirical import Empirical, load
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,5 @@
 """Normal lengths: prompt and output drawn independently from normal laws, cut at a stated cap where one is given."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Lengths of a reasoning model: thoughts as long as the question is hard, then an answer, cut at a token budget."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Lengths of a ServeGen pool: the mixture of what its clients send, prompt and output of one client together."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 

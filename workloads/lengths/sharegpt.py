@@ -1,15 +1,12 @@
 """ShareGPT lengths (chat), drawn from the quantiles of three real preparations with their rank correlation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
+
+import numpy as np
 
 from workloads.lengths._empirical import Empirical, load
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Preparation = Literal["distserve", "first-turn", "multi-turn-8k"]
 

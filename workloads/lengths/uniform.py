@@ -1,7 +1,5 @@
 """Uniform lengths: every whole number between two bounds is equally likely."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

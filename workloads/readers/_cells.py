@@ -1,7 +1,5 @@
 """Checks of single cells of a trace, and how cells are shown: what the fast paths fall back on for an odd block."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

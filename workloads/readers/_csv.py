@@ -1,7 +1,5 @@
 """Rows of a CSV file in blocks: read as a whole by Arrow, line by line where a block has something odd in it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -1,21 +1,17 @@
 """Objects of a JSON lines file, or of a file that is one JSON list, in blocks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
 from workloads.readers._block import MISSING, Block
-
-if TYPE_CHECKING:
-    from workloads.readers._lines import Lines
+from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"
 _DECODER = json.JSONDecoder()

@@ -1,7 +1,5 @@
 """Tells official trace files by their hash, and files that only bear such a name."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path

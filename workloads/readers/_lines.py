@@ -1,7 +1,5 @@
 """Opens trace files, plain, gzip or Zstandard: every byte is read once, hashed, and given as whole lines."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,18 +1,14 @@
 """Orders the rows of a trace by stamp; the whole file is held for that."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from workloads.readers._block import Block
 from workloads.readers._requests import Requests
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block
 
 
 def ordered(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Requests]]:

@@ -1,21 +1,16 @@
 """The columns of a plain table: which of them is the stamp, the prompt, the output; by a map or by usual names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from harness.errors import UsageError, no_such
+from workloads.readers._block import Block, Floats, Ints
 from workloads.readers._cells import looks_like_a_stamp, shown_columns
 from workloads.readers._requests import Requests, empty
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block, Floats, Ints
 
 UNITS = {"at": 1, "at_ms": 1_000, "at_us": 1_000_000, "at_ns": 1_000_000_000}
 KEYS = (*UNITS, "prompt", "output", "session", "turn", "tag", "prefix_ids", "parent")

@@ -1,19 +1,15 @@
 """Opens a trace file as blocks of rows, whatever it is: CSV, JSON lines, a JSON list, Parquet, packed or not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from harness.errors import UsageError
 from workloads.readers import _csv, _json, _lines, _parquet
+from workloads.readers._block import Block
 from workloads.readers._cells import shown_columns
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block
 
 Form = Literal["csv", "json", "parquet"]
 FORMS: Mapping[str, str] = {"csv": "CSV with a header line", "json": "JSON lines", "parquet": "Parquet"}

@@ -1,19 +1,15 @@
 """Azure LLM inference traces of 2023, 2024 and LMM 2025 (CSV: TIMESTAMP, ContextTokens, GeneratedTokens)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 
+from workloads.readers._block import Block
 from workloads.readers._cells import SECOND_NS
 from workloads.readers._requests import Requests, empty
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block
 
 IMAGES = "NumImages"
 

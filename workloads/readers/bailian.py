@@ -1,19 +1,15 @@
 """Qwen-Bailian traces (JSON lines: chat_id, parent_chat_id, timestamp in s, lengths, type, turn, 16-token hash_ids)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from workloads.readers._block import Block, Mask
 from workloads.readers._requests import Requests, empty
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block, Mask
 
 BLOCK_TOKENS = 16
 CHAT, PARENT, TURN, TYPE, IDS = "chat_id", "parent_chat_id", "turn", "type", "hash_ids"

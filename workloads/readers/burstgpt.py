@@ -1,19 +1,15 @@
 """BurstGPT traces, parts 1 to 3 (CSV with the column names of either release)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from workloads.readers._block import Block, Ints, Mask
 from workloads.readers._requests import Marked, Requests
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block, Ints, Mask
 
 _TAGS = {"Conversation log": "conversation", "API log": "api"}
 SESSION, ELAPSED, TOTAL, LOG = "Session ID", "Elapsed time", "Total tokens", "Log Type"

@@ -1,16 +1,12 @@
 """A plain CSV table: stamps, prompt and output tokens under usual names, or under those that `--columns` gives."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from workloads.readers import _plain
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block
-    from workloads.readers._requests import Requests
+from workloads.readers._block import Block
+from workloads.readers._requests import Requests
 
 
 @dataclass(frozen=True, slots=True)

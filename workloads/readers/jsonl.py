@@ -1,19 +1,15 @@
 """Plain JSON lines: stamps, prompt and output tokens under usual names, or under those that `--columns` gives."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from workloads.readers import _plain
+from workloads.readers._block import Block
 from workloads.readers._cells import block_size
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block
-    from workloads.readers._requests import Requests
+from workloads.readers._requests import Requests
 
 
 @dataclass(frozen=True, slots=True)

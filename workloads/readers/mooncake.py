@@ -1,19 +1,15 @@
 """Mooncake traces (JSON lines: timestamp in ms, input_length, output_length, hash_ids of 512-token blocks)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from workloads.readers._block import Block, Ints
 from workloads.readers._requests import Requests, empty
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block, Ints
 
 BLOCK_TOKENS = 512
 

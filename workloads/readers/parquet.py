@@ -1,17 +1,13 @@
 """A Parquet table: one that `bench trace convert` wrote, the schedule or the requests of a run, or any other."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from workloads.readers import _plain
+from workloads.readers._block import Block
 from workloads.readers._cells import block_size
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block
-    from workloads.readers._requests import Requests
+from workloads.readers._requests import Requests
 
 
 @dataclass(frozen=True, slots=True)

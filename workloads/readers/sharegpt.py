@@ -1,10 +1,8 @@
 """ShareGPT conversations (a JSON list, or lines, of objects with `conversations: [{from, value}, ...]`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +10,8 @@ import pyarrow as pa
 from harness.errors import UsageError
 from workloads._tokenizer import open_tokenizer
 from workloads.readers import _cells
+from workloads.readers._block import Block
 from workloads.readers._requests import Requests
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block
 
 _ASKS = frozenset({"human", "user"})
 _ANSWERS = frozenset({"gpt", "chatgpt", "assistant", "bard", "bing"})

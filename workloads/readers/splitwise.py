@@ -1,15 +1,11 @@
 """The Azure 2023 traces as simulators pass them on (CSV: arrived_at, num_prefill_tokens, num_decode_tokens)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
+from workloads.readers._block import Block
 from workloads.readers._requests import Requests, empty
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block
 
 
 @dataclass(frozen=True, slots=True)

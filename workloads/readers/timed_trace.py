@@ -1,18 +1,14 @@
 """vLLM's timed traces (JSON lines: timestamp, input_length, output_length, perhaps hash_ids)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from harness.errors import no_such
+from workloads.readers._block import Block
 from workloads.readers._cells import block_size
 from workloads.readers._requests import Requests, empty
 from workloads.readers.mooncake import one_per_block
-
-if TYPE_CHECKING:
-    from workloads.readers._block import Block
 
 _PER_S = {"s": 1, "ms": 1000, "us": 1_000_000}
 

@@ -1,7 +1,5 @@
 """What all conversations share: each prompt is the history so far and something new."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

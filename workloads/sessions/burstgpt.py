@@ -1,18 +1,13 @@
 """Conversations as in BurstGPT: the longer one has gone on the likelier it goes on, and people take hours at times."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from workloads._checks import positive
+from workloads._tasks import Streams, Tasks
 from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
-
-if TYPE_CHECKING:
-    from workloads._tasks import Streams, Tasks
 
 CONVERSATIONS = (18809, 10879, 6411, 4040, 2782, 2006, 1521, 1114, 950, 704, 574, 475, 411, 315,
                  258, 264, 215, 170, 150, 117, 97, 123, 88, 69, 73, 76, 66, 54)  # fmt: skip

@@ -1,7 +1,5 @@
 """Compound tasks: stages of requests (plan, work in parallel, join), each after all answers of the one before."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 

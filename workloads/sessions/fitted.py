@@ -1,18 +1,14 @@
 """Sessions of a model that 'bench trace fit' wrote: turns and times between them as in its trace."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from workloads._checks import positive
+from workloads._tasks import Streams, Tasks
 from workloads.fit.model import NONE, Model
 from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
-
-if TYPE_CHECKING:
-    from workloads._tasks import Streams, Tasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,11 @@
 """Conversations of the same number of turns, with the same think time after each answer."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workloads._tasks import Streams, Tasks
 from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
-
-if TYPE_CHECKING:
-    from workloads._tasks import Streams, Tasks
 
 
 @dataclass(frozen=True, slots=True)

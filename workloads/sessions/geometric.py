@@ -1,17 +1,12 @@
 """Conversations that go on with the same probability after every answer, with exponential think times."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workloads._tasks import Streams, Tasks
 from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
-
-if TYPE_CHECKING:
-    from workloads._tasks import Streams, Tasks
 
 
 @dataclass(frozen=True, slots=True)

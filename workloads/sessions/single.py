@@ -1,16 +1,11 @@
 """No sessions: every arrival is one request and belongs to nothing (the default)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from workloads._tasks import Streams, Tasks
 from workloads.sessions._conversation import BLOCK_TOKENS, conversations
-
-if TYPE_CHECKING:
-    from workloads._tasks import Streams, Tasks
 
 
 @dataclass(frozen=True, slots=True)

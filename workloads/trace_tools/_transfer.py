@@ -4,8 +4,6 @@ FILE.part.json beside it holds the address and what the server said about the fi
 joined.
 """
 
-from __future__ import annotations
-
 import http.client
 import json
 import time

@@ -1,7 +1,5 @@
 """Reads a trace from end to end and says everything odd about it, apart from what its format is known for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

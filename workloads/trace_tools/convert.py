@@ -1,16 +1,12 @@
 """Traces into traces: another form, a slice, another load; what was done goes with the rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.errors import UsageError
 from workloads import replay, traces
 from workloads.trace_tools.write import write
-
-if TYPE_CHECKING:
-    from workloads.traces import Trace
+from workloads.traces import Trace
 
 
 def convert(

@@ -3,8 +3,6 @@
 While it is incomplete it is called FILE.part.
 """
 
-from __future__ import annotations
-
 import hashlib
 import http.client
 import urllib.error

@@ -1,7 +1,5 @@
 """A drawn schedule as a trace: what would have been recorded had every answer come at once."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Public traces by name: where their owners keep them, under which licence, and their hash where it is known."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 import urllib.parse

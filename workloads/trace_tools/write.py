@@ -3,22 +3,17 @@
 A file has its name only when it is complete: until then it is called FILE.part.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from harness import writable
 from harness.errors import UsageError, no_such
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 VERSION = "1"
 """Version of the columns of a trace file, in the metadata of Parquet."""

@@ -4,18 +4,13 @@ Source: the bound that the Past-Future paper compares with (Gong et al., LightLL
 this, so results with it are oracle results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from backends.serving.admission._future import held_tokens, peak_fits, with_candidate
+from backends.serving.replica import Replica
 from backends.serving.sequence import Oracle as Door
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
+from backends.serving.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,20 +5,15 @@ guess a step would be repeated until a lucky one admits the request; so the high
 each sequence keeps its guess until it has outlived it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
 from backends.serving.admission._future import capacity_tokens, held_tokens, peak_fits, with_candidate
-from backends.serving.sequence import Sequence  # noqa: TC001  the types of fields are looked up
-
-if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+from backends.serving.replica import Replica
+from backends.serving.sequence import Sequence
 
 
 @dataclass(slots=True)

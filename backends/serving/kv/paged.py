@@ -3,8 +3,6 @@
 Source: Kwon et al., vLLM, SOSP 2023; block of 16 tokens and watermark of 1 % as in vLLM.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from backends.serving._checks import at_least

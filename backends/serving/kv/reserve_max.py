@@ -3,8 +3,6 @@
 Source: Yu et al., Orca, OSDI 2022, as compared in Kwon et al., vLLM, SOSP 2023 (Orca (Max)).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from backends.serving._checks import at_least

@@ -4,8 +4,6 @@ Source: Prabhu et al., vAttention, ASPLOS 2025; sizes of pages, what shares a pa
 microsoft/vattention. A block here is a page group: a page for keys and one for values of every layer.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

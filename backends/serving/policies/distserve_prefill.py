@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backends.serving._checks import at_least
+from backends.serving.batch import Batch
 
 if TYPE_CHECKING:
-    from backends.serving.batch import Batch
     from backends.serving.replica import Replica
 
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.api import Request
+
 if TYPE_CHECKING:
     from backends.serving.replica import Replica
-    from harness.api import Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backends.serving.prefix_cache import chain
+from harness.api import Request
 
 if TYPE_CHECKING:
     from backends.serving.replica import Replica
-    from harness.api import Request
 
 
 @dataclass(frozen=True, slots=True)

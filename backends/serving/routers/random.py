@@ -6,9 +6,10 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from harness.api import Request
+
 if TYPE_CHECKING:
     from backends.serving.replica import Replica
-    from harness.api import Request
 
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio
 _WORD = (1 << 64) - 1

@@ -1,7 +1,5 @@
 """Results that need minutes of a quiet machine, stored by the command that measured them and read by the table."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

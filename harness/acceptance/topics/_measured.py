@@ -1,7 +1,5 @@
 """Rows of public measurements: the targets of `bench validate --against`, each with what others reached."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from harness import validate

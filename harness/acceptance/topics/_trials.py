@@ -1,15 +1,10 @@
 """Simulated runs that several topics make: one spec in, its `requests` table and quantiles out."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import pyarrow as pa
 
 from harness.config import Given, read, run_spec
 from harness.registry import make
 from harness.trial import Trial, simulate
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 VLLM = "vllm-v0:max_seqs=128,max_batched_tokens=8192"
 """The vLLM baseline of Sarathi-Serve for contexts of 8,192 tokens (section 5.1)."""

@@ -1,16 +1,12 @@
 """Past-Future admission beside what its paper and its simulations say of memory, evictions and goodput (K07)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from harness.acceptance import Place, Row
-
-if TYPE_CHECKING:
-    from harness.api import RequestRecord, Simulator
+from harness.api import RequestRecord, Simulator
 
 SYSTEM = "Past-Future (LightLLM)"
 CAPACITY_TOKENS = 120_000

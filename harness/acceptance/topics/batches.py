@@ -1,7 +1,5 @@
 """What latency models say of batches: chunks, the knee, and tensor or pipeline parallelism in decode."""
 
-from __future__ import annotations
-
 import importlib
 import json
 from collections.abc import Iterator

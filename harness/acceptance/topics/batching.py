@@ -1,18 +1,14 @@
 """Static and iteration-level batching: slots, batches and what waiting for a whole batch costs (K01, K02)."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import registry
 from harness.acceptance import Place, Row
 from harness.acceptance.topics._trials import quantile, trial
-
-if TYPE_CHECKING:
-    from harness.api import Request
+from harness.api import Request
 
 STEP = "linear:base_s=1,prefill_token_s=0,decode_seq_s=0,context_token_s=0"
 """Every step takes one second, so that stamps are numbers of steps."""

@@ -1,17 +1,14 @@
 """Clusters: prefill and decode apart, the hand-off between them, pipelines, and what goodput means (K04, K10)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from harness.acceptance import Place, Row
 from harness.acceptance.topics._trials import VLLM, quantile, trial
 from harness.registry import make
-
-if TYPE_CHECKING:
-    import numpy as np
-    import pyarrow as pa
 
 DISTSERVE, SIMDISTSERVE, SARATHI = "DistServe", "DistServe's simulator", "Sarathi-Serve"
 COMPAT = "bench run --backend sim:compat=distserve_sim --workload distserve-fig1 --requests 1000 --rate "

@@ -1,7 +1,5 @@
 """What may never be lost or invented: requests, blocks, tokens, room in a batch, time (equations and invariants)."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

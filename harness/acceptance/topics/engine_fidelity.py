@@ -1,7 +1,5 @@
 """The simulator against the project's own engine: attainment at several rates of the same schedules."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from harness.acceptance import Place, Row, measured

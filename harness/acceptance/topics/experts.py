@@ -1,7 +1,5 @@
 """Experts: tokens they need, traffic between them, ping-pong pipelines; and when stored KV pays."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from math import ceil, inf

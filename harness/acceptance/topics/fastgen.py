@@ -1,18 +1,14 @@
 """DeepSpeed-FastGen: Dynamic SplitFuse under closed loops of clients (K05)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
+
+import pyarrow as pa
 
 from harness.acceptance import Place, Row
 from harness.acceptance.topics._trials import quantile, trial
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from harness.api import Simulator
+from harness.api import Simulator
 
 SYSTEM = "DeepSpeed-FastGen"
 BUDGET = 768

@@ -1,7 +1,5 @@
 """KV in memory and on links: sizes, slots, capacities, hand-offs, and how full each memory mode gets."""
 
-from __future__ import annotations
-
 import csv
 import importlib
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The targets of `bench validate --against distserve-66b-chat-ae`."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from harness.acceptance.topics import _measured

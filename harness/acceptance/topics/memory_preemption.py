@@ -1,18 +1,15 @@
 """vLLM's memory: blocks on demand, shared blocks, and preemption by recompute and by swap (K03)."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pyarrow as pa
 
 from harness import registry
 from harness.acceptance import Place, Row
 from harness.acceptance.topics._trials import trial
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 SYSTEM = "vLLM"
 OPERATIONS = 100_000

@@ -1,7 +1,5 @@
 """What must stay the same, or change in a known way, when something else is changed (equations and invariants)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

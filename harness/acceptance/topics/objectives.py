@@ -1,7 +1,5 @@
 """Objectives as multiples of a decode step, as Sarathi-Serve defines its own."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from harness.acceptance import Place, Row

@@ -1,22 +1,18 @@
 """Placement beside what DistServe's planner finds and its paper prints (K10.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import pool
 from harness.acceptance import Place, Row
 from harness.config import Given
+from harness.place.asked import Asked
 from harness.place.conduct import Candidate, conduct, scored
 from harness.place.settings import asked
 from harness.place.store import Store
 from harness.place.systems import Shape, System
 from harness.place.task import Task, searched
 from harness.place.traffic import traffic
-
-if TYPE_CHECKING:
-    from harness.place.asked import Asked
 
 SYSTEM = "DistServe, placement"
 OWN: Mapping[str, Any] = {

@@ -1,7 +1,5 @@
 """Prefill as a queue (M/D/1), and the laws that every simulation must keep: Little's, and that of utilisation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Sarathi-Serve: chunked prefills, stall-free batches, and capacity under a bound on token gaps (K04)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from harness.acceptance import Place, Row

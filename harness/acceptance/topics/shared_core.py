@@ -1,7 +1,5 @@
 """One core under two clocks: the engine's loop and the simulator form the same batches under every policy."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from typing import Any

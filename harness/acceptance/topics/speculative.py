@@ -1,7 +1,5 @@
 """Speculative decoding: tokens per step, the gain against the batch, and the engine's answers (K06)."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Options that several forms take, and how their values are read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any

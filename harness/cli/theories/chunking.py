@@ -1,15 +1,9 @@
 """`bench theory chunking`: what cutting a prompt into chunks costs."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 import click
 
 from harness.cli.theories import _given
-
-if TYPE_CHECKING:
-    from harness.theory.batching import Chunked
+from harness.theory.batching import Chunked
 
 
 @click.command("chunking", short_help="What cutting a prompt into chunks costs.")

@@ -1,7 +1,5 @@
 """`bench theory handoff`: hand-off of KV in blocks or in one piece."""
 
-from __future__ import annotations
-
 import importlib
 
 import click

@@ -1,7 +1,5 @@
 """`bench theory knee`: where batching stops to pay."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

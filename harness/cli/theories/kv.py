@@ -1,7 +1,5 @@
 """`bench theory kv`: size of KV, its hand-off over links, and modes of memory."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """`bench theory kv-reuse`: the link from which on stored KV beats computing it again."""
 
-from __future__ import annotations
-
 import click
 
 from harness.cli.theories import _given

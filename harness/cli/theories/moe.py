@@ -1,7 +1,5 @@
 """`bench theory moe`: tokens an expert needs, and what its traffic costs."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,16 +1,12 @@
 """`bench theory ping-pong`: attention and experts apart, with micro-batches between them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness.cli.theories import _given
-
-if TYPE_CHECKING:
-    from harness.theory.told import Line
+from harness.theory.told import Line
 
 
 @click.command("ping-pong", short_help="Attention and experts apart, with micro-batches between them.")

@@ -1,7 +1,5 @@
 """`bench theory prefill`: TTFT where prefill is a queue."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any

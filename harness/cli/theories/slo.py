@@ -1,7 +1,5 @@
 """`bench theory slo`: objectives that follow from a latency model."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,16 +1,11 @@
 """`bench theory speculative`: tokens per step and speed-up of speculative decoding."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
 from harness.cli.theories import _given
-
-if TYPE_CHECKING:
-    from harness.theory.told import Line
+from harness.theory.told import Line
 
 
 @click.command("speculative", short_help="Tokens per step and speed-up of speculative decoding.")

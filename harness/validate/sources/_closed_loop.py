@@ -1,7 +1,5 @@
 """A server under a fixed number of clients, simulated: what a benchmark of fixed lengths and concurrency measures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast

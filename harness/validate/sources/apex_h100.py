@@ -4,8 +4,6 @@ Source: microsoft/apex_plus @8769096 (`vllm/results`, `traces/llama`), with the 
 model is `fit6`, calibrated on the fewest runs that tell its constants apart (`calibration`), and scored on the others.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence

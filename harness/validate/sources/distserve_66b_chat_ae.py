@@ -5,8 +5,6 @@ Nothing is calibrated: latency constants, policies and KV capacity are the publi
 ShareGPT requests that DistServe ran. Arrivals are not published; they are drawn.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -7,8 +7,6 @@ because which rates were measured first is nobody's choice of a good one. DistSe
 the same requests.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence

@@ -6,8 +6,6 @@ SGLang and inference-perf have no environment there; give a Python that can impo
 folder it ran in, and for the words of prompts and answers, which stand for nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """Servers that are too heavy for every run; `make nightly` builds their environments."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 from collections.abc import Callable, Iterator

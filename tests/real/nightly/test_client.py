@@ -1,7 +1,5 @@
 """Our client against the heavy servers: statuses, counts, finish reasons, and what their streams need."""
 
-from __future__ import annotations
-
 import asyncio
 from itertools import pairwise
 

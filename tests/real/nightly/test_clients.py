@@ -1,7 +1,5 @@
 """Heavier clients against `bench serve`: no errors by their own word and by the server's log, and known counts."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.timeout(900)  # vLLM takes minutes to start on a busy machine

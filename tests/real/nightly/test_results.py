@@ -1,7 +1,5 @@
 """What other people's clients write today is read as what they wrote when the golden files were made."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

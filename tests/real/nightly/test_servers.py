@@ -1,7 +1,5 @@
 """The heavy servers against our engine on the same weights, and what their streams look like."""
 
-from __future__ import annotations
-
 import pytest
 
 pytestmark = pytest.mark.timeout(900)  # vLLM takes minutes to start on a busy machine
