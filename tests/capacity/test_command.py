@@ -48,6 +48,7 @@ def test_json_is_the_stored_answer_and_the_same_command_goes_on(bench, tmp_path)
     assert len(knees(first, 0.8)) == first["answers"][0]["seeds"]
 
 
+@pytest.mark.nightly
 def test_a_killed_search_ends_as_an_undisturbed_one(bench, tmp_path):
     """What was tried before a kill would be lost, or count twice."""
     arguments = [*QUICK, "--goal", "80%", "--format", "json"]

@@ -17,6 +17,7 @@ def _trials(system, seeds, rates=(9.7, 10.3)):
     return [system.trial(Key(seed, rate, 2000)) for seed in seeds for rate in rates]
 
 
+@pytest.mark.nightly
 def test_intervals_hold_the_truth_as_often_as_they_say(system):
     """Every capacity would be printed with a certainty that it does not have."""
     true_rps = _pooled_capacity(system())

@@ -12,6 +12,7 @@ from harness.capacity.runs import Runs
 from harness.capacity.trials import Key, Task
 from harness.cli import main
 from harness.config import RunSpec
+from harness.drive import Outcome
 from harness.errors import BackendError, NotValid
 from harness.folder import load
 from harness.load import own_rate
@@ -71,9 +72,7 @@ def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeyp
     """It would pass or fail a rate, or vanish without a word."""
     made = Runs(tmp_path, lambda _: None)
     info = {"verdict": {"valid": False, "reasons": ["The client was late."], "overloaded": False}, "checks": []}
-    result = SimpleNamespace(
-        run=SimpleNamespace(info=info, path=tmp_path), outcome=SimpleNamespace(error=None, ended="finished")
-    )
+    result = SimpleNamespace(run=SimpleNamespace(info=info, path=tmp_path), outcome=Outcome("finished", 60, 0, 0))
     monkeypatch.setattr(Runs, "_run", lambda *_: result)
     monkeypatch.setattr(runs, "_fault", lambda *_: None)
 

@@ -85,6 +85,7 @@ def test_nobody_is_told_to_run_a_million_pairs():
     assert paired.pairs_needed(5.0, 0.01) is None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("pairs", "noise", "shares"),
     [

@@ -113,6 +113,7 @@ def test_nothing_that_others_write_is_pasted_into_a_script(file: Path) -> None:
     assert [] == [s for name in jobs(file) for s in scripts(file, name) if "${{" in s]
 
 
+@pytest.mark.nightly
 def test_a_pull_request_that_changes_nothing_passes(job: Run, repository: Path) -> None:
     """If this failed, every pull request would be red, or the answer would reach nobody."""
     done = job("pull-request.yml", "simulator")

@@ -1,4 +1,4 @@
-"""Every `bench` command in README.md, docs/ci.md and docs/guide runs as printed."""
+"""Every `bench` command of README and guides has the options that it shows; README's run as printed, all nightly."""
 
 import re
 import shlex
@@ -7,16 +7,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
+import click
 import pytest
 
+from harness.cli._commands import bench
 from reports import _browser
 
 WarmBench = Callable[[list[str], Path], "subprocess.CompletedProcess[str]"]
 TOP = Path(__file__).resolve().parents[2]
 PAGES = [TOP / "README.md", TOP / "docs" / "ci.md", *sorted((TOP / "docs" / "guide").glob("*.md"))]
+RUN = [PAGES[0], *(pytest.param(page, marks=pytest.mark.nightly) for page in PAGES[1:])]
 WHOLE_DEMO = "bench run --workload chatbot --slo ttft=0.25,tpot=0.1"
 REAL_TIME = re.compile(r"bench (run|compare --base) (?!.*(--(backend|base) sim|baselines/))")
 """Runs under the wall clock: not valid (exit code 4) where other programs make the client of this machine too late."""
@@ -56,6 +59,17 @@ def serving(line: str, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_of_a_page_have_known_options(page: Path) -> None:
+    """A guide would show an option that was renamed, until somebody runs the slow tests."""
+    for line in commands(page):
+        name, *arguments = shlex.split(line.removesuffix("&"))[1:]
+        command = bench.get_command(click.Context(bench), name)
+        assert command is not None, line
+        with suppress(click.exceptions.Exit):  # --help
+            command.make_context(name, arguments)
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_commands_of_a_page_run_in_order(page: Path, tmp_path: Path, warm_bench: WarmBench) -> None:
     """A newcomer's first command would fail."""
     lines = commands(page)

@@ -28,6 +28,7 @@ def served(record):
     return make
 
 
+@pytest.mark.nightly
 def test_overload_is_found(served):
     """At least 95 of 100 runs at 1.15 of saturation: else a mean is printed that means nothing."""
     assert sum(overload(served(1.15, 2000, seed)) is not None for seed in range(100)) >= 95

@@ -21,7 +21,7 @@ NIGHT = "rgb(230, 232, 235)"
 HOSTILE = "</script><script>document.title='owned'</script><a href='https://evil.example/'>x</a><img src=x>"
 
 
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_every_figure_draws(dark: bool, make_run: MakeRun, opened: Open) -> None:
     """A figure would stay empty, or the browser's console would be full of errors."""
     seen = opened(Html().render(make_run(900)), dark=dark)
@@ -31,6 +31,7 @@ def test_every_figure_draws(dark: bool, make_run: MakeRun, opened: Open) -> None
     seen.untroubled()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [1200, 500])
 def test_every_picture_of_traffic_draws(width: int, opened: Open) -> None:
     """The page of a trace would stay empty, in a wide window or in a narrow one."""
@@ -63,6 +64,7 @@ def test_hostile_text_does_nothing(remote: bool, hostile_run: Callable[..., Run]
     seen.untroubled()
 
 
+@pytest.mark.nightly
 def test_the_keyboard_leads_to_the_result(make_run: MakeRun, opened: Open) -> None:
     """Who has no mouse would tab through all parts of the page before the result, and not see where he is."""
     seen = opened(Html().render(make_run(60)), height=700, wait=False)
@@ -112,6 +114,7 @@ def test_a_remote_run_draws(remote_run: MakeRun, opened: Open) -> None:
     seen.untroubled()
 
 
+@pytest.mark.nightly
 def test_printing_draws_everything_in_light(make_run: MakeRun, opened: Open) -> None:
     """Paper would show what had not been scrolled to as gaps, and the dark page as a black sheet."""
     seen = opened(Html().render(make_run()), dark=True, height=700, wait=False)
@@ -131,6 +134,7 @@ def test_page_prints(make_run: MakeRun, opened: Open) -> None:
     assert opened(Html().render(make_run())).page.pdf().startswith(b"%PDF")
 
 
+@pytest.mark.nightly
 def test_old_browser_is_told(make_run: MakeRun, opened: Open) -> None:
     """A browser that cannot unpack the library would show empty boxes without a word."""
     old = '"use strict"; const DecompressionStream = undefined;'

@@ -87,6 +87,7 @@ def drawn(module: Any, subject: Comparison) -> Any:
     return figure
 
 
+@pytest.mark.nightly
 def test_a_loss_is_to_the_right_whatever_should_be_high(sweeps: Comparison) -> None:
     """Less goodput and a longer TTFT would point into opposite directions, and nobody could read the figure."""
     figure = drawn(forest, sweeps)

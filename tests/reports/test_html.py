@@ -181,7 +181,7 @@ def test_foreign_text_stays_text(text: str, hostile_run: Callable[[str], Run], m
     assert set(usual.names()) >= set(page.names())
     assert usual.names().count("script") == page.names().count("script")
     assert [a for tag, a in page.tags if tag == "a" and not (a["href"] or "").startswith("#")] == []
-    assert not re.search(r".{0,60}[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]", html)
+    assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u202a-\u202e\u2066-\u2069]", html)
     if text == SCRIPT:
         assert SCRIPT in page.words()
         assert SCRIPT not in html
@@ -282,6 +282,7 @@ def test_interrupted_run_says_so(make_run: MakeRun) -> None:
     assert "VALID" not in words
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("slo", ["ttft=0.25,tpot=0.1", "", "p99:tpot=0.1", "ttft@chat=0.2,ttft=0.4,itl_p99=0.1,e2e=3"])
 @pytest.mark.parametrize(("n", "failed"), [(0, 0), (1, 0), (25, 25), (240, 3)])
 def test_page_of_any_run(n: int, failed: int, slo: str, make_run: MakeRun) -> None:
@@ -317,6 +318,7 @@ def test_missing_bundle_is_one_sentence(make_run: MakeRun) -> None:
         Html(plotly_bundle="nowhere.js").render(make_run())
 
 
+@pytest.mark.nightly
 def test_page_of_a_large_run_is_small(make_run: MakeRun) -> None:
     """A report of 10,000 requests with 200 tokens each would be too large for a mail or a CI artifact."""
     run = make_run(10_000, 200)

@@ -29,6 +29,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     return put
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not any(map(shutil.which, _browser.NAMES)), reason="no Chromium: apt-get install chromium")
 def test_figures_become_pictures(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slide or a pull request would lack a figure, or have a blurred one."""

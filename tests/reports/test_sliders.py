@@ -121,6 +121,7 @@ def test_sliders_of_a_run_show_what_slo_prints(stored: Path, opened: Open) -> No
     seen.untroubled()
 
 
+@pytest.mark.nightly
 def test_sliders_of_a_sweep_show_what_slo_prints(stored: Path, study: Study, opened: Open) -> None:
     """The curve of a page would cross the goal elsewhere than the command that it names says."""
     seen = opened(sheet(study, stored))

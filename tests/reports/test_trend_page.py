@@ -282,6 +282,7 @@ def test_the_command_writes_the_page_beside_its_other_forms(
     assert "--html FILE writes the page" in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_series_draw_in_a_browser_whatever_they_are_called(nights: Nights, opened: Callable[..., Any]) -> None:
     """A folder, a version or a reason could run its script in the reader's browser, or the page would not fit it."""
 

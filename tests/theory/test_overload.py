@@ -25,6 +25,7 @@ def marked(given):
     return overload.overload(table, after_s=warmup.find(table, rule).at_s) is not None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("rule", ["none", "mser5"])
 @pytest.mark.parametrize(
     ("rate_rps", "least", "most"), [(0.9 * CAPACITY_RPS, 0, 0), (1.15 * SATURATION_RPS, 19, SEEDS)]

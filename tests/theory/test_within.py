@@ -82,6 +82,7 @@ def run_of(seed, rate_rps=1.0):
     return found, float(ttft_s.mean()), float((ttft_s <= 0.15).mean())
 
 
+@pytest.mark.nightly
 def test_the_simulator_far_below_the_knee_is_covered():
     """The intervals that `bench run` prints would be those of a textbook and not of serving."""
     runs = [answer for _, answer in pool.of(2).map(run_of, range(30))]

@@ -28,6 +28,7 @@ def measured(shape: aic_e2e.Shape, constants: aic_e2e.Constants, knobs: aic_e2e.
     return pd.DataFrame(rows, columns=names).assign(**known)
 
 
+@pytest.mark.nightly
 def test_a_server_with_other_constants_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a third of its rows a server that is the simulator with other constants is foretold on the others."""
     monkeypatch.setattr(aic_e2e, "CHOICES", {"cached": (0.0, 0.9)})

@@ -143,6 +143,7 @@ CELLS = st.one_of(
 )
 
 
+@pytest.mark.nightly
 @given(
     st.sampled_from([(AZ, 3), (BU, 6)]),
     st.lists(st.lists(CELLS, min_size=1, max_size=7), min_size=1, max_size=4),
@@ -168,6 +169,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.nightly
 @given(
     st.fixed_dictionaries(
         {},

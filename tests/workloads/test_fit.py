@@ -83,6 +83,7 @@ def test_the_closed_form_is_the_dispersion_of_simulated_cox_arrivals():
     np.testing.assert_allclose(expected, burstiness.dispersion_curve(at_s, widths_s), rtol=0.12)
 
 
+@pytest.mark.nightly
 def test_parameters_of_a_cox_process_are_found_again():
     """The numbers in model.json would not mean what their names say."""
     at_s = cox((Component(0.4, 300.0), Component(0.35, 6.0)), 0.6, 8.0, 15_000.0, seed=4)
@@ -123,6 +124,7 @@ def test_the_shape_of_gaps_does_not_follow_the_rate():
     assert 0.5 == pytest.approx(gap_shape(bent), rel=0.05)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("levels", "dwells"), [((1.0, 10.0), (100.0, 100.0)), ((10.0, 0.0), (20.0, 60.0))])
 @pytest.mark.parametrize(("mode", "most"), [("parametric", 0.5), ("rate-following", 0.3)])
 def test_switched_rates_come_back_although_they_are_no_log_gaussian_process(levels, dwells, mode, most):
@@ -303,6 +305,7 @@ def test_lengths_keep_quantiles_means_and_rank_correlation(shared_data):
     assert found["mean_prompt_tokens"][0] == pytest.approx(found["mean_prompt_tokens"][1], rel=0.02)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", range(5))
 def test_any_lengths_can_be_measured_and_drawn(seed):
     """A list with an odd distribution would end in a traceback."""
@@ -389,6 +392,7 @@ def test_a_window_of_ones_own_is_taken_to_the_nearest_halving_and_said():
     assert any("windows are" in note for note in model.method["notes"])
 
 
+@pytest.mark.nightly
 def test_more_components_are_not_taken_for_noise():
     """Every fit would have six parameters, most of them about nothing."""
     found = [_cox.fit(Curve.of(at_s, 0.25), _theory.Renewal(1.0)) for at_s in (renewal(1.0, seed=s) for s in range(8))]
@@ -504,6 +508,7 @@ STRANGE = {
 }
 
 
+@pytest.mark.nightly
 @MODES
 @pytest.mark.parametrize("name", STRANGE)
 def test_strange_stamps_give_a_model_or_a_sentence(name, mode, tmp_path):

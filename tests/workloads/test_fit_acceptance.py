@@ -72,6 +72,7 @@ POISSON, GAMMA = 1.0, 0.5
 MODES = pytest.mark.parametrize("mode", ["parametric", "rate-following"])
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("mode", "most"), [("parametric", 0.5), ("rate-following", 0.3)])
 def test_b1_the_dispersion_curve_of_azure_comes_back(shared_data, mode, most):
     """A benchmark with this traffic would see other queues than the real service had."""

@@ -448,6 +448,7 @@ def compared(path: Path, form: str, data: bytes) -> None:
         assert facts == facts_again
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("form", FORMS)
 @given(rows=ROWS, changes=CHANGES, end=st.booleans())
 @FUZZ
@@ -483,6 +484,7 @@ def pack(data: bytes, how: str) -> bytes:
     return out.getvalue().to_pybytes()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("how", ["gzip", "zstd", "parquet"])
 @given(rows=ROWS, changes=CHANGES)
 @ANY

@@ -231,5 +231,5 @@ def test_a_trace_without_sessions_has_no_starts_to_draw(tmp_path):
     """Requests would be taken for sessions."""
     plain().save(tmp_path / "model.json")
 
-    with pytest.raises(UsageError, match="no sessions to fit"):
+    with pytest.raises(UsageError, match="no sessions were fitted"):
         registry.make("arrivals", f"fitted:{tmp_path / 'model.json'},of=sessions")
