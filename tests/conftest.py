@@ -1,6 +1,5 @@
 """Fixtures that all tests share."""
 
-import json
 import os
 import subprocess
 import sys
@@ -153,29 +152,6 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     for process in started:
         process.kill()
         process.communicate()
-
-
-@pytest.fixture(scope="session")
-def warm_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
-    """Runs `bench` in a process of its own that has no imports to wait for: `warm_bench(arguments, folder)`."""
-    script = Path(__file__).with_name("warm_bench.py")
-    files = [tmp_path_factory.mktemp("warm") / name for name in ("stdout", "stderr")]
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as warm:
-
-        def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-            for file in files:
-                file.write_text("")
-            wanted = {"arguments": arguments, "folder": str(folder), "stdout": str(files[0]), "stderr": str(files[1])}
-            warm.stdin.write(json.dumps(wanted) + "\n")
-            warm.stdin.flush()
-            code = int(warm.stdout.readline())
-            out, error = (file.read_text(encoding="utf-8") for file in files)
-            return subprocess.CompletedProcess(["bench", *arguments], code, out, error)
-
-        yield run
-        warm.stdin.close()
 
 
 @pytest.fixture
