@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli import COMMANDS
+from harness.cli._commands import COMMANDS
 
 TOP = Path(__file__).resolve().parents[2]
 _spec = importlib.util.spec_from_file_location("claims", TOP / "tools" / "claims.py")
