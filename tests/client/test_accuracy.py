@@ -8,6 +8,7 @@ import pytest
 SCRIPT = Path(__file__).parents[1] / "perf" / "client_accuracy.py"
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: ())(0)) < 2, reason="needs Linux and two cores")
 def test_the_benchmark_of_accuracy_runs_and_nothing_fails() -> None:
     """The claim of accuracy could not be repeated by anyone."""

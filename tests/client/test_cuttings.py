@@ -90,6 +90,7 @@ def _hold_stamps(answer: Answer, events: list[TokenEvent], marks: list[tuple[int
     assert due[: len(events)] == [e.at_s for e in events]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("names", "cut"), [((n,), 1) for n in QUIRKS], ids=list(QUIRKS))
 def test_every_cutting_in_two_says_the_same(script: Any, names: tuple[str, ...], cut: int) -> None:
     """Some place, inside a character or between CR and LF, would break the reading."""

@@ -110,6 +110,7 @@ def test_a_hang_up_is_told_as_such(url: str) -> None:
     assert len(told.written_s) < 1_000_000
 
 
+@pytest.mark.nightly
 def test_nothing_is_lost_when_the_client_does_not_read() -> None:
     """A slow client would get a broken stream and blame itself for it."""
     with running(Timing(ttft_s=0.0, itl_s=0.0)) as url:

@@ -29,6 +29,7 @@ def _fits_a_run(name: str, api: str) -> bool:
     return only in (None, api) and options.keys() <= {"timeout_s"}
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("api", "senders"), [("chat", 1), ("completions", 2)])
 def test_every_quirk_in_one_run_leaves_a_record_each(
     api: str, senders: int, scripted: Callable, run_here: Callable

@@ -12,6 +12,7 @@ from workloads import traces
 MOONCAKE = "traces/mooncake/conversation_trace.jsonl"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("backend", ["sim:model=llama3-8b,hardware=h100", "engine"])
 def test_a_part_of_mooncake_runs_with_its_blocks(backend: str, shared_data: Path, tmp_path: Path) -> None:
     """The trace with which caches are compared could be read and not run, or would lose what its prompts share."""

@@ -78,6 +78,7 @@ def test_a_finished_run_is_not_overwritten_by_out(bench: Bench, tmp_path: Path) 
     assert info(tmp_path / "my-run")["spec"]["seed"] == 2
 
 
+@pytest.mark.nightly
 def test_runs_started_in_the_same_second_have_a_folder_each(bench: Bench, tmp_path: Path) -> None:
     """A sweep that starts six runs at once would keep some of them."""
     tiny = ("run", "--backend", "null", "--rate", "200", "--requests", "3", "--no-html", "--quiet")
