@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-CLOCKED := tests/client tests/e2e tests/engine tests/real tests/server
+CLOCKED := tests/client tests/e2e tests/engine/test_process.py tests/real tests/server
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of some thousand processes compiles everything anew
 
@@ -26,7 +26,7 @@ demo: $(STAMP) ## run the main job on the built-in engine, about a minute
 	$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1
 
 test: $(STAMP) ## run the tests but the slow ones: a process per core, then those under the wall clock one by one
-	$(BIN)/python -m pytest -n auto --dist loadfile tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
+	$(BIN)/python -m pytest -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
 	$(BIN)/python -m pytest $(CLOCKED) --ignore=tests/real/nightly
 
 lint: $(STAMP) ## format, lint, types, import rules
@@ -88,7 +88,7 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/capacity_coverage.py --bisections 30 --width 0.022
 
 nightly: $(STAMP) ## run the slow tests, then install other people's servers and clients under .nightly/ (5 GB) and try them
-	$(BIN)/python -m pytest -m nightly -n auto --dist loadfile tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
+	$(BIN)/python -m pytest -m nightly -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
 	$(BIN)/python -m pytest -m nightly $(CLOCKED) --ignore=tests/real/nightly
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
 	$(BIN)/python -m pytest tests/real
