@@ -328,6 +328,17 @@ def test_a_long_traceback_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "RecursionError" in text.splitlines()[-1]
 
 
+@pytest.mark.parametrize("command", ["run", "sweep", "slo"])
+def test_the_help_promises_5_for_overload_not_for_a_queue_that_grew(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose queue grew while the SLO was met ends with 0."""
+    main([command, "--help"])
+    five = capsys.readouterr().out.partition("\n  5 ")[2][:200]
+
+    assert "overloaded" in five and "queue" not in five
+
+
 def test_a_crash_file_leaked_the_secrets_of_extra_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence and the file had the value of {"auth": ...} as it was given, and half of one with a quote."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
