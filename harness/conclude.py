@@ -99,7 +99,7 @@ def _judged(
     reasons = [
         *gone,
         *found.reasons,
-        *output_lengths.reasons(lengths),
+        *output_lengths.reasons(lengths, remote=run.http is not None),
         *cautions_client.reasons(run, objective),
         *fidelity.reasons(sent),
     ]

@@ -105,15 +105,17 @@ def measured(run: Run) -> OutputLengths:
     )
 
 
-def reasons(found: OutputLengths) -> Iterator[Caution]:
-    """Why a run whose answers should be as long as requested proves nothing."""
+def reasons(found: OutputLengths, *, remote: bool) -> Iterator[Caution]:
+    """Why a run whose answers should be as long as requested proves nothing; only a `remote` server has options."""
     if found.short and found.counted and found.by == "request":
         yield Caution(
             LENGTHS,
             f"The answers are shorter than requested: {found.text}, below {LEAST_SHARE:.0%}, so less work was "
             "measured than the workload has.",
             "see whether the server ignores ignore_eos or its context is too short (max_model_len); to measure answers "
-            "that end where the server likes, give --output-lengths server",
+            "that end where the server likes, give --output-lengths server"
+            if remote
+            else "let the backend make as many tokens as are requested",
         )
 
 

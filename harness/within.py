@@ -175,7 +175,7 @@ def _why_not(n: int, alike: float | None, *, overloaded: bool, valid: bool) -> I
     if not valid:
         yield "no interval, because the run is not valid"
     elif overloaded:
-        yield "no interval, because the queue grew all through the run; lower the load"
+        yield "no interval, because the queue grew all through the run"
     elif n < FEWEST or alike is None:
         yield f"no interval from fewer than {FEWEST} requests; send more (--requests, --duration)"
     elif alike >= MOST_ALIKE:

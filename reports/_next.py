@@ -44,8 +44,12 @@ def advice(run: Run, result: Result) -> Advice:
         return Advice("say what must be kept", f"{again} --slo ttft=0.25,tpot=0.1")
     if part(run.info, "resolution").get("undecided") is True and not result.overloaded:
         return _finer(run.info, again)
-    asked_rps = part(run.info, "workload").get("rate_rps")
-    if not part(run.info, "workload").get("recorded") and isinstance(asked_rps, int | float) and asked_rps > 0:
+    asked_rps, recorded = part(run.info, "workload").get("rate_rps"), part(run.info, "workload").get("recorded")
+    if result.kept and _facts.caution(run.info, "queue-grew") is not None:
+        longer = _longer(run.info, again) if recorded else _doubled(run.info, "make the run longer", again)
+        if longer is not None:
+            return longer
+    if not recorded and isinstance(asked_rps, int | float) and asked_rps > 0:
         return _rate(run.info, result, asked_rps, again)
     return (_longer(run.info, again) if result.kept else None) or _other_system(run.info, again)
 
@@ -113,14 +117,19 @@ def _with_rate(spec: Mapping[str, Any], rate: str) -> str:
 
 def _longer(info: Mapping[str, Any], again: str) -> Advice | None:
     """More of a recording, where the run has not sent all of it."""
-    spec, sent = part(info, "spec"), part(info, "schedule").get("requests")
+    sent = part(info, "schedule").get("requests")
     provenance = part(part(info, "workload"), "provenance")
     there = {**part(provenance, "arrivals"), **provenance}.get("requests")
     if not isinstance(there, int) or not isinstance(sent, int) or sent >= there:
         return None
+    return _doubled(info, "send more of it", again)
+
+
+def _doubled(info: Mapping[str, Any], text: str, again: str) -> Advice | None:
+    """A run twice as long."""
     for option, unit in (("duration", "s"), ("requests", "")):
-        if isinstance(value := spec.get(option), int | float):
-            return Advice("send more of it", f"{again} --{option} {_numbers.option(2 * value)}{unit}")
+        if isinstance(value := part(info, "spec").get(option), int | float):
+            return Advice(text, f"{again} --{option} {_numbers.option(2 * value)}{unit}")
     return None
 
 

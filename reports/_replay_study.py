@@ -133,7 +133,8 @@ def _lines(study: Study) -> list[tuple[System, tuple[tuple[float, tuple[Path, ..
 
 def _grown(found: Iterable[Source]) -> int:
     """In how many runs the queue grew all through."""
-    return sum(bool(part(source.info, "verdict").get("overloaded")) for source in found)
+    verdicts = [part(source.info, "verdict") for source in found]
+    return sum(bool(verdict.get("queue_grew", verdict.get("overloaded"))) for verdict in verdicts)
 
 
 def _sources(folders: Iterable[Path]) -> list[Source]:

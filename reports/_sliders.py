@@ -25,7 +25,7 @@ from reports.figures._plane import FOLLOWS
 
 KEY, CURVE = "sliders", "sliders_rate"
 TITLE = "Other bounds, scored again"
-GROWN = "Where a queue grew all through a run (overloaded), a longer run would keep less."
+GROWN = "Where a queue grew all through a run, a longer run would keep less."
 FACTORS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0)
 """SLO scales of the table that needs no script."""
 NEAR = (0.5, 0.8, 1.0, 1.5, 2.0)
@@ -38,7 +38,8 @@ def of_run(run: Run) -> Part | None:
     if isinstance(found, str):
         return None
     places, counted = found
-    asked, grown = _data.slo(run), bool(facts(run.info, "verdict").get("overloaded"))
+    asked, verdict = _data.slo(run), facts(run.info, "verdict")
+    grown = bool(verdict.get("queue_grew", verdict.get("overloaded")))
     replay = Replay(asked, (asked.goal,), places, (Scored("", 1.0, (Rate(1.0, (counted,), int(grown)),)),), "req/s")
     if not _moving(replay):
         return None

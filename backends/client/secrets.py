@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +27,11 @@ _NAMED = re.compile(
 )
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _KEY_PLACE = re.compile(r"key[_-](env|file)['\"]?\s*[=: ]\s*['\"]?([^\s,'\"\\}]+)")
-_HEADER = re.compile(r"(?:^|[\s\"'])(?:-H|--header|header)['\"]?[\s=:]+['\"]?([^\n\"]+)", re.MULTILINE)
+_HEADER = re.compile(
+    r"(?:^|[\s\"',:])(?:-H|--header|header)['\"]?[\s=:]+(?:'(?P<quoted>[^\n']+)|\"?(?P<bare>[^\n\"]+))", re.MULTILINE
+)
+_BODY = re.compile(r"\{.*\}", re.DOTALL)
+_BODY_IN_FILE = re.compile(r"extra[-_]body[^\n{]*(\{[^\n]*\})")
 _LARGEST = 1 << 20
 _SHORTEST = 4  # a shorter secret is part of many words
 
@@ -77,14 +84,36 @@ def redaction(
 
 def of_command(words: Sequence[str], environ: Mapping[str, str]) -> Redaction:
     """Knows what a command line, the files of options that it names and the environment hold of secrets."""
-    text = "\n".join([*words, *(_small_text(word) for word in words if word.endswith((".toml", ".json")))])
+    words = [*words, *_nested(words)]
+    files = [_small_text(word) for word in words if word.endswith((".toml", ".json"))]
+    text = "\n".join([*words, *files])
     named = [environ.get(name, "") if kind == "env" else _small_text(name) for kind, name in _KEY_PLACE.findall(text)]
     secret = [value for name, value in environ.items() if is_secret_name(name) and not value.startswith(("/", "~"))]
-    pairs = [(name, value) for name, _, value in (line.partition(":") for line in _HEADER.findall(text))]
-    pairs += [(name, value) for name, _, value in (line.partition("=") for line in _HEADER.findall(text))]
-    known = redaction(None, [(name.strip(), value.strip()) for name, value in pairs], urls=text.split()).known
+    headers = [found["quoted"] or found["bare"] for found in _HEADER.finditer(text)]
+    headers += [header.partition(",")[0] for header in headers]  # in a spec, a comma ends it
+    pairs = [header.partition(mark) for header in headers for mark in ":="]
+    known = redaction(
+        None, [(name.strip(), value.strip()) for name, _, value in pairs], [*_bodies(words, files)], text.split()
+    ).known
     values = {value.strip() for value in (*known, *named, *secret)}
     return Redaction(tuple(sorted((value for value in values if len(value) >= _SHORTEST), key=len, reverse=True)))
+
+
+def _nested(words: Iterable[str]) -> Iterator[str]:
+    """The words of commands that are one word here, as in --base 'bench run ...'."""
+    for word in words:
+        if " " in word:
+            with suppress(ValueError):
+                yield from shlex.split(word)
+
+
+def _bodies(words: Iterable[str], files: Iterable[str]) -> Iterator[object]:
+    """The JSON objects of a command line, and those that its files give as extra-body."""
+    found = [m[0] for word in words if (m := _BODY.search(word))]
+    found += [body.replace('\\"', '"') for file in files for body in _BODY_IN_FILE.findall(file)]
+    for body in found:
+        with suppress(ValueError, RecursionError):
+            yield json.loads(body)
 
 
 def _small_text(path: str) -> str:

@@ -59,7 +59,7 @@ def _where(error: BaseException, words: Sequence[str], hide: Callable[[str], str
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", errors="replace", prefix="bench-crash-", suffix=".txt", delete=False
         ) as file:
-            file.write(f"{head}\n{hide(shlex.join(words))}\n\n{hide(text)}")
+            file.write(f"{head}\n{hide(shlex.join(map(hide, words)))}\n\n{hide(text)}")
     except Exception as failure:  # noqa: BLE001  # whatever fails now, the exit code must come out
         return f"the traceback could not be written ({type(failure).__name__}: {failure})"
     return f"{PLACE}'{file.name}'"

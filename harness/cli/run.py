@@ -40,8 +40,8 @@ Exit codes
   3 the backend failed, or more requests than --max-failed did for another reason than load; the
     disk is full
   4 the run is not valid, or was terminated (SIGTERM, Ctrl-C twice)
-  5 --fail-under: good so far, but the queue was growing, or the run was ended early; or the
-    client's own error decides
+  5 --fail-under: good so far, but the run was overloaded or ended early; or the client's own
+    error decides
   70 a bug, or exhausted memory; the traceback is in the file that the message names
   130 interrupted before the report
 

@@ -43,8 +43,8 @@ Values
 Exit codes
   0 good                                       1 --fail-under: too few requests kept the SLO
   2 wrong usage                                4 a run is not valid
-  5 --fail-under: good so far, but a queue was growing, a run was ended early, nothing was
-    measured, or the client's own error decides
+  5 --fail-under: good so far, but a run was overloaded or ended early, nothing was measured,
+    or the client's own error decides
 """
 
 
@@ -166,8 +166,9 @@ def _said(info: dict[str, Any]) -> list[str]:
         why = f": {first['reasons'][0]}" if first["reasons"] else "."
         return [f"exit code 4: '{first['path']}' is not valid{why}"]
     if code == 1:
-        return [f"exit code 1: an objective was kept by fewer than {under:.4g} of the requests, or at a percentile."]
+        return [(f"exit code 1: an objective was kept by fewer than {under:.4g} of the requests, or a bound on a "
+                 "percentile is broken.")]  # fmt: skip
     if code == 5:
-        return [(f"exit code 5: --fail-under {under:.4g} is not decided; a queue grew, a run was ended early, nothing "
+        return [(f"exit code 5: --fail-under {under:.4g} is not decided; a run was overloaded or ended early, nothing "
                 "was measured, or the client's own error is larger than the distance to a bound.")]  # fmt: skip
     return []

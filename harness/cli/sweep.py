@@ -42,7 +42,7 @@ Exit codes
   2 wrong usage
   3 the backend failed
   4 a run is not valid, or terminated (SIGTERM) with the answer so far
-  5 ended early (Ctrl-C); or --fail-under is kept, but at some point a queue grew
+  5 ended early (Ctrl-C); or --fail-under is kept, but at some point a run was overloaded
   70 a bug, or exhausted memory
   130 interrupted before there was anything to report
 

@@ -61,7 +61,8 @@ def _allowed(differences: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str
 
 def _overloaded(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
     runs = [run for pair in pairs for run in (pair.base, pair.head) if not isinstance(run, Numbers)]
-    count = sum(bool((run.info.get("verdict") or {}).get("overloaded")) for run in runs)
+    verdicts = [run.info.get("verdict") or {} for run in runs]
+    count = sum(bool(v.get("queue_grew", v.get("overloaded"))) for v in verdicts)
     if count:
         yield _warning(
             "overloaded",

@@ -93,9 +93,10 @@ def different(row: dict[str, Any]) -> refusals.Difference:
 
 def warning(row: dict[str, Any]) -> str | None:
     """What must be known where lengths differ by chance, and a fall that matters would not be found."""
-    if row["change"] != "same" or not any(row["losses"]) or (row["mde_pct"] or math.inf) <= 100 * UNSEEN:
+    least_pct = 100.0 if row["mde_pct"] is None else row["mde_pct"]
+    if row["change"] != "same" or not any(row["losses"]) or least_pct <= 100 * UNSEEN:
         return None
-    unseen = "no fall" if row["mde_pct"] is None else f"only a fall by {row['mde_pct']:.3g}% or more"
+    unseen = "no fall" if (least := f"{least_pct:.3g}") == "100" else f"only a fall by {least}% or more"
     return (
         f"answers end where the server likes: {unseen} of the output tokens per request would have been found by "
         f"these {row['requests']:,} requests"

@@ -166,23 +166,29 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
             f"Intervals of attainment above {SKEWED:.0%} hold less often than they say where seeds differ, because a "
             "seed that is far worse is rare (docs/guide/sweep.md has figures); more --seeds help."
         )
-    if any(point["overloaded"] for point in info["points"]):
+    if hollow := [point for point in info["points"] if point["overloaded"]]:
+        falls = any(point["attainment"] is not None for point in hollow)
         yield (
-            "Where a queue grew all through a run there are no latencies: they would tell how long the run was. "
-            "Attainment there falls further in a longer run."
+            "Where a run was overloaded there are no latencies: they would tell how long the run was."
+            f"{' Attainment there falls further in a longer run.' if falls else ''}"
         )
 
 
 def _judged(info: Mapping[str, Any]) -> Iterator[str]:
     """Which points keep an exit code of 0 away."""
-    points, fail_under = info["points"], info["fail_under"]
-    if failing := [_named(point) for point in below(points, fail_under)]:
-        yield f"--fail-under {100 * fail_under:g}% is not kept at {'; '.join(failing)}."
-    if unsure := [_named(point) for point in left_open(points, fail_under)]:
-        yield (
-            f"Whether --fail-under {100 * fail_under:g}% is kept is open at {'; '.join(unsure)}, because a queue grew "
-            "or a bound is nearer than the client's own error."
-        )
+    fail_under = info["fail_under"]
+    shares = [point for point in info["points"] if point["attainment"] is not None]
+    percentiles = [point for point in info["points"] if point["attainment"] is None]
+    share = f"--fail-under {100 * (fail_under or 0):g}%"
+    if failing := [_named(point) for point in below(shares, fail_under)]:
+        yield f"{share} is not kept at {'; '.join(failing)}."
+    if failing := [_named(point) for point in below(percentiles, fail_under)]:
+        yield f"A bound on a percentile is broken at {'; '.join(failing)}."
+    why = "because a run was overloaded or a bound is nearer than the client's own error"
+    if unsure := [_named(point) for point in left_open(shares, fail_under)]:
+        yield f"Whether {share} is kept is open at {'; '.join(unsure)}, {why}."
+    if unsure := [_named(point) for point in left_open(percentiles, fail_under)]:
+        yield f"Whether every bound on a percentile is met is open at {'; '.join(unsure)}, {why}."
 
 
 def _named(point: Mapping[str, Any]) -> str:

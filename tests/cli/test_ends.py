@@ -328,6 +328,26 @@ def test_a_long_traceback_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "RecursionError" in text.splitlines()[-1]
 
 
+@pytest.mark.parametrize("command", ["run", "sweep", "slo"])
+def test_the_help_promises_5_for_overload_not_for_a_queue_that_grew(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run whose queue grew while the SLO was met ends with 0."""
+    main([command, "--help"])
+    five = re.split(r"\n +(?=5 |70 )", capsys.readouterr().out)[1]
+
+    assert "overloaded" in five and "queue" not in five
+
+
+def test_a_crash_file_leaked_the_secrets_of_extra_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sentence and the file had the value of {"auth": ...} as it was given, and half of one with a quote."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for words in (["--extra-body", '{"auth":"sup3rsecretval"}'], ["--header", "X-Auth: it's-sup3rsecretval"]):
+        sentence = _crash.told(KeyError(words[1]), ["run", *words])
+
+        assert "sup3rsecret" not in sentence + crash_file(tmp_path, f"bench: {sentence}\n")
+
+
 @pytest.mark.parametrize(("presses", "ended"), [(1, "interrupted"), (2, "stopped")])
 def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str, tmp_path: Path) -> None:
     """A sender with nothing in flight is done by the first word to stop: SIGTERM passed for one Ctrl-C, exit code 0."""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.client.secrets import HIDDEN, Redaction, load_key, redaction
+from backends.client.secrets import HIDDEN, Redaction, load_key, of_command, redaction
 from harness.errors import UsageError
 
 KEY = "abcdefgh12345678"
@@ -120,3 +120,38 @@ def test_every_secret_of_a_run_is_known_by_its_value() -> None:
 
     assert f"{HIDDEN} {HIDDEN} {HIDDEN} {HIDDEN} plain {HIDDEN}" == shown
     assert KEY not in repr(known) and "secret" not in repr(known)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "--extra-body", '{"auth":"sup3rsecretval"}'],
+        ["run", '--extra-body={"deep": {"session_token": "sup3rsecretval"}}'],
+        ["run", "--extra-body", '{"credential": ["sup3rsecretval"]}'],
+        ["compare", "--base", """bench run --extra-body '{"auth": "sup3rsecretval"}' --backend sim"""],
+        ["compare", "--base", "bench run --header 'X-Auth: sup3rsecretval' --backend sim"],
+        ["compare", "--base", "bench run --header X-Auth:sup3rsecretval --backend sim"],
+        ["run", "--backend", "openai:url=http://a,header=X-Auth:sup3rsecretval"],
+        ["run", "--backend", "openai:header=X-Auth=sup3rsecretval,url=http://a"],
+        ["run", "--header", "X-Auth: sup3rsecretval"],
+    ],
+)
+def test_a_crash_does_not_leak_what_a_body_a_spec_or_a_nested_command_holds(words: list[str]) -> None:
+    hide = of_command(words, {}).text
+
+    assert hide("x sup3rsecretval") == f"x {HIDDEN}"
+    assert "sup3rsecretval" not in hide(" ".join(words))
+
+
+def test_a_crash_does_not_leak_the_extra_body_of_a_config_file(tmp_path) -> None:
+    for name, line in (("a.toml", """extra-body = '{"auth": "sup3rsecretval"}'"""),
+                       ("b.json", r'''"extra_body": "{\"auth\": \"sup3rsecretval\"}"''')):  # fmt: skip
+        (tmp_path / name).write_text(line)
+
+        assert of_command(["run", "--config", str(tmp_path / name)], {}).text("x sup3rsecretval") == f"x {HIDDEN}"
+
+
+def test_a_quote_inside_a_header_or_an_unfinished_body_does_not_stop_the_hiding() -> None:
+    hide = of_command(["run", "--header", "X-Auth: it's-sup3r", "--extra-body", "{a 'b", "--base", "it's {x}"], {}).text
+
+    assert hide("x it's-sup3r") == f"x {HIDDEN}"

@@ -191,9 +191,10 @@ def test_two_occasions_are_told_from_turns(stored, hours, told):
     assert told == ("not-in-turns" in {warning["code"] for warning in info["warnings"]})
 
 
-def test_overloaded_runs_are_told(pairs):
+@pytest.mark.parametrize("grew", [{"overloaded": True}, {"overloaded": False, "queue_grew": True}])
+def test_a_growing_queue_is_warned_of_be_the_slo_met_or_not(pairs, grew):
     """Their means tell how long the run was."""
-    info = compared(pairs(1.0, verdict={"valid": True, "overloaded": True}))
+    info = compared(pairs(1.0, verdict={"valid": True, **grew}))
 
     assert "overloaded" in {each["code"] for each in info["warnings"]}
 

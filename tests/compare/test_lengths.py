@@ -199,3 +199,21 @@ def test_the_rule_on_sampled_lengths_holds_its_alpha_and_finds_what_is_large(n):
 
     assert max(shorter, longer) <= 0.03  # 1 % each, of 300 draws
     assert calls(n, n, 0.25)[0] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("mde_pct", "unseen"),
+    [
+        (None, "no fall of"),
+        (100.0, "no fall of"),
+        (99.99, "no fall of"),
+        (8.0, "only a fall by 8% or more of"),
+        (0.0, None),
+    ],
+)
+def test_a_constant_difference_is_not_called_a_fall_by_0_percent(mde_pct, unseen):
+    """'Only a fall by 0% or more would have been found', and 'by 100% or more' where none would."""
+    said = lengths.warning({"change": "same", "losses": [0.001], "mde_pct": mde_pct, "requests": 60})
+
+    assert (unseen is None) == (said is None)
+    assert unseen is None or unseen in said

@@ -14,6 +14,7 @@ from harness import cautions_client, conclude, resolution, server_view, slo
 from harness.drive import Outcome
 from harness.folder import Run
 from harness.gap_law import Law
+from harness.output_lengths import OutputLengths, reasons
 from harness.records import server_metrics_table
 from harness.run import exit_code
 
@@ -372,6 +373,15 @@ def test_a_server_that_takes_ignore_eos_and_answers_short_makes_the_run_not_vali
     assert "--output-lengths server" in found["remedy"]
     assert "--output-lengths server" in found["verdict"]["text"]
     assert {"by": "request", "share": 0.25} == {k: found["told"]["output_lengths"][k] for k in ("by", "share")}
+
+
+def test_only_a_server_elsewhere_is_advised_an_option_of_servers() -> None:
+    """A run of null:tokens=5 advised --output-lengths server, which null refuses."""
+    short = OutputLengths("request", 60, 5.0, 80.0, 0.0625, counted=True)
+
+    for remote in (True, False):
+        (reason,) = reasons(short, remote=remote)
+        assert remote == ("--output-lengths" in reason.remedy)
 
 
 def test_a_mean_output_of_99_percent_is_enough(remote_run: RemoteRun) -> None:

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -297,3 +298,11 @@ def test_a_file_without_times_of_sending_has_shares_and_no_rates() -> None:
     assert "50.0% of the requests are within the bounds" in figures.finding(figure)
     assert sliders is not None
     assert "- (50.0%)" in sliders.markup
+
+
+def test_a_queue_that_grew_where_the_slo_was_met_is_noted_beside_other_bounds() -> None:
+    """Other bounds are looked at there, under which the same queue may be overload."""
+    found = [SimpleNamespace(info={"verdict": verdict}) for verdict in (
+        {"overloaded": False, "queue_grew": True}, {"overloaded": True}, {"overloaded": False}, {})]  # fmt: skip
+
+    assert 2 == _replay_study._grown(found)  # type: ignore[arg-type]

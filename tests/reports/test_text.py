@@ -11,7 +11,7 @@ import pytest
 
 from harness import registry
 from harness.folder import Run
-from reports import _view
+from reports import _next, _rows, _view
 from reports.json import Json
 from reports.markdown import Markdown
 from reports.text import Text
@@ -343,3 +343,16 @@ def test_a_backend_that_failed_proves_nothing(form: str, make_run: MakeRun) -> N
     assert "this proves nothing about the goal of 90%" in flat
     assert said[:60] in flat
     assert "GOAL REACHED" not in flat
+
+
+@pytest.mark.parametrize(
+    ("spec", "more"), [({"requests": 240}, "--requests 480"), ({"duration": 60}, "--duration 120s")]
+)
+def test_a_queue_that_grew_is_not_advised_a_higher_rate(spec: dict[str, int], more: str, make_run: MakeRun) -> None:
+    """The warning said 'make the run longer', and the next step was twice the rate."""
+    run = make_run()
+    run.info["spec"] = {**{k: v for k, v in run.info["spec"].items() if k not in ("requests", "duration")}, **spec}
+    run.info["warnings"] = [{"code": "queue-grew", "message": "the queue grew", "remedy": "make the run longer"}]
+    text = str(_next.advice(run, _rows.result(run)))
+
+    assert text.startswith("make the run longer: bench run ") and text.endswith(more)

@@ -193,7 +193,8 @@ def test_broken_percentile_fails_the_curve(sweep: Sweep) -> None:
 
     assert [False, False] == [point["bounds"][0]["passed"] for point in info["points"]]
     assert [(None, None)] * 2 == [(point["attainment"], point["goodput_rps"]) for point in info["points"]]
-    assert "--fail-under 90% is not kept at rate 1; rate 3." in info["printed"]
+    assert "A bound on a percentile is broken at rate 1; rate 3." in info["printed"]
+    assert "is not kept" not in info["printed"]  # there is no share of requests
     assert " > 10.0 ms" in info["printed"]
 
 
@@ -238,6 +239,18 @@ def test_a_growing_queue_is_no_overload_where_the_slo_is_met(sweep: Sweep) -> No
     assert [0, 0, 1, 1] == [point["overloaded"] for point in info["points"]]
     assert [True, True, False, False] == [bool(point["metrics"]) for point in info["points"]]
     assert any(warning.startswith("queue-grew in ") for warning in info["warnings"])
+    assert 1 == sum("is not kept at" in warning for warning in info["warnings"])
+    assert 1 == sum("A bound on a percentile is broken at" in warning for warning in info["warnings"])
+
+
+def test_no_attainment_falls_where_there_are_bounds_on_percentiles_alone(sweep: Sweep) -> None:
+    """'Attainment there falls further' was said of points without an attainment."""
+    heavy = ("--rate", "40", "--requests", "200", "--seeds", "1", "--warmup", "none")
+    info = sweep(*heavy, "--slo", "p99:ttft=1")
+
+    assert (1, None) == (info["points"][0]["overloaded"], info["points"][0]["attainment"])
+    assert any("there are no latencies" in warning for warning in info["warnings"])
+    assert not any("Attainment" in warning for warning in info["warnings"])
 
 
 def test_error_of_the_client_leaves_the_curve_open(sweep: Sweep, tmp_path: Path) -> None:
