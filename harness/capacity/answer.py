@@ -84,6 +84,9 @@ def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, 
     rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
     per_gpu = rate_rps / gpus if rate_rps is not None and isinstance(gpus, int) and gpus > 0 else None
     half = None if estimate is None or math.isinf(estimate.half_width) else estimate.half_width
+    at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found)
+    untried = found.resolved and state == "unresolved"  # the rates tried may have decided --at all the same
+    decided = at is not None and at["verdict"] != "unresolved"
     return {
         "goal": goal,
         "state": state,
@@ -97,10 +100,10 @@ def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, 
         "per_gpu_rps": per_gpu,
         "binding": None if estimate is None else _binding(estimate, found),
         "bounds": [] if estimate is None else list(_bounds(setup, goal, estimate, found)),
-        "why": UNTRIED if found.resolved and state == "unresolved" else found.why,
+        "why": (None if decided else UNTRIED) if untried else found.why,
         "needs": _needs(setup, found, half),
         "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.knees.items()},
-        "at": None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found),
+        "at": at,
     }
 
 
@@ -147,7 +150,7 @@ def _at(rate_rps: float, found: Found) -> dict[str, Any]:
 
 def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     """What it would take to decide what is open, after the words 'it would take'."""
-    if found.resolved or found.estimate is None or found.why == INTERRUPTED:
+    if found.resolved or found.estimate is None or found.why == INTERRUPTED or setup.recorded:
         return None
     if found.answered is None and not math.isinf(found.estimate.half_width):
         return None
@@ -155,7 +158,10 @@ def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     requests = found.planned or setup.requests
     seeds = len(found.estimate.knees)
     if half is None or seeds < FEWEST_SEEDS:
-        return f"{FEWEST_SEEDS} seeds for a first interval: allow more time with --budget."
+        spent = (found.why or "").startswith("the budget")  # as `bracket.spent` says it
+        allowed = setup.settings.max_seeds + max(1, FEWEST_SEEDS - seeds)
+        more_of = "time with --budget" if spent else f"seeds with --max-seeds {allowed}"
+        return f"{FEWEST_SEEDS} seeds near the capacity for a first interval: allow more {more_of}."
     if half <= tolerance:
         return None
     more = math.ceil(seeds * (half / tolerance) ** 2)

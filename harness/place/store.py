@@ -74,7 +74,10 @@ def _known(path: Path, asked: Mapping[str, Any]) -> dict[str, Found]:
                 f"'{path}' holds a placement with other {'versions' if name == 'versions' else 'options'}"
                 f"{_difference(info.get(name), asked[name])}; name another --out, or repeat that command to go on."
             )
-    return {key: _found(value) for key, value in info.get("searched", {}).items()}
+    searched = info.get("searched", {})
+    if any("tried_rps" not in ends for value in searched.values() for ends in value["ends"].values()):
+        raise UsageError(f"'{path}' holds a placement that was made by an earlier bench; name another --out.")
+    return {key: _found(value) for key, value in searched.items()}
 
 
 def _difference(old: object, new: Mapping[str, Any]) -> str:

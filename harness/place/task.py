@@ -1,7 +1,8 @@
 """The search of one candidate, as it is carried out in a worker."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,8 @@ class _Trials:
         self.requests += len(schedule)
         seen = _Seen()
         records = seen.of(self._simulator.simulate(schedule.planned(), follow_ups))
-        found = missed(_with_dropped(records, dropped), self._task.slo, self._task.wanted, len(schedule))
+        every = chain(records, dropped)  # `yield from` would close `records` where a trial is sure before its end
+        found = missed(every, self._task.slo, self._task.wanted, len(schedule))
         if found is None and self._task.most_requests is not None:
             for _ in records:  # whether the queue grew is seen at the end
                 pass
@@ -131,11 +133,6 @@ class _Seen:
     def grew(self) -> bool:
         """Whether the queue grew all through."""
         return grown(*np.array(sorted(self._times)).reshape(-1, 3).T, bursty=True) is not None
-
-
-def _with_dropped(records: Iterator[RequestRecord], dropped: Sequence[RequestRecord]) -> Iterator[RequestRecord]:
-    yield from records
-    yield from dropped
 
 
 def spec_of(spec: RunSpec, system: System, latency: str | None) -> RunSpec:

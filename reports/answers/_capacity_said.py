@@ -71,7 +71,7 @@ def _unresolved(one: Mapping[str, Any]) -> str:
 
 def sentences(info: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[str]:
     if one["at"]:
-        yield _verdict(one)
+        yield _verdict(info, one)
     if one["binding"]:
         yield f"{clean(one['binding'])} binds: it is the first that gives way as the rate grows."
     if one["per_gpu_rps"] is not None and (info["gpus"] or 0) > 1:
@@ -109,12 +109,19 @@ def lone(rates_rps: Sequence[float]) -> bool:
     return len(rates_rps) > 1 and rates_rps[0] < LONE * rates_rps[1]
 
 
-def _verdict(one: Mapping[str, Any]) -> str:
-    rate = f"{one['at']['rate_rps']:g} req/s"
-    return {
-        "carried": f"{rate} is carried: it lies below the whole interval.",
-        "not carried": f"{rate} is not carried: it lies above the whole interval.",
-    }.get(one["at"]["verdict"], f"{rate} is not decided: no interval among the rates tried leaves it out.")
+def _verdict(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
+    rate, verdict = f"{one['at']['rate_rps']:g} req/s", one["at"]["verdict"]
+    if verdict not in ("carried", "not carried"):
+        return f"{rate} is not decided: no interval among the rates tried leaves it out."
+    good = verdict == "carried"
+    told = f"{rate} is {'sustained' if good else 'not sustained'}"
+    if one["low_rps"] is not None:
+        return f"{told}: it lies {'below' if good else 'above'} the whole interval."
+    if one["state"] == "unreachable":
+        return f"{told}."
+    if info["one_traffic"]:
+        return f"{told}: it is {'not ' if good else ''}above the capacity of this recording."
+    return f"{told} by the rates that were tried."
 
 
 def _stands_on(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:

@@ -2,9 +2,13 @@
 
 import pytest
 
+from harness.capacity.aim import Bracket, Found, Side
+from harness.capacity.answer import UNTRIED, answer
 from harness.capacity.conduct import conduct, set_up
+from harness.capacity.estimate import Estimate
 from harness.capacity.settings import Settings
 from harness.capacity.store import Store
+from harness.capacity.trials import Ledger
 from harness.config import RunSpec
 from harness.errors import BackendError, NotValid
 from reports.answers import _capacity_said as said
@@ -92,3 +96,58 @@ def test_trials_that_were_left_out_are_counted(conducted):
     told = said.cost({**conducted(9), "invalid": ["4 req/s, seed 0: The client was late."]})
 
     assert "1 trial not valid and left out: 4 req/s, seed 0: The client was late" in told
+
+
+def answered(found, at_rps=None):
+    """The answer of a search that found this, with its sentences."""
+    info = answer(set_up(SPEC, Settings(adjust=False, max_seeds=6, at_rps=at_rps)), [(0.9, found)], Ledger(None), 0.0)
+    (one,) = info["answers"]
+    return info, one, " ".join(said.sentences(info, one))
+
+
+@pytest.mark.parametrize(
+    ("why", "advised"),
+    [("6 seeds were not enough.", "--max-seeds 8."), ("the budget was spent.", "--budget.")],
+)
+def test_what_ended_a_search_is_what_more_is_advised_of(why, advised):
+    """'6 seeds were not enough. It would take 5 seeds: allow more time with --budget', with no budget given."""
+    guess = Estimate(10.0, None, None, dict.fromkeys(range(3), 2.3), "joint", {})
+    told = answered(Found(guess, resolved=False, why=why))[2]
+
+    assert advised in told
+    assert ("--budget" in told) == ("--budget" in advised)
+
+
+@pytest.mark.parametrize(
+    ("at_rps", "verdict", "told"),
+    [
+        (12.0, "carried", "12 req/s is sustained by the rates that were tried."),
+        (200.0, "not carried", "200 req/s is not sustained by the rates that were tried."),
+    ],
+)
+def test_a_rate_that_the_rates_tried_decide_lies_beyond_no_interval(at_rps, verdict, told):
+    """'Below the whole interval' would stand beside no interval, and 'unresolved' beside the verdict."""
+    beyond = Estimate(50.0, 13.0, 189.0, dict.fromkeys(range(12), 3.9), "joint", {})
+    tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
+    info, one, shown = answered(Found(beyond, resolved=True, bracket=tried), at_rps)
+
+    assert (verdict, None, None) == (one["at"]["verdict"], one["low_rps"], one["why"])
+    assert told in shown
+    assert "interval" not in shown
+    assert info["exit_code"] == (verdict == "not carried")
+    assert UNTRIED == answered(Found(beyond, resolved=True, bracket=tried))[1]["why"]
+
+
+@pytest.mark.parametrize(
+    ("state", "recorded", "verdict", "told"),
+    [
+        ("resolved", True, "carried", "5 req/s is sustained: it is not above the capacity of this recording."),
+        ("resolved", True, "not carried", "5 req/s is not sustained: it is above the capacity of this recording."),
+        ("unreachable", False, "not carried", "5 req/s is not sustained."),
+    ],
+)
+def test_without_an_interval_no_rate_lies_beyond_it(state, recorded, verdict, told):
+    """A recording and a goal that no rate reaches have no interval that a rate could leave."""
+    one = {"at": {"rate_rps": 5.0, "verdict": verdict}, "low_rps": None, "state": state}
+
+    assert told == said._verdict({"one_traffic": recorded}, one)

@@ -281,6 +281,35 @@ def test_a_queue_that_grows_is_seen_by_its_records() -> None:
     assert (False, True) == (seen[True].grew, seen[False].grew)
 
 
+def test_a_trial_that_is_sure_early_is_seen_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that grows would be looked for in half of the records, and the rate come out too high."""
+    seen: list[int] = []
+    monkeypatch.setattr("harness.place.task.grown", lambda due_s, *_, **__: seen.append(len(due_s)))
+    loose = placement({"slo": "ttft=5,tpot=0.5", "latency": "roofline"}, goal="0.5", requests="300")
+    sent = traffic(loose.spec, loose.seeds, released=loose.released)
+    system = System("colocated", "a100-80g", Shape(1, 1))
+    task = Task("", system, loose.of(system), loose.bounds("colocated"), loose.wanted("colocated"), sent,
+                loose.seeds, 8.0, 0.5, loose.most_requests)  # fmt: skip
+    trials = _Trials(task)
+
+    found, _, _ = trials._made(loose.seeds[0], 1.0, 300)
+
+    assert (None, [300]) == (found, seen)
+
+
+def test_a_folder_of_an_earlier_bench_is_refused(tmp_path: Path) -> None:
+    """A folder without the rates that were tried would end in a KeyError."""
+    store = Store(tmp_path)
+    with store.opened(placement()):
+        store.add("low", Found({0: Ends(4.0, 4.5, "ttft=0.2", 5)}, 5, 300))
+    info = json.loads((tmp_path / "place.json").read_text())
+    del info["searched"]["low"]["ends"]["0"]["tried_rps"]
+    (tmp_path / "place.json").write_text(json.dumps(info), encoding="utf-8")
+
+    with pytest.raises(UsageError, match=r"made by an earlier bench; name another --out"):
+        conduct(placement(), Store(tmp_path), pool.Here())
+
+
 @pytest.mark.parametrize(
     ("binding", "tried_rps", "at_least", "interval"),
     [
