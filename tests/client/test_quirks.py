@@ -29,6 +29,7 @@ def runs() -> list[Any]:
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "api"), runs())
 def test_a_quirk_of_a_server_gives_the_status_and_the_counts_of_the_specification(
     name: str, api: str, scripted: Callable, ask: Callable, script: Any

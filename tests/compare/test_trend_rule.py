@@ -26,6 +26,7 @@ def found(sd, count, rule):
     return sum(any(s.side == "worse" and s.called >= BEFORE for s in steps) for steps in watched) / count
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("sd", "one", "two", "mad"), [(0.01, 0, 0, 0), (0.02, 4.3, 0.16, 0.03), (0.03, 24, 2.7, 0.35)])
 def test_false_alarms_a_year_are_those_of_the_table(sd, one, two, mad):
     """A nightly job cries wolf more often than its documentation says."""

@@ -32,6 +32,7 @@ def call(environment: dict[str, str], folder: Path, *arguments: str) -> subproce
     )
 
 
+@pytest.mark.nightly
 def test_the_example_is_listed_and_keeps_the_contract(installed, tmp_path):
     """A policy that is installed and not found, or found and never checked, is no plug-in."""
     listed = call(installed, tmp_path, "harness", "list", "policies")

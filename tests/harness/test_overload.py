@@ -34,6 +34,7 @@ def test_overload_is_found(served):
     assert sum(overload(served(1.15, 2000, seed)) is not None for seed in range(100)) >= 95
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(("n", "most"), [(60, 5), (120, 5), (2000, 0)])
 def test_a_busy_system_is_not_called_overloaded(served, n, most):
     """None of 100 long runs at 0.9 of saturation, and few short ones: else nobody believes the warning."""

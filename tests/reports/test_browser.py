@@ -82,6 +82,7 @@ def test_the_keyboard_leads_to_the_result(make_run: MakeRun, opened: Open) -> No
     )
 
 
+@pytest.mark.nightly
 def test_figures_wait_until_they_are_seen(make_run: MakeRun, opened: Open) -> None:
     """A page of many figures would open slowly."""
     seen = opened(Html().render(make_run()), height=700, wait=False)
@@ -146,6 +147,7 @@ def test_old_browser_is_told(make_run: MakeRun, opened: Open) -> None:
     assert told.is_visible()
 
 
+@pytest.mark.nightly
 def test_without_script_the_page_is_read_as_tables(make_run: MakeRun, opened: Open) -> None:
     """A reader whose browser runs no script would see empty boxes."""
     seen = opened(Html().render(make_run()), js=False)

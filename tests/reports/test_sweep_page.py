@@ -59,6 +59,7 @@ def traces(found: Any) -> dict[str, Any]:
     return {trace.name: trace for trace in found.data}
 
 
+@pytest.mark.nightly
 def test_curve_is_that_of_the_answer(info: dict[str, Any], swept: Path) -> None:
     """The figure would show another attainment than the table and the text of the same sweep."""
     drawn = traces(attainment_rate.figure(study.of_sweep(alone(info), swept)))

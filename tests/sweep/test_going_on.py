@@ -37,6 +37,7 @@ def changed(files: list[Path]) -> dict[Path, int]:
     return {file: file.stat().st_mtime_ns for file in files}
 
 
+@pytest.mark.nightly
 def test_killed_sweep_goes_on_to_the_same_bytes(bench: Bench, tmp_path: Path, wait_for: WaitFor) -> None:
     """A night of runs would be lost to a kill, or its answer would depend on where the kill fell."""
     undisturbed = bench(*MANY, "--out", "whole")

@@ -60,6 +60,7 @@ def test_a_slow_down_is_another_unit_of_time(synthetic: ModuleType) -> None:
     assert plain.attainment(1.25) == pytest.approx(slow.attainment(), abs=2e-3)
 
 
+@pytest.mark.nightly
 def test_stored_knees_are_those_of_now(synthetic: ModuleType) -> None:
     """If this failed, a change of the simulator would leave a table behind that no longer belongs to it."""
     server = synthetic.Knees(7)

@@ -1,16 +1,11 @@
 """Closed-loop benchmarks of dense models: calibrated on some rows, scored on others."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
+import pytest
 
 from harness.validate.sources import aic_e2e
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def measured(shape: aic_e2e.Shape, constants: aic_e2e.Constants, knobs: aic_e2e.Knobs) -> pd.DataFrame:

@@ -54,6 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return data
 
 
+@pytest.mark.nightly
 def test_constants_that_are_known_are_found(folder: Path) -> None:
     """S58: an error of the calibration would be taken for an error of the simulator."""
     found = apex_h100.validate(folder)

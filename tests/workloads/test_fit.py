@@ -135,6 +135,7 @@ def test_switched_rates_come_back_although_they_are_no_log_gaussian_process(leve
     assert 1.5 < quality["curve_distance"]["poisson"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("spread_s", [0.0, 0.02], ids=["at-once", "within-20-ms"])
 @MODES
 def test_batches_of_requests_keep_their_dispersion(spread_s, mode):
@@ -295,6 +296,7 @@ def test_lengths_of_one_value_are_drawn_as_that_value():
     assert {7} == set(command.generate(model, requests=2000).table["prompt_tokens"].to_pylist())
 
 
+@pytest.mark.nightly
 def test_lengths_keep_quantiles_means_and_rank_correlation(shared_data):
     """Long prompts would no longer go with short answers, or not be as long."""
     trace = traces.read(str(shared_data / AZURE))

@@ -214,6 +214,7 @@ def test_a_run_of_the_published_generator_is_warned_of(option: dict[str, str]) -
     assert not list(of_source(load("chatbot", arrivals="burstgpt", lengths="burstgpt").provenance))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("law", [_stationary.gamma, _stationary.weibull])
 @pytest.mark.parametrize("shape", [0.2, 0.5, 2.0])
 def test_a_process_that_was_running_has_no_burst_at_its_start(law: Callable[..., object], shape: float) -> None:

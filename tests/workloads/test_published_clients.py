@@ -84,6 +84,7 @@ def test_counts_of_a_client_vary_as_its_gap_law_says(pool: Callable[..., str], f
     assert 0 == toy.var()
 
 
+@pytest.mark.nightly
 def test_a_day_of_all_clients_follows_the_rates_of_the_pool(shared_data: Path, reason: Callable[[Path], str]) -> None:
     """If this failed, the superposed clients would not be the service that was measured."""
     made = Times(reason(shared_data))
@@ -190,6 +191,7 @@ def test_the_span_comes_round_and_can_begin_anywhere(pool: Callable[..., str]) -
     np.testing.assert_allclose([300, 1500, 1200] * 4, shifted, atol=200)
 
 
+@pytest.mark.nightly
 def test_the_largest_clients_and_another_rate(shared_data: Path, reason: Callable[[Path], str]) -> None:
     """If this failed, `clients=5` would not be the five that matter, or --rate would change who they are."""
     whole, few = (choose(reason(shared_data), rate_rps=None, clients=n, start_s=0.0) for n in (None, 5))

@@ -144,6 +144,7 @@ def test_arrivals_do_not_depend_on_how_many_are_taken_at_a_time(spec: str) -> No
     assert at_once.tobytes() == piecewise.tobytes()
 
 
+@pytest.mark.nightly
 def test_another_process_draws_the_same_arrivals() -> None:
     """Traces G1: if this failed, workers would not agree on a schedule."""
     specs = ["burstgpt", "azure", "burstgpt:api,mode=figure6"]

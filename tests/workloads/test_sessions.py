@@ -169,6 +169,7 @@ def named(request: Request, vocab_size: int = 50_000) -> np.ndarray:
     return Tokens(seed=3).token_ids(request, vocab_size)[:length]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("sessions", [Fixed(turns=4), Burstgpt(truncate_at_tokens=None), Fixed(4, block_tokens=1)])
 def test_a_prompt_begins_with_the_prompt_before_it(sessions: Any) -> None:
     """If this failed, a prefix cache would find nothing in a conversation, or what never was there."""
