@@ -311,7 +311,7 @@ def _body(script: Script, api: str, body: dict) -> list[Frame]:
             half = json.dumps(chunk, ensure_ascii=False)[:25]
             w.frames.append(Frame(due_s, data + w.event(half), first=k, broken=True))
             return [*w.frames, *_tail(w, due_s)]
-        shown = "look" if script.tools and k == 0 else text
+        shown = "look" if script.tools and w.api == "chat" and k == 0 else text
         data += event
         mark = Mark(len(data), count, shown, counted=script.usage == "every")
         finish = script.finish if script.finish_with_token and last else None
