@@ -26,7 +26,7 @@ from harness.capacity.estimate import Shares, as_found
 if TYPE_CHECKING:
     from harness.capacity.conditions import Condition
     from harness.capacity.traffic import Drawn, Traffic
-    from harness.capacity.trials import Tried
+    from harness.capacity.trials import Key, Tried
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -105,8 +105,8 @@ class Adjusted:
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
         self._proxies: dict[str, tuple[Proxy, Floats]] = {}
-        self._counted: dict[tuple[str, int, float], tuple[Floats, Floats]] = {}
-        self._long: dict[tuple[str, float], Floats] = {}
+        self._counted: dict[tuple[str, Key], tuple[Floats, Floats]] = {}
+        self._long: dict[tuple[str, float, int], Floats] = {}
         self._kept = 0
 
     def fit(self, trials: Sequence[Tried], condition: Condition) -> None:
@@ -145,7 +145,7 @@ class Adjusted:
         return Shares(tuple((found + long_run - own).tolist()), error / np.sqrt(runs))
 
     def _counts(self, tried: Tried, condition: Condition) -> tuple[Floats, Floats]:
-        key = condition.text, tried.key.seed, tried.key.rate_rps
+        key = condition.text, tried.key
         if key not in self._counted:
             proxy, edges = self._proxies[condition.text]
             level = np.searchsorted(edges, proxy.of(self._drawn(tried))[-tried.kept :])
@@ -154,12 +154,11 @@ class Adjusted:
 
     def _long_run(self, tried: Tried, condition: Condition) -> Floats:
         """(LEVELS,) the share of requests at each level in the long run, at the rate of a trial."""
-        key = condition.text, tried.key.rate_rps
+        rate_rps, planned = tried.key.rate_rps, tried.key.planned
+        key = condition.text, rate_rps, planned
         if key not in self._long:
             proxy, edges = self._proxies[condition.text]
-            parts = [
-                proxy.of(part)[-self._kept :] for part in self._traffic.long(tried.key.rate_rps, tried.key.planned)
-            ]
+            parts = [proxy.of(part)[-self._kept :] for part in self._traffic.long(rate_rps, planned)]
             level = np.searchsorted(edges, np.concatenate(parts))
             self._long[key] = np.bincount(level, minlength=LEVELS) / len(level)
         return self._long[key]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from harness.api import Slo
 from harness.capacity.conditions import Condition, Definition, bounds_of, conditions
@@ -23,6 +23,8 @@ LONGEST = 16
 """Times the usual number of requests that a trial may have."""
 
 Trials = Generator["list[Wanted]", "list[Tried]", "Found"]
+Stopped = Literal["budget", "outside"]
+"""What ended a search before its own rule did: its budget, or Ctrl-C and trials that prove nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,34 +92,6 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What came of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
-
-    `bracket` holds the rates that were tried on both sides of the goal, `each` the same of every bound by itself. An
-    estimate is an answer only where it lies between them. `planned` is the number of requests of a whole trial.
-    """
-
-    estimate: Estimate | None
-    resolved: bool
-    unreachable: bool = False
-    why: str | None = None
-    bounds: dict[str, Curve] = field(default_factory=dict)
-    bracket: Bracket = field(default_factory=lambda: Bracket())
-    each: dict[str, Bracket] = field(default_factory=dict)
-    planned: int | None = None
-
-    @property
-    def answered(self) -> Estimate | None:
-        """The estimate, where it is an answer: with an interval (one traffic has none), inside of the rates tried."""
-        found = self.estimate
-        if found is None:
-            return None
-        if found.low_rps is None or found.high_rps is None:
-            return found if self.resolved and self.bracket.holds(found.rate_rps, found.rate_rps) else None
-        return found if self.bracket.holds(found.low_rps, found.high_rps) else None
-
-
-@dataclass(frozen=True, slots=True)
 class Side:
     """A rate that was sustained or not, with what stands behind it; `grew`: its queue did, all through the trials."""
 
@@ -162,6 +136,35 @@ class Bracket:
     def ratio(self) -> float:
         """How far its ends are apart; infinite while one is missing."""
         return math.inf if self.low is None or self.high is None else self.high.rate_rps / self.low.rate_rps
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
+
+    `bracket` holds the rates that were tried on both sides of the goal, `each` the same of every bound by itself. An
+    estimate is an answer only where it lies between them. `planned` is the number of requests of a whole trial.
+    """
+
+    estimate: Estimate | None
+    resolved: bool
+    unreachable: bool = False
+    why: str | None = None
+    bounds: dict[str, Curve] = field(default_factory=dict)
+    bracket: Bracket = Bracket()
+    each: dict[str, Bracket] = field(default_factory=dict)
+    planned: int | None = None
+    stopped: Stopped | None = None
+
+    @property
+    def answered(self) -> Estimate | None:
+        """The estimate, where it is an answer: with an interval (one traffic has none), inside of the rates tried."""
+        found = self.estimate
+        if found is None:
+            return None
+        if found.low_rps is None or found.high_rps is None:
+            return found if self.resolved and self.bracket.holds(found.rate_rps, found.rate_rps) else None
+        return found if self.bracket.holds(found.low_rps, found.high_rps) else None
 
 
 def sustained(rate_rps: float, found: Estimate, bracket: Bracket) -> bool | None:

@@ -42,10 +42,9 @@ def answer(
     that ended the search."""
     from harness.capacity.store import asked_of
 
-    if interrupted:
-        found = [(goal, one if one.resolved else replace(one, why=INTERRUPTED)) for goal, one in found]
-    if failed is not None:
-        found = [(goal, one if one.resolved else replace(one, why=str(failed))) for goal, one in found]
+    if interrupted or failed is not None:
+        why = INTERRUPTED if failed is None else str(failed)
+        found = [(goal, one if one.resolved else replace(one, why=why, stopped="outside")) for goal, one in found]
     gpus = setup.planned.backend.describe().get("gpus")
     shown = _shown(setup.slo, found)
     answers = [_answer(setup, goal, one, gpus) for goal, one in found]
@@ -150,7 +149,7 @@ def _at(rate_rps: float, found: Found) -> dict[str, Any]:
 
 def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     """What it would take to decide what is open, after the words 'it would take'."""
-    if found.resolved or found.estimate is None or found.why == INTERRUPTED or setup.recorded:
+    if found.resolved or found.estimate is None or found.stopped == "outside" or setup.recorded:
         return None
     if found.answered is None and not math.isinf(found.estimate.half_width):
         return None
@@ -158,9 +157,8 @@ def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
     requests = found.planned or setup.requests
     seeds = len(found.estimate.knees)
     if half is None or seeds < FEWEST_SEEDS:
-        spent = (found.why or "").startswith("the budget")  # as `bracket.spent` says it
         allowed = setup.settings.max_seeds + max(1, FEWEST_SEEDS - seeds)
-        more_of = "time with --budget" if spent else f"seeds with --max-seeds {allowed}"
+        more_of = "time with --budget" if found.stopped == "budget" else f"seeds with --max-seeds {allowed}"
         return f"{FEWEST_SEEDS} seeds near the capacity for a first interval: allow more {more_of}."
     if half <= tolerance:
         return None

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from harness.capacity.aim import Aim, Bracket, Found, Measures, Trials, Wanted, plain, sustained
+from harness.capacity.aim import Aim, Bracket, Found, Measures, Stopped, Trials, Wanted, plain, sustained
 from harness.capacity.bracket import Probed, bracketed, combined, sides, spent, without_load
 from harness.capacity.curve import Curve
 from harness.capacity.estimate import Estimate, curve_of, estimate, nearby
@@ -90,10 +90,11 @@ def _estimated(aim: Aim, probed: Probed, measure: Measures, known: Sequence[Trie
     found: Estimate | None = None
     batch = _first_batch(aim, probed)
     again = beyond = 0
+    stopped: Stopped | None = None
     while True:
         made = yield [Wanted(key) for key in batch]
         if not made:
-            why = spent(aim, probed.planned, batch[0].rate_rps)
+            why, stopped = spent(aim, probed.planned, batch[0].rate_rps), "budget"
             break
         trials += made
         every = _together(trials, known)
@@ -130,7 +131,7 @@ def _estimated(aim: Aim, probed: Probed, measure: Measures, known: Sequence[Trie
             why = f"{aim.max_seeds} seeds were not enough."
             break
         batch = _next_batch(aim, probed, trials, found, bracket)
-    return _found(_together(trials, known), aim, measure, found, probed, resolved=False, why=why)
+    return _found(_together(trials, known), aim, measure, found, probed, resolved=False, why=why, stopped=stopped)
 
 
 def _missing_rps(found: Estimate | None, bracket: Bracket) -> float | None:
@@ -241,6 +242,7 @@ def _found(
     *,
     resolved: bool,
     why: str | None = None,
+    stopped: Stopped | None = None,
 ) -> Found:
     bounds: dict[str, Curve] = {}
     each: dict[str, Bracket] = {}
@@ -255,5 +257,5 @@ def _found(
     bracket = combined(sides(trials, aim.wanted, measure), probed)
     return Found(
         found, resolved and found is not None, why=None if resolved else why, bounds=bounds, bracket=bracket,
-        each=each, planned=probed.planned,
+        each=each, planned=probed.planned, stopped=stopped,
     )  # fmt: skip

@@ -106,13 +106,13 @@ def answered(found, at_rps=None):
 
 
 @pytest.mark.parametrize(
-    ("why", "advised"),
-    [("6 seeds were not enough.", "--max-seeds 8."), ("the budget was spent.", "--budget.")],
+    ("why", "stopped", "advised"),
+    [("6 seeds were not enough.", None, "--max-seeds 8."), ("the budget was spent.", "budget", "--budget.")],
 )
-def test_what_ended_a_search_is_what_more_is_advised_of(why, advised):
+def test_what_ended_a_search_is_what_more_is_advised_of(why, stopped, advised):
     """'6 seeds were not enough. It would take 5 seeds: allow more time with --budget', with no budget given."""
     guess = Estimate(10.0, None, None, dict.fromkeys(range(3), 2.3), "joint", {})
-    told = answered(Found(guess, resolved=False, why=why))[2]
+    told = answered(Found(guess, resolved=False, why=why, stopped=stopped))[2]
 
     assert advised in told
     assert ("--budget" in told) == ("--budget" in advised)
