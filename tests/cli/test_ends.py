@@ -418,8 +418,10 @@ def test_processes_of_ours_leave_signals_to_the_command() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         termination.ignored()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)  # would end these tests
         os.kill(os.getpid(), signal.SIGINT)
+
+        assert {signal.SIG_IGN} == {signal.getsignal(number) for number in before}
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
