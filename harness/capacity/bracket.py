@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from harness import slo as slos
 from harness.capacity.aim import Aim, Bracket, Found, Measures, Side, Wanted, plain
 from harness.capacity.conditions import Condition, Share, kept_all
-from harness.capacity.estimate import mean_interval
+from harness.capacity.estimate import Shares, mean_interval
 from harness.capacity.trials import Key, Tried
 
 WIDE = 1.1
@@ -42,7 +42,9 @@ SURE = 3.29
 """Standard deviations that tell a share without load, where requests are independent, from the goal (99.9%)."""
 
 
-def sides(trials: Sequence[Tried], wanted: Sequence[Condition], measure: Measures) -> Bracket:
+def sides(
+    trials: Sequence[Tried], wanted: Sequence[Condition], measure: Callable[[Sequence[Tried], Condition], Shares]
+) -> Bracket:
     """The rates on both sides of the goals, of whole trials: every rate below the one met them, and none above the
     other did.
 

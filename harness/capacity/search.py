@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.capacity.aim import Aim, Bracket, Found, Measures, Stopped, Trials, Wanted, plain, sustained
-from harness.capacity.bracket import Probed, bracketed, combined, sides, spent, without_load
+from harness.capacity.bracket import WIDE, Probed, bracketed, combined, sides, spent, without_load
 from harness.capacity.curve import Curve
-from harness.capacity.estimate import Estimate, curve_of, estimate, nearby
+from harness.capacity.estimate import Estimate, as_found, curve_of, estimate, nearby
 from harness.capacity.trials import Key, Tried
 
 APART, NEAREST, FARTHEST = 0.4, 1.05, 1.2
@@ -20,6 +21,15 @@ BEYOND, MOST_BEYOND = 0.01, 4
 
 OUT_OF_HAND = 0.25
 """An interval wider than this, half of it as a share of the capacity, is not worth trials beyond its ends."""
+
+OUTLAST = 8
+"""Times the length of a whole trial of those that check an answer: a queue may be stable for a while, and then not."""
+
+LASTS = 8
+"""Times the length of a whole trial, of those that check an answer: a system may keep up for minutes and then not."""
+
+CHECKS, CHECKS_OF_SIDES = 2, 4
+"""Seeds of such a check, and of the trials as long that look for another answer where it failed."""
 
 SAME = 0.01
 """Rates closer than this, in log rate, are as good as one another for a trial."""
@@ -38,7 +48,8 @@ def search(aim: Aim, measure: Measures, known: Sequence[Tried] = ()) -> Trials:
         return probed
     if aim.one_traffic:
         return (yield from _on_one_traffic(aim, probed, measure))
-    return (yield from _estimated(aim, probed, measure, known))
+    found = yield from _estimated(aim, probed, measure, known)
+    return (yield from _checked(aim, found)) if aim.virtual and not aim.fixed else found
 
 
 def _on_one_traffic(aim: Aim, probed: Probed, measure: Measures) -> Trials:
@@ -132,6 +143,65 @@ def _estimated(aim: Aim, probed: Probed, measure: Measures, known: Sequence[Trie
             break
         batch = _next_batch(aim, probed, trials, found, bracket)
     return _found(_together(trials, known), aim, measure, found, probed, resolved=False, why=why, stopped=stopped)
+
+
+def _checked(aim: Aim, found: Found) -> Trials:
+    """The same, if trials `LASTS` times as long sustain the highest rate that it calls sustained; else the rates on
+    both sides of the goal that those find."""
+    rate_rps = _highest_sustained(aim, found)
+    if rate_rps is None or found.estimate is None or found.planned is None:
+        return found
+    planned = LASTS * found.planned
+    trials = yield _of_checks(aim, planned, rate_rps, CHECKS)
+    if len(trials) < CHECKS:
+        return replace(found, resolved=False, why=spent(aim, planned, rate_rps), stopped="budget")
+    if not _contradict(trials, found.estimate, aim):
+        return found
+    why = (
+        f"trials of {found.planned:,} requests sustain {rate_rps:.4g} req/s, but trials of {planned:,} do not: this "
+        f"system keeps up for a while only. --requests {planned} searches with trials of that length."
+    )
+    stopped: Stopped | None = None
+    bracket = sides(trials, aim.wanted, as_found)
+    for factor in AGAIN:
+        if bracket.ratio <= WIDE:
+            break
+        if bracket.low is None:
+            rate_rps = min(t.key.rate_rps for t in trials) / factor
+        else:
+            rate_rps = math.sqrt(math.prod(_ends(bracket)))
+        made = yield _of_checks(aim, planned, rate_rps, CHECKS_OF_SIDES)
+        if len(made) < CHECKS_OF_SIDES:
+            stopped = "budget"
+            break
+        trials = [*trials, *made]
+        bracket = sides(trials, aim.wanted, as_found)
+    return Found(None, resolved=False, why=why, bracket=bracket, planned=planned, stopped=stopped)
+
+
+def _highest_sustained(aim: Aim, found: Found) -> float | None:
+    """The highest rate that an answer calls sustained; None where it calls none so."""
+    if found.answered is not None:
+        return found.answered.low_rps
+    if aim.at_rps is None or found.estimate is None:
+        return None
+    return aim.at_rps if sustained(aim.at_rps, found.estimate, found.bracket) else None
+
+
+def _of_checks(aim: Aim, planned: int, rate_rps: float, seeds: int) -> list[Wanted]:
+    return [Wanted(Key(aim.first_seed + seed, plain(rate_rps), planned)) for seed in range(seeds)]
+
+
+def _contradict(trials: Sequence[Tried], found: Estimate, aim: Aim) -> bool:
+    """Whether the queues of most trials grow, or attainment is below what the curve gives for the upper end.
+
+    Note: at the lower end that is below the goal by as much again as chance is expected to bring it there.
+    """
+    if 2 * sum(t.overloaded for t in trials) > len(trials):
+        return True
+    worst_rps = found.rate_rps if found.high_rps is None else found.high_rps
+    means = {c.text: sum(as_found(trials, c).values) / len(trials) for c in aim.wanted}
+    return any(means[text] < curve.at(worst_rps) for text, curve in found.curves.items() if text in means)
 
 
 def _missing_rps(found: Estimate | None, bracket: Bracket) -> float | None:

@@ -19,7 +19,7 @@ class System:
     """Attainment is a logistic curve of the rate that crosses 90% at `knee_rps`; a seed shifts it by `scatter`.
 
     In trials shorter than `fills_s` nobody misses, from `grows_rps` on the queue grows all through, and probes pass up
-    to `fooled_rps`.
+    to `fooled_rps`. In trials longer than `lasts_s` half of the requests miss from `collapses_rps` on.
     """
 
     knee_rps: float = 10.0
@@ -30,17 +30,23 @@ class System:
     fills_s: float = 0.0
     grows_rps: float = math.inf
     fooled_rps: float = 0.0
+    lasts_s: float = math.inf
+    collapses_rps: float = 0.0
     made: int = 0
 
-    def attainment(self, seed: int, rate_rps: float) -> float:
-        away = math.log(rate_rps / self.knee_rps) + self.scatter * np.random.default_rng(seed).standard_normal()
+    def attainment(self, seed: int, rate_rps: float, planned: int) -> float:
+        scatter = self.scatter * math.sqrt(2000 / max(2000, planned))  # a longer trial averages more
+        away = math.log(rate_rps / self.knee_rps) + scatter * np.random.default_rng(seed).standard_normal()
         return self.ceiling / (1 + math.exp(-(math.log(9) - self.slope * away)))
 
     def trial(self, key: Key, wanted=()) -> Tried:
         self.made += 1
         rng = np.random.default_rng([key.seed, round(1e6 * key.rate_rps), key.planned])
         full = key.planned / key.rate_rps >= self.fills_s
-        mask = rng.random(key.planned) < (self.attainment(key.seed, key.rate_rps) if full else 1.0)
+        share = self.attainment(key.seed, key.rate_rps, key.planned) if full else 1.0
+        if key.rate_rps >= self.collapses_rps and key.planned / key.rate_rps > self.lasts_s:
+            share = min(share, 0.5)
+        mask = rng.random(key.planned) < share
         shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "ttft=0.25"))
         grew = full and key.rate_rps >= self.grows_rps
         fooled = key.rate_rps <= self.fooled_rps

@@ -182,3 +182,44 @@ def test_a_budget_that_ends_leaves_the_rates_on_both_sides(system, budget):
     assert low is not None
     assert low.rate_rps < 10.5
     assert budget < 6 or 9.5 < high.rate_rps < 18.0
+
+
+def test_an_answer_that_long_trials_contradict_is_a_bracket(system):
+    """A system that keeps up for minutes and then collapses would be given the rate of the first minutes."""
+    found = system(knee_rps=70.0, lasts_s=100.0, collapses_rps=62.0).searched()
+
+    assert found.answered is None
+    assert not found.resolved
+    assert 50.0 < found.bracket.low.rate_rps < 62.0 <= found.bracket.high.rate_rps < 70.0
+    assert found.bracket.high.rate_rps / found.bracket.low.rate_rps < 1.11
+    assert "--requests 17600" in found.why or "--requests 16000" in found.why
+
+
+def test_requests_that_the_user_names_are_the_length_of_every_trial(system):
+    """Who asks for the capacity of short runs would get another one."""
+    found = system(knee_rps=70.0, lasts_s=100.0, collapses_rps=62.0).searched(fixed=True)
+
+    assert found.resolved
+    assert abs(math.log(found.answered.rate_rps / 70.0)) < 0.05
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_long_trials_leave_an_answer_that_is_right(system, seed):
+    """Every tenth search would end without an answer by chance."""
+    assert system().searched(first_seed=1000 * seed).answered is not None
+
+
+def test_a_rate_asked_about_is_carried_only_if_long_trials_carry_it(system):
+    """--at 66 would be 'carried' of a system that collapses at 62 after some minutes."""
+    collapsing = {"knee_rps": 70.0, "lasts_s": 100.0, "collapses_rps": 62.0}
+
+    assert system(**collapsing).searched(at_rps=66.0).answered is None
+    assert system(**collapsing).searched(at_rps=50.0).bracket.low.rate_rps >= 50.0
+
+
+@pytest.mark.parametrize("budget", [24, 25, 26, 27, 28, 30])
+def test_a_budget_that_ends_before_the_check_resolves_nothing(system, budget):
+    """An answer would be called sure that nobody has checked."""
+    collapsing = system(knee_rps=70.0, lasts_s=100.0, collapses_rps=62.0)
+
+    assert not collapsing.searched(budget=budget).resolved

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
@@ -79,6 +79,7 @@ def test_more_sequences_are_never_faster(model: Any, seqs: int, more: int, conte
     assert model.decode_s(seqs, context) <= model.decode_s(seqs + more, context)
 
 
+@example(make("latency", "table"), [(1, 5881)], 0, 0, (1, 0))  # a chunk that was measured to be faster
 @given(models, pieces, st.integers(0, 300), contexts, st.tuples(st.integers(1, 4000), st.integers(0, 4000)))
 def test_more_prompt_is_never_faster(
     model: Any, prefills: list[tuple[int, int]], seqs: int, context: int, extra: tuple[int, int]
