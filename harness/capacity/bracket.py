@@ -26,8 +26,8 @@ DOUBLINGS = 32
 
 SHORTEST = 5
 """Times the requests in flight that a trial must send to meet a goal: a shorter one is over before a queue has grown.
-With code on two prefill replicas and one decode replica (H100), 1.2 times pass at twice the capacity, 2.3 times at 1.5
-times of it, and of 5 times none passes at 1.15 times of it."""
+Chosen on one system, code on two prefill replicas and one decode replica (H100, steps with 7.8 ms of overhead): there
+1.2 times pass at twice the capacity, 2.3 times at 1.5 times of it, and of 5 times none passes at 1.15 times of it."""
 
 LONG = 20
 """The same of a whole trial in simulated time, where requests cost little: as the chat traffic of the examples has."""
