@@ -16,7 +16,7 @@ from harness.folder import load
 
 Bench = Callable[..., "subprocess.Popen[str]"]
 WaitFor = Callable[[Callable[[], bool]], None]
-QUICK = ("run", "--backend", "null", "--rate", "200", "--requests", "20")
+QUICK = ("run", "--backend", "null", "--rate", "200", "--requests", "20", "--no-html")
 ENDLESS = ("run", "--backend", "null:tpot=1ms", "--rate", "50", "--duration", "10min", "--out", "out")
 
 
@@ -41,7 +41,7 @@ def info(path: Path) -> dict[str, Any]:
 
 def test_run_leaves_a_folder_that_explains_itself(bench: Bench, tmp_path: Path) -> None:
     """A result without its options, its schedule or its verdict could not be trusted or repeated."""
-    out, err = finished(bench(*QUICK, "--out", "out"))
+    out, err = finished(bench(*QUICK[:-1], "--out", "out"))
 
     found = info(tmp_path / "out")
     names = {p.name for p in (tmp_path / "out").iterdir()}
@@ -56,8 +56,8 @@ def test_run_leaves_a_folder_that_explains_itself(bench: Bench, tmp_path: Path) 
 
 def test_default_folder_is_new_each_time(bench: Bench, tmp_path: Path) -> None:
     """A second run would overwrite the first."""
-    finished(bench(*QUICK, "--no-html"))
-    finished(bench(*QUICK, "--no-html"))
+    finished(bench(*QUICK))
+    finished(bench(*QUICK))
 
     folders = sorted((tmp_path / "bench-runs").iterdir())
     assert len(folders) == 2
@@ -101,8 +101,8 @@ def test_json_is_the_whole_result_and_nothing_else(bench: Bench, tmp_path: Path)
 def test_run_json_repeats_the_run(bench: Bench, tmp_path: Path) -> None:
     """A result of last month could not be checked."""
     finished(bench(*QUICK, "--seed", "5", "--arrivals", "gamma:cv=3", "--out", "a"))
-    finished(bench("run", "--config", "a/run.json", "--out", "b"))
-    finished(bench("run", "--config", "b", "--seed", "6", "--out", "c"))
+    finished(bench("run", "--config", "a/run.json", "--out", "b", "--no-html"))
+    finished(bench("run", "--config", "b", "--seed", "6", "--out", "c", "--no-html"))
 
     a, b, c = (info(tmp_path / name) for name in "abc")
     assert a["schedule"]["sha256"] == b["schedule"]["sha256"] != c["schedule"]["sha256"]
@@ -125,7 +125,7 @@ def test_repeating_with_another_schedule_is_refused(bench: Bench, tmp_path: Path
 def test_init_writes_what_config_takes(bench: Bench, tmp_path: Path) -> None:
     """The first configuration of a newcomer would be refused."""
     finished(bench("init"))
-    finished(bench("run", "--config", "bench.toml", "--backend", "null", "--rate", "200", "--out", "out"))
+    finished(bench("run", "--config", "bench.toml", "--backend", "null", "--rate", "200", "--out", "out", "--no-html"))
 
     assert info(tmp_path / "out")["spec"]["requests"] == 60
 
@@ -166,7 +166,7 @@ def test_a_server_that_fails_has_an_exit_code_of_its_own(bench: Bench, tmp_path:
 
 def test_crash_of_the_backend_keeps_what_was_measured(bench: Bench, tmp_path: Path) -> None:
     """Half an hour of measurements would be lost with the server."""
-    _, err = finished(bench(*QUICK, "--backend", "null:crash_after=10", "--out", "out"), code=3)
+    _, err = finished(bench(*QUICK[:-1], "--backend", "null:crash_after=10", "--out", "out"), code=3)
 
     run = load(tmp_path / "out")
     assert "bench: The null backend stopped at request 9" in err
@@ -216,7 +216,7 @@ def test_signal_stops_drains_and_reports(
 
 def test_run_that_was_ended_early_passes_no_gate(bench: Bench, wait_for: WaitFor, tmp_path: Path) -> None:
     """A CI job that was cut off after a few good answers would be green."""
-    process = bench(*ENDLESS, "--fail-under", "0.5")
+    process = bench(*ENDLESS, "--fail-under", "0.5", "--no-html")
     wait_for(lambda: rows(tmp_path) > 20_000)
     process.send_signal(signal.SIGTERM)
     finished(process, code=4)
@@ -227,7 +227,7 @@ def test_run_that_was_ended_early_passes_no_gate(bench: Bench, wait_for: WaitFor
 def test_second_interrupt_ends_at_once(bench: Bench, wait_for: WaitFor, tmp_path: Path) -> None:
     """A server that never answers would hold the terminal for the whole drain."""
     some_never_end = ("--lengths", "uniform:output_min=1,output_max=2", "--drain", "1h")
-    process = bench(*ENDLESS[:2], "null:tpot=1h", *ENDLESS[3:], *some_never_end)
+    process = bench(*ENDLESS[:2], "null:tpot=1h", *ENDLESS[3:], *some_never_end, "--no-html")
     wait_for(lambda: rows(tmp_path) > 10_000)
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGTERM)
