@@ -136,10 +136,7 @@ def _points(table: Mapping[str, Any], name: str) -> tuple[_Points, _Points, floa
 
 
 def _measured_chunks(table: Mapping[str, Any], prefill: _Points, squared_s: float, name: str) -> _Chunks:
-    """What chunks were measured to take beyond a prompt of as many tokens, by size and stored tokens.
-
-    Where a chunk after more stored tokens was measured to be faster, it counts as equally fast.
-    """
+    """What chunks were measured to take beyond a prompt of as many tokens, by size and stored tokens."""
     try:
         rows = sorted((float(n), float(p), float(s)) for n, p, s in table.get("chunks", ()))
     except (TypeError, ValueError):
@@ -150,7 +147,7 @@ def _measured_chunks(table: Mapping[str, Any], prefill: _Points, squared_s: floa
         points = found.setdefault(new, [(0.0, 0.0)])
         if new < 1 or stored <= points[-1][0]:
             raise UsageError(f"'{name}': chunks need a size and different numbers of stored tokens, all above 0.")
-        points.append((stored, max(points[-1][1], (time_s - whole_s) / new)))
+        points.append((stored, max(0.0, (time_s - whole_s) / new)))
     return tuple((new, tuple(points)) for new, points in found.items())
 
 
