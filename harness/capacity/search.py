@@ -149,13 +149,13 @@ def _checked(aim: Aim, found: Found) -> Trials:
     """The same, if trials `LASTS` times as long sustain the highest rate that it calls sustained; else the rates on
     both sides of the goal that those find."""
     rate_rps = _highest_sustained(aim, found)
-    if rate_rps is None or found.estimate is None or found.planned is None:
+    if rate_rps is None or found.planned is None:
         return found
     planned = LASTS * found.planned
     trials = yield _of_checks(aim, planned, rate_rps, CHECKS)
     if len(trials) < CHECKS:
-        return replace(found, resolved=False, why=spent(aim, planned, rate_rps), stopped="budget")
-    if not _contradict(trials, found.estimate, aim):
+        return replace(found, resolved=False, why=found.why or spent(aim, planned, rate_rps), stopped="budget")
+    if not _contradict(trials, found, aim):
         return found
     why = (
         f"trials of {found.planned:,} requests sustain {rate_rps:.4g} req/s, but trials of {planned:,} do not: this "
@@ -183,25 +183,26 @@ def _highest_sustained(aim: Aim, found: Found) -> float | None:
     """The highest rate that an answer calls sustained; None where it calls none so."""
     if found.answered is not None:
         return found.answered.low_rps
-    if aim.at_rps is None or found.estimate is None:
-        return None
-    return aim.at_rps if sustained(aim.at_rps, found.estimate, found.bracket) else None
+    if aim.at_rps is not None and found.estimate and sustained(aim.at_rps, found.estimate, found.bracket):
+        return aim.at_rps
+    return None if found.bracket.low is None else found.bracket.low.rate_rps
 
 
 def _of_checks(aim: Aim, planned: int, rate_rps: float, seeds: int) -> list[Wanted]:
     return [Wanted(Key(aim.first_seed + seed, plain(rate_rps), planned)) for seed in range(seeds)]
 
 
-def _contradict(trials: Sequence[Tried], found: Estimate, aim: Aim) -> bool:
+def _contradict(trials: Sequence[Tried], found: Found, aim: Aim) -> bool:
     """Whether the queues of most trials grow, or attainment is below what the curve gives for the upper end.
 
-    Note: at the lower end that is below the goal by as much again as chance is expected to bring it there.
+    Note: at the lower end that is below the goal by as much again as chance is expected to bring it there. Of a bracket
+    there is no curve, and attainment must not be below the goal.
     """
-    if 2 * sum(t.overloaded for t in trials) > len(trials):
-        return True
-    worst_rps = found.rate_rps if found.high_rps is None else found.high_rps
+    if found.answered is None or 2 * sum(t.overloaded for t in trials) > len(trials):
+        return sides(trials, aim.wanted, as_found).low is None
+    worst_rps = found.answered.high_rps or found.answered.rate_rps
     means = {c.text: sum(as_found(trials, c).values) / len(trials) for c in aim.wanted}
-    return any(means[text] < curve.at(worst_rps) for text, curve in found.curves.items() if text in means)
+    return any(means[text] < curve.at(worst_rps) for text, curve in found.answered.curves.items() if text in means)
 
 
 def _missing_rps(found: Estimate | None, bracket: Bracket) -> float | None:
