@@ -34,7 +34,7 @@ clocked: $(STAMP)
 
 others: $(STAMP) # two processes that the kernel runs only when nobody else wants a core, so that no client is late
 	@mkdir -p .pytest_cache; log=.pytest_cache/others.txt; code=0; \
-	$(IDLE) $(BIN)/python -m pytest -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf \
+	OPENBLAS_NUM_THREADS=1 $(IDLE) $(BIN)/python -m pytest -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf \
 	  >$$log 2>&1 || code=$$?; cat $$log; exit $$code
 
 lint: $(STAMP) ## format, lint, types, import rules

@@ -30,7 +30,7 @@ def outputs(kit: Any, model: Llama, *, seed: int, temperature: float = 0.0, mixe
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_tokens_do_not_depend_on_chunks_batches_or_preemption(kit: Any, seed: int, temperature: float) -> None:
     """Comparing policies on the engine would compare different texts."""
     model = Llama(dtype="float64", vocab=512)
@@ -86,6 +86,7 @@ def test_greedy_takes_the_most_likely_token(kit: Any) -> None:
     assert [int(model.logits([piece])[0].argmax())] == model.execute([piece])
 
 
+@pytest.mark.nightly
 def test_sampling_follows_the_softmax_of_the_logits() -> None:
     """Sampled text would have another distribution than the model's."""
     model = Llama(vocab=16, hidden=32, heads=2, kv_heads=1)

@@ -100,6 +100,7 @@ def test_a_loss_is_to_the_right_whatever_should_be_high(sweeps: Comparison) -> N
     assert len(rows) == len(loss)
 
 
+@pytest.mark.nightly
 def test_losses_stand_beside_their_limits(paired: Comparison) -> None:
     """A reader could not tell a loss that is ignored from one that must be found."""
     figure = drawn(forest, paired)

@@ -35,7 +35,7 @@ def quantile(rho: float, q: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("rho", "seed"), [(0.5, 1), *(pytest.param(*p, marks=pytest.mark.nightly) for p in ((0.7, 2), (0.8, 3)))]
+    ("rho", "seed"), [pytest.param(*p, marks=pytest.mark.nightly) for p in ((0.5, 1), (0.7, 2), (0.8, 3))]
 )
 def test_prefill_without_batching_is_an_m_d_1_queue(rho: float, seed: int):
     """A wrong queue would shift every TTFT that the simulator reports (E5)."""
