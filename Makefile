@@ -96,8 +96,8 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/capacity_coverage.py --bisections 30 --width 0.022
 
 nightly: $(STAMP) ## run the slow tests, then install other people's servers and clients under .nightly/ (5 GB) and try them
-	$(BIN)/python -m pytest -m nightly -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
-	$(BIN)/python -m pytest -m nightly $(CLOCKED) --ignore=tests/real/nightly
+	$(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile nightly -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
+	$(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile nightly $(CLOCKED) --ignore=tests/real/nightly
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
 	$(BIN)/python -m pytest tests/real
 	$(BIN)/python tests/real/clients.py

@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 Bench = Callable[..., "subprocess.Popen[str]"]
 
+settings.register_profile("quick", max_examples=40, deadline=None)
+settings.register_profile("nightly", max_examples=300, deadline=None)
+settings.load_profile("quick")  # that of the command line comes later
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets 80, which wraps sentences that tests look for
 
 

@@ -7,6 +7,8 @@ import time
 
 import pytest
 
+from harness.cli import main
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
 SLOW = """
@@ -116,9 +118,11 @@ def test_a_simulator_beside_itself_is_equal_to_the_last_bit(bench):
         (["--run", "true", "--run", "true", "--base", "sim"], 2, "--run and --base/--head exclude each other"),
     ],
 )
-def test_what_cannot_work_is_told_before_anything_runs(bench, tmp_path, arguments, code, sentence):
+def test_what_cannot_work_is_told_before_anything_runs(monkeypatch, tmp_path, capsys, arguments, code, sentence):
     """A mistake in a command is found out after the first hour, or as a traceback."""
-    ended, out, err = finished(bench("compare", *arguments))
+    monkeypatch.chdir(tmp_path)
+    ended = main(["compare", *arguments])
+    out, err = capsys.readouterr()
 
     assert (code, "") == (ended, out)
     assert sentence in err

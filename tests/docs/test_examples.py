@@ -25,6 +25,7 @@ def stored(tmp_path: Path) -> tuple[Path, Path]:
     return run, sweep
 
 
+@pytest.mark.nightly
 def test_figures_are_made_without_a_page(stored: tuple[Path, Path], tmp_path: Path) -> None:
     """A notebook would fail at its first cells."""
     made = tmp_path / "made"

@@ -89,6 +89,7 @@ def test_quantiles_of_all_gaps_are_those_of_the_run(stored: Stored) -> None:
         _data.sample(large, "itl")
 
 
+@pytest.mark.nightly
 def test_a_large_run_has_a_whole_page(stored: Stored) -> None:
     """The run that took longest would have a report with holes in it, or none."""
     whole, large = stored(300, tags=("chat", "code"), slo="ttft=0.25,tpot=0.1,itl=0.2")

@@ -174,6 +174,7 @@ def test_timeline_keeps_the_extremes_of_many_steps(make_run: MakeRun) -> None:
     assert (1 - fewest / 512) * 100 == max(traces["KV memory, greatest"].y)
 
 
+@pytest.mark.nightly
 def test_no_trace_has_too_many_points(make_run: MakeRun) -> None:
     """The page would grow with the run."""
     run = make_run(8000, 5)

@@ -72,6 +72,7 @@ def test_workers_end_with_a_killed_sweep(bench: Bench, tmp_path: Path, wait_for:
     wait_for(lambda: not any(alive(pid) for pid in workers))
 
 
+@pytest.mark.nightly
 def test_ctrl_c_answers_with_what_is_there(bench: Bench, tmp_path: Path, wait_for: WaitFor) -> None:
     """Who has seen enough would get nothing."""
     process = bench(*MANY, "--seeds", "40", "--out", "s")  # far more than can end before the signal comes

@@ -100,6 +100,7 @@ def test_memory_and_evictions_in_the_published_order():
     assert lost[rules[3]] >= 0.25
 
 
+@pytest.mark.nightly
 def test_more_samples_and_more_reserve_evict_less():
     """Caution that evicts more is no caution (K07.f)."""
     lost = [

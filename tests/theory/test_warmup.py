@@ -80,6 +80,7 @@ def test_a_queue_that_grows_is_not_called_settled(queue, load, least, most):
     assert all(cut.requests == 0 for cut in found if not cut.stationary)
 
 
+@pytest.mark.nightly
 def test_the_cut_of_a_settled_queue_is_short(queue):
     """Below the knee a rule that cuts a third of the run would throw away what was paid for."""
     cuts = [warmup.find(queue(0.8, 2000, seed), "mser5").requests for seed in range(40)]

@@ -176,6 +176,7 @@ def test_parts_of_azure_are_fitted_as_well_as_the_whole(shared_data, part, mode,
     assert quality["curve_distance_all"]["model"] <= most
 
 
+@pytest.mark.nightly
 def test_memories_longer_than_the_trace_can_show_are_told():
     """A trend in a short trace would be sold as a law."""
     at_s = 1000 * np.sqrt(np.sort(np.random.default_rng(0).random(4000)))
@@ -184,6 +185,7 @@ def test_memories_longer_than_the_trace_can_show_are_told():
     assert any("a longer trace would tell" in note for note in model.method["notes"])
 
 
+@pytest.mark.nightly
 @MODES
 def test_stamps_in_whole_seconds_keep_their_bursts_and_the_gap_law_is_said_to_be_unknown(shared_data, mode):
     """The grid would be taken for a burst every second, or a gap law made up."""
@@ -198,6 +200,7 @@ def test_stamps_in_whole_seconds_keep_their_bursts_and_the_gap_law_is_said_to_be
     assert model.quality["curve_distance"]["model"] <= 0.4
 
 
+@pytest.mark.nightly
 @MODES
 def test_the_three_second_ticks_of_mooncake_are_no_bursts(shared_data, mode):
     """Ten requests every three seconds would be generated, where the recorder only looked every three seconds."""
@@ -236,6 +239,7 @@ def test_a_daily_curve_is_found_where_days_look_alike():
     assert process.rate_rps == pytest.approx(len(drawn) / (30 * 86_400), rel=0.1)
 
 
+@pytest.mark.nightly
 def test_no_daily_curve_is_made_of_days_that_differ():
     """Campaigns of a month would come back at the same hour every day."""
     at_s = switched((0.2, 0.01), (20_000.0, 40_000.0), count=20_000)

@@ -79,6 +79,7 @@ def test_b1_the_dispersion_curve_of_azure_comes_back(shared_data, mode, most):
     assert off_by(shared_data / AZURE, draws(shared_data / AZURE, mode)) <= most
 
 
+@pytest.mark.nightly
 @MODES
 def test_b2_counts_are_as_uneven_at_1_10_and_60_s_as_in_azure(shared_data, mode):
     """Bursts would be missing at one of the time scales."""

@@ -107,6 +107,7 @@ def test_shipped_figures_are_what_the_tables_give(shared_data: Path) -> None:
     assert shipped == json.loads(json.dumps(_fit_burstgpt.figures(shared_data)))
 
 
+@pytest.mark.nightly
 def test_campaigns_carry_the_stated_mean_over_the_years() -> None:
     """If this failed, --rate would not be the long-run rate of the service."""
     api = Api(**read_figures()["api"])

@@ -24,6 +24,7 @@ def pool(folder: Path, *, trace: str = TRACE, dataset: Any = DATASET, second: st
     return str(folder)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("name", "clients", "span_s", "rate_rps", "windows"),
     [("reason/deepseek-r1", 73, 86_400, 16.0, 4), ("language/m-small", 43, 1_209_600, 1174, 0)],
