@@ -76,6 +76,7 @@ def test_the_page_of_an_answer_in_a_file_stands_beside_it(kind: str, report: Rep
     assert "<h1>" in (place / f"{kind}.json.report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.nightly
 def test_several_runs_stand_on_one_page(report: Report, place: Path) -> None:
     """Curves over the rate would need a sweep, though the runs are there."""
     assert (0, "bench-report.html\n", "") == report("runs/a", "runs/b")

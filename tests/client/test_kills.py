@@ -151,6 +151,7 @@ def test_a_killed_server_is_told_and_nothing_hangs(start: Callable, report: Call
     report(running)
 
 
+@pytest.mark.nightly
 def test_an_interrupt_ends_senders_and_keeps_what_was_measured(start: Callable, wait_for: Callable) -> None:
     """Ctrl-C would leave processes that go on sending."""
     running = start()

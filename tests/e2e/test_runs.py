@@ -177,21 +177,25 @@ def test_crash_of_the_backend_keeps_what_was_measured(bench: Bench, tmp_path: Pa
     assert (tmp_path / "out" / "report.html").exists()
 
 
-def test_killed_run_can_be_reported(bench: Bench, wait_for: WaitFor, tmp_path: Path) -> None:
+def test_killed_run_can_be_reported(
+    bench: Bench, wait_for: WaitFor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A machine that dies in the night would take everything along."""
     process = bench(*ENDLESS)
     wait_for(lambda: rows(tmp_path) > 50_000)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
 
-    out, _ = finished(bench("report", "out"))
-    text, _ = finished(bench("report", "out", "--format", "text"))
-    again = json.loads(finished(bench("report", "out", "--format", "json"))[0])
+    codes, shown = [], []
+    for form in ([], ["--format", "text"], ["--format", "json"]):
+        codes.append(main(["report", str(tmp_path / "out"), *form]))
+        shown.append(capsys.readouterr().out)
 
-    assert "report.html" in out
+    assert [0, 0, 0] == codes
+    assert "report.html" in shown[0]
     assert (tmp_path / "out" / "report.html").stat().st_size > 1000
-    assert text.strip()
-    assert again
+    assert shown[1].strip()
+    assert json.loads(shown[2])
     assert load(tmp_path / "out").requests.num_rows > 0
     assert info(tmp_path / "out")["state"] == "running"
 

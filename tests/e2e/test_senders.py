@@ -152,6 +152,7 @@ def test_an_interrupt_lets_answers_finish(url, tmp_path):
     assert (len(records), 400) == (outcome.sent, outcome.sent + outcome.not_sent)
 
 
+@pytest.mark.nightly
 def test_a_second_interrupt_ends_at_once_and_loses_nothing(url, tmp_path):
     """Requests that were under way would leave no record."""
 

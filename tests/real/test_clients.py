@@ -24,8 +24,13 @@ def engine(clients, tiny, tmp_path_factory):
         yield url, log
 
 
-@pytest.mark.parametrize("name", ["bench", "curl", "openai"])
-@pytest.mark.parametrize("behind", ["null", "engine"])
+@pytest.mark.parametrize(
+    ("behind", "name"),
+    [
+        ("engine", "bench"), ("engine", "curl"), ("engine", "openai"), ("null", "curl"),
+        *(pytest.param("null", name, marks=pytest.mark.nightly) for name in ("bench", "openai")),
+    ],
+)  # fmt: skip
 def test_a_client_ends_without_errors_and_with_the_right_counts(clients, tiny, tmp_path, request, name, behind):
     """If this failed, the first program that somebody points at `bench serve` would break."""
     if name == "curl" and shutil.which("curl") is None:

@@ -214,6 +214,7 @@ def test_the_three_second_ticks_of_mooncake_are_no_bursts(shared_data, mode):
     assert model.quality["curve_distance"]["model"] <= 0.4
 
 
+@pytest.mark.nightly
 def test_regular_arrivals_stay_regular():
     """A heartbeat would come back as Poisson traffic."""
     model = fitted(made(np.arange(5000) * 0.5))
