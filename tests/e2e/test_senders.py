@@ -54,6 +54,7 @@ def test_every_request_ends_in_one_record(url, tmp_path, senders):
     assert {int(senders)} == {result.run.info["client"]["senders"]}
 
 
+@pytest.mark.nightly
 def test_the_schedule_does_not_depend_on_the_senders(url, tmp_path):
     """A run would be another one on a machine with more cores."""
     one, three = (run(url, tmp_path / n, senders=n).run for n in ("1", "3"))

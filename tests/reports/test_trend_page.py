@@ -256,6 +256,7 @@ def test_a_page_of_many_series_draws_less_of_each_and_says_so(nights: Nights) ->
     assert "bench compare --trend" in shown.finding and shown.table is None
 
 
+@pytest.mark.nightly
 def test_every_state_has_its_mark_and_equal_bytes(nights: Nights) -> None:
     """A job that keeps the page would see a change where there is none, or a state without a word."""
     root = nights(FLAT)
