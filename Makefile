@@ -8,7 +8,7 @@ IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nic
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of some thousand processes compiles everything anew
 
-.PHONY: help demo test clocked others lint check gate baselines gallery pictures claims perf nightly clean
+.PHONY: help demo test idle clocked others lint check gate baselines gallery pictures claims perf nightly clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,10 +29,13 @@ demo: $(STAMP) ## run the main job on the built-in engine, about a minute
 test: $(STAMP) ## run the tests but the slow ones: those under the wall clock one by one, the others in their idle time
 	@$(MAKE) --no-print-directory -j2 clocked others
 
+idle:
+	@echo $(IDLE)
+
 clocked: $(STAMP)
 	$(BIN)/python -m pytest $(CLOCKED) --ignore=tests/real/nightly
 
-others: $(STAMP) # two processes that the kernel runs only when nobody else wants a core, so that no client is late
+others: $(STAMP) # in processes that the kernel runs only when nobody else wants a core, so that no client is late
 	@mkdir -p .pytest_cache; log=.pytest_cache/others.txt; code=0; \
 	OPENBLAS_NUM_THREADS=1 $(IDLE) $(BIN)/python -m pytest -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf \
 	  >$$log 2>&1 || code=$$?; cat $$log; exit $$code

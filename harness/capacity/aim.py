@@ -23,8 +23,9 @@ LONGEST = 16
 """Times the usual number of requests that a trial may have."""
 
 Trials = Generator["list[Wanted]", "list[Tried]", "Found"]
-Stopped = Literal["budget", "outside"]
-"""What ended a search before its own rule did: its budget, or Ctrl-C and trials that prove nothing."""
+Stopped = Literal["budget", "outside", "check"]
+"""What ended a search before its own rule did: its budget, Ctrl-C and trials that prove nothing, or longer trials that
+contradict its answer: then the bracket is theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,12 @@ class Bracket:
             return replace(self, low=side if self.low is None or side.rate_rps > self.low.rate_rps else self.low)
         return replace(self, high=side if self.high is None or side.rate_rps < self.high.rate_rps else self.high)
 
+    def side_of(self, rate_rps: float) -> bool | None:
+        """Whether a rate is sustained, where one above it was, or one below it was not; None between."""
+        if self.low is not None and rate_rps <= self.low.rate_rps:
+            return True
+        return False if self.high is not None and rate_rps >= self.high.rate_rps else None
+
     @property
     def ratio(self) -> float:
         """How far its ends are apart; infinite while one is missing."""
@@ -172,11 +179,9 @@ def sustained(rate_rps: float, found: Estimate, bracket: Bracket) -> bool | None
     of the goal; None where that is not decided."""
     if found.low_rps is None or found.high_rps is None:
         return None
-    if bracket.low is not None and rate_rps <= min(found.low_rps, bracket.low.rate_rps):
-        return True
-    if bracket.high is not None and rate_rps >= max(found.high_rps, bracket.high.rate_rps):
-        return False
-    return None
+    side = bracket.side_of(rate_rps)
+    outside = rate_rps <= found.low_rps if side else rate_rps >= found.high_rps
+    return side if outside else None
 
 
 def plain(rate_rps: float) -> float:

@@ -142,6 +142,8 @@ def _at(rate_rps: float, found: Found) -> dict[str, Any]:
     """Whether the system carries one rate: only an interval that leaves it out decides, with trials on that side."""
     estimate = found.estimate
     good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
+    if found.stopped == "check":
+        good = found.bracket.side_of(rate_rps)
     if found.answered is not None and found.answered.low_rps is None:  # one recorded traffic: nothing is random
         good = rate_rps <= found.answered.rate_rps
     return {"rate_rps": rate_rps, "verdict": {True: "carried", False: "not carried", None: "unresolved"}[good]}

@@ -22,9 +22,6 @@ BEYOND, MOST_BEYOND = 0.01, 4
 OUT_OF_HAND = 0.25
 """An interval wider than this, half of it as a share of the capacity, is not worth trials beyond its ends."""
 
-OUTLAST = 8
-"""Times the length of a whole trial of those that check an answer: a queue may be stable for a while, and then not."""
-
 LASTS = 8
 """Times the length of a whole trial, of those that check an answer: a system may keep up for minutes and then not."""
 
@@ -121,7 +118,7 @@ def _estimated(aim: Aim, probed: Probed, measure: Measures, known: Sequence[Trie
             rates = [t.key.rate_rps for t in every]
             rate_rps = min(rates) / AGAIN[again] if bracket.low is None else max(rates) * AGAIN[again]
             again += 1
-            batch = _of_first_seeds(aim, probed, rate_rps)
+            batch = _of_first_seeds(aim, probed.planned, rate_rps)
             continue
         if _decided(found, aim, bracket):
             return _found(every, aim, measure, found, probed, resolved=True)
@@ -129,7 +126,7 @@ def _estimated(aim: Aim, probed: Probed, measure: Measures, known: Sequence[Trie
         if (narrow or full) and (missing_rps := _missing_rps(found, bracket)) is not None:
             if beyond < MOST_BEYOND:
                 beyond += 1
-                batch = _of_first_seeds(aim, probed, missing_rps)
+                batch = _of_first_seeds(aim, probed.planned, missing_rps)
                 continue
             why = "the interval leaves the rates that were tried."
             break
@@ -152,7 +149,7 @@ def _checked(aim: Aim, found: Found) -> Trials:
     if rate_rps is None or found.planned is None:
         return found
     planned = LASTS * found.planned
-    trials = yield _of_checks(aim, planned, rate_rps, CHECKS)
+    trials = yield [Wanted(key) for key in _of_first_seeds(aim, planned, rate_rps, CHECKS)]
     if len(trials) < CHECKS:
         return replace(found, resolved=False, why=found.why or spent(aim, planned, rate_rps), stopped="budget")
     if not _contradict(trials, found, aim):
@@ -161,22 +158,21 @@ def _checked(aim: Aim, found: Found) -> Trials:
         f"trials of {found.planned:,} requests sustain {rate_rps:.4g} req/s, but trials of {planned:,} do not: this "
         f"system keeps up for a while only. --requests {planned} searches with trials of that length."
     )
-    stopped: Stopped | None = None
     bracket = sides(trials, aim.wanted, as_found)
     for factor in AGAIN:
-        if bracket.ratio <= WIDE:
+        decided = aim.at_rps is not None and bracket.side_of(aim.at_rps) is not None
+        if bracket.ratio <= WIDE or (decided and bracket.low is not None):
             break
         if bracket.low is None:
             rate_rps = min(t.key.rate_rps for t in trials) / factor
         else:
             rate_rps = math.sqrt(math.prod(_ends(bracket)))
-        made = yield _of_checks(aim, planned, rate_rps, CHECKS_OF_SIDES)
+        made = yield [Wanted(key) for key in _of_first_seeds(aim, planned, rate_rps, CHECKS_OF_SIDES)]
         if len(made) < CHECKS_OF_SIDES:
-            stopped = "budget"
             break
         trials = [*trials, *made]
         bracket = sides(trials, aim.wanted, as_found)
-    return Found(None, resolved=False, why=why, bracket=bracket, planned=planned, stopped=stopped)
+    return Found(None, resolved=False, why=why, bracket=bracket, planned=planned, stopped="check")
 
 
 def _highest_sustained(aim: Aim, found: Found) -> float | None:
@@ -186,10 +182,6 @@ def _highest_sustained(aim: Aim, found: Found) -> float | None:
     if aim.at_rps is not None and found.estimate and sustained(aim.at_rps, found.estimate, found.bracket):
         return aim.at_rps
     return None if found.bracket.low is None else found.bracket.low.rate_rps
-
-
-def _of_checks(aim: Aim, planned: int, rate_rps: float, seeds: int) -> list[Wanted]:
-    return [Wanted(Key(aim.first_seed + seed, plain(rate_rps), planned)) for seed in range(seeds)]
 
 
 def _contradict(trials: Sequence[Tried], found: Found, aim: Aim) -> bool:
@@ -248,9 +240,9 @@ def _first_batch(aim: Aim, probed: Probed) -> list[Key]:
     return [Key(aim.first_seed + seed, rate, probed.planned) for seed, rate in pairs]
 
 
-def _of_first_seeds(aim: Aim, probed: Probed, rate_rps: float) -> list[Key]:
+def _of_first_seeds(aim: Aim, planned: int, rate_rps: float, seeds: int = 2) -> list[Key]:
     """Trials that tell on which side of the goal a rate lies: of seeds that are there, so that no new one is spent."""
-    return [Key(aim.first_seed + seed, plain(rate_rps), probed.planned) for seed in range(2)]
+    return [Key(aim.first_seed + seed, plain(rate_rps), planned) for seed in range(seeds)]
 
 
 def _next_batch(

@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from harness.compare import refusals, values, verdict
 from harness.compare.gates import OUTPUT_TOKENS
@@ -130,7 +129,8 @@ def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
     if isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
         told = [_mean(side) for side in (pair.base, pair.head)]
         return None if None in told else (np.array(told[:1], float), np.array(told[1:], float), 1)
-    base, head = (_ok(run.requests, cut_s) for run in (pair.base, pair.head))
+    base, head = (values.measured(run.requests, cut_s) for run in (pair.base, pair.head))
+    base, head = base.filter(succeeded(base)), head.filter(succeeded(head))
     _, ours, theirs = np.intersect1d(base["request_id"], head["request_id"], return_indices=True)
     if not len(ours):
         return None
@@ -145,11 +145,6 @@ def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
     session[alone] = -1 - np.arange(alone.sum())
     group = np.unique(session, return_inverse=True)[1]
     return np.bincount(group, made).astype(float), np.bincount(group, made_by_head).astype(float), len(ours)
-
-
-def _ok(table: pa.Table, cut_s: float) -> pa.Table:
-    found = values.measured(table, cut_s)
-    return found.filter(succeeded(found))
 
 
 def _mean(side: Source) -> float | None:
