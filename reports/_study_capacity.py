@@ -65,8 +65,8 @@ def trials(path: str | Path) -> list[Tried]:
 
 def _planned(info: Info) -> set[int]:
     """Requests of the trials that the capacities speak of; none where the file does not tell."""
-    told = [part(info, "run"), *(info.get("answers") or [])]
-    return {int(one["requests"]) for one in told if one.get("requests")}
+    found = info.get("answers") or [part(info, "run")]
+    return {int(one["requests"]) for one in found if one.get("requests")}
 
 
 def _counts(tried: Tried, planned: set[int]) -> bool:

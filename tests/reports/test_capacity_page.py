@@ -234,3 +234,13 @@ def test_trials_of_requests_one_by_one_are_left_out_of_the_path(info: Any, searc
     assert not isinstance(drawn, str)
     assert min(min(trace.y) for trace in drawn.data if trace.yaxis == "y") > 10 * first["rate_rps"]
     assert "2 trials of requests one by one are left out" in caption(drawn)
+
+
+def test_the_curve_is_of_trials_as_long_as_those_that_the_answer_rests_on(info: dict[str, Any], searched: Path) -> None:
+    """Long trials that contradict short ones would lie on one curve with them."""
+    (system,) = of_capacity(info, searched).systems
+    longer = info | {"answers": [one | {"requests": 99_999} for one in info["answers"]], "curve": []}
+    (of_longer,) = of_capacity(longer, searched).systems
+
+    assert len(system.points) > 2
+    assert not of_longer.points
