@@ -2,7 +2,7 @@
 
     python tools/size.py              the figures of this checkout
     python tools/size.py --list       and behind each figure the places that it counts
-    python tools/size.py --path       the reading path of `bench run --backend sim`: files, their lines, and those that run
+    python tools/size.py --path       the reading path of `bench run --backend sim`: files, lines, and what runs
 
 Product: the four packages. A private helper is a function or method whose name starts with one underscore; it is called
 once when its name occurs in exactly one other place of the product. Lines of a function are those of its body, without
