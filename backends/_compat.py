@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from backends._catalog import hardware, model, simdistserve_tokens
 from backends.latency.abc import SIMDISTSERVE
+from harness.catalog import hardware, model, simdistserve_tokens
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, parse
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from backends._catalog import block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
 from backends._compat import mode
 from backends._sides import Rate, rate, side
 from backends._swapping import BlockCost
@@ -13,6 +12,7 @@ from backends.serving.cluster import Cluster
 from backends.serving.handoff import HandOffs, Inbox, Link, Outbox
 from backends.serving.replica import Replica
 from harness.api import FollowUps, LatencyModel, Request
+from harness.catalog import block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
 from harness.errors import UsageError
 from harness.registry import make
 

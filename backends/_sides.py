@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 from math import inf
 
-from backends._catalog import Hardware
+from harness.catalog import Hardware
 from harness.errors import UsageError
 from harness.spec import build, parse
 

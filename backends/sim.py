@@ -15,7 +15,6 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from backends._catalog import model
 from backends._core import Core
 from backends._front import behind_front_end
 from backends._layout import (
@@ -44,6 +43,7 @@ from backends.serving.pipeline import Pipeline
 from backends.serving.replica import Replica
 from backends.serving.sequence import Sequence
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
+from harness.catalog import model
 from harness.errors import UsageError
 
 LANES = 1 << 20  # a lane of a pipeline draws as a replica of its own: its number times this, plus the replica's

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backends._catalog import Model, active_parameters, check_parallel, hardware, kv_bytes_per_token, model, parameters
 from backends.latency._constants import measured_on, resolved
+from harness.catalog import Model, active_parameters, check_parallel, hardware, kv_bytes_per_token, model, parameters
 
 if TYPE_CHECKING:
     import numpy as np

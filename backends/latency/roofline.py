@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backends._catalog import Hardware, Model, check_parallel, hardware, model
+from harness.catalog import Hardware, Model, check_parallel, hardware, model
 
 if TYPE_CHECKING:
     import numpy as np

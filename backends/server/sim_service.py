@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from backends._catalog import model
 from backends._realtime import Ran, RealTime
 from backends._token_blocks import block_names
 from backends.server.limits import longest_tokens
@@ -20,6 +19,7 @@ from backends.server.tokenizer import Builtin, builtin
 from backends.sim import Sim
 from harness import alarm
 from harness.api import Request, Step
+from harness.catalog import model
 from harness.spec import Spec, build
 
 _GOLDEN = 2654435761  # 2**32 over the golden ratio: neighbours land far apart (Knuth, TAOCP 3, section 6.4)

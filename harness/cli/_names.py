@@ -49,7 +49,7 @@ def catalog() -> Any:
 
 def table(kind: str) -> dict[str, Any]:
     """Entries of `models` or `hardware`, as they stand in their file."""
-    path = registry.folder("backends") / _FILES[kind]
+    path = registry.folder("harness.catalog") / _FILES[kind]
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 

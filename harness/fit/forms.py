@@ -1,6 +1,5 @@
 """What each latency model looks like to a fit: which columns its constants multiply."""
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -8,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from harness import catalog
 from harness.errors import UsageError, no_such
 from harness.fit.isotonic import points
 from harness.fit.solve import Solution, solve
@@ -255,7 +255,6 @@ def _shares(found: Solution, left_out: Mapping[str, str]) -> Fitted:
 
 def _roof(rows: Rows, system: System) -> tuple[np.ndarray, np.ndarray]:
     """(steps,) seconds of reading at the full bandwidth, and of computing at the full peak."""
-    catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
     shape, gpu = catalog.model(system.model), catalog.hardware(system.hardware)
     catalog.check_parallel(shape, system.tp, 1)
     total = rows.tokens + rows.seqs

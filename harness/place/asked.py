@@ -1,9 +1,9 @@
 """What a placement is asked: the cluster, the algorithms, the objective, and how each candidate is searched."""
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from harness import catalog
 from harness.api import Slo
 from harness.capacity.aim import LONGEST
 from harness.capacity.conditions import Condition, Definition, conditions
@@ -82,11 +82,11 @@ class Asked:
 
     def refused(self, kind: Kind, hardware: str, shape: Shape) -> str | None:
         """Why a replica of that shape cannot run; None where it can."""
-        catalog = importlib.import_module("backends._catalog")  # harness may not import backends statically
         system = System(kind, hardware, shape, shape if kind == "pair" else None)
         try:
             if self.released:  # there memory is checked nowhere else
                 model = self.spec.model
+                assert model is not None
                 catalog.kv_capacity_blocks(model, hardware, tp=shape.tp, pp=shape.pp, utilisation=UTILISATION)
             make_backend(self.of(system))
         except UsageError as error:

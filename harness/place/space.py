@@ -4,11 +4,11 @@ Source of the enumeration: Zhong et al., DistServe, OSDI 2024, algorithms 1 and 
 the layers, weights fit beside some KV memory, and the latency model has numbers for them.
 """
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from harness import catalog
 from harness.place.systems import Shape, System
 
 Algorithm = Literal["low", "high", "vllm++"]
@@ -72,7 +72,6 @@ class Space:
 
 def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape], str | None]) -> Space:
     """The shapes that fit a cluster; `refused` says why one of them cannot run, or None. Raises UsageError."""
-    catalog = importlib.import_module("backends._catalog")  # harness may not import backends statically
     found = catalog.model(model)
     catalog.hardware(hardware)
     skipped = [*_undivided(found, hardware, cluster)]

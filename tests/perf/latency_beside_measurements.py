@@ -13,10 +13,10 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from backends import _catalog as catalog
-from backends._shapes import Experts
 from backends.latency import roofline
 from backends.latency.roofline import Roofline
+from harness import catalog
+from harness.catalog import Experts
 
 DEFAULT = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "profiles"
 GPUS = {"a100-80gb": "a100-80g", "h100-80gb": "h100", "a100": "a100-80g", "h100": "h100"}

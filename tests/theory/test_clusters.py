@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from backends._catalog import hardware, kv_bytes_per_token, model, weight_bytes
 from backends._layout import link_of
 from backends.sim import Sim
 from harness.api import Request
+from harness.catalog import hardware, kv_bytes_per_token, model, weight_bytes
 from harness.errors import UsageError
 
 LINEAR = "linear:base_s={base},prefill_token_s={token},decode_seq_s={seq},context_token_s={context}"

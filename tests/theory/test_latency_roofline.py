@@ -2,8 +2,8 @@
 
 import pytest
 
-from backends import _catalog as catalog
 from backends.latency.roofline import Roofline
+from harness import catalog
 from harness.registry import make
 
 IDEAL = {"memory_share": 1.0, "flops_share": 1.0, "link_share": 1.0, "overhead_s": 0.0}

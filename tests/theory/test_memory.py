@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backends import _catalog as catalog
+from harness import catalog
 from harness.errors import UsageError
 
 GIB = 2**30

@@ -23,7 +23,7 @@ def rows(place: Place) -> Iterator[Row]:
 
 
 def _ridge(gpu: str, element_bytes: int) -> float:
-    catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
+    catalog = importlib.import_module("harness.catalog")  # harness may not import it statically
     found = catalog.hardware(gpu)
     ridge: float = found.peak_flops(element_bytes) / found.bandwidth_bytes_per_s
     return ridge

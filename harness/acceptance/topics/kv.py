@@ -17,7 +17,7 @@ _SEEDS = (0, 1, 2)
 
 def rows(place: Place) -> Iterator[Row]:
     """Sizes (E1 to E4), the saturated replica (S05) and hand-offs (S31)."""
-    catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
+    catalog = importlib.import_module("harness.catalog")  # harness may not import it statically
     yield from _sizes(catalog)
     yield _capacities(catalog, place)
     yield from _modes()

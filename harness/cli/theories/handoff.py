@@ -1,9 +1,8 @@
 """`bench theory handoff`: hand-off of KV in blocks or in one piece."""
 
-import importlib
-
 import click
 
+from harness import catalog
 from harness.cli.theories import _given
 
 
@@ -19,7 +18,6 @@ def command(block: str, length: str, link: str, control: str, model: str, form: 
     from harness.theory import told
     from harness.theory.kv import link_bytes_per_s, segmented_s, segments
 
-    catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
     shape = catalog.model(model)
     rate, control_s = link_bytes_per_s(link), _given.seconds(control, "--control")
     rows = []

@@ -1,11 +1,11 @@
 """`bench theory kv`: size of KV, its hand-off over links, and modes of memory."""
 
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from harness import catalog
 from harness.cli.theories import _given
 
 _PUBLISHED = {"paged": (0.963, 30.42), "oracle": (0.382, 13.62), "pow2": (0.268, None), "max": (0.204, 7.0)}
@@ -42,7 +42,6 @@ def command(
 
     if modes and not memory:
         raise UsageError("--kv needs --memory, the size of the KV memory, such as 12GiB.")
-    catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
     shape, _ = catalog.model(model), catalog.hardware(hardware)
     per_token = catalog.kv_bytes_per_token(shape)
     lengths = _given.whole_numbers(length, "--length")

@@ -1,11 +1,11 @@
 """`bench theory moe`: tokens an expert needs, and what its traffic costs."""
 
-import importlib
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from harness import catalog
 from harness.cli.theories import _given
 from harness.errors import UsageError
 
@@ -73,7 +73,6 @@ def command(
 
 
 def _ridge(gpu: str, element_bytes: int) -> float:
-    catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
     found = catalog.hardware(gpu)
     if element_bytes == 1 and found.fp8_flops is None:
         raise UsageError(f"{gpu} has no FP8 tensor cores; use --element-bytes 2.")

@@ -4,6 +4,7 @@ from typing import Any
 
 import click
 
+from harness import catalog
 from harness.errors import UsageError
 
 
@@ -70,9 +71,7 @@ def _derived(
 
 def _beyond(model: str, hardware: str, gpus: int, batch: int, context: int) -> list[str]:
     """What the system could not hold, though a latency model answers all the same."""
-    import importlib
 
-    catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
     most, found = catalog.model(model).max_tokens, []
     if context > most:
         found.append(f"{model} takes at most {most:,} tokens, so {context:,} tokens of context are an extrapolation")

@@ -227,7 +227,7 @@ class _Measured:
 
 def _shape(model: str, system: str, precision: str) -> Shape:
     """What is known of a model on a GPU at a precision, in the words of a row: 'fp8 fp8_block', 'nan nan'."""
-    catalog = importlib.import_module("backends._catalog")  # harness may not import it statically
+    catalog = importlib.import_module("harness.catalog")  # harness may not import it statically
     gpu = catalog.hardware(SYSTEMS[system])
     parameters = float(SIZE.findall(model)[-1]) * 1e9
     known = [catalog.model(name) for name in catalog.models()]
