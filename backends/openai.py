@@ -12,6 +12,7 @@ import math
 import os
 import secrets as random_text
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -24,7 +25,7 @@ from backends.client.pool import Pool, Route, Target
 from backends.client.reading import Reader
 from backends.client.recount import Recount, ServerTokenizer, local
 from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction
-from harness.api import Content, CountedBy, Ended, Request, Scraper, Status, Step, TokenEvent
+from harness.api import Content, CountedBy, Ended, NullServer, Request, Scraper, Status, Step, TokenEvent
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
@@ -235,6 +236,14 @@ class OpenAI:
         twin = OpenAI(url, model, self.api, self.stream, self.prompt, salt=self.salt, warm=self.warm)
         twin._keyless = True
         return twin
+
+    @contextmanager
+    def null_server(self, ttft_s: float, itl_s: float) -> Iterator[NullServer]:
+        """A server in a process of its own that answers with these times."""
+        from backends.client import null_server
+
+        with null_server.running(null_server.Timing(ttft_s, itl_s)) as url:
+            yield null_server.Measured(self.aimed_at(url, null_server.MODEL), url)
 
     def redact(self, text: str) -> str:
         """A text without the key and what else is secret."""

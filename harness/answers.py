@@ -1,6 +1,5 @@
 """The answers that commands leave behind: JSON files which say what kind they are, told again by `reports.answers`."""
 
-import importlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,16 +65,3 @@ def damaged(info: Mapping[str, Any], path: str | Path, error: Exception) -> Usag
         f"'{path}' holds an answer of {command(info)} that is damaged or was changed by hand "
         f"({type(error).__name__}: {ascii(str(error)[:200])[1:-1]}); make it again."
     )
-
-
-def render(info: dict[str, Any], form: str) -> str:
-    """An answer in the form of that name: json, text, markdown, and csv where its kind has a table for it."""
-    if form == "json":
-        return json.dumps(info, indent=2, allow_nan=False) + "\n"
-    module = importlib.import_module(f"reports.answers.{info['kind']}")  # harness may not import reports statically
-    function = getattr(module, form, None) if form in FORMS else None
-    if function is None:
-        known = [name for name in FORMS if name == "json" or hasattr(module, name)]
-        raise UsageError(f"An answer of {command(info)} cannot be told as '{form}'; take {', '.join(known)}.")
-    found: str = function(info)
-    return found

@@ -6,8 +6,9 @@ Seconds and tokens everywhere. Times of one run share one origin: the start of t
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -206,6 +207,38 @@ class Content(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A workload ready to draw from, and what a report says about it.
+
+    `rate_rps` is the long-run rate of requests, None where answers decide it (closed loop); `arrivals_rps` that of
+    the arrivals alone where each starts a session of several requests. `slo` holds default bounds in seconds,
+    `requests` the default number (None: as many as asked). `gap_cdf` is the law of the gaps between arrivals where
+    there is one: in seconds, or in `operational_time` (s -> expected arrivals) where there is that. `provenance`
+    holds source, preparation, tokenizer, licence, and for a trace its hash and what was left out. A run shorter than
+    `settles_s` need not have the mean rate, because the arrivals draw their rate at random.
+    """
+
+    name: str
+    workload: Workload
+    content: Content
+    arrivals_text: str
+    lengths_text: str
+    rate_rps: float | None
+    slo: Mapping[str, float] = field(default_factory=dict)
+    requests: int | None = None
+    gap_cdf: Callable[[np.ndarray], np.ndarray] | None = None
+    provenance: Mapping[str, object] = field(default_factory=dict)
+    operational_time: Callable[[np.ndarray], np.ndarray] | None = None
+    arrivals_rps: float | None = None
+    settles_s: float = 0.0
+
+    @property
+    def slo_text(self) -> str:
+        """The default SLO as a spec, such as 'ttft=0.25,tpot=0.1' or 'ttft@chat=2'."""
+        return ",".join(f"{metric}={bound:g}" for metric, bound in self.slo.items())
+
+
 @runtime_checkable
 class TextContent(Content, Protocol):
     """A content that can be said in words too, for servers that take text."""
@@ -221,6 +254,14 @@ class LearningContent(TextContent, Protocol):
 
     def observe(self, request: Request, prompt_tokens_server: int) -> None:
         """The server counted so many tokens for the last text of `request`."""
+        ...
+
+
+class Source(Protocol):
+    """Where traffic comes from: a preset or a spec of lengths, or a recorded trace."""
+
+    def load(self, name: str, **options: Any) -> Loaded:
+        """The workload of that name or file. Raises UsageError for what is wrong with it, or with the options."""
         ...
 
 
@@ -338,6 +379,42 @@ class Remote(Backend, Protocol):
 
     def sender_facts(self) -> Mapping[str, object]:
         """What a sender knows in the end: connections opened and resent, clock steps, the kind of stamps."""
+        ...
+
+
+class Served(Protocol):
+    """What a null server did for one request, in seconds of the host's monotonic clock."""
+
+    @property
+    def arrived_s(self) -> float:
+        """When it arrived, by the kernel."""
+        ...
+
+    @property
+    def written_s(self) -> Sequence[float]:
+        """When its tokens were written."""
+        ...
+
+
+class NullServer(Protocol):
+    """A running server of ours whose own times are known."""
+
+    @property
+    def client(self) -> Remote:
+        """The backend whose client is measured, towards this server: unopened, without keys, proxy and TLS."""
+        ...
+
+    def served(self) -> tuple[Mapping[str, Served], float]:
+        """What it did since the last call, by request id; 99th percentile of how late it wrote tokens. Blocks."""
+        ...
+
+
+@runtime_checkable
+class Calibrated(Remote, Protocol):
+    """A remote backend whose client can be measured against a null server."""
+
+    def null_server(self, ttft_s: float, itl_s: float) -> AbstractContextManager[NullServer]:
+        """A server in a process of its own that answers with these times."""
         ...
 
 

@@ -8,17 +8,16 @@ error. Nothing of it is taken off a result: it says which digits of one mean som
 from __future__ import annotations
 
 import asyncio
-import importlib
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from harness.api import Remote, Request, RequestRecord
+from harness.api import Calibrated, Remote, Request, RequestRecord, Served
 from harness.errors import BackendError
 from harness.quantiles import quantiles
 from harness.records import schedule_chunk
@@ -26,7 +25,6 @@ from harness.schedule import Schedule, digest
 from harness.senders import Senders
 from harness.shares import ITL_S, TTFT_S, requests_rps
 
-NULL_SERVER = "backends.client.null_server"
 FILL_S, FILL_RPS = 0.5, 1_000.0
 """How long the streams that are there from the beginning take to begin at least, and how many of them a second."""
 LEAST_REQUESTS, LEAST_TOKENS = 50, 4
@@ -38,15 +36,6 @@ DRAIN_S = 5.0
 """How long answers may take after the last request; the null server needs no such time."""
 MOST_PROMPT_TOKENS = 8_192
 PARTS = ("ttft", "itl", "tpot", "e2e", "lateness")
-
-
-@runtime_checkable
-class Aimed(Protocol):
-    """A remote backend that can be pointed at a server of ours."""
-
-    def aimed_at(self, url: str, model: str) -> Remote:
-        """The same client towards another server, unopened: without the keys, proxy and TLS of the first."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,36 +89,19 @@ class Errors:
     lateness: np.ndarray
 
 
-class Told(Protocol):
-    """The server's word on one request, in seconds of the host's monotonic clock."""
-
-    @property
-    def arrived_s(self) -> float:
-        """When it arrived, by the kernel."""
-        ...
-
-    @property
-    def written_s(self) -> Sequence[float]:
-        """When its tokens were written."""
-        ...
-
-
 async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: float) -> dict[str, Any]:
     """The floor of so many senders under the load that a schedule plans, measured for `seconds`.
 
     Raises BackendError when the client cannot be aimed at the null server, or gets nothing from it.
     """
-    if not isinstance(remote, Aimed):
+    if not isinstance(remote, Calibrated):
         raise BackendError("This backend cannot be aimed at a server of ours.")
     load = Load.planned(schedule.table).seen_in(seconds)
-    server = importlib.import_module(NULL_SERVER)
-    with server.running(server.Timing(load.ttft_s, load.itl_s)) as url:
-        twin = remote.aimed_at(url, server.MODEL)
+    with remote.null_server(load.ttft_s, load.itl_s) as server:
         fill_s = max(FILL_S, load.streams / FILL_RPS)
-        records, epoch_s = await _sent(twin, drawn(load, seconds, fill_s), senders)
-        truth = await asyncio.to_thread(server.take_truth, url)
-    told: Mapping[str, Told] = truth.requests
-    found = errors(records, told, epoch_s, (fill_s, fill_s + seconds))
+        records, epoch_s = await _sent(server.client, drawn(load, seconds, fill_s), senders)
+        served, late_p99_s = await asyncio.to_thread(server.served)
+    found = errors(records, served, epoch_s, (fill_s, fill_s + seconds))
     if not len(found.ttft):
         raise BackendError(f"The null server was asked {len(records)} times and gave no answer: {_why(records)}.")
     return {
@@ -139,7 +111,7 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
         "seconds": seconds,
         "requests": len(found.ttft),
         "failed": sum(record.status != "ok" for record in records),
-        "server_late_p99_s": truth.late_s[1],
+        "server_late_p99_s": late_p99_s,
     }
 
 
@@ -179,7 +151,7 @@ def drawn(load: Load, seconds: float, fill_s: float = FILL_S, seed: int = 0) -> 
 
 
 def errors(
-    records: Sequence[RequestRecord], told: Mapping[str, Told], epoch_s: float, window_s: tuple[float, float]
+    records: Sequence[RequestRecord], served: Mapping[str, Served], epoch_s: float, window_s: tuple[float, float]
 ) -> Errors:
     """What the client saw against what the server did: requests due, answers and gaps ended within the window.
 
@@ -187,7 +159,7 @@ def errors(
     """
     ttft, itl, tpot, e2e, lateness = [], [np.empty(0)], [], [], []
     for record in records:
-        truth = told.get(str(record.request_id))
+        truth = served.get(str(record.request_id))
         if record.sent_s is None or truth is None or record.status != "ok":
             continue
         seen, written = np.asarray(record.token_s), np.asarray(truth.written_s)

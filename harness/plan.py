@@ -1,17 +1,14 @@
 """What is decided before anything is written or sent: workload, SLO, backend and the drawn schedule."""
 
 import dataclasses
-import importlib
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from harness import registry, slo
-from harness.api import Backend, Content, FollowUps, RequestRecord, Simulator, Slo, Workload
+from harness.api import Backend, FollowUps, Loaded, RequestRecord, Simulator, Slo, Source
 from harness.config import RunSpec
 from harness.errors import NotValid, UsageError
 from harness.gap_law import Law
@@ -39,31 +36,6 @@ DRAIN_S = 60.0
 
 WALL_TRACE_S = 60.0
 """How much of a trace is replayed in real time when nothing says how much."""
-
-
-class Loaded(Protocol):
-    """What `workloads.catalog` hands over; `slo` in seconds, `requests` the preset's own number."""
-
-    @property
-    def name(self) -> str: ...  # the fields are those of workloads.catalog.Loaded
-    @property
-    def workload(self) -> Workload: ...
-    @property
-    def content(self) -> Content: ...
-    @property
-    def arrivals_text(self) -> str: ...
-    @property
-    def lengths_text(self) -> str: ...
-    @property
-    def slo_text(self) -> str: ...
-    @property
-    def requests(self) -> int | None: ...
-    @property
-    def rate_rps(self) -> float: ...
-    @property
-    def gap_cdf(self) -> Callable[[np.ndarray], np.ndarray] | None: ...
-    @property
-    def provenance(self) -> Mapping[str, object]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +80,9 @@ class Plan:
     @property
     def law(self) -> Law:
         """What the arrivals declare: their rate, and the law of their gaps where there is one."""
-        begun_rps = None if self.recorded else getattr(self.loaded, "arrivals_rps", None)  # sessions, not their turns
-        clock = getattr(self.loaded, "operational_time", None)
-        settles_s = getattr(self.loaded, "settles_s", 0.0)
+        begun_rps = None if self.recorded else self.loaded.arrivals_rps  # sessions, not their turns
+        clock = self.loaded.operational_time
+        settles_s = self.loaded.settles_s
         waiting = self.recorded and self.schedule.has_follow_ups  # of a trace nobody knows a rate of sessions
         return Law(None if waiting else begun_rps or self.rate_rps, self.loaded.gap_cdf, clock, settles_s=settles_s)
 
@@ -234,35 +206,18 @@ def _check_judgeable(objective: Slo, schedule: Schedule) -> None:
 
 def load_workload(spec: RunSpec) -> Loaded:
     """The workload or trace that a spec names."""
-    catalog = importlib.import_module("workloads.catalog")  # harness may not import workloads statically
-    loaded: Loaded
+    source: Source = registry.find("sources", "preset" if spec.trace is None else "trace")()
     if spec.trace is not None:
-        loaded = catalog.load_trace(
-            spec.trace,
-            reader=spec.reader,
-            columns=spec.columns,
-            start_s=spec.start or 0.0,
-            stop_s=spec.stop,
-            limit=spec.limit,
-            where=spec.where,
-            scale=spec.scale,
-            jitter=spec.jitter,
-            turns=spec.turns,
-            content=spec.content,
-            seed=spec.seed,
-        )
-    else:
-        loaded = catalog.load(
-            spec.workload,
-            rate_rps=spec.rate,
-            arrivals=spec.arrivals,
-            lengths=spec.lengths,
-            sessions=spec.sessions,
-            prefixes=spec.prefixes,
-            content=spec.content,
-            seed=spec.seed,
-        )
-    return loaded
+        return source.load(
+            spec.trace, reader=spec.reader, columns=spec.columns, start_s=spec.start or 0.0, stop_s=spec.stop,
+            limit=spec.limit, where=spec.where, scale=spec.scale, jitter=spec.jitter, turns=spec.turns,
+            content=spec.content, seed=spec.seed,
+        )  # fmt: skip
+    assert spec.workload is not None
+    return source.load(
+        spec.workload, rate_rps=spec.rate, arrivals=spec.arrivals, lengths=spec.lengths, sessions=spec.sessions,
+        prefixes=spec.prefixes, content=spec.content, seed=spec.seed,
+    )  # fmt: skip
 
 
 def make_backend(spec: RunSpec) -> Backend | Simulator:

@@ -79,7 +79,7 @@ def _spec(policy: str, options: Mapping[str, object], seed: int, backend: str) -
 
 
 def _run(policy: str, options: Mapping[str, object], seed: int, backend: str, out: Path) -> Result:
-    result = execute(_spec(policy, options, seed, backend), out=out, html=False)
+    result = execute(_spec(policy, options, seed, backend), out=out)
     result.outcome.check(whole=True)
     return result
 

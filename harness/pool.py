@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from harness import termination
+from harness import registry, termination
 from harness.errors import Crashed
 
 Item = TypeVar("Item")
@@ -67,7 +67,7 @@ class Processes:
     def __init__(self, workers: int | None = None) -> None:
         self.workers = workers or cores()
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["harness.trial", "harness.slo", "workloads.catalog", "backends.sim"])
+        context.set_forkserver_preload(["harness.trial", "harness.slo", *registry.OF_TRIALS])
         _start_server()
         self._held, self._lifeline = context.Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(

@@ -18,6 +18,7 @@ from harness.spec import Spec, build, parse
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {
+        "sources": "workloads.sources",
         "arrivals": "workloads.arrivals",
         "lengths": "workloads.lengths",
         "sessions": "workloads.sessions",
@@ -36,6 +37,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "results": "harness.results",
     }
 )
+OF_TRIALS = ("workloads.catalog", "backends.sim")
+"""Modules that every simulated trial needs, for processes that import them before they are asked for one."""
 SYSTEM = ("model", "hardware", "tp", "pp")
 """What a latency model and the system that it times must agree on."""
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import re
 import shlex
 import shutil
 import signal
@@ -21,7 +20,7 @@ from typing import Any, cast
 
 import pyarrow.compute as pc
 
-from harness import pages, registry, results, slo, termination, warmup, writable
+from harness import slo, termination, warmup, writable
 from harness.api import Backend, Remote, RequestRecord, Simulator
 from harness.cautions import loose
 from harness.conclude import conclude
@@ -44,7 +43,7 @@ from harness.spec import parse
 RUNS = "bench-runs"
 BELOW, INVALID, UNRESOLVED = 1, 4, 5
 
-__all__ = ["Result", "RunSpec", "execute", "render", "write_report"]
+__all__ = ["Result", "RunSpec", "execute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def execute(
     spec: RunSpec,
     *,
     out: str | Path | None = None,
-    html: bool = True,
+    report: Callable[[Run, Callable[[str], None]], Path | None] | None = None,
     quiet: bool = True,
     command: str | None = None,
     repeats: str | None = None,
@@ -72,7 +71,8 @@ def execute(
 ) -> Result:
     """Carry out a run and conclude it. `say` gets notes for the user, one line each; with `give_way` this process may
     lower its priority for good. Under the wall clock `watch` is shown what finishes; once it says True nothing more is
-    sent, and the run counts as interrupted.
+    sent, and the run counts as interrupted. `report` writes the page of the concluded run; it tells `say` what kept it
+    from that, and never raises.
 
     Without `out` the run gets a new folder; with it, an earlier run there is only replaced with `force`. Raises
     UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the backend
@@ -89,7 +89,7 @@ def execute(
     live = Live(len(planned.schedule), at_most, planned.schedule.span_s, planned.slo, watch=watch)
     start = _Start(planned, asked, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     try:
-        return _carried_out(start, live, html=html, quiet=quiet, give_way=give_way, say=say)
+        return _carried_out(start, live, report=report, quiet=quiet, give_way=give_way, say=say)
     except KeyboardInterrupt:
         raise start.interrupted() from None
     except OSError as error:
@@ -99,7 +99,13 @@ def execute(
 
 
 def _carried_out(
-    start: _Start, live: Live, *, html: bool, quiet: bool, give_way: bool, say: Callable[[str], None]
+    start: _Start,
+    live: Live,
+    *,
+    report: Callable[[Run, Callable[[str], None]], Path | None] | None,
+    quiet: bool,
+    give_way: bool,
+    say: Callable[[str], None],
 ) -> Result:
     planned = start.planned
     with shown(live, quiet=quiet):
@@ -113,8 +119,8 @@ def _carried_out(
     outcome = _with_unsent(outcome, run, len(planned.schedule))
     folder.update(conclude(run, planned.slo, planned.law, outcome))
     run = load(folder.path)
-    report = write_report(run, say) if html else None
-    return Result(run, outcome, report, exit_code(run.info, outcome, planned.spec.fail_under))
+    written = report(run, say) if report is not None else None
+    return Result(run, outcome, written, exit_code(run.info, outcome, planned.spec.fail_under))
 
 
 def _outcome(start: _Start, live: Live, give_way: bool, say: Callable[[str], None]) -> Outcome:
@@ -191,28 +197,6 @@ def _short_of(summary: dict[str, Any], fail_under: float) -> Iterator[str]:
     for bound in percentiles:
         if bound["passed"] is False:
             yield f"{bound['text']} is broken"
-
-
-def render(form: str, run: Run, **given: object) -> str:
-    """A report of a run in the form of that name (`html`, `text`, `json`, ...)."""
-    text: str = registry.make("reports", form, **given).render(run)
-    return text
-
-
-def write_report(run: Run, say: Callable[[str], None]) -> Path | None:
-    """Write report.html into the folder of a run, FILE.report.html beside the file of another tool.
-
-    A failure is told; it never costs the data.
-    """
-    return pages.kept(report_path(run), lambda: render("html", run), say, run.path)
-
-
-def report_path(run: Run, ending: str = "html") -> Path:
-    """Where the report of a run stands: in its folder, or beside the file that it was read from."""
-    if results.is_foreign(run):
-        name = "-".join(re.findall(r"[^\s()]+", run.info["source"]["name"]))  # of several in a file: "all.json-1-of-2"
-        return run.path.with_name(f"{name}.report.{ending}")
-    return run.path / f"report.{ending}"
 
 
 def default_folder(planned: Plan) -> Path:

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness import registry
-from harness.api import Arrivals, Content, Lengths
+from harness.api import Arrivals, Content, Lengths, Loaded
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, build, parse, text_of
-from workloads._loaded import Loaded
 from workloads._presets import Class, Preset
 from workloads._rates import arrivals_of, slowed
 from workloads._tasks import Sessions

@@ -7,9 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Lengths, Workload
+from harness.api import Lengths, Loaded, Workload
 from workloads._build import spec_of
-from workloads._loaded import Loaded
 from workloads._presets import Preset
 from workloads.arrivals.closed import Closed
 from workloads.blend import Blend

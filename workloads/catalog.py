@@ -1,16 +1,13 @@
 """Finds and builds workloads by name: presets, preset files, lengths specs, trace files; and explains them."""
 
-from typing import Any
-
 from harness import registry
-from harness.api import Content
+from harness.api import Content, Loaded
 from harness.errors import UsageError, no_such
 from harness.spec import parse
 from workloads import _build, _explain, _presets
-from workloads._loaded import Loaded
 from workloads.listed import Listed
 
-__all__ = ["Loaded", "explain", "load", "load_trace", "preset_text", "presets"]
+__all__ = ["Loaded", "explain", "load", "preset_text", "presets"]
 
 
 def presets() -> list[str]:
@@ -60,16 +57,6 @@ def load(
         return _build.mix(name, preset, made, rate_rps=rate_rps, arrivals=arrivals)
     parts = {"arrivals": arrivals, "lengths": lengths, "sessions": sessions, "prefixes": prefixes}
     return _build.one(name, preset, made, rate_rps=rate_rps, **parts)
-
-
-def load_trace(path: str, **options: Any) -> Loaded:
-    """The workload that replays a trace file, or a slice of it; the options are those of `replay.load`.
-
-    Raises UsageError naming file, line and column for whatever is wrong with the file.
-    """
-    from workloads import replay  # the readers of traces: only where one is read
-
-    return replay.load(path, **options)
 
 
 def explain(name: str) -> str:

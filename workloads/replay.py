@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 
 from harness import registry
+from harness.api import Loaded
 from harness.errors import UsageError, no_such
 from harness.records import schedule_chunk
 from harness.spec import Spec
 from workloads import traces, transforms
-from workloads._loaded import Loaded
 from workloads.trace_tools import write
 from workloads.traces import Trace
 

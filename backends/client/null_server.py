@@ -30,7 +30,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.api import Remote
 
 SO_TIMESTAMPNS = 35
 """Linux on x86-64 and arm64; `socket` has no name for it before Python 3.14."""
@@ -66,6 +69,19 @@ class Told:
     arrived_s: float
     written_s: Sequence[float]
     complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A running null server, and the `client` that is measured against it; see `harness.api.NullServer`."""
+
+    client: Remote
+    url: str
+
+    def served(self) -> tuple[Mapping[str, Told], float]:
+        """What it did since the last call by request id, and the 99th percentile of its own lateness."""
+        truth = take_truth(self.url)
+        return truth.requests, truth.late_s[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,6 @@ class Runs:
         return execute(
             task.run,
             out=self._path / TRIALS / folder_name(task.key),
-            html=False,
             force=True,
             say=self._say,
             watch=None if watch is None else watch.take,

@@ -1,6 +1,5 @@
 """The checks of `bench doctor`: each looks at one thing, says what it found and what to do about it."""
 
-import importlib
 import importlib.metadata as metadata
 import os
 import platform
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from harness import compose
 from harness.errors import BenchError
 
 
@@ -101,7 +101,7 @@ def timer() -> Found:
 
 def stamps() -> Found:
     """Whether the kernel tells when bytes arrive, which is what the times of a remote server's tokens are."""
-    if importlib.import_module("backends.client.stamps").kernel_stamps():
+    if compose.has_kernel_stamps():
         return Found("arrival stamps", "ok", "of the kernel (SO_TIMESTAMPNS)")
     remedy = (
         "times of a remote server are those of reading; measure from Linux, or see the client's floor in the report"
@@ -156,7 +156,7 @@ def engine() -> Found:
     start_s = time.monotonic()
     try:
         with tempfile.TemporaryDirectory() as folder:
-            result = execute(spec, out=Path(folder) / "run", html=False)
+            result = execute(spec, out=Path(folder) / "run")
             counts = {s: result.run.requests["status"].to_pylist().count(s) for s in ("ok",)}
     except BenchError as error:
         return Found("engine", "FAIL", str(error), "the simulator still works: --backend sim")

@@ -1,13 +1,11 @@
 """How `bench compare` reads its own options, and where its answer goes."""
 
-import importlib
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import config, pages, slo, writable
+from harness import compose, config, slo, writable
 from harness.api import Slo
 from harness.cli import _terminal
 from harness.compare import gates, refusals
@@ -17,7 +15,6 @@ from harness.stats.paired import ALPHA
 from harness.warmup import checked as checked_warmup
 
 PRINTED = ("text", "markdown", "json")
-FORMS = ("github-smaller", "github-bigger", "bencher", "pytorch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +60,7 @@ def checked(options: Mapping[str, Any]) -> Files:
         form, equals, path = text.partition("=")
         if not equals or not path:
             raise UsageError(f"--export '{text}': write FORM=FILE, such as bencher=bench.json.")
-        forms.append((no_other(form, FORMS), path))
+        forms.append((no_other(form, compose.EXPORTS), path))
     if sum(path == "-" for _, path in forms) > 1:
         raise UsageError("Two forms cannot both go to standard output; write - once, and a file for the other.")
     for _, path in forms:
@@ -89,24 +86,17 @@ def write(info: Mapping[str, Any], files: Files) -> None:
         else:
             _terminal.say(_render(files.printed, info).rstrip("\n"))
     for form, path in files.forms:
-        rendered = _page(info, path) if form == "html" else _render(form, info)
+        rendered = _render(form, info, path)
         if path == "-":
             _terminal.say(rendered.rstrip("\n"))
         else:
-            pages.put(Path(path), rendered)
+            compose.put(Path(path), rendered)
 
 
-def _page(info: Mapping[str, Any], path: str) -> str:
-    """The page of the answer, whose links are relative to where it will stand."""
-    page: Callable[..., str] = importlib.import_module("reports.pages").page
-    return page(info, Path() if path == "-" else Path(path))
-
-
-def _render(form: str, info: Mapping[str, Any]) -> str:
-    if form == "json":
-        return json.dumps(info, indent=2, allow_nan=False) + "\n"
-    module = importlib.import_module("reports.answers.exports" if form in FORMS else f"reports.answers.{info['kind']}")
-    if form == "junit":
-        module = importlib.import_module("reports.answers.compare_junit")
-    render: Callable[[Mapping[str, Any]], str] = getattr(module, form.replace("-", "_"))
-    return render(info)
+def _render(form: str, info: Mapping[str, Any], path: str = "-") -> str:
+    """The answer in a form; the links of a page are relative to where it will stand."""
+    if form == "html":
+        return compose.answer_page(info, Path() if path == "-" else Path(path))
+    if form in ("junit", *compose.EXPORTS):
+        return compose.export_comparison(info, form)
+    return compose.render_answer(info, form)

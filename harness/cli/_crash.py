@@ -1,8 +1,6 @@
 """What nobody foresaw, told in one sentence; the traceback goes to a file, without secrets."""
 
 import errno
-import importlib
-import os
 import platform
 import shlex
 import sys
@@ -12,6 +10,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from harness import compose
 from harness.errors import BenchError
 
 MOST_CHARACTERS = 300
@@ -68,9 +67,7 @@ def _where(error: BaseException, words: Sequence[str], hide: Callable[[str], str
 def _redaction(words: Sequence[str]) -> Callable[[str], str]:
     """What hides the secrets of this command; everything, where they cannot be known."""
     try:
-        # harness may not import it statically
-        secrets = importlib.import_module("backends.client.secrets")
-        hide: Callable[[str], str] = secrets.of_command(words, os.environ).text
+        hide = compose.hidden_in_command(words)
         hide("")
     except Exception:  # noqa: BLE001  # no crash of its own
         return lambda _: "[hidden]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from harness.cli import _names
+from harness import compose
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def facts(kind: str, spec: str) -> dict[str, Any]:
     """
     if kind not in DRAWABLE:
         raise UsageError(f"'{spec}' is of the kind {kind}, which draws no traffic; --html goes with {_listed()}.")
-    catalog = _names.catalog()
-    loaded = catalog.load(HELD, arrivals=spec) if kind == "arrivals" else catalog.load(spec)
+    loaded = compose.load_workload(HELD, arrivals=spec) if kind == "arrivals" else compose.load_workload(spec)
     return {**_drawn(loaded, arrivals=kind != "lengths", lengths=kind != "arrivals")}
 
 

@@ -1,13 +1,12 @@
 """Everything that has a name: plug-ins of all kinds, presets, configurations, models and GPUs."""
 
-import importlib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness import configs, registry
+from harness import compose, configs, registry
 
 OPTION: Mapping[str, str] = MappingProxyType(
     {
@@ -42,11 +41,6 @@ def kinds() -> list[str]:
     return list(OPTION)
 
 
-def catalog() -> Any:
-    """The module that knows the presets; harness may not import it statically."""
-    return importlib.import_module("workloads.catalog")
-
-
 def table(kind: str) -> dict[str, Any]:
     """Entries of `models` or `hardware`, as they stand in their file."""
     path = registry.folder("harness.catalog") / _FILES[kind]
@@ -62,7 +56,7 @@ def glossary() -> tuple[dict[str, str], dict[str, str]]:
 def names(kind: str) -> list[str]:
     """Sorted names of a kind."""
     if kind == "presets":
-        return sorted(catalog().presets())
+        return compose.presets()
     if kind == "configs":
         return configs.names()
     if kind in _FILES:
@@ -83,5 +77,5 @@ def rows(kind: str) -> list[tuple[str, str]]:
 
 def preset_line(name: str) -> str:
     """The first words of what a preset says about itself."""
-    values = tomllib.loads(catalog().preset_text(name))
+    values = tomllib.loads(compose.preset_text(name))
     return " ".join(str(values.get("about", "")).split())

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from harness import answers, pages, registry, spec, writable
+from harness import answers, compose, registry, spec, writable
+from harness.compose import Content
 from harness.errors import UsageError, no_such
 from harness.folder import OURS
 
 if TYPE_CHECKING:
     from harness.cli._report_subjects import Subject
-
-Content = str | bytes | Mapping[str, bytes]
-"""A form of a report: text, a binary file, or several of them by name."""
 
 FILES = ("html", "parquet", "png", "perfetto")
 """Forms that are never printed."""
@@ -34,6 +31,11 @@ class Look:
     bundle: str | None = None
     plain: bool = False
     folder: Path | None = None
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """What `compose.draw_sheet` is told of it."""
+        return {"bundle": self.bundle, "plain": self.plain, "sections": self.sections}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ def asked(
         raise UsageError("--sections, --plotly-bundle and --plain are about the page; they go with --format html.")
     named = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
     if any(_name(form) == "png" for form in forms):
-        importlib.import_module("reports._browser").find()  # before anything is drawn for it
+        compose.find_browser()  # before anything is drawn for it
     if out is not None:
         _check(out, folder=_wants_folder(forms, out))
     folder = None if out is None else Path(out) if _wants_folder(forms, out) else Path(out).parent
@@ -123,10 +125,10 @@ def write(content: Content, subject: Subject, form: str, asked: Asked) -> Iterat
     if isinstance(content, Mapping):
         for name, picture in content.items():
             one = path.with_name(f"{path.stem}-{name}{path.suffix}")
-            pages.put(one, picture)
+            compose.put(one, picture)
             yield one
         return
-    pages.put(path, content)
+    compose.put(path, content)
     yield path
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness import answers, pages, results
-from harness import run as running
+from harness import answers, compose, results
 from harness.cli import _terminal
-from harness.cli._report_files import Content, Look
+from harness.cli._report_files import Look
 from harness.compare import nights
 from harness.compare.trend import trend
+from harness.compose import Content
 from harness.conclude import completed
 from harness.errors import UsageError
 from harness.folder import Run
@@ -68,7 +67,7 @@ class OneRun:
     def form(self, name: str, look: Look) -> Content:
         """A form that `reports` has for runs."""
         given = {"plotly_bundle": look.bundle, "plain": look.plain, "sections": look.sections}
-        found: Content = running.render(name, completed(self.load()), **given)
+        found: Content = compose.render_run(name, completed(self.load()), **given)
         return found
 
     def tell(self, form: str) -> None:
@@ -77,7 +76,7 @@ class OneRun:
 
     def beside(self, ending: str) -> Path:
         """In its folder, or beside the file of another tool."""
-        return running.report_path(self.load(), ending)
+        return compose.report_path(self.load(), ending)
 
     def split(self, form: str) -> Sequence[Subject]:  # noqa: ARG002  # of one run it is always one file
         """Itself."""
@@ -97,11 +96,12 @@ class OneAnswer:
         """Its page, pictures of that page's figures, or a form of `harness.answers`."""
         if name not in ("html", "png"):
             return self._rendered(name)
-        return _drawn(_pages().sheet(self.info, self.path), name, look, self.beside("html").parent)
+        sheet = compose.answer_sheet(self.info, self.path)
+        return compose.draw_sheet(sheet, name, self.beside("html").parent, look.folder, **look.drawn)
 
     def _rendered(self, form: str) -> str:
         try:
-            return answers.render(dict(self.info), form)
+            return compose.render_answer(dict(self.info), form)
         except answers.WRONG as error:
             raise answers.damaged(self.info, self.path, error) from None
 
@@ -114,7 +114,7 @@ class OneAnswer:
 
     def beside(self, ending: str) -> Path:
         """In its folder, or beside its file."""
-        return pages.beside(self.path, ending)
+        return compose.beside(self.path, ending)
 
     def split(self, form: str) -> Sequence[Subject]:  # noqa: ARG002  # of one answer it is always one file
         """Itself."""
@@ -137,7 +137,8 @@ class Several:
             found = [(answer.info, answer.path) for answer in self.answers]
             runs = (completed(run.load()) for run in self.runs)
             home = self.beside("html").parent
-            return _drawn(_pages().together(found, runs, home), name, look, home)
+            sheet = compose.sheet_of_several(found, runs, home)
+            return compose.draw_sheet(sheet, name, home, look.folder, **look.drawn)
         return _joined(name, [str(part.form(name, look)) for part in self._parts()])
 
     def tell(self, form: str) -> None:
@@ -150,7 +151,7 @@ class Several:
 
     def beside(self, ending: str) -> Path:
         """In the folder of all, or here."""
-        return Path(f"{HERE}.{ending}") if self.home is None else pages.beside(self.home, ending)
+        return Path(f"{HERE}.{ending}") if self.home is None else compose.beside(self.home, ending)
 
     def split(self, form: str) -> Sequence[Subject]:
         """Itself; what a form has no common file for, one by one."""
@@ -217,17 +218,3 @@ def _joined(form: str, texts: Sequence[str]) -> str:
             "Their tables have different columns and cannot stand in one CSV file; name one RUN at a time."
         )
     return "\n".join([tables[0][0], *(rows.rstrip("\n") for _, _, rows in tables if rows)]) + "\n"
-
-
-def _pages() -> Any:
-    return importlib.import_module("reports.pages")  # harness may not import reports statically
-
-
-def _drawn(sheet: object, name: str, look: Look, home: Path) -> Content:
-    """A page as HTML, or its pictures; what it links to is found from where --out puts it."""
-    sheet = sheet if look.folder is None else _pages().moved(sheet, home, look.folder)
-    if name == "html":
-        html: str = _pages().html(sheet, bundle=look.bundle, plain=look.plain, sections=look.sections)
-        return html
-    pictures: Mapping[str, bytes] = _pages().pictures(sheet, bundle=look.bundle, sections=look.sections)
-    return pictures

@@ -53,32 +53,24 @@ def complain(sentence: str) -> None:
 
 def show(form: str, run: Run) -> None:
     """Print a run in the form of that name."""
-    from harness.run import render
+    from harness.compose import render_run
 
     given: dict[str, object] = {"color": colored()}
     if form == "text" and sys.stdout.isatty():
         given |= {"curve": True, "ascii": not blocks(sys.stdout.encoding)}
-    say(render(form, run, **given).rstrip("\n"))
+    say(render_run(form, run, **given).rstrip("\n"))
 
 
 def tell(form: str, info: dict[str, Any]) -> None:
     """Print an answer in the form of that name; on a terminal text comes with a small curve, in colour if wanted."""
-    from harness import answers
+    from harness import compose
 
-    say(_shown(info) if form == "text" and sys.stdout.isatty() else answers.render(info, form).rstrip("\n"))
-
-
-def _shown(info: dict[str, Any]) -> str:
-    """The text for a terminal; without block characters where its encoding has none."""
-    import importlib
-
-    look = importlib.import_module("reports.answers._look")  # harness may not import reports statically
-    module = importlib.import_module(f"reports.answers.{info['kind']}")
-    shown = look.Look(
-        terminal=True, color=colored(), blocks=blocks(sys.stdout.encoding), columns=shutil.get_terminal_size().columns
-    )
-    found: str = module.text(info, shown)
-    return found.rstrip("\n")
+    if form == "text" and sys.stdout.isatty():
+        columns = shutil.get_terminal_size().columns
+        text = compose.show_answer(info, color=colored(), blocks=blocks(sys.stdout.encoding), columns=columns)
+    else:
+        text = compose.render_answer(info, form)
+    say(text.rstrip("\n"))
 
 
 def blocks(encoding: str | None) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness import compose
 from harness.cli import _terminal, _trace_text, _trace_tools
 
 Progress = Callable[[int, int | None], None]
@@ -12,22 +13,22 @@ Progress = Callable[[int, int | None], None]
 
 def listed() -> int:
     """Print the names that can be fetched."""
-    _terminal.say(_trace_text.sources(_trace_tools.tool("sources").sources().values()))
+    _terminal.say(_trace_text.sources(compose.public_traces().values()))
     return 0
 
 
 def fetch(name: str, folder: str, *, force: bool, timeout: str, quiet: bool) -> int:
     """Fetch one trace; the file, its hash and what is known about it are printed."""
-    module = _trace_tools.tool("download")
     timeout_s = _trace_tools.duration(timeout, "--timeout")
-    source = _trace_tools.tool("sources").find(name)
+    source = compose.public_trace(name)
     if not quiet:
         licence = f" ({source.licence})" if source.licence else ""
         _terminal.note(f"{source.url}{licence}")
     with _shown(quiet=quiet) as progress:
         note = _terminal.nothing if quiet else _terminal.note
-        watch = module.Watch(note=note, progress=progress)
-        done = module.download(name, Path(folder), force=force, watch=watch, timeout_s=timeout_s or module.TIMEOUT_S)
+        done = compose.download_trace(
+            name, Path(folder), force=force, timeout_s=timeout_s, note=note, progress=progress
+        )
     _terminal.say(_trace_text.fetched(done, source))
     return 0
 

@@ -1,11 +1,10 @@
 """`bench trace fit` and `bench trace generate`."""
 
-import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import writable
+from harness import compose, registry, writable
 from harness.cli import _terminal, _trace_text, _trace_tools
 from harness.errors import UsageError, no_such
 from harness.spec import parse
@@ -33,7 +32,7 @@ def fit(
     _allowed(target, force)
     _trace_tools.page_to_write(html)
     window_s = None if window is None else _trace_tools.duration(window, "--window")
-    model = _command().fit_trace(_trace_tools.read(file, **options), mode=mode, window_s=window_s)
+    model = compose.fit_trace(_trace_tools.read(file, **options), mode=mode, window_s=window_s)
     model.save(target)
     _trace_tools.show(model.quality, lambda _: _trace_text.fitted(model.lines(), target), as_json)
     if html is not None:
@@ -62,13 +61,13 @@ def _from_model(source: str, target: str, force: bool, parts: Mapping[str, str],
     """Requests one by one; with --sessions fitted:FILE the sessions that were fitted."""
     if other := [part for part in parts if part != "sessions"]:
         raise UsageError(f"--{other[0]} belongs to a workload; the model '{source}' brings its own.")
-    model = importlib.import_module("workloads.fit.model").Model.load(source)
+    model = compose.load_model(source)
     if parts:
         return _sessions_of(model, source, parts["sessions"], target, force, **options)
-    tables = _command().tables(model, **options)
+    tables = compose.draw_model(model, **options)
     facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
-    rows = _tool().write(target, tables, lambda: {"source": facts}, force=force)
-    dropped = _command().dropped(model.services, model.source, source)
+    rows = compose.write_trace(target, tables, facts, force=force)
+    dropped = compose.dropped_by_model(model, source)
     return _told(target, rows, f"model {source}", options["seed"], dropped=dropped)
 
 
@@ -80,7 +79,7 @@ def _sessions_of(
     if spec.name != "fitted" or workers != 1:
         what = f"--workers {workers} is for requests drawn one by one" if workers != 1 else f"got --sessions {text}"
         raise UsageError(f"The sessions of a model are drawn by --sessions fitted:{source} in one process; {what}.")
-    sessions = importlib.import_module("harness.registry").make("sessions", text)
+    sessions = registry.make("sessions", text)
     service = f",service={sessions.service}" if sessions.service else ""
     fitted = f"fitted:path={source}{service},of=sessions"
     own_rps = model.only(sessions.service).of("sessions").rate_rps * sessions.mean_requests
@@ -91,25 +90,22 @@ def _sessions_of(
 def _from_workload(
     source: str, target: str, force: bool, parts: Mapping[str, str], rate: float | None, limits: Mapping[str, Any]
 ) -> int:
-    from harness.cli import _names
     from harness.plan import CLOSED
     from harness.schedule import Schedule
 
-    loaded = _names.catalog().load(source, rate_rps=rate, seed=limits["seed"], **parts)
+    loaded = compose.load_workload(source, rate_rps=rate, seed=limits["seed"], **parts)
     if parse(loaded.arrivals_text).name == CLOSED:
         raise UsageError(
             f"'{source}' with arrivals {loaded.arrivals_text}: in a closed loop the answers decide when requests come, "
             "so there is no trace to draw; take other --arrivals, such as poisson."
         )
     schedule = Schedule.draw(loaded.workload, **limits)
-    drawn = importlib.import_module("workloads.trace_tools.drawn")
-    table = drawn.trace_table(schedule.table)
+    table, tokens = compose.schedule_as_trace(schedule.table)
     facts = {
         "made_by": f"bench trace generate {source}", "arrivals": loaded.arrivals_text, "lengths": loaded.lengths_text,
         "seed": limits["seed"], "schedule_sha256": schedule.sha256,
     }  # fmt: skip
-    tokens = drawn.block_tokens(schedule.table)
-    rows = _tool().write(target, [table], lambda: {"source": facts}, block_tokens=tokens, force=force)
+    rows = compose.write_trace(target, [table], facts, block_tokens=tokens, force=force)
     origin = f"{loaded.name}: arrivals {loaded.arrivals_text}, lengths {loaded.lengths_text}"
     return _told(target, rows, origin, limits["seed"], schedule.has_follow_ups)
 
@@ -128,11 +124,3 @@ def _allowed(target: str, force: bool) -> None:
     writable.check(target)
     if Path(target).exists() and not force:
         raise UsageError(f"'{target}' is there already; --force replaces it.")
-
-
-def _command() -> Any:
-    return importlib.import_module("workloads.fit.command")
-
-
-def _tool() -> Any:
-    return _trace_tools.tool("write")

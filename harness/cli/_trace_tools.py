@@ -1,13 +1,12 @@
 """What the commands of `bench trace` share: options as values, files, pictures, the tools of the workloads package."""
 
-import importlib
 import json
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import pages, writable
+from harness import compose, writable
 from harness.cli import _terminal
 from harness.config import credible_rate
 from harness.errors import UsageError
@@ -16,14 +15,9 @@ from harness.spec import seconds
 say = _terminal.say
 
 
-def tool(name: str) -> Any:
-    """A module of workloads/trace_tools; harness may not import it statically."""
-    return importlib.import_module(f"workloads.trace_tools.{name}")
-
-
 def read(file: str, **options: str | None) -> Any:
     """The slice of a trace that the options choose."""
-    return importlib.import_module("workloads.replay").read(file, **numbers(options))
+    return compose.read_trace(file, **numbers(options))
 
 
 def numbers(options: Mapping[str, str | None]) -> dict[str, Any]:
@@ -80,5 +74,5 @@ def page_to_write(html: str | None) -> None:
 
 def draw(html: str, facts: Mapping[str, object], title: str) -> None:
     """Write a page of pictures (`reports.traffic.page`); an existing file is replaced."""
-    pages.put(Path(html), importlib.import_module("reports.traffic").page(facts, title))
+    compose.put(Path(html), compose.traffic_page(facts, title))
     _terminal.note(f"Pictures: {html}")

@@ -1,12 +1,11 @@
 """Answers as files: the ending of the name says in which form."""
 
-import importlib
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from harness import answers, pages, writable
+from harness import compose, writable
 from harness.cli import _terminal
 from harness.errors import UsageError
 
@@ -24,12 +23,8 @@ def put(info: dict[str, Any], out: str) -> None:
     """Write an answer there."""
     check(out)
     form = _ENDS[Path(out).suffix]
-    if form == "html":
-        # harness may not import it statically
-        text: str = importlib.import_module("reports.pages").page(info, Path(out))
-    else:
-        text = answers.render(info, form)
-    pages.put(Path(out), text)
+    text = compose.answer_page(info, Path(out)) if form == "html" else compose.render_answer(info, form)
+    compose.put(Path(out), text)
     _terminal.note(f"Written to {out}.")
 
 
@@ -40,5 +35,4 @@ def command(name: str, given: Iterable[tuple[str, str | None]]) -> str:
 
 def tell_verdict(info: dict[str, Any]) -> None:
     """Say how a validation that was written came out: its file alone would leave exit code 1 unexplained."""
-    said = importlib.import_module(f"reports.answers.{info['kind']}")  # harness may not import it statically
-    _terminal.say(said.outcome(info))
+    _terminal.say(compose.outcome_line(info))

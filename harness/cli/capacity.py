@@ -108,8 +108,8 @@ def command(
     First probes bracket it, each ended as soon as its side is certain; then whole trials of ever more seeds at the
     best guess narrow the interval until it is as small as asked. Simulated trials run several at a time.
     """
+    from harness import compose
     from harness import config as configuration
-    from harness import pages
     from harness.capacity.conduct import conduct, folder_of, set_up
     from harness.capacity.settings import settings
     from harness.capacity.store import Store
@@ -129,7 +129,7 @@ def command(
     info = conduct(setup, store, workers=count, tell=_terminal.nothing if quiet else _terminal.note)
     _terminal.tell(form, info)
     if store.path is not None and not no_html:
-        report = pages.write_page(info, store.path, _terminal.complain)
+        report = compose.write_answer_page(info, store.path, _terminal.complain)
         if report is not None and not quiet:
             _terminal.note(f"report: {report}")
     return int(info["exit_code"])

@@ -169,8 +169,8 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
 
 def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
     """The answer on pairs that are made now; it stands in their folder too."""
+    from harness import compose
     from harness import config as configuration
-    from harness import pages
     from harness.cli import _compare_files, _compare_runs, _terminal
     from harness.compare.commands import shown
     from harness.errors import UsageError, first_of
@@ -190,7 +190,7 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     info["exit_code"] = first_of(made.exit_code or 0, info["exit_code"])
     write_json(made.out / "compare.json", info)
     if not options["no_html"]:
-        pages.write_page(info, made.out, say)
+        compose.write_answer_page(info, made.out, say)
     return info
 
 

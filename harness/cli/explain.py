@@ -24,6 +24,7 @@ def command(name: str, html: str | None) -> int:
 
     A name that several kinds have is explained for each; KIND.NAME chooses one (arrivals.gamma).
     """
+    from harness import compose
     from harness.cli import _names, _terminal, _trace_tools
     from harness.errors import no_such
 
@@ -33,7 +34,7 @@ def command(name: str, html: str | None) -> int:
         kind, short = "", name
     wanted = short.split(":")[0].lower().replace("_", "-")
     if short.partition(":")[0].endswith(".toml"):  # a preset of the user
-        kinds, found = ["presets"], [_names.catalog().explain(short)]
+        kinds, found = ["presets"], [compose.explain_workload(short)]
     else:
         kinds = [k for k in _names.kinds() if kind in ("", k) and wanted in _names.names(k)]
         found = [_about(k, wanted) for k in kinds]
@@ -79,11 +80,11 @@ def _kind_of_names(kind: str) -> str:
 
 
 def _about(kind: str, name: str) -> str:
-    from harness import configs, registry
+    from harness import compose, configs, registry
     from harness.cli import _names
 
     if kind == "presets":
-        text = _names.catalog().explain(name).removeprefix(name).strip()
+        text = compose.explain_workload(name).removeprefix(name).strip()
         return f"{name} (workload preset)\n{textwrap.indent(text, '  ')}"
     if kind == "configs":
         return f"{name} (configuration: --config {name})\n{textwrap.indent(configs.text_of(name) or '', '  ').rstrip()}"

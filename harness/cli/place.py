@@ -110,7 +110,7 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     """
     from pathlib import Path
 
-    from harness import pages
+    from harness import compose
     from harness.cli import _terminal
     from harness.errors import no_such
     from harness.place.conduct import conduct
@@ -127,7 +127,7 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
         info = conduct(search, store, processes, _terminal.nothing if quiet else _terminal.note)
     _terminal.tell(form, info)
     if store.path is not None and not no_html:
-        report = pages.write_page(info, store.path, _terminal.complain)
+        report = compose.write_answer_page(info, store.path, _terminal.complain)
         if report is not None and not quiet:
             _terminal.note(f"report: {report}")
     return int(info["exit_code"])

@@ -79,6 +79,7 @@ def command(
     The folder of the run holds run.json, requests.parquet, steps.parquet, schedule.parquet and report.html.
     Every option but --config, --out, --force, --json, --quiet and --no-html may stand in a TOML file too (bench init).
     """
+    from harness import compose
     from harness import config as configuration
     from harness.cli import _terminal
     from harness.run import execute, why
@@ -90,7 +91,8 @@ def command(
     if file is not None and not any(option in asked.values for option in configuration.SCHEDULE):
         repeats = file.schedule_sha256
     say = _terminal.note if not quiet else _terminal.nothing
-    result = execute(spec, out=out, html=not no_html, quiet=quiet, repeats=repeats, force=force, give_way=True, say=say)
+    report = None if no_html else compose.write_run_page
+    result = execute(spec, out=out, report=report, quiet=quiet, repeats=repeats, force=force, give_way=True, say=say)
     _terminal.show("json" if as_json else "text", result.run)
     result.outcome.check()
     if result.outcome.error is not None:

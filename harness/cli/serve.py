@@ -60,10 +60,10 @@ def command(
 
     Also: /v1/models, /health, /version, /metrics (with vLLM's names), /tokenize, /detokenize, /reset_prefix_cache.
     """
-    import importlib
     import os
     from pathlib import Path
 
+    from harness import compose
     from harness.cli import _terminal
     from harness.errors import UsageError
     from harness.spec import seconds, size_bytes
@@ -71,29 +71,28 @@ def command(
     key = os.environ.get(api_key_env) if api_key_env is not None else None
     if api_key_env is not None and not key:
         raise UsageError(f"--api-key-env: there is nothing in the environment variable '{api_key_env}'.")
-    server = importlib.import_module("backends.server.run")  # harness imports no backend statically
-    options = server.Options(
-        backend=backend,
-        host=host,
-        port=_whole("--port", port, most=65_535),
-        name=name,
-        log=Path(log) if log is not None else None,
-        grace_s=seconds(grace, "--grace"),
-        max_queue=_whole("--max-queue", max_queue, least=1) if max_queue is not None else None,
-        max_body_bytes=int(size_bytes(max_body, "--max-body")),
-        faults=faults,
-        api_key=key,
-    )
+    options = {
+        "backend": backend,
+        "host": host,
+        "port": _whole("--port", port, most=65_535),
+        "name": name,
+        "log": Path(log) if log is not None else None,
+        "grace_s": seconds(grace, "--grace"),
+        "max_queue": _whole("--max-queue", max_queue, least=1) if max_queue is not None else None,
+        "max_body_bytes": int(size_bytes(max_body, "--max-body")),
+        "faults": faults,
+        "api_key": key,
+    }
 
     def ready(running: object) -> None:
         model = running.front.names[0]  # type: ignore[attr-defined]  # backends.server.run.Running
         url = running.url  # type: ignore[attr-defined]
-        if options.port == 0:
+        if options["port"] == 0:
             _terminal.say(str(running.port))  # type: ignore[attr-defined]
         _terminal.note(f"Serving '{model}' at {url} (Ctrl-C ends it). Try it from another terminal:")
         _terminal.note(f"  bench run --backend openai:url={url},model={model} --rate 2 --requests 20")
 
-    server.serve(options, _terminal.note, ready)
+    compose.serve(options, _terminal.note, ready)
 
 
 def _whole(option: str, text: str, *, least: int = 0, most: int | None = None) -> int:

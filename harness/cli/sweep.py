@@ -111,7 +111,7 @@ def command(
     """
     from pathlib import Path
 
-    from harness import answers, pages
+    from harness import answers, compose
     from harness import config as configuration
     from harness.cli import _terminal
     from harness.config import CHECKS
@@ -129,10 +129,10 @@ def command(
     sweep = plan_sweep(given(options, header), file, swept, seeds=seeds, goals=goal)
     say = _terminal.nothing if quiet else _terminal.note
     folder = new_folder(sweep.home) if out is None else Path(out)
-    info = conduct(sweep, folder, workers=count, quiet=quiet, say=say)
+    info = conduct(sweep, folder, workers=count, quiet=quiet, say=say, render=compose.render_answer)
     _terminal.tell(form, info)
-    if not no_html and pages.write_page(info, folder, _terminal.complain) is not None:
-        say(f"report: {pages.beside(folder)}")
+    if not no_html and compose.write_answer_page(info, folder, _terminal.complain) is not None:
+        say(f"report: {compose.beside(folder)}")
     if info["error"]:
         _terminal.complain(info["error"])
     return int(info["exit_code"])

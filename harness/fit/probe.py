@@ -54,7 +54,7 @@ def _run(backend: str, users: int, probe: Probe, seed: int, out: Path) -> Run:
         lengths=f"uniform:prompt_min=16,prompt_max={probe.most_tokens},output_min={answer},output_max={answer}",
         requests=max(ALONE, PER_USER * users), slo=f"ttft={DEADLINE_S:g}", seed=seed + users,
     )  # fmt: skip
-    result = execute(spec, out=out, html=False)
+    result = execute(spec, out=out)
     result.outcome.check(whole=True)
     run = result.run
     good = run.requests["status"].to_pylist().count("ok")

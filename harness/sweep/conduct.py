@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness import answers, pool, writable
+from harness import pool, writable
 from harness.errors import BackendError, BenchError, Interrupted
 from harness.storage import write_json
 from harness.sweep.answer import answer
@@ -35,12 +35,14 @@ def conduct(
     workers: int | None = None,
     quiet: bool = True,
     say: Callable[[str], None] = lambda _: None,
+    render: Callable[[Mapping[str, Any], str], str] | None = None,
 ) -> dict[str, Any]:
     """Carry out what is not done yet and write the answer, which is returned as sweep.json has it.
 
     Simulated runs go several at a time, one for each of `workers` (None: one per core); those in real time one after
-    another. Ctrl-C and a backend that fails end it with an answer from what is there. Raises UsageError for a folder
-    that holds anything else, BackendError where not a single run was made, Interrupted where none had ended.
+    another. Ctrl-C and a backend that fails end it with an answer from what is there. `render` gives the answer as csv
+    and as markdown, to be written beside it. Raises UsageError for a folder that holds anything else, BackendError
+    where not a single run was made, Interrupted where none had ended.
     """
     with opened(out, sweep.stored, len(sweep.tasks)):
         course = _Course()
@@ -58,7 +60,7 @@ def conduct(
             course.told |= _on_disk(sweep.layout, out, course.told)
         if not any(run.facts for run in course.told.values()):
             raise _nothing(course)
-        return _concluded(sweep, out, course)
+        return _concluded(sweep, out, course, render)
 
 
 def _carry_out(
@@ -110,10 +112,13 @@ def _nothing(course: _Course) -> BenchError:
     return Interrupted("interrupted before the first run had ended; the same command starts again.")
 
 
-def _concluded(sweep: Sweep, out: Path, course: _Course) -> dict[str, Any]:
+def _concluded(
+    sweep: Sweep, out: Path, course: _Course, render: Callable[[Mapping[str, Any], str], str] | None
+) -> dict[str, Any]:
     info = answer(sweep.stored, course.told, course.state, course.error)
     for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
-        writable.put(out / name, answers.render(info, form).encode())
+        if render is not None:
+            writable.put(out / name, render(info, form).encode())
     write_json(out / FILE, info)
     return info
 

@@ -52,9 +52,7 @@ def carry_out(order: Order) -> Told:
     """Carry out the run, unless it is there already, and tell what came of it. For a worker of a pool."""
     if not finished(order.path):
         try:
-            result = execute(
-                order.task.spec, out=order.path, html=False, quiet=order.quiet, command=order.command, force=True
-            )
+            result = execute(order.task.spec, out=order.path, quiet=order.quiet, command=order.command, force=True)
             result.outcome.check()
         except BenchError as error:
             raise type(error)(f"{order.task.name}: {error}") from error

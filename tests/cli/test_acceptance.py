@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness import acceptance, answers
+from harness import acceptance, compose
 from harness.acceptance import Place, Row, table
 from harness.cli import main
 from reports import pages
@@ -30,7 +30,7 @@ def test_a_miss_is_told_as_a_miss_and_costs_the_exit_code(monkeypatch):
     """A published number that we do not reach would look reached."""
     missed = Row("S08.b", "Sarathi-Serve", "real", "0.7 s", "2 s", "+-60%", False, "bench run", "slow")
     told = one_topic(monkeypatch, missed, HELD)
-    page = answers.render(told, "markdown")
+    page = compose.render_answer(told, "markdown")
 
     assert 1 == told["exit_code"]
     assert ["S08.a", "S08.b"] == [row["id"] for row in told["rows"]]
@@ -54,7 +54,7 @@ def test_a_topic_that_fails_does_not_take_the_others_along(monkeypatch):
 
     assert 3 == told["exit_code"]
     assert 1 == len(told["rows"])
-    assert "Topic objectives failed: ValueError: no such thing." in answers.render(told, "text")
+    assert "Topic objectives failed: ValueError: no such thing." in compose.render_answer(told, "text")
 
 
 def test_a_row_without_a_gate_is_no_miss(monkeypatch):
@@ -62,7 +62,7 @@ def test_a_row_without_a_gate_is_no_miss(monkeypatch):
     told = one_topic(monkeypatch, Row("S10.c", "x", "simulated", "1", "2", "none", None, "bench theory slo"))
 
     assert 0 == told["exit_code"]
-    assert "0 of 0 gated rows hold; 1 printed without a gate or not run." in answers.render(told, "text")
+    assert "0 of 0 gated rows hold; 1 printed without a gate or not run." in compose.render_answer(told, "text")
 
 
 def test_two_rows_of_one_id_are_refused(monkeypatch, capsys):

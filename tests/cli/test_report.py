@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from harness import pages
+from harness import compose
 from harness.cli import _report_files, main
 from harness.errors import UsageError
 
@@ -257,7 +257,9 @@ def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: 
 
     said: list[str] = []
     monkeypatch.setattr("reports.pages.page", fail)
-    path = pages.write_page(json.loads((place / "curve" / "sweep.json").read_text()), place / "curve", said.append)
+    path = compose.write_answer_page(
+        json.loads((place / "curve" / "sweep.json").read_text()), place / "curve", said.append
+    )
 
     assert path is None
     assert [f"report.html could not be written (RuntimeError: no such colour); see '{place / 'curve'}'."] == said

@@ -1,6 +1,6 @@
 """Every fact of the specification of serving systems is a row of the table of acceptance, or is listed without one."""
 
-from harness import acceptance, answers
+from harness import acceptance, compose
 from harness.acceptance import Row, table
 from reports import pages
 
@@ -23,6 +23,8 @@ def test_the_table_lists_ids_without_a_row(monkeypatch):
 
     assert len(whole["without_row"]) == 32
     assert [] == part["without_row"]
-    assert "1 of 1 gated rows hold; 32 ids have no row." in answers.render(whole, "text").replace("\n  ", " ")
-    assert "| S51 | Llumnix: live migration (K19) | needs a cluster that acts:" in answers.render(whole, "markdown")
+    assert "1 of 1 gated rows hold; 32 ids have no row." in compose.render_answer(whole, "text").replace("\n  ", " ")
+    assert "| S51 | Llumnix: live migration (K19) | needs a cluster that acts:" in compose.render_answer(
+        whole, "markdown"
+    )
     assert "Llumnix: live migration (K19)" in pages.page(whole, "acceptance.json")

@@ -39,7 +39,7 @@ def url() -> Iterator[str]:
 def run(url: str, out: Path, **options: object) -> Result:
     """A short run against that server, without a measurement of the client."""
     given = {"workload": "chatbot", "lengths": "fixed:prompt=20,output=4", "rate": 100.0, "requests": 60, **options}
-    return execute(RunSpec(backend=f"openai:url={url}", calibrate=0.0, **given), out=out, html=False)  # type: ignore[arg-type]
+    return execute(RunSpec(backend=f"openai:url={url}", calibrate=0.0, **given), out=out)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("senders", ["1", "3"])

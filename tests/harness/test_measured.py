@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from harness import folder
+from harness.compose import render_run as render
 from harness.config import Given, read, run_spec
 from harness.errors import UsageError
-from harness.run import execute, render
+from harness.run import execute
 
 SIM = {"backend": "sim", "latency": "abc:distserve", "policy": "vllm-v0", "slo": "ttft=0.15,tpot=0.1", "rate": 1}
 
@@ -19,7 +20,7 @@ def carried_out(tmp_path_factory):
 
     def make(**options):
         spec = run_spec(Given({**SIM, "requests": 300, **{k.replace("_", "-"): v for k, v in options.items()}}))
-        return execute(spec, out=tmp_path_factory.mktemp("runs") / "run", html=False).run
+        return execute(spec, out=tmp_path_factory.mktemp("runs") / "run").run
 
     return make
 
@@ -101,7 +102,7 @@ def test_a_cut_of_everything_is_refused_before_anything_is_written(tmp_path):
     spec = run_spec(Given({**SIM, "requests": 60, "warmup": "200"}))
 
     with pytest.raises(UsageError, match="--warmup 200 leaves nothing of the 60 requests"):
-        execute(spec, out=tmp_path / "run", html=False)
+        execute(spec, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 

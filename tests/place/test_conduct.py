@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness import answers, pool
+from harness import answers, compose, pool
 from harness.cli import main
 from harness.config import Given
 from harness.errors import BackendError, UsageError
@@ -151,7 +151,7 @@ def test_a_side_that_is_searched_alone_has_the_link_of_the_cluster() -> None:
 def test_an_interrupted_search_does_not_look_finished(slo: str, known: bool) -> None:
     """The best of what was searched would be built, or an SLO be given up that another candidate keeps."""
     info = conduct(placement({"slo": slo}), Store(None), Interrupts())
-    told = answers.render(info, "text")
+    told = compose.render_answer(info, "text")
 
     assert (5, "interrupted") == (info["exit_code"], info["state"])
     assert ("interrupted; best so far, 2 candidates not searched" in told) is known
@@ -216,7 +216,7 @@ def test_the_answer_in_words(form: str) -> None:
     """The best placement would have to be looked for in a table."""
     info = conduct(placement(), Store(None), pool.Here())
 
-    told = answers.render(info, form)
+    told = compose.render_answer(info, form)
 
     assert f"best: {info['best'][0]['name']} on a100-80g" in told.replace("\\", "")
     assert "one seed gives no interval" in told

@@ -7,7 +7,8 @@ import pytest
 
 from harness import results
 from harness.cli import main
-from harness.run import render, report_path
+from harness.compose import render_run as render
+from harness.compose import report_path
 
 FILES = Path(__file__).resolve().parents[1] / "golden" / "results"
 

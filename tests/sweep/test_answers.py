@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import answers
+from harness import answers, compose
 from harness.errors import UsageError
 from harness.sweep.progress import Progress, shown
 
@@ -43,14 +43,14 @@ def test_answer_that_cannot_be_read_is_told(tmp_path: Path, text: str, said: str
 def test_unknown_form_names_the_known_ones(tmp_path: Path) -> None:
     """Who asks for a form that is not there would have to guess."""
     with pytest.raises(UsageError, match="take text, markdown, csv, json"):
-        answers.render({"kind": "sweep"}, "xml")
+        compose.render_answer({"kind": "sweep"}, "xml")
 
 
 def test_json_form_is_what_is_stored() -> None:
     """A script that reads standard output would see other keys than one that reads the file."""
     info = {"schema": 1, "kind": "sweep", "points": []}
 
-    assert info == json.loads(answers.render(info, "json"))
+    assert info == json.loads(compose.render_answer(info, "json"))
 
 
 def test_bar_on_a_terminal_shows_how_far_it_is() -> None:

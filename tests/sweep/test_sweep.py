@@ -90,7 +90,7 @@ def test_point_is_what_bench_run_measures(sweep: Sweep, tmp_path: Path) -> None:
     point = sweep(*TWO, "--seeds", "3,4")["points"][1]
     spec = {"backend": "sim", "latency": "abc:distserve", "policy": "vllm-v0", "rate": 3, "requests": 200}
 
-    alone = execute(run_spec(Given({**spec, "seed": 4, "warmup": "mser5"})), out=tmp_path / "alone", html=False)
+    alone = execute(run_spec(Given({**spec, "seed": 4, "warmup": "mser5"})), out=tmp_path / "alone")
 
     assert alone.run.info["summary"]["attainment"] == point["runs"][1]["attainment"]
     assert alone.run.info["schedule"]["sha256"] == point["runs"][1]["schedule_sha256"]

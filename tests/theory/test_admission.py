@@ -172,7 +172,7 @@ def test_a_livelock_is_told(admission, told, tmp_path):
         "backend": "sim:kv=paged:blocks=60,utilisation=0.9", "policy": "vllm-v0", "admission": admission,
         "workload": "fixed:prompt=50,output=400", "arrivals": "constant", "rate": 50, "requests": 60,
     }  # fmt: skip
-    result = execute(run_spec(Given(asked)), out=tmp_path / "run", html=False)
+    result = execute(run_spec(Given(asked)), out=tmp_path / "run")
     kinds = [caution["code"] for caution in result.run.info["warnings"]]
 
     assert told == ("livelock" in kinds)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import answers, validate
+from harness import compose, validate
 from harness.cli import _against, main
 from harness.errors import UsageError
 from harness.validate import Pair, Target, Validation, conduct, scoring
@@ -64,7 +64,7 @@ def test_what_is_written_to_a_file_still_tells_its_verdict(monkeypatch, capsys, 
 @pytest.mark.parametrize("form", ["text", "markdown"])
 def test_answer_tells_measured_simulated_and_verdict(form: str) -> None:
     """A miss that is not told as a miss would fool its reader."""
-    told = answers.render(answer(10.0), form)
+    told = compose.render_answer(answer(10.0), form)
 
     for word in ("MISSED", "2.10 s", "+5.0%", "1 of 1 target missed", "seen by the calibration"):
         assert word in told

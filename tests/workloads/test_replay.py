@@ -12,7 +12,7 @@ import pytest
 from harness.errors import UsageError
 from harness.schedule import Schedule, links
 from harness.spec import parse
-from workloads import catalog, replay, traces, transforms
+from workloads import replay, traces, transforms
 from workloads.replay import Replay
 
 CONVERSATIONS = [  # at, prompt, output, session, parent
@@ -34,7 +34,7 @@ def conversations(tmp_path: Path) -> str:
 
 def drawn(path: str, **options: object) -> pa.Table:
     """The schedule of a replayed trace."""
-    return Schedule.draw(catalog.load_trace(path, **options).workload, seed=3).table
+    return Schedule.draw(replay.load(path, **options).workload, seed=3).table
 
 
 class TestExactness:
@@ -68,7 +68,7 @@ class TestExactness:
         file = shared_data / "traces/burstgpt/BurstGPT_1.head379.csv"
         with file.open(newline="") as stream:
             rows = [row for row in csv.DictReader(stream) if row["Response tokens"] != "0"]
-        loaded = catalog.load_trace(str(file))
+        loaded = replay.load(str(file))
         table = Schedule.draw(loaded.workload, seed=0).table
         first = float(rows[0]["Timestamp"])
 
@@ -78,7 +78,7 @@ class TestExactness:
 
     def test_the_seed_changes_nothing(self, conversations: str) -> None:
         """A recorded trace would depend on the seed of the run."""
-        workload = catalog.load_trace(conversations).workload
+        workload = replay.load(conversations).workload
 
         assert Schedule.draw(workload, seed=1).sha256 == Schedule.draw(workload, seed=2).sha256
 
@@ -149,7 +149,7 @@ class TestTurns:
     def test_a_wrong_way_is_told(self, conversations: str) -> None:
         """A typing error would replay something else."""
         with pytest.raises(UsageError, match="Did you mean 'answered'"):
-            catalog.load_trace(conversations, turns="answerd")
+            replay.load(conversations, turns="answerd")
 
 
 class TestOptions:
@@ -165,7 +165,7 @@ class TestOptions:
 
     def test_everything_is_told(self, conversations: str) -> None:
         """A report would pass a changed trace for the recorded one."""
-        loaded = catalog.load_trace(
+        loaded = replay.load(
             conversations, where="prompt_tokens<=30", scale="thin:1", jitter="1ms", turns="answered", seed=5
         )
         facts = loaded.provenance
@@ -181,7 +181,7 @@ class TestOptions:
     def test_what_is_told_is_a_spec(self, tmp_path: Path) -> None:
         """A comma in a file name, or between conditions, would end the run before it begins."""
         (tmp_path / "a,b.csv").write_text("t,in,out\n0,1,1\n60,5,5\n")
-        loaded = catalog.load_trace(
+        loaded = replay.load(
             str(tmp_path / "a,b.csv"),
             columns="at=t,prompt=in,output=out",
             where="prompt<=9,output<=9",
@@ -212,7 +212,7 @@ class TestOptions:
         """Copies that are turned by a random time sit on no grid any more, so that the grain would not be found."""
         rows = "".join(f"{3 * (i // 4)},{i + 1},1\n" for i in range(200))
         (tmp_path / "ticks.csv").write_text("at_s,prompt_tokens,output_tokens\n" + rows)
-        loaded = catalog.load_trace(str(tmp_path / "ticks.csv"), jitter="grain", scale="superpose:2+compress:3")
+        loaded = replay.load(str(tmp_path / "ticks.csv"), jitter="grain", scale="superpose:2+compress:3")
         gaps_s = np.diff(Schedule.draw(loaded.workload, seed=0).table["scheduled_s"].to_numpy())
 
         assert "[0 s, 3 s)" in loaded.provenance["jitter"]
@@ -242,7 +242,7 @@ class TestOptions:
     def test_wrong_options_are_told(self, conversations: str, options: dict[str, object], what: str) -> None:
         """A wrong option would be a traceback, or be ignored."""
         with pytest.raises(UsageError, match=what):
-            catalog.load_trace(conversations, **options)
+            replay.load(conversations, **options)
 
 
 def test_ten_million_rows_need_no_python_objects() -> None:

@@ -1,0 +1,376 @@
+"""The composition root: the only module of harness that imports workloads, backends and reports.
+
+The commands and the Python API call it; each function imports what it needs when it is called, so that `bench --help`
+stays light. Plug-ins are found by `harness.registry`, and everything else in harness knows nothing of the other three.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from harness import answers, registry, writable
+from harness.errors import BenchError, UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from backends.server.run import Options, Running
+    from harness.api import Loaded
+    from harness.folder import Run
+    from reports._sheet import Sheet
+    from workloads.fit.command import Mode
+    from workloads.fit.model import Model
+    from workloads.trace_tools.download import Fetched
+    from workloads.trace_tools.sources import Source
+    from workloads.traces import Trace
+
+Content = str | bytes | Mapping[str, bytes]
+"""A report in one form: text, a binary file, or several of them by name."""
+EXPORTS = ("github-smaller", "github-bigger", "bencher", "pytorch")
+"""Forms of a comparison that other tools read."""
+_STANDS_FOR_FOLDER = ("sweep.json", "capacity.json")
+"""Files that stand for the folder they are in, as run.json does."""
+
+
+# Workloads and traces
+
+
+def presets() -> list[str]:
+    """Sorted names of the presets."""
+    from workloads import catalog
+
+    return catalog.presets()
+
+
+def preset_text(name: str) -> str:
+    """The TOML of a preset. Raises UsageError with the nearest known name."""
+    from workloads import catalog
+
+    return catalog.preset_text(name)
+
+
+def explain_workload(name: str) -> str:
+    """A readable text about a workload: what it is, classes, lengths, sessions, arrivals, SLO, where it is from."""
+    from workloads import catalog
+
+    return catalog.explain(name)
+
+
+def load_workload(name: str, **parts: Any) -> Loaded:
+    """The workload of a preset or of a lengths spec; `parts` are those of `workloads.catalog.load`."""
+    from workloads import catalog
+
+    return catalog.load(name, **parts)
+
+
+def read_trace(file: str, **options: Any) -> Trace:
+    """The slice of a trace that the options of `workloads.replay.read` choose."""
+    from workloads import replay
+
+    return replay.read(file, **options)
+
+
+def trace_facts(trace: Trace, caches: Sequence[str]) -> dict[str, Any]:
+    """Everything that `bench trace info` tells. Raises UsageError for a wrong spec of a cache."""
+    from workloads.trace_tools import info
+
+    return info.of(trace, caches)
+
+
+def trace_picture(trace: Trace, facts: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+    """What `traffic_page` draws a trace from."""
+    from workloads.trace_tools import info
+
+    return info.picture(trace, facts, texts)
+
+
+def check_trace(file: str, **options: str | None) -> dict[str, Any]:
+    """What is odd about a trace; see `workloads.trace_tools.check.of`."""
+    from workloads.trace_tools import check
+
+    return check.of(file, **options)
+
+
+def convert_trace(file: str, target: str, *, sort: bool, force: bool, **options: str | None) -> tuple[int, Any]:
+    """Write a trace in another form; the number of rows, and what is known of them."""
+    from workloads.trace_tools import convert
+
+    return convert.convert(file, target, sort=sort, force=force, **options)
+
+
+def cut_trace(file: str, target: str, *, force: bool, **options: Any) -> Trace:
+    """Write a slice of a trace."""
+    from workloads.trace_tools import convert
+
+    return convert.cut(file, target, force=force, **options)
+
+
+def scale_trace(file: str, target: str, spec: str, *, seed: int, force: bool, **options: Any) -> Trace:
+    """Write a trace under another load."""
+    from workloads.trace_tools import convert
+
+    return convert.scale(file, target, spec, seed=seed, force=force, **options)
+
+
+def write_trace(
+    target: str,
+    tables: Iterable[pa.Table],
+    about: Mapping[str, object],
+    *,
+    force: bool,
+    block_tokens: int | None = None,
+) -> int:
+    """Write the rows of a trace, and where they come from; returns how many there are."""
+    from workloads.trace_tools import write
+
+    return write.write(target, tables, lambda: {"source": about}, block_tokens=block_tokens, force=force)
+
+
+def schedule_as_trace(schedule: pa.Table) -> tuple[pa.Table, int]:
+    """The columns of a trace from those of a schedule, and the tokens of the blocks that it names."""
+    from workloads.trace_tools import drawn
+
+    return drawn.trace_table(schedule), drawn.block_tokens(schedule)
+
+
+def public_traces() -> dict[str, Source]:
+    """The public traces that can be fetched, by name."""
+    from workloads.trace_tools import sources
+
+    return sources.sources()
+
+
+def public_trace(name_or_url: str) -> Source:
+    """One of them, or what is at a URL. Raises UsageError with the nearest known name."""
+    from workloads.trace_tools import sources
+
+    return sources.find(name_or_url)
+
+
+def download_trace(
+    name: str,
+    folder: Path,
+    *,
+    force: bool,
+    timeout_s: float | None,
+    note: Callable[[str], None],
+    progress: Callable[[int, int | None], None],
+) -> Fetched:
+    """Fetch a public trace, and check its hash; `timeout_s` None or 0: as long as is usual."""
+    from workloads.trace_tools import download
+    from workloads.trace_tools._transfer import Watch
+
+    watch = Watch(note=note, progress=progress)
+    return download.download(name, folder, force=force, watch=watch, timeout_s=timeout_s or download.TIMEOUT_S)
+
+
+def fit_trace(trace: Trace, *, mode: str, window_s: float | None) -> Model:
+    """A model of a trace, with its quality. Raises UsageError for an unknown mode."""
+    from workloads.fit import command
+
+    return command.fit_trace(trace, mode=cast("Mode", mode), window_s=window_s)
+
+
+def load_model(path: str) -> Model:
+    """A model that `fit_trace` made. Raises UsageError for a file that holds none."""
+    from workloads.fit.model import Model
+
+    return Model.load(path)
+
+
+def draw_model(model: Model, **options: Any) -> Iterable[pa.Table]:
+    """Rows of a trace drawn from a model; the options are those of `workloads.fit.command.tables`."""
+    from workloads.fit import command
+
+    return command.tables(model, **options)
+
+
+def dropped_by_model(model: Model, name: str) -> list[str]:
+    """What a model does not draw of the trace it was fitted to, as sentences."""
+    from workloads.fit import command
+
+    return command.dropped(model.services, model.source, name)
+
+
+# Backends
+
+
+def serve(options: Mapping[str, Any], note: Callable[[str], None], ready: Callable[[Running], None]) -> None:
+    """Answer OpenAI's API until somebody ends it; `options` are the fields of `backends.server.run.Options`."""
+    from backends.server import run
+
+    made: Options = run.Options(**options)
+    run.serve(made, note, ready)
+
+
+def hidden_in_command(words: Sequence[str]) -> Callable[[str], str]:
+    """What hides the secrets that a command line and the environment hold."""
+    from backends.client import secrets
+
+    return secrets.of_command(words, os.environ).text
+
+
+def has_kernel_stamps() -> bool:
+    """Whether the kernel tells when bytes arrive."""
+    from backends.client import stamps
+
+    return stamps.kernel_stamps()
+
+
+# Reports of runs
+
+
+def render_run(form: str, run: Run, **given: object) -> Any:
+    """A report of a run in the form of that name (`html`, `text`, `json`, ...)."""
+    return registry.make("reports", form, **given).render(run)
+
+
+def report_path(run: Run, ending: str = "html") -> Path:
+    """Where the report of a run stands: in its folder, or beside the file that it was read from."""
+    from harness import results
+
+    if results.is_foreign(run):
+        name = "-".join(re.findall(r"[^\s()]+", run.info["source"]["name"]))  # of several in a file: "all.json-1-of-2"
+        return run.path.with_name(f"{name}.report.{ending}")
+    return run.path / f"report.{ending}"
+
+
+def write_run_page(run: Run, say: Callable[[str], None]) -> Path | None:
+    """Write report.html into the folder of a run, FILE.report.html beside the file of another tool.
+
+    A failure is told; it never costs the data.
+    """
+    return _write_kept(report_path(run), lambda: str(render_run("html", run)), say, run.path)
+
+
+# Reports of answers
+
+
+def render_answer(info: Mapping[str, Any], form: str) -> str:
+    """An answer in the form of that name: json, text, markdown, and csv where its kind has a table for it."""
+    import importlib
+
+    if form == "json":
+        return json.dumps(info, indent=2, allow_nan=False) + "\n"
+    module = importlib.import_module(f"reports.answers.{info['kind']}")
+    known = [name for name in answers.FORMS if name == "json" or hasattr(module, name)]
+    if form not in known:
+        raise UsageError(f"An answer of {answers.command(info)} cannot be told as '{form}'; take {', '.join(known)}.")
+    return str(getattr(module, form)(info))
+
+
+def export_comparison(info: Mapping[str, Any], form: str) -> str:
+    """The answer of `bench compare` as junit, or in one of the forms that other tools read (`EXPORTS`)."""
+    from reports.answers import compare_junit, exports
+
+    if form == "junit":
+        return compare_junit.junit(info)
+    return str(getattr(exports, form.replace("-", "_"))(info))
+
+
+def show_answer(info: Mapping[str, Any], *, color: bool, blocks: bool, columns: int) -> str:
+    """The text of an answer for a terminal; without `blocks` only characters that every encoding has."""
+    import importlib
+
+    from reports.answers._look import Look
+
+    module = importlib.import_module(f"reports.answers.{info['kind']}")
+    return str(module.text(info, Look(terminal=True, color=color, blocks=blocks, columns=columns)))
+
+
+def outcome_line(info: Mapping[str, Any]) -> str:
+    """How a validation came out, in one line."""
+    import importlib
+
+    return str(importlib.import_module(f"reports.answers.{info['kind']}").outcome(info))
+
+
+def answer_page(info: Mapping[str, Any], path: Path) -> str:
+    """The page of an answer, with links relative to its folder (or file) `path`."""
+    from reports import pages
+
+    return pages.page(info, path)
+
+
+def write_answer_page(info: Mapping[str, Any], folder: Path, say: Callable[[str], None]) -> Path | None:
+    """Write report.html of an answer into its folder, at the end of the command that gave it; never raises."""
+    return _write_kept(beside(folder), lambda: answer_page(info, folder), say, folder)
+
+
+def answer_sheet(info: Mapping[str, Any], path: Path) -> Sheet:
+    """What stands on the page of a stored answer. Raises UsageError for a damaged one, or one without a page."""
+    from reports import pages
+
+    return pages.sheet(info, path)
+
+
+def sheet_of_several(found: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path) -> Sheet:
+    """What stands on one page of several sweeps, searches and runs, for the folder `home`."""
+    from reports import pages
+
+    return pages.together(found, runs, home)
+
+
+def draw_sheet(
+    sheet: Sheet,
+    form: str,
+    home: Path,
+    folder: Path | None,
+    *,
+    bundle: str | None,
+    plain: bool,
+    sections: Sequence[str],
+) -> Content:
+    """A page as html, or its figures as png; links of the page in `home` are made right for `folder`."""
+    from reports import pages
+
+    sheet = sheet if folder is None else pages.moved(sheet, home, folder)
+    if form == "html":
+        return pages.html(sheet, bundle=bundle, plain=plain, sections=sections)
+    return pages.pictures(sheet, bundle=bundle, sections=sections)
+
+
+def traffic_page(facts: Mapping[str, object], title: str) -> str:
+    """A page of pictures of traffic; see `reports.traffic.page`."""
+    from reports import traffic
+
+    return traffic.page(facts, title)
+
+
+def find_browser() -> str:
+    """The browser that draws pictures. Raises BenchError where there is none."""
+    from reports import _browser
+
+    return _browser.find()
+
+
+def beside(path: str | Path, ending: str = "html") -> Path:
+    """Where the report of what is stored at `path` goes: into its folder, or beside its file as FILE.report.html."""
+    given = Path(path)
+    if given.is_dir():
+        return given / f"report.{ending}"
+    return given.with_name(f"report.{ending}" if given.name in _STANDS_FOR_FOLDER else f"{given.name}.report.{ending}")
+
+
+def put(path: Path, content: str | bytes) -> None:
+    """Write the file whole or not at all. Raises UsageError where it cannot be written, BenchError on a full disk."""
+    try:
+        writable.put(path, content.encode() if isinstance(content, str) else content)
+    except OSError as error:
+        raise writable.refused(path, error) from None
+
+
+def _write_kept(path: Path, make: Callable[[], str], say: Callable[[str], None], where: str | Path) -> Path | None:
+    """Write what `make` gives; a failure is told and costs nothing else. None where no report was written."""
+    try:
+        put(path, make())
+    except Exception as error:  # noqa: BLE001  # the measurement is worth more than its picture
+        text = str(error).rstrip(".") if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
+        say(f"{path.name} could not be written ({text}); see '{where}'.")
+        return None
+    return path
