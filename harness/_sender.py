@@ -11,8 +11,8 @@ from pathlib import Path
 from traceback import extract_tb, format_exc
 
 from harness import termination
-from harness.api import Remote, Request, RequestRecord, Step
-from harness.drive import Outcome, quiet_process
+from harness.api import Outcome, Remote, Request, RequestRecord, Step
+from harness.drive import quiet_process
 from harness.drive_wall import WallDriver
 from harness.errors import BenchError, Crashed
 from harness.frames import Outbox, receive

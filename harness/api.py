@@ -10,9 +10,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from harness.errors import Crashed
+
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
+
+VERSION = 2
+"""Schema of run.json and of the tables beside it: this bench reads up to it."""
 
 Status = Literal["ok", "rejected", "timeout", "cancelled", "error", "truncated", "dropped"]
 """How a request ended. Everything but `ok` misses its SLO and stays in the table."""
@@ -156,6 +161,31 @@ class RequestRecord:
     ended_s: float | None = None
     slo_task_s: float | None = None
     exchange: Exchange | None = None
+
+
+End = Literal["finished", "interrupted", "stopped", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended. `not_sent` were scheduled and never left; `cut` were sent and not waited for.
+
+    `crash` is the traceback of a bug of ours that ended it, or a sentence on a process of ours that was killed.
+    """
+
+    ended: End
+    sent: int
+    not_sent: int
+    cut: int
+    error: str | None = None
+    crash: str | None = None
+
+    def check(self, *, whole: bool = False) -> None:
+        """Raises Crashed where a bug ended the run; where it must be `whole`, KeyboardInterrupt where a signal did."""
+        if self.crash is not None:
+            raise Crashed.of(self.error or "the run broke", self.crash)
+        if whole and self.ended in ("interrupted", "stopped"):
+            raise KeyboardInterrupt
 
 
 class Workload(Protocol):

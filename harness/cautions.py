@@ -16,7 +16,7 @@ from harness.slo_text import bound_text
 from harness.validity import less_traffic
 
 if TYPE_CHECKING:
-    from harness.drive import Outcome
+    from harness.api import Outcome
     from harness.folder import Run
 
 BEFORE = "before the slice"

@@ -11,6 +11,7 @@ from harness import cautions_client, fidelity, output_lengths, server_view, slo,
 from harness.api import Caution, Slo
 from harness.cautions import cautions, is_closed
 from harness.checks import checks
+from harness.cut import Cut, kept
 from harness.failures import failures
 from harness.gap_law import Law
 from harness.output_lengths import OutputLengths
@@ -21,7 +22,7 @@ from harness.validity import Verdict, judge, sentences
 from harness.within import within
 
 if TYPE_CHECKING:
-    from harness.drive import Outcome
+    from harness.api import Outcome
     from harness.folder import Run
 
 
@@ -32,7 +33,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     where the workload is gone. `outcome` is None for a run that was killed: then it counts as interrupted.
     """
     cut = warmup.find(run.requests, part(run.info, "spec").get("warmup"))
-    measured, began = warmup.kept(run.requests, cut), {"warmup": dataclasses.asdict(cut)}
+    measured, began = kept(run.requests, cut), {"warmup": dataclasses.asdict(cut)}
     run = dataclasses.replace(run, info={**run.info, **began})
     remote = _remote(run, measured, objective)
     run = dataclasses.replace(run, info={**run.info, **remote})
@@ -75,7 +76,7 @@ def _judged(
     objective: Slo,
     outcome: Outcome | None,
     sent: dict[str, Any],
-    cut: warmup.Cut,
+    cut: Cut,
     lengths: OutputLengths,
     *,
     met: bool | None,

@@ -10,6 +10,7 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
@@ -17,6 +18,7 @@ from types import MappingProxyType
 from typing import Any
 
 from harness import configs
+from harness.api import VERSION
 from harness.errors import UsageError, no_such
 from harness.spec import parse, seconds
 
@@ -282,10 +284,15 @@ def _seconds(*, zero: bool) -> Callable[[object, str], float]:
     return check
 
 
-def _warmup(value: object, name: str) -> str:
-    from harness.warmup import checked  # heavy: numpy
-
-    return checked(str(value), name)
+def warmup_rule(rule: object, name: str) -> str:
+    """The rule itself. Raises UsageError, calling it `name`, for a text that is none."""
+    text = str(rule).strip().lower()
+    if text in ("none", "mser5") or (text.isdecimal() and int(text) > 0):
+        return text
+    with suppress(UsageError):
+        if not text.isdecimal() and (at_s := seconds(text, name)) > 0:
+            return f"{at_s:g}s"
+    raise UsageError(f"{name} must be 'mser5', 'none', a time such as 30s or a number of requests, got '{rule}'.")
 
 
 def _senders(value: object, name: str) -> str:
@@ -310,7 +317,7 @@ CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
         **dict.fromkeys(("policy", "router", "kv", "admission", "preempt"), _one),
         **dict.fromkeys(("prefill", "decode", "handoff", "link"), _text),
         **dict.fromkeys(("header", "extra-body", "output-lengths"), _text),
-        "warmup": _warmup,
+        "warmup": warmup_rule,
         "senders": _senders,
         "calibrate": _calibrate,
         "start": _seconds(zero=True),
@@ -382,8 +389,6 @@ def _flat(values: dict[str, Any], path: str) -> dict[str, object]:
 
 
 def _from_run(text: str, path: str) -> ConfigFile:
-    from harness.records import VERSION  # heavy: pyarrow
-
     try:
         info = json.loads(text)
     except ValueError as error:

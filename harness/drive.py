@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from harness.api import FollowUps, Request, RequestRecord, Simulator
-from harness.errors import BackendError, Crashed
+from harness.api import End, FollowUps, Outcome, Request, RequestRecord, Simulator
+from harness.errors import BackendError
 
 if TYPE_CHECKING:
     from harness.progress import Live
@@ -19,30 +19,6 @@ if TYPE_CHECKING:
 SWITCH_S = 0.0005
 """How long another thread may hold the interpreter that the sending loop wants (default of Python: 5 ms)."""
 BATCH_RECORDS = 4096
-
-End = Literal["finished", "interrupted", "stopped", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended. `not_sent` were scheduled and never left; `cut` were sent and not waited for.
-
-    `crash` is the traceback of a bug of ours that ended it, or a sentence on a process of ours that was killed.
-    """
-
-    ended: End
-    sent: int
-    not_sent: int
-    cut: int
-    error: str | None = None
-    crash: str | None = None
-
-    def check(self, *, whole: bool = False) -> None:
-        """Raises Crashed where a bug ended the run; where it must be `whole`, KeyboardInterrupt where a signal did."""
-        if self.crash is not None:
-            raise Crashed.of(self.error or "the run broke", self.crash)
-        if whole and self.ended in ("interrupted", "stopped"):
-            raise KeyboardInterrupt
 
 
 class Interruptible(Protocol):

@@ -9,8 +9,7 @@ from traceback import format_exception
 from typing import Protocol, cast
 
 from harness.alarm import Alarm, alarm
-from harness.api import FollowUps, Request, RequestRecord, Status, Step
-from harness.drive import End, Outcome
+from harness.api import End, FollowUps, Outcome, Request, RequestRecord, Status, Step
 
 LEAD_S = 0.02
 """Between the start of the clock and time 0, so that the first request can be on time."""

@@ -19,11 +19,11 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness import warmup
-from harness.api import RequestRecord, Step
+from harness.api import VERSION, RequestRecord, Step
+from harness.cut import kept, restored
 from harness.errors import UsageError
 from harness.measure import pieces
-from harness.records import HTTP, REQUESTS, STEPS, VERSION, http_table, steps_table, to_table
+from harness.records import HTTP, REQUESTS, STEPS, http_table, steps_table, to_table
 from harness.recount import Recounts, corrections
 from harness.run_shape import broken
 from harness.schedule import Schedule
@@ -85,7 +85,7 @@ class Run:
     @property
     def measured(self) -> pa.Table:
         """The requests that metrics are of: those after the warm-up that `run.json` tells of, in a new table."""
-        return warmup.kept(self.requests, warmup.restored(self.info))
+        return kept(self.requests, restored(self.info))
 
 
 class RunFolder:

@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from harness.api import RequestRecord, Step
-
-VERSION = 2
-"""Version of all three schemas; a reader refuses a higher one."""
+from harness.api import VERSION, RequestRecord, Step
 
 _UNITS = {"_s": "s", "_tokens": "tokens", "_n": "tokens"}
 

@@ -21,11 +21,11 @@ from typing import Any, cast
 import pyarrow.compute as pc
 
 from harness import slo, termination, warmup, writable
-from harness.api import Backend, Remote, RequestRecord, Simulator
+from harness.api import Backend, Outcome, Remote, RequestRecord, Simulator
 from harness.cautions import loose
 from harness.conclude import conclude
 from harness.config import RunSpec
-from harness.drive import Interruptible, Outcome, Stop, drive_virtual, quiet_process
+from harness.drive import Interruptible, Stop, drive_virtual, quiet_process
 from harness.drive_wall import WallDriver
 from harness.errors import CRASHED, FAILED, BenchError, Interrupted
 from harness.failures import exceeded

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from harness import floor
-from harness.api import Remote, Scraper
-from harness.drive import Interruptible, Outcome
+from harness.api import Outcome, Remote, Scraper
+from harness.drive import Interruptible
 from harness.host import process_age_s
 from harness.progress import Live
 from harness.recorder import Recorder

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import _sender as sender
-from harness.api import Remote, RequestRecord
-from harness.drive import End, Outcome
+from harness.api import End, Outcome, Remote, RequestRecord
 from harness.drive_wall import Shows, Takes
 from harness.errors import BackendError
 from harness.frames import frame, receive

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from harness import folder, warmup
+from harness import folder
+from harness.cut import restored
 from harness.errors import UsageError
 from harness.folder import Run
 from harness.metrics._lists import lists
@@ -135,7 +136,7 @@ def unreadable(file: Path, error: Exception) -> UsageError:
 
 def cut_s(info: dict[str, Any]) -> float | None:
     """From when requests are measured; None where nothing was cut."""
-    cut = warmup.restored(info)
+    cut = restored(info)
     return cut.at_s if cut.requests else None
 
 

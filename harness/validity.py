@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from harness import warmup
 from harness.api import Caution
+from harness.cut import Cut, kept
 from harness.fidelity import LATE_S
 from harness.measure import first_last, succeeded
 from harness.metrics._lists import number
@@ -90,7 +91,7 @@ def judge(
     closed: bool = False,
     window_s: float | None = None,
     as_asked: bool = True,
-    cut: warmup.Cut | None = None,
+    cut: Cut | None = None,
     met: bool | None = None,
 ) -> Verdict:
     """The verdict on a table of records, against the schedule that was to be sent where it is given.
@@ -109,7 +110,7 @@ def judge(
     cut = cut or warmup.find(requests, None)
     less = less_traffic(recorded, closed)
     late_s = _lateness_s(requests) if clock == "wall" else np.zeros(0)
-    measured = int(succeeded(warmup.kept(requests, cut)).sum())
+    measured = int(succeeded(kept(requests, cut)).sum())
     reasons = [
         *_twice(requests),
         *(_unsent(requests, schedule, window_s) if schedule is not None and not interrupted else []),
@@ -137,7 +138,7 @@ _AGAIN = "run it again, and look at what the backend said"
 _LOST = "records were lost or doubled on the way: mend the backend that made them, or report it with the run folder"
 
 
-def _unanswered(ok: int, cut: warmup.Cut) -> Iterator[Caution]:
+def _unanswered(ok: int, cut: Cut) -> Iterator[Caution]:
     if not ok:
         which = "No request after the warm-up" if cut.requests else "No request"
         yield Caution(ANSWERS, f"{which} ended well, so nothing was measured.", "see the errors of the requests")

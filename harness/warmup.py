@@ -7,21 +7,19 @@ simulation", Winter Simulation Conference 2000.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from harness.api import Caution
+from harness.cut import Cut
 from harness.errors import UsageError
 from harness.measure import first_last, succeeded
 from harness.metrics._lists import number
 from harness.quantiles import quantile
-from harness.spec import seconds
 
 if TYPE_CHECKING:
     from harness.schedule import Schedule
@@ -36,30 +34,6 @@ FILLED = 0.9
 
 LAST_TENTH = 0.9
 """A cut of `mser5` beyond this part of the first half of the requests, which is all it may take, is none."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Requests due before `at_s` stay in the table and in the load, and are left out of metrics.
-
-    `requests` of them are left out. `stationary` is False where MSER-5 found no place to cut, so that nothing was.
-    """
-
-    rule: str
-    at_s: float
-    requests: int
-    stationary: bool = True
-
-
-def checked(rule: str, name: str) -> str:
-    """The rule itself. Raises UsageError, calling it `name`, for a text that is none."""
-    text = rule.strip().lower()
-    if text in ("none", "mser5") or (text.isdecimal() and int(text) > 0):
-        return text
-    with suppress(UsageError):
-        if not text.isdecimal() and (at_s := seconds(text, name)) > 0:
-            return f"{at_s:g}s"
-    raise UsageError(f"{name} must be 'mser5', 'none', a time such as 30s or a number of requests, got '{rule}'.")
 
 
 def check_leaves(rule: str | None, schedule: Schedule) -> None:
@@ -81,14 +55,6 @@ def _last_s(schedule: Schedule) -> float:
     return float(schedule.table["scheduled_s"][-1].as_py())
 
 
-def restored(info: Mapping[str, Any]) -> Cut:
-    """The cut that a run.json tells of; none where it tells of none."""
-    told = info.get("warmup")
-    if not isinstance(told, dict):
-        return Cut("none", 0.0, 0)
-    return Cut(str(told["rule"]), float(told["at_s"]), int(told["requests"]), bool(told.get("stationary", True)))
-
-
 def cautions(cut: Cut) -> Iterator[Caution]:
     """That no place to cut was found."""
     if not cut.stationary:
@@ -101,7 +67,7 @@ def cautions(cut: Cut) -> Iterator[Caution]:
 
 
 def find(table: pa.Table, rule: str | None) -> Cut:
-    """The cut of a `requests` table by a rule that `checked` gave; None cuts nothing."""
+    """The cut of a `requests` table by a rule that `harness.config.warmup_rule` gave; None cuts nothing."""
     due_s = number(table, "scheduled_s")
     if rule is None or rule == "none" or not len(due_s):
         return Cut("none", 0.0, 0)
@@ -111,15 +77,6 @@ def find(table: pa.Table, rule: str | None) -> Cut:
         count = min(int(rule), len(due_s) - 1)
         return _at(rule, float(np.sort(due_s)[count]), due_s)
     return _at(rule, float(rule.removesuffix("s")), due_s)
-
-
-def kept(table: pa.Table, cut: Cut) -> pa.Table:
-    """The requests that are measured: those due at the cut or after it."""
-    if not cut.requests:
-        return table
-    import pyarrow.compute as pc
-
-    return table.filter(pc.greater_equal(table["scheduled_s"], cut.at_s))
 
 
 def _mser5(table: pa.Table, due_s: Floats) -> Cut:

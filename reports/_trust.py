@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness import warmup as cuts
+from harness.cut import restored
 from harness.folder import Run
 from reports import _data, _numbers
 from reports._clean import clean
@@ -27,7 +27,7 @@ class Checked:
 
 def warmup(run: Run) -> str:
     """'12 of 2,200 requests, due in the first 16.0 s, are not measured (mser5)'; empty where nothing was asked for."""
-    cut = cuts.restored(run.info)
+    cut = restored(run.info)
     total = _numbers.count(run.requests.num_rows, "request")
     if not cut.stationary:
         return f"no place to cut was found ({clean(cut.rule)}), so all of {total} are measured"

@@ -14,6 +14,7 @@ from harness import trial, warmup
 from harness.api import RequestRecord, Slo
 from harness.capacity.conditions import Condition, Share, certain, kept_all, shares
 from harness.config import RunSpec
+from harness.cut import kept
 from harness.errors import UsageError
 from harness.load import at_rate
 from harness.measure import succeeded
@@ -116,7 +117,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     """What a trial amounts to; `passed` is what its watch found before the end."""
     table = table.sort_by("request_id")
     cut = warmup.find(table, task.spec.warmup)
-    measured = warmup.kept(table, cut)
+    measured = kept(table, cut)
     probe = task.key.goal is not None
     found = shares(table if probe else measured, task.slo)
     early = passed is not None

@@ -12,7 +12,6 @@ from harness.compare import gates, refusals
 from harness.compare.answer import Settings
 from harness.errors import UsageError, no_such
 from harness.stats.paired import ALPHA
-from harness.warmup import checked as checked_warmup
 
 PRINTED = ("text", "markdown", "json")
 
@@ -35,7 +34,7 @@ def settings(options: Mapping[str, Any], *, free: bool = False) -> Settings:
         allowed=refusals.checked(options.get("allow_different") or ""),
         slo=None if asked is None else slo.parse(asked, goal=goal_share),
         goal=None if goal is None else goal_share,
-        warmup=None if options.get("warmup") is None else checked_warmup(options["warmup"], "--warmup"),
+        warmup=None if options.get("warmup") is None else config.warmup_rule(options["warmup"], "--warmup"),
     )
 
 

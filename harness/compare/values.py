@@ -10,6 +10,7 @@ from harness import slo, warmup
 from harness.api import Slo
 from harness.compare.gates import TIMES
 from harness.compare.pairing import Numbers, Pair, Source
+from harness.cut import Cut, kept
 from harness.folder import Run
 from harness.metrics._lists import number
 from harness.summary import summarize
@@ -35,7 +36,7 @@ def of(source: Source, objective: Slo | None, from_s: float) -> Values:
 def measured(table: pa.Table, from_s: float) -> pa.Table:
     """The requests due at `from_s` or after it."""
     early = int((number(table, "scheduled_s") < from_s).sum()) if from_s else 0
-    return warmup.kept(table, warmup.Cut("pair", from_s, early))
+    return kept(table, Cut("pair", from_s, early))
 
 
 def cached_share(source: Source, from_s: float) -> float | None:

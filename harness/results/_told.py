@@ -11,11 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness import slo as slos
-from harness.api import RequestRecord, Slo, Status
+from harness.api import VERSION, RequestRecord, Slo, Status
 from harness.folder import Run
 from harness.metrics._lists import lists, number
 from harness.missing import marked
-from harness.records import VERSION, to_table
+from harness.records import to_table
 from harness.results._judged import judged
 
 Json: TypeAlias = Mapping[str, Any]

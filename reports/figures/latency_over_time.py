@@ -3,7 +3,7 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from harness import warmup
+from harness.cut import restored
 from harness.folder import Run
 from harness.quantiles import quantile
 from reports import _data, _numbers
@@ -39,7 +39,7 @@ def figure(run: Run) -> go.Figure | str:
         xaxis=style.axis("planned time since the start (s)"),
         yaxis=style.log_axis("TTFT (s, log scale)", [ttft.min(), ttft.max()]),
     )
-    cut = warmup.restored(run.info)
+    cut = restored(run.info)
     if cut.requests:
         drawn.add_vline(
             x=cut.at_s, line={"color": style.GREY, "width": 1, "dash": "dot"},

@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from harness.api import Outcome
 from harness.capacity import runs
 from harness.capacity.conditions import conditions
 from harness.capacity.runs import Runs
 from harness.capacity.trials import Key, Task
 from harness.cli import main
 from harness.config import RunSpec
-from harness.drive import Outcome
 from harness.errors import BackendError, NotValid
 from harness.folder import load
 from harness.load import own_rate

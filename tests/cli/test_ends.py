@@ -356,7 +356,7 @@ def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str
     from typing import cast
 
     from harness._sender import Done
-    from harness.drive import Outcome
+    from harness.api import Outcome
     from harness.frames import frame
     from harness.progress import Live
     from harness.senders import Senders, _Child

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 
 from backends.null import Null
-from harness.api import Ended, FollowUps, Request, RequestRecord, Step, TokenEvent
-from harness.drive import Outcome, quiet_process
+from harness.api import Ended, FollowUps, Outcome, Request, RequestRecord, Step, TokenEvent
+from harness.drive import quiet_process
 from harness.drive_wall import WallDriver
 from harness.errors import BackendError
 from harness.lines import Streamed

@@ -26,7 +26,7 @@ from harness.schedule import Schedule, digest
 from harness.senders import Senders, _Child
 
 if TYPE_CHECKING:
-    from harness.drive import Outcome
+    from harness.api import Outcome
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.api import FollowUps, Request, RequestRecord
+from harness.api import FollowUps, Outcome, Request, RequestRecord
 from harness.cli import main
-from harness.drive import Outcome, Stop, drive_virtual
+from harness.drive import Stop, drive_virtual
 from harness.errors import BackendError
 from harness.progress import Live
 from harness.records import steps_table

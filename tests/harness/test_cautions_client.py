@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness import cautions_client, conclude, resolution, server_view, slo
-from harness.drive import Outcome
+from harness.api import Outcome
 from harness.folder import Run
 from harness.gap_law import Law
 from harness.output_lengths import OutputLengths, reasons

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.api import Outcome
 from harness.conclude import conclude
-from harness.drive import Outcome
 from harness.folder import Run
 from harness.gap_law import Law
 from harness.records import to_table

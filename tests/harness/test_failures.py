@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.drive import Outcome
+from harness.api import Outcome
 from harness.failures import exceeded, failures
 from harness.run import exit_code, why
 

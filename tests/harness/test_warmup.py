@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from harness import warmup
+from harness import config, warmup
+from harness.cut import kept
 from harness.errors import UsageError
 from harness.records import to_table
 from harness.schedule import Schedule
@@ -26,7 +27,7 @@ def test_a_start_that_is_slower_is_left_out(lasting):
     cut = warmup.find(lasting(e2e_s), "mser5")
 
     assert 35 <= cut.requests <= 50
-    assert cut.requests == 500 - len(warmup.kept(lasting(e2e_s), cut))
+    assert cut.requests == 500 - len(kept(lasting(e2e_s), cut))
 
 
 def test_nothing_is_cut_before_the_system_has_filled(lasting):
@@ -43,7 +44,7 @@ def test_a_cut_can_be_named(lasting):
     assert (30.0, 30) == (warmup.find(table, "30s").at_s, warmup.find(table, "30s").requests)
     assert (200.0, 200) == (warmup.find(table, "200").at_s, warmup.find(table, "200").requests)
     assert 0 == warmup.find(table, "none").requests == warmup.find(table, None).requests
-    assert 1 == len(warmup.kept(table, warmup.find(table, "1000s")))
+    assert 1 == len(kept(table, warmup.find(table, "1000s")))
 
 
 @pytest.mark.parametrize(
@@ -51,14 +52,14 @@ def test_a_cut_can_be_named(lasting):
 )
 def test_rules_are_stored_in_one_spelling(given, expected):
     """Two spellings of a rule would look like two rules."""
-    assert expected == warmup.checked(given, "--warmup")
+    assert expected == config.warmup_rule(given, "--warmup")
 
 
 @pytest.mark.parametrize("given", ["mser", "-3", "0", "0s", "ten", "3 apples", "10%", "²"])
 def test_no_rule_is_refused_with_what_is_allowed(given):
     """A typing error would cut nothing, and nobody would know."""
     with pytest.raises(UsageError, match=r"--warmup must be 'mser5', 'none', a time such as 30s or a number"):
-        warmup.checked(given, "--warmup")
+        config.warmup_rule(given, "--warmup")
 
 
 @pytest.mark.parametrize("rule", ["60", "1000", "90s"])

@@ -21,6 +21,7 @@ from harness.capacity.conduct import conduct, set_up
 from harness.capacity.settings import settings
 from harness.capacity.store import Store
 from harness.config import RunSpec
+from harness.cut import kept
 from harness.errors import BenchError
 from harness.load import at_rate, own_rate
 from harness.overload import overload
@@ -99,7 +100,7 @@ def good(spec: RunSpec, rate_rps: float, requests: int) -> float:
     cut = warmup.find(trial.table, "mser5")
     if overload(trial.table, after_s=cut.at_s, bursty=True) is not None:
         return 0.0
-    return slo.score(warmup.kept(trial.table, cut), trial.plan.slo).attainment or 0.0
+    return slo.score(kept(trial.table, cut), trial.plan.slo).attainment or 0.0
 
 
 def main() -> None:

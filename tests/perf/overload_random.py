@@ -15,6 +15,7 @@ import numpy as np
 
 from harness import measure, overload, slo, trial, warmup
 from harness.config import RunSpec
+from harness.cut import kept
 from harness.errors import BenchError
 
 MODELS = ("opt-13b", "llama2-7b", "llama2-13b", "llama3-8b", "mistral-7b", "qwen2.5-7b")
@@ -80,7 +81,7 @@ def score(spec: RunSpec) -> tuple[bool, slo.Score]:
     table = trial.simulate(spec).table
     cut = warmup.find(table, "mser5")
     grew = overload.overload(table, after_s=cut.at_s) is not None
-    return grew, slo.score(warmup.kept(table, cut), slo.parse(str(spec.slo)))
+    return grew, slo.score(kept(table, cut), slo.parse(str(spec.slo)))
 
 
 def marked(rng: np.random.Generator, spec: RunSpec, capacity_rps: float) -> Iterator[Marked]:

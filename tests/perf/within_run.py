@@ -16,6 +16,7 @@ import numpy as np
 
 from harness import measure, overload, pool, slo, trial, warmup
 from harness.config import RunSpec
+from harness.cut import kept
 from harness.within import within
 
 SLO = "ttft=0.25,tpot=0.1"
@@ -45,11 +46,11 @@ def look(spec: RunSpec) -> Seen:
     """Simulate a run and ask it for its intervals."""
     table = trial.simulate(spec).table
     cut = warmup.find(table, "mser5")
-    kept = warmup.kept(table, cut)
+    measured = kept(table, cut)
     grown = overload.overload(table, after_s=cut.at_s) is not None
-    told = within(kept, slo.parse(SLO), overloaded=grown)
+    told = within(measured, slo.parse(SLO), overloaded=grown)
     ttft_s, tpot_s = (measure.per_request(measure.metrics()[name], kept) for name in ("ttft", "tpot"))
-    values = [slo.score(kept, slo.parse(SLO)).attainment]
+    values = [slo.score(measured, slo.parse(SLO)).attainment]
     for of in (ttft_s, tpot_s):
         values += [float(np.nanmean(of)), float(np.nanquantile(of, 0.99))]
     share = told["attainment"]

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from harness import slo
+from harness.api import Outcome
 from harness.conclude import completed, conclude
-from harness.drive import Outcome
 from harness.folder import Run
 from harness.gap_law import Law
 from reports import figures, traffic

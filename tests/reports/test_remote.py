@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness import conclude, slo
-from harness.drive import Outcome
+from harness.api import Outcome
 from harness.folder import Run
 from harness.gap_law import Law
 from reports import _numbers, _remote

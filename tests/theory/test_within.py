@@ -6,6 +6,7 @@ from scipy import signal, stats
 
 from harness import measure, pool, trial, warmup
 from harness.config import RunSpec
+from harness.cut import kept
 from harness.slo import parse
 from harness.within import Blocks, autocorrelation, within
 
@@ -76,9 +77,9 @@ def run_of(seed, rate_rps=1.0):
         seed=seed, slo="ttft=0.15,tpot=0.1",
     )  # fmt: skip
     table = trial.simulate(spec).table
-    kept = warmup.kept(table, warmup.find(table, "mser5"))
-    found = within(kept, parse(spec.slo))
-    ttft_s = measure.per_request(measure.metrics()["ttft"], kept)
+    measured = kept(table, warmup.find(table, "mser5"))
+    found = within(measured, parse(spec.slo))
+    ttft_s = measure.per_request(measure.metrics()["ttft"], measured)
     return found, float(ttft_s.mean()), float((ttft_s <= 0.15).mean())
 
 
