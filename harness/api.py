@@ -373,7 +373,20 @@ class Remote(Backend, Protocol):
     `open` asks the server what it can do; after it the object can be pickled, and each sender works with its own copy.
     A sender keeps answers unread while requests leave, because reading them would make departures late:
     `fetch` gives what came, and `read` makes events of it, later and elsewhere.
+
+    `default_content` is the spec of the prompts where the user names none, `timeout_s` how long an answer may take;
+    without `stream` answers come whole, so nothing is known of single tokens. `from_environment` holds the arguments
+    that it took from there.
     """
+
+    @property
+    def default_content(self) -> str: ...
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def stream(self) -> bool: ...
+    @property
+    def from_environment(self) -> Mapping[str, str]: ...
 
     async def connect(self, sender: int, rate_rps: float, output_tokens: float) -> None:
         """In a sender: open the connections that this rate and mean length of answers are likely to need."""

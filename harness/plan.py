@@ -2,13 +2,13 @@
 
 import dataclasses
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness import registry, slo
-from harness.api import Backend, FollowUps, Loaded, RequestRecord, Simulator, Slo, Source
+from harness.api import Backend, FollowUps, Loaded, Remote, RequestRecord, Simulator, Slo, Source
 from harness.config import RunSpec
 from harness.errors import NotValid, UsageError
 from harness.gap_law import Law
@@ -52,6 +52,10 @@ class Plan:
     def virtual(self) -> bool:
         """Whether the clock is a simulator's."""
         return isinstance(self.backend, Simulator)
+
+    def redact(self, text: str) -> str:
+        """A text without the secrets that the backend was given."""
+        return self.backend.redact(text) if isinstance(self.backend, Remote) else text
 
     @property
     def drain_s(self) -> float:
@@ -111,8 +115,10 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     an option raises UsageError.
     """
     backend = make_backend(spec)
-    spec = replace(spec, content=spec.content or getattr(backend, "default_content", None))
-    spec = replace(spec, drain=getattr(backend, "timeout_s", DRAIN_S) if spec.drain is None else spec.drain)
+    remote = backend if isinstance(backend, Remote) else None
+    spec = replace(spec, content=spec.content or (remote.default_content if remote is not None else None))
+    if spec.drain is None:
+        spec = replace(spec, drain=DRAIN_S if remote is None else remote.timeout_s)
     loaded = load_workload(spec)
     objective = _measurable(spec, loaded, backend)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
@@ -134,7 +140,7 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
 def _measurable(spec: RunSpec, loaded: Loaded, backend: Backend | Simulator) -> Slo:
     """The SLO of a run; of answers that come whole, only bounds on whole answers can be judged."""
     objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
-    if getattr(backend, "stream", True):
+    if not isinstance(backend, Remote) or backend.stream:
         return objective
     unknown = [bound for bound in objective.bounds if bound.metric in OF_TOKENS]
     if unknown and spec.slo is not None:
@@ -154,7 +160,7 @@ def _anywhere(spec: RunSpec) -> RunSpec:
 
 def _spelled(text: str, backend: Backend | Simulator) -> str:
     """The spec of a backend with what it took from the environment, so that it means the same on another day."""
-    taken: Mapping[str, str] = getattr(backend, "from_environment", {})
+    taken = backend.from_environment if isinstance(backend, Remote) else {}
     given = parse(text)
     return str(replace(given, args={**given.args, **taken})) if taken else text
 

@@ -241,7 +241,7 @@ class _Start:
         if self._folder is None:
             path = new_folder(default_folder(self.planned)) if self._path is None else self._path
             check_free(path, force=self._force)  # again: starting a backend takes time
-            redact = getattr(self.planned.backend, "redact", str)
+            redact = self.planned.redact
             self._folder = RunFolder.create(path, self._info(), redact=redact)
             self._folder.save_schedule(self.planned.schedule)
             self._say(redact(f"{opening(self.planned)}; into {path}"))

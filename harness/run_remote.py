@@ -134,7 +134,7 @@ class RemoteRun:
         """The floor, before the run and after it; a client that cannot be measured is no reason to end a run."""
         asked_s = self.plan.spec.calibrate
         seconds = CALIBRATE_S if asked_s is None else asked_s
-        if not seconds or not getattr(self.backend, "stream", True):
+        if not seconds or not self.backend.stream:
             why = "answers come whole, so no token has a time" if seconds else "--calibrate off"
             folder.update({"floor": None, "floor_why": why})
             return

@@ -74,7 +74,7 @@ def asked_of(setup: Setup) -> dict[str, Any]:
         "definition": setup.settings.definition,
         "run": {"requests": setup.requests, "fixed": setup.fixed, "warmup": setup.spec.warmup},
     }
-    return redacted(info, getattr(setup.planned.backend, "redact", None))
+    return redacted(info, setup.planned.redact)
 
 
 def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:

@@ -178,14 +178,14 @@ def _common(
     bases = {name.partition(".")[0] for name in swept if "." in name}
     shared |= {name: options[name] for name in bases if name in options}
     away = {*swept, "seed", "goal", "fail-under", *(["scale"] if RATE in swept else [])}
-    redact = getattr(checked[0].backend, "redact", str)
+    redact = checked[0].redact
     told = {name: value for name, value in shared.items() if name not in away}
     return {name: redact(value) if isinstance(value, str) else value for name, value in told.items()}
 
 
 def _described(checked: Sequence[Plan], *, rated: bool) -> dict[str, Any]:
     """What all runs have in common of their traffic and their system; no rates where they are swept over."""
-    redact = getattr(checked[0].backend, "redact", None)
+    redact = checked[0].redact
     traffic = _alike([one.traffic for one in checked])
     rates = {"rate_rps": None, "arrivals_rps": None} if rated else {}
     backend = _alike([one.backend.describe() for one in checked])
