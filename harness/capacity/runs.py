@@ -38,7 +38,7 @@ class Runs:
             yield self._made(task)
 
     def _made(self, task: Task) -> Tried:
-        for number in range(AGAIN):
+        for attempt in range(AGAIN):
             begun_s = time.monotonic()
             watch = None if task.key.goal is None else Watch(task)
             result = self._run(task, watch)
@@ -54,7 +54,7 @@ class Runs:
                 return concluded(task, result.run.requests, early, begun_s)
             reasons = " ".join(result.run.info["verdict"]["reasons"])
             self.invalid.append(f"{task.key.rate_rps:g} req/s, seed {task.key.seed}: {reasons}")
-            if number == 0:
+            if attempt == 0:
                 self._say(f"not valid, made again: {reasons}")
         raise NotValid(
             f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}) is not valid, twice: {reasons} "

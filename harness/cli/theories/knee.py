@@ -64,12 +64,14 @@ def command(
                  "lengths": lengths, "tp_pp": [list(one) for one in degrees]},
         [f"{model} on {hardware} by {latency}."], tables,
         ["'of its best' is the share of the highest throughput among the batches that are shown."],
-        [_picture(one, told) for one in tables],
+        [_picture(one) for one in tables],
     ), form, out)  # fmt: skip
 
 
-def _picture(table: Any, told: Any) -> Any:
+def _picture(table: Any) -> Any:
     """Throughput over the batch, a line for each degree of parallelism and length."""
+    from harness.theory import told
+
     lines: dict[str, list[tuple[float, float]]] = {}
     for tp, pp, tokens, size, _, rate, _ in table.rows:
         lines.setdefault(f"tp {tp}, pp {pp}, {tokens:,} tokens", []).append((size, rate))
