@@ -43,13 +43,9 @@ def _workload(info: Mapping[str, Any]) -> Iterator[str]:
     if (name := first(workload, "name")) is not None:
         yield name
     if (preparation := first(provenance, "preparation", "source")) is not None:
-        yield f"preparation {_clause(preparation)}"
+        yield f"preparation {clean(preparation.partition(';')[0], LEAST_WORDS)}"
     if (tokenizer := first(provenance, "tokenizer")) is not None:
         yield f"tokenizer {clean(tokenizer, 80)}"
-
-
-def _clause(text: str) -> str:
-    return clean(text.partition(";")[0], LEAST_WORDS)
 
 
 def _backend(info: Mapping[str, Any]) -> str:

@@ -1,5 +1,6 @@
 """The table of a heat map or contour: a row per y and a column per x, of chosen cells or of added counts."""
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -35,14 +36,12 @@ def _added(trace: Any, z: np.ndarray) -> tuple[list[str], list[tuple[str, ...]],
         for n, most in zip(z.shape, (ROWS, COLUMNS), strict=True)
     )
     cells = np.add.reduceat(np.add.reduceat(z, rows[:-1], axis=0), columns[:-1], axis=1)
-    down, across = (_between(np.asarray(a)[at]) for a, at in ((trace.y, rows), (trace.x, columns)))
+    down, across = (
+        [f"{low} to {high}" for low, high in pairwise(map(_cell, np.asarray(a)[at]))]
+        for a, at in ((trace.y, rows), (trace.x, columns))
+    )
     filled = [(y, *(f"{n:,.0f}" for n in row)) for y, row in zip(down, cells, strict=True) if np.any(row)]
     return across, filled, f"the {np.count_nonzero(z):,} cells drawn, counts of neighbouring cells added up"
-
-
-def _between(edges: np.ndarray) -> list[str]:
-    text = [_cell(edge) for edge in edges]
-    return [f"{low} to {high}" for low, high in zip(text, text[1:], strict=False)]
 
 
 def _cell(value: float) -> str:

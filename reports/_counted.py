@@ -152,13 +152,9 @@ def steps(run: Run, most: int) -> tuple[Stretches | None, PromptsAlone]:
     if run.whole is None or run.whole.steps is None:
         return None, _in_order([])
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        parts = list(pool.map(_steps_of, run.whole.steps))
-    return _merged([one for of, _ in parts for one in of], most), _in_order([a for _, alone in parts for a in alone])
-
-
-def _steps_of(part: Part) -> tuple[list[_Reduced], list[np.ndarray]]:
-    both = [(_reduced(piece, _ROWS), _alone(piece)) for piece in part()]
-    return [one for one, _ in both], [alone for _, alone in both]
+        parts = pool.map(lambda part: [(_reduced(piece, _ROWS), _alone(piece)) for piece in part()], run.whole.steps)
+        both = [pair for pairs in parts for pair in pairs]
+    return _merged([one for one, _ in both], most), _in_order([alone for _, alone in both])
 
 
 def _alone(steps: pa.Table) -> np.ndarray:

@@ -121,17 +121,14 @@ def sample(run: Run, name: str) -> np.ndarray:
     """
     if pooled(name) and run.whole is not None:
         raise ValueError(f"all values of {name} do not fit into memory; ask quantiles() and gaps()")
-    return kept(
-        run,
-        f"sample {name}",
-        lambda: np.sort(seen(run).sample(name, answered(run)) if pooled(name) else _finite(run, name)),
-    )
 
+    def made() -> np.ndarray:
+        if pooled(name):
+            return np.sort(seen(run).sample(name, answered(run)))
+        values = metric(run, name)[answered(run)]
+        return np.sort(values[np.isfinite(values)])
 
-def _finite(run: Run, name: str) -> np.ndarray:
-    values = metric(run, name)[answered(run)]
-    found: np.ndarray = values[np.isfinite(values)]
-    return found
+    return kept(run, f"sample {name}", made)
 
 
 def quantiles(run: Run, name: str, qs: Sequence[float] = (0.5, 0.9, 0.99)) -> list[float]:
@@ -223,13 +220,14 @@ def answered(run: Run) -> np.ndarray:
 
 def margins(run: Run) -> list[Margin]:
     """Per request-level bound of the SLO, how far each request is from it; bounds on a percentile are left out."""
-    return kept(run, "margins", lambda: [_margin(run, scored) for scored in _scored(run)])
 
+    def made() -> list[Margin]:
+        asked = slo(run)
+        each = dataclasses.replace(asked, bounds=tuple(b for b in asked.bounds if b.percentile is None))
+        scores = slos.score(run.requests, each, seen(run)).bounds
+        return [_margin(run, scored) for scored in scores if scored.bound.percentile is None]
 
-def _scored(run: Run) -> list[slos.BoundScore]:
-    asked = slo(run)
-    each = dataclasses.replace(asked, bounds=tuple(b for b in asked.bounds if b.percentile is None))
-    return [scored for scored in slos.score(run.requests, each, seen(run)).bounds if scored.bound.percentile is None]
+    return kept(run, "margins", made)
 
 
 def joint(found: list[Margin]) -> np.ndarray:

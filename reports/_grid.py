@@ -97,14 +97,13 @@ def _axis(seen: Sequence[Seen], metric: str, own: Bound | None) -> Axis:
 
 def _ends(seen: Sequence[Seen], metric: str) -> tuple[float, float] | None:
     """Where all but the first and the last hundredth of the values of the runs lie; None where there are none."""
-    known = [values for s in seen if len(values := _positive(s, metric))]
+    known = []
+    for s in seen:
+        values = s.values(metric)
+        values = values[s.ok & np.isfinite(values) & (values > 0)]
+        if len(values):
+            known.append(values)
     if not known:
         return None
     quantiles = np.array([np.quantile(values, (0.01, 0.99)) for values in known])
     return float(quantiles[:, 0].min()), float(quantiles[:, 1].max())
-
-
-def _positive(seen: Seen, metric: str) -> np.ndarray:
-    values = seen.values(metric)
-    found: np.ndarray = values[seen.ok & np.isfinite(values) & (values > 0)]
-    return found

@@ -64,27 +64,20 @@ def table(runs: Sequence[Run]) -> pa.Table:
 
 
 def _of(run: Run) -> Iterator[Row]:
-    name, summary = _name(run), part(run.info, "summary")
+    # as it was given to the command, or the name that another tool's file has for it
+    name = clean(part(run.info, "source").get("name") or run.path.as_posix(), None)
+    summary = part(run.info, "summary")
     yield Row(name, None, "finished", "", "flag", float(run.complete))
     yield from _counts(name, run.info, summary)
     yield from _shares(name, run.info, summary)
     for metric, values in part(summary, "metrics").items():
         within = part(part(part(run.info, "within"), "metrics"), metric)
         yield from _statistics(name, None, metric, values, within)
-    yield from _floors(name, run.info)
-    yield from _classes(name, _data.measured(run), summary)
-
-
-def _floors(name: str, info: Mapping[str, Any]) -> Iterator[Row]:
-    """The client's own error against a server elsewhere: half, and 99 %, of all stamps are nearer to the truth."""
-    for metric, floor in floors(info).items():
+    # the client's own error against a server elsewhere: half, and 99 %, of all stamps are nearer to the truth
+    for metric, floor in floors(run.info).items():
         yield Row(name, None, f"client floor of {metric}", "s", "p50", floor.p50_s)
         yield Row(name, None, f"client floor of {metric}", "s", "p99", floor.p99_s)
-
-
-def _name(run: Run) -> str:
-    """As it was given to the command, or the name that another tool's file has for it."""
-    return clean(part(run.info, "source").get("name") or run.path.as_posix(), None)
+    yield from _classes(name, _data.measured(run), summary)
 
 
 def _counts(name: str, info: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[Row]:

@@ -41,7 +41,8 @@ def causes(run: Run) -> dict[str, int] | None:
         return None
     found = np.full(run.requests.num_rows, "", dtype=object)
     missed = _data.joint(margins) > 1.0
-    _of_failed(run, found)
+    failed = ~_data.answered(run)
+    found[failed] = run.requests.column("status").to_numpy(zero_copy_only=False)[failed]
     stages = _stages.of(run)
     if stages is not None:
         worst = np.argmax([margin.ratio for margin in margins], axis=0)
@@ -55,11 +56,6 @@ def causes(run: Run) -> dict[str, int] | None:
 
 UNKNOWN = "unknown"
 """Cause of the requests whose stamps tell no phases."""
-
-
-def _of_failed(run: Run, found: np.ndarray) -> None:
-    failed = ~_data.answered(run)
-    found[failed] = run.requests.column("status").to_numpy(zero_copy_only=False)[failed]
 
 
 def _of_bound(run: Run, stages: _stages.Stages, margin: _data.Margin, ours: np.ndarray) -> np.ndarray:

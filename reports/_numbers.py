@@ -65,13 +65,10 @@ def shares(counts: Sequence[int]) -> list[str]:
     most = sorted(range(len(counts)), key=lambda i: -remainders[i])
     for i in most[: 1000 - sum(parts)]:
         parts[i] += 1
-    return [_part(shown, count, total) for shown, count in zip(parts, counts, strict=True)]
-
-
-def _part(shown: int, count: int, total: int) -> str:
-    if count and not shown:
-        return "<0.1%"
-    return f"{(999 if shown == 1000 and count < total else shown) / 10:.1f}%"
+    return [
+        "<0.1%" if count and not shown else f"{(999 if shown == 1000 and count < total else shown) / 10:.1f}%"
+        for shown, count in zip(parts, counts, strict=True)
+    ]
 
 
 def _positional(value: float, digits: int, separator: str) -> str:

@@ -46,7 +46,11 @@ def part(key: str, title: str, figure: go.Figure | str, rows: int = MOST_ROWS) -
         return Part(key, title, figure, figure, 0, None, None)
     caption, finding = figures.caption(figure), figures.finding(figure)
     height = int(figure.layout.height)
-    return Part(key, title, finding, caption, height, twin(figure, rows), _plain_data(key, figure))
+    # as JSON values: coordinates as packed float32, without template and meta
+    data = [{k: v for k, v in trace.to_plotly_json().items() if k not in ("meta", "uid")} for trace in figure.data]
+    layout = {k: v for k, v in figure.layout.to_plotly_json().items() if k not in ("template", "meta")}
+    drawn = {"key": key, "data": _values(data), "layout": _values(layout)}
+    return Part(key, title, finding, caption, height, twin(figure, rows), drawn)
 
 
 def render(
@@ -61,11 +65,13 @@ def render(
     content = {"dark": DARK, "figures": drawn}
     data = in_script(json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False))
     library = _library(bundle) if drawn else b""
+    # of the content, so that equal input gives an equal file; nobody can foresee it in what he wrote himself
+    digest = hashlib.sha256(data.encode() + hashlib.sha256(library).digest()).digest()
     return _template(template).render(
         parts=parts,
         data=data if plain else _packed(data.encode()),
         drawn=bool(drawn),
-        nonce=_nonce(data, library),
+        nonce=base64.urlsafe_b64encode(digest[:18]).decode(),
         library=library.decode() if plain else _packed_library(library),
         plain=plain,
         **values,
@@ -90,13 +96,6 @@ def in_script(text: str) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _plain_data(key: str, figure: go.Figure) -> dict[str, object]:
-    """Data and layout as JSON values; coordinates as packed float32, without template and meta."""
-    data = [{k: v for k, v in trace.to_plotly_json().items() if k not in ("meta", "uid")} for trace in figure.data]
-    layout = {k: v for k, v in figure.layout.to_plotly_json().items() if k not in ("template", "meta")}
-    return {"key": key, "data": _values(data), "layout": _values(layout)}
-
-
 def _values(value: Any) -> Any:
     if isinstance(value, dict):
         return {k: _values(v) for k, v in value.items()}
@@ -110,12 +109,6 @@ def _values(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return value
-
-
-def _nonce(data: str, library: bytes) -> str:
-    """Of the content, so that equal input gives an equal file; nobody can foresee it in what he wrote himself."""
-    digest = hashlib.sha256(data.encode() + hashlib.sha256(library).digest()).digest()
-    return base64.urlsafe_b64encode(digest[:18]).decode()
 
 
 def _library(path: str | None) -> bytes:

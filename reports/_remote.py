@@ -109,17 +109,12 @@ def server_line(run: Run) -> str:
         return f"{server_note(run)}."
     said = {side.said for side in sides}
     of_all = said.pop() if len(said) == 1 and not any(side.apart for side in sides) else None
-    texts = [f"{s.name} {s.server}{_of(s)} (client {s.client}{_aside(s) if of_all is None else ''})" for s in sides]
+    texts = []
+    for side in sides:
+        unit = f" {side.unit}" if side.unit in ("ms", "s") else ""
+        aside = f", {side.said}" if of_all is None and side.said not in ("", "agree") else ""
+        texts.append(f"{side.name} {side.server}{unit} (client {side.client}{aside})")
     return f"{_who(run)} says: {', '.join(texts)}" + (f"; {of_all}" if of_all not in (None, "", "agree") else "")
-
-
-def _aside(side: Side) -> str:
-    """What a terminal says of a row beside its numbers: nothing where both sides agree without a reason."""
-    return f", {side.said}" if side.said not in ("", "agree") else ""
-
-
-def _of(side: Side) -> str:
-    return f" {side.unit}" if side.unit in ("ms", "s") else ""
 
 
 def _side(row: Mapping[str, Any]) -> Side:
@@ -241,12 +236,9 @@ def _unit(floor: Floor) -> str:
 
 def pair(floor: Floor, unit: str) -> str:
     """Half of all and 99% of all, in `unit`: '0.02 / 0.09', two digits each."""
-    texts = [_short(value_s * (1000.0 if unit == "ms" else 1.0)) for value_s in (floor.p50_s, floor.p99_s)]
+    values = [value_s * (1000.0 if unit == "ms" else 1.0) for value_s in (floor.p50_s, floor.p99_s)]
+    texts = ["<0.001" if value < _numbers.LEAST else _numbers.number(value, 2, 3) for value in values]
     return texts[0] if texts[0] == texts[1] == "<0.001" else " / ".join(texts)
-
-
-def _short(value: float) -> str:
-    return "<0.001" if value < _numbers.LEAST else _numbers.number(value, 2, 3)
 
 
 def _connections(run: Run) -> Iterator[str]:

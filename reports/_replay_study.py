@@ -101,7 +101,9 @@ def _read(study: Study) -> Replay | str:
     if not every:
         return NONE
     try:
-        asked = _asked(study.slo, every[0])
+        asked = slos.restored(every[0].info)
+        if study.slo and clean(slos.text(asked), 400) != study.slo:  # the runs have another SLO, or one each
+            asked = slos.parse(study.slo, goal=asked.goal)
         places = grid([source.seen for source in every], asked)
         counted = [
             (i, Rate(rate, tuple(cells(s.seen, places) for s in found), _grown(found))) for i, rate, found in read
@@ -146,12 +148,6 @@ def _sources(folders: Iterable[Path]) -> list[Source]:
         except BenchError:  # the page says how many are missing
             continue
     return found
-
-
-def _asked(text: str, source: Source) -> Slo:
-    """The SLO of the study: that of its runs where it has the same text, or none of its own."""
-    own = slos.restored(source.info)
-    return own if not text or clean(slos.text(own), 400) == text else slos.parse(text, goal=own.goal)
 
 
 def scaled(run: Cells, factor: int) -> int:

@@ -98,6 +98,8 @@ def result(run: Run) -> Result:
     offered = _sending.offered(run.info, rate)
     overloaded = caution(run.info, "overload") is not None
     measured = {} if overloaded else {**part(summary, "metrics"), **_largest(run, bounds)}
+    counts = {status: n for status, n in {**statuses, "ok": ok}.items() if n or status == "ok"}
+    shares = _numbers.shares(list(counts.values()))
     return Result(
         total=total,
         ok=ok,
@@ -114,7 +116,7 @@ def result(run: Run) -> Result:
         flow=", ".join((*_flow(run.info, summary, offered, overloaded=overloaded), *_found(run))),
         rows=rows(measured, bounds, slo.goal, _client(run)),
         classes=_classes(run, bounds, slo.goal, overloaded=overloaded),
-        counts=_counts({**statuses, "ok": ok}),
+        counts=tuple((clean(s), f"{n:,}", share) for (s, n), share in zip(counts.items(), shares, strict=True)),
         errors=errors(run.requests),
     )
 
@@ -122,12 +124,6 @@ def result(run: Run) -> Result:
 def _client(run: Run) -> Client:
     unresolved = part(run.info, "resolution").get("unresolved") or []
     return Client(_remote.floors(run.info), frozenset(map(str, unresolved)))
-
-
-def _counts(statuses: Mapping[str, int]) -> tuple[tuple[str, str, str], ...]:
-    shown = {status: n for status, n in statuses.items() if n or status == "ok"}
-    shares = _numbers.shares(list(shown.values()))
-    return tuple((clean(s), f"{n:,}", part) for (s, n), part in zip(shown.items(), shares, strict=True))
 
 
 def rows(
@@ -177,7 +173,11 @@ def _row(
     if not values:
         mean, p50, p90, p99, most = [""] * 5
     else:
-        mean, p50, p90, p99, most = (_numbers.in_unit(values.get(k), unit, _error_s(floor, k)) for k in _SHOWN)
+        # of a mean and a median the error is that of half of all
+        errors_s = [0.0 if floor is None else floor.p50_s if k in ("mean", "p50") else floor.p99_s for k in _SHOWN]
+        mean, p50, p90, p99, most = (
+            _numbers.in_unit(values.get(k), unit, error_s) for k, error_s in zip(_SHOWN, errors_s, strict=True)
+        )
     if bound is None:
         return Row(clean(name, 60), unit, mean, p50, p90, p99, most, "", "", False, error)
     at = "per request" if limit is None else _numbers.limit(limit)
@@ -185,13 +185,6 @@ def _row(
     if unresolved:
         met, missed = f"{met} unresolved", False
     return Row(clean(name, 60), unit, mean, p50, p90, p99, most, at, met, missed, error)
-
-
-def _error_s(floor: Floor | None, shown: str) -> float:
-    """The error of a printed value: of a mean and a median that of half of all."""
-    if floor is None:
-        return 0.0
-    return floor.p50_s if shown in ("mean", "p50") else floor.p99_s
 
 
 def _met(bound: Mapping[str, Any], goal: float) -> tuple[str, bool]:
@@ -213,17 +206,17 @@ def _bound_name(bound: Mapping[str, Any]) -> str:
 def _slo_text(bounds: list[Mapping[str, Any]], goal: float) -> str:
     if not bounds:
         return "none given"
-    each = ", ".join(f"{_bound_name(b)} {_at_most(b.get('limit_s'))}" for b in bounds)
+    each = ", ".join(
+        f"{_bound_name(b)} "
+        + ("as each request says" if b.get("limit_s") is None else f"<= {_numbers.limit(b['limit_s'])}")
+        for b in bounds
+    )
     return each if _by_percentile(bounds) else f"{each}, for {goal * 100:g}% of all requests"
 
 
 def _by_percentile(bounds: Iterable[Mapping[str, Any]]) -> bool:
     """Whether all bounds are on percentiles of the run, so that no request is scored by itself."""
     return all(b.get("percentile") is not None for b in bounds)
-
-
-def _at_most(limit_s: float | None) -> str:
-    return "as each request says" if limit_s is None else f"<= {_numbers.limit(limit_s)}"
 
 
 def _span(info: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
@@ -254,7 +247,7 @@ def _flow(
         at = f" at {_numbers.plain(rate, 4)} req/s" if rate else ""
         yield f"goodput {_numbers.number(summary.get('goodput_rps'))} req/s (within the SLO{at})"
     yield f"output {_numbers.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
-    yield f"failed {_failed(summary):,}"
+    yield f"failed {sum(int(n) for status, n in part(summary, 'status').items() if status != 'ok'):,}"
     if summary.get("preemptions"):
         yield f"preemptions {summary['preemptions']:,}{_gave_way(part(info, 'backend'))}"
     yield from _cluster(part(info, "backend"))
@@ -284,10 +277,6 @@ def _found(run: Run) -> Iterator[str]:
     if part(run.info, "backend").get("prefix_cache") is True:
         found, asked = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))
         yield f"prefix cache found {_numbers.share(found / asked if asked else 0.0)} of the prompt tokens"
-
-
-def _failed(summary: Mapping[str, Any]) -> int:
-    return sum(int(n) for status, n in part(summary, "status").items() if status != "ok")
 
 
 def _classes(run: Run, bounds: list[Mapping[str, Any]], goal: float, *, overloaded: bool) -> tuple[Group, ...]:

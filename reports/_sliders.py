@@ -81,7 +81,7 @@ def _part(replay: Replay, command: str, marks: dict[str, object]) -> Part:
         back="Back to the SLO",
         means="" if one else ", mean over the seeds",
         heads=_heads(replay, one=one),
-        few=_few(replay, one=one),
+        few=_few_of_run(replay) if one else _few_of_rates(replay),  # for readers without a script
     )
     caption = _caption(replay)
     return Part(KEY, TITLE, caption, caption, 0, None, {"key": KEY, KEY: _told(replay, command, marks, one)}, markup)
@@ -185,20 +185,19 @@ def _run(run: Cells) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _few(replay: Replay, *, one: bool) -> Table:
-    """A few SLOs, for readers without a script."""
-    return _few_of_run(replay) if one else _few_of_rates(replay)
-
-
 def _few_of_run(replay: Replay) -> Table:
     run = replay.systems[0].rates[0].runs[0]
     down, across = (_near(axis) for axis in replay.grid.axes)
     ttft, tpot = replay.grid.axes
-    rows = tuple(
-        (_bound(ttft, i), *(_cell(run, _replay_study.at(run, i, j), replay.goals[0]) for j in across)) for i in down
-    )
+    rows = []
+    for i in down:
+        within = [_replay_study.at(run, i, j) for j in across]
+        rows.append((_bound(ttft, i), *(
+            f"{_numbers.number(float(run.goodput_rps(np.array(met))))} "
+            f"({_numbers.share(met / run.requests, replay.goals[0])})" for met in within
+        )))  # fmt: skip
     heads = ("TTFT bound, and TPOT bound:", *(_bound(tpot, j) for j in across))
-    return Table("Goodput in req/s (requests within) under pairs of bounds", heads, rows)
+    return Table("Goodput in req/s (requests within) under pairs of bounds", heads, tuple(rows))
 
 
 def _few_of_rates(replay: Replay) -> Table:
@@ -226,8 +225,3 @@ def _near(axis: Axis) -> list[int]:
 
 def _bound(axis: Axis, place: int) -> str:
     return _numbers.limit(axis.limits_s[place]) if place < len(axis.limits_s) else "no bound"
-
-
-def _cell(run: Cells, met: int, goal: float) -> str:
-    goodput = float(run.goodput_rps(np.array(met)))
-    return f"{_numbers.number(goodput)} ({_numbers.share(met / run.requests, goal)})"

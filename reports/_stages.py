@@ -85,7 +85,11 @@ def _of(run: Run) -> Stages | None:
     for at in range(0, run.requests.num_rows, _ROWS):  # large runs: little memory at one time
         here = slice(at, at + _ROWS)
         rows = _Rows(run.requests.slice(at, _ROWS), first[here], last[here])
-        seconds[:, here] = _apart(rows, alone) if apart else _together(rows)
+        if apart:
+            seconds[:, here] = _apart(rows, alone)
+        else:
+            sent = rows.column("sent_s")
+            seconds[:, here] = np.stack([sent, rows.first - sent, rows.last - rows.first])
     seconds[:, ~_data.answered(run)] = np.nan
     found = Stages(keys, seconds)
     return found if np.any(found.known) else None
@@ -124,11 +128,6 @@ class _Rows(NamedTuple):
     def column(self, name: str) -> Floats:
         """(requests,) seconds since the request was due; NaN where there is none."""
         return number(self.table, name) - number(self.table, "scheduled_s")
-
-
-def _together(rows: _Rows) -> Floats:
-    sent = rows.column("sent_s")
-    return np.stack([sent, rows.first - sent, rows.last - rows.first])
 
 
 def _apart(rows: _Rows, alone: Mapping[int, tuple[Floats, Floats]]) -> Floats:

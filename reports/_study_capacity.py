@@ -31,18 +31,27 @@ def of_capacity(info: Info, path: str | Path) -> Study:
     file there are no rows, and points know attainment as a whole alone. Requests one by one are no point of a curve.
     """
     tried = trials(path)
-    planned = _planned(info)
-    whole = sorted((t for t in tried if _counts(t, planned)), key=lambda t: (t.key.rate_rps, t.key.seed))
+    # only whole trials of the size that the capacities speak of, where the file tells it
+    answers = info.get("answers") or [part(info, "run")]
+    planned = {int(one["requests"]) for one in answers if one.get("requests")}
+    whole = [t for t in tried if t.key.goal is None and (not planned or t.key.planned in planned)]
+    whole.sort(key=lambda t: (t.key.rate_rps, t.key.seed))
     by_rate = [list(group) for _, group in groupby(whole, key=lambda t: t.key.rate_rps)]
     slo = slos.restored(info)
     by_request = any(bound.percentile is None for bound in slo.bounds)
     points = [_point(group, slo.bounds, folders(path)) for group in by_rate] or [
-        _told(point) for point in info.get("curve") or [] if by_request
-    ]
+        Point(p["rate_rps"], p["seeds"], p["requests"], p["overloaded"], 0,
+              Spread(p["seeds"], p["attainment"], None, None, p["least"], p["most"]), ())
+        for p in info.get("curve") or [] if by_request
+    ]  # fmt: skip
     points = points[lone([point.rate_rps for point in points]) :]
-    gpus = part(info, "backend").get("gpus")
-    name, text = _name(info), clean(part(info, "slo").get("text") or slos.text(slo), 400)
-    system = System(name, gpus if isinstance(gpus, int) and gpus > 0 else None, tuple(points), _found(info), text)
+    backend, spec = part(info, "backend"), part(info, "spec")
+    gpus = backend.get("gpus") if isinstance(backend.get("gpus"), int) and backend["gpus"] > 0 else None
+    # as a sweep calls what was tried: 'sim, vllm-v0'
+    told = (first(backend, "backend", "name") or clean(spec.get("backend") or "", 60), first(backend, "policy"))
+    name = ", ".join(text for text in told if text) or "the system"
+    text = clean(part(info, "slo").get("text") or slos.text(slo), 400)
+    system = System(name, gpus, tuple(points), tuple(_capacities(info)), text)
     rows = [_row(number, t) for number, t in enumerate(tried, 1)]
     return Study(text, goals(info), (system,), ({**info, "trials": rows},))
 
@@ -63,17 +72,6 @@ def trials(path: str | Path) -> list[Tried]:
         return []
 
 
-def _planned(info: Info) -> set[int]:
-    """Requests of the trials that the capacities speak of; none where the file does not tell."""
-    found = info.get("answers") or [part(info, "run")]
-    return {int(one["requests"]) for one in found if one.get("requests")}
-
-
-def _counts(tried: Tried, planned: set[int]) -> bool:
-    """Whether a trial is a whole one of the size that the capacity speaks of."""
-    return tried.key.goal is None and (not planned or tried.key.planned in planned)
-
-
 def folders(path: str | Path) -> dict[str, Path]:
     """The folders of runs that a search on a real clock keeps, by name."""
     given = Path(path)
@@ -91,7 +89,10 @@ def _point(made: Sequence[Tried], bounds: Sequence[Bound], kept: Mapping[str, Pa
         overloaded=sum(t.overloaded for t in made),
         invalid=0,
         attainment=_spread(made, JOINT) if made[0].by_request else None,
-        bounds=tuple(_kept(made, bound) for bound in bounds),
+        bounds=tuple(
+            Kept(text, b.metric, b.limit, b.tag, b.percentile, _spread(made, text) if b.percentile is None else None)
+            for b, text in zip(bounds, map(bound_text, bounds), strict=True)
+        ),
         **{name: Spread.of(told.get(name)) for name in ("goodput_rps", "throughput_rps", "output_tps")},
         metrics={
             name: {part: told_of for part, one in parts.items() if (told_of := Spread.of(one)) is not None}
@@ -109,12 +110,6 @@ def _measured(kept: Sequence[Path]) -> Mapping[str, Any]:
         return {}
 
 
-def _kept(made: Sequence[Tried], bound: Bound) -> Kept:
-    text = bound_text(bound)
-    told = None if bound.percentile is not None else _spread(made, text)
-    return Kept(text, bound.metric, bound.limit, bound.tag, bound.percentile, told)
-
-
 def _spread(made: Sequence[Tried], text: str) -> Spread | None:
     return Spread.of(spread([share(tried, text) for tried in made], most=1.0))
 
@@ -125,28 +120,11 @@ def share(tried: Tried, text: str) -> float | None:
     return found.met / found.of if found is not None and found.of else None
 
 
-def _told(point: Mapping[str, Any]) -> Point:
-    """A point as the answer alone tells it."""
-    found = Spread(point["seeds"], point["attainment"], None, None, point["least"], point["most"])
-    return Point(point["rate_rps"], point["seeds"], point["requests"], point["overloaded"], 0, found, ())
-
-
-def _found(info: Info) -> tuple[Capacity, ...]:
-    return tuple(_capacities(info))
-
-
 def _capacities(info: Info) -> Iterator[Capacity]:
     for one in info.get("answers") or []:
         said = clean(one["why"] or "", 300).rstrip(".")
         rps = None if one["state"] == "unreachable" else one["capacity_rps"]
         yield Capacity(one["goal"], rps, one["low_rps"], one["high_rps"], "searched", said)
-
-
-def _name(info: Info) -> str:
-    """'sim, vllm-v0': what was tried, as a sweep calls it."""
-    backend, spec = part(info, "backend"), part(info, "spec")
-    told = (first(backend, "backend", "name") or clean(spec.get("backend") or "", 60), first(backend, "policy"))
-    return ", ".join(text for text in told if text) or "the system"
 
 
 def _row(number: int, tried: Tried) -> dict[str, Any]:

@@ -13,7 +13,10 @@ _ASIDE = ("seed", "requests", "duration", "goal", "drain", "rate", "scale", "war
 
 def of_many(studies: Mapping[str, Study]) -> Study:
     """The systems of all studies, which are named by their folders; goals are those of any."""
-    specs = {name: _spec(study) for name, study in studies.items()}
+    specs: dict[str, dict[str, Any]] = {}
+    for name, study in studies.items():
+        spec = study.sources[0].get("spec") or {} if study.sources else {}
+        specs[name] = {key: value for key, value in spec.items() if key not in _ASIDE}
     systems = [
         replace(system, name=text, made=made)
         for name, study in studies.items()
@@ -39,11 +42,6 @@ def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> I
 
 def _joined(*texts: str) -> str:
     return ", ".join(text for text in texts if text)
-
-
-def _spec(study: Study) -> dict[str, Any]:
-    spec = study.sources[0].get("spec") or {} if study.sources else {}
-    return {key: value for key, value in spec.items() if key not in _ASIDE}
 
 
 def _apart(systems: Sequence[System]) -> list[System]:

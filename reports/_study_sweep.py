@@ -55,9 +55,15 @@ def _system(info: Info, where: Where, points: list[Info], home: Path) -> System:
     found = [_point(info, point, home) for point in points]
     known = sorted((point for point in found if point is not None), key=lambda point: point.rate_rps)
     slos = {clean(point["slo"] or "", 400) for point in points}
+    # GPUs of every run of the line; none where they differ or nobody tells. Older sweeps leave it to their runs.
+    told: set[object] = set()
+    for run in (run for point in points for run in point["runs"][:1]):
+        teller = run if "gpus" in run else facts(home / run["folder"]).get("backend") or {}
+        told.add(teller.get("gpus"))
+    gpus = told.pop() if len(told) == 1 else None
     return System(
         named(where) or _alone(info["spec"]),
-        _gpus(points, home),
+        gpus if isinstance(gpus, int) and gpus > 0 else None,
         tuple(known),
         tuple(_capacities(info, dict(where))),
         slos.pop() if len(slos) == 1 else "",
@@ -84,7 +90,12 @@ def _point(info: Info, point: Info, home: Path) -> Point | None:
         overloaded=point["overloaded"],
         invalid=point["invalid"],
         attainment=Spread.of(point["attainment"]),
-        bounds=tuple(_kept(bound) for bound in point["bounds"]),
+        bounds=tuple(
+            Kept(
+                b["text"], b["metric"], b["limit_s"], b["tag"], b["percentile"], Spread.of(b["attainment"]), b["passed"]
+            )
+            for b in point["bounds"]
+        ),
         goodput_rps=Spread.of(point["goodput_rps"]),
         throughput_rps=Spread.of(point["throughput_rps"]),
         output_tps=Spread.of(point["output_tps"]),
@@ -96,30 +107,12 @@ def _point(info: Info, point: Info, home: Path) -> Point | None:
     )
 
 
-def _kept(bound: Info) -> Kept:
-    told = {name: bound[name] for name in ("metric", "limit_s", "tag", "percentile", "passed")}
-    return Kept(text=bound["text"], attainment=Spread.of(bound["attainment"]), **told)
-
-
 def _capacities(info: Info, where: Mapping[str, Any]) -> Iterable[Capacity]:
     """Where the curve crosses each goal, by interpolation."""
     for crossing in info["crossings"]:
         if crossing["along"] == RATE and crossing["where"] == where:
             said = clean(crossing["why"] or "", 300)
             yield Capacity(crossing["goal"], crossing["at"], None, None, "interpolated", said, crossing["side"])
-
-
-def _gpus(points: list[Info], home: Path) -> int | None:
-    """GPUs of every run of a line; None where they differ or nobody tells. Older sweeps leave it to their runs."""
-    found = {_gpus_of(run, home) for point in points for run in point["runs"][:1]}
-    gpus = found.pop() if len(found) == 1 else None
-    return gpus if isinstance(gpus, int) and gpus > 0 else None
-
-
-def _gpus_of(run: Info, home: Path) -> object:
-    if "gpus" in run:
-        return run["gpus"]
-    return (facts(home / run["folder"]).get("backend") or {}).get("gpus")
 
 
 def _rate(info: Info, point: Info, folders: Iterable[Path]) -> float | None:

@@ -8,7 +8,7 @@ from harness import slo
 from harness.sweep.axes import RATE
 from reports import _numbers
 from reports._clean import clean
-from reports._study import Info, Study, System
+from reports._study import Info, Study
 from reports._study_sweep import at
 from reports.answers import _sweep_said as words
 from reports.figures import attainment_rate
@@ -33,7 +33,8 @@ def mark(info: Info) -> tuple[str, bool | None]:
         return _JUDGED.get(info["exit_code"], ("NOT DECIDED", None))
     kept = [_kept(point, info["goals"][0]) for point in points]
     if any(kept) and not all(kept):
-        return "GOAL CROSSED" if _crossed(info) else "GOAL REACHED IN PART", None
+        crossed = any(crossing["at"] is not None for crossing in info["crossings"])
+        return "GOAL CROSSED" if crossed else "GOAL REACHED IN PART", None
     if any(point["overloaded"] for point in points) and all(kept):
         return "OVERLOADED", False
     return ("GOAL REACHED", True) if all(kept) else ("GOAL MISSED", False)
@@ -41,10 +42,6 @@ def mark(info: Info) -> tuple[str, bool | None]:
 
 def _kept(point: Info, goal: float) -> bool:
     return slo.meets((point["attainment"] or {}).get("mean"), point["bounds"], goal)
-
-
-def _crossed(info: Info) -> bool:
-    return any(crossing["at"] is not None for crossing in info["crossings"])
 
 
 def answer(info: Info, study: Study) -> str:
@@ -62,7 +59,8 @@ def _further(study: Study) -> Iterator[str]:
     for goal in study.goals[1:]:
         told = [(system, system.carried(goal)) for system in study.systems]
         known = [
-            f"{_numbers.number(one.rps / study.share(system))} {study.rate_unit}{_by(system, study)}"
+            f"{_numbers.number(one.rps / study.share(system))} {study.rate_unit}"
+            + (f" ({system.name})" if len(study.systems) > 1 else "")
             for system, one in told
             if one is not None and one.rps is not None
         ]
@@ -70,27 +68,18 @@ def _further(study: Study) -> Iterator[str]:
             yield f"{100 * goal:g}%: {', '.join(known)}."
 
 
-def _by(system: System, study: Study) -> str:
-    return f" ({system.name})" if len(study.systems) > 1 else ""
-
-
 def _ranked(info: Info) -> str:
     """Best and worst of points that have no rate in common to be drawn over."""
     told = [point for point in info["points"] if point["attainment"] is not None and point["bounds"]]
-    if not told:
-        return _by_percentile(info)
+    if not told:  # all bounds are on percentiles, or nothing was scored
+        points = [point for point in info["points"] if point["bounds"]]
+        kept = sum(_kept(point, info["goals"][0]) for point in points)
+        return f"Every bound holds at {kept:,} of {_numbers.count(len(points), 'point')}." if points else ""
     ordered = sorted(told, key=lambda point: -point["attainment"]["mean"])
     best, worst = ordered[0], ordered[-1]
     goal = info["goals"][0]
     text = f"{_share(best, goal)} of the requests keep the SLO{_at(best)}"
     return f"{text}, {_share(worst, goal)}{_at(worst)}." if len(told) > 1 else f"{text}; the goal is {100 * goal:g}%."
-
-
-def _by_percentile(info: Info) -> str:
-    """At how many points the bounds hold, where all of them are on percentiles; empty where nothing was scored."""
-    points = [point for point in info["points"] if point["bounds"]]
-    kept = sum(_kept(point, info["goals"][0]) for point in points)
-    return f"Every bound holds at {kept:,} of {_numbers.count(len(points), 'point')}." if points else ""
 
 
 def _share(point: Info, goal: float) -> str:

@@ -77,18 +77,16 @@ def source(info: Mapping[str, Any]) -> list[str]:
     mean = f" ({rate} on average)" if rate else ""
     if trace is None or arrivals is None or not arrivals.startswith("trace:"):
         times = _without_rate(_asked(arrivals, spec, "arrivals")) + (f" at {rate}" if rate else "")
-        own = [times if arrivals else None, _asked(lengths, spec, "lengths", "workload"), *_shared(workload)]
+        own = [times if arrivals else None, _asked(lengths, spec, "lengths", "workload")]
+        # what makes requests depend on one another
+        provenance = part(workload, "provenance")
+        own += [
+            f"{kind} {asked}" for kind in ("sessions", "prefixes") if (asked := first(provenance, kind)) is not None
+        ]
         return [text for text in own if text]
     if lengths == "those of the trace":
         return [f"times and lengths of {trace}{mean}"]
     return [text for text in (f"times of {trace}{mean}", _asked(lengths, spec, "lengths")) if text]
-
-
-def _shared(workload: Mapping[str, Any]) -> Iterator[str]:
-    """What makes requests depend on one another: sessions, and prefixes that they share."""
-    for kind in ("sessions", "prefixes"):
-        if (asked := first(part(workload, "provenance"), kind)) is not None:
-            yield f"{kind} {asked}"
 
 
 def parsed(text: object) -> Spec | None:

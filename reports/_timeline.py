@@ -101,7 +101,11 @@ def _steps(run: Run, from_s: float, to_s: float) -> tuple[pa.Table | None, int]:
     """The steps that overlap a time, the first of them, and how many more there would be."""
     if not _data.has_steps(run):
         return None, 0
-    found = pa.concat_tables([_within(piece, from_s, to_s) for piece in _pieces(run)])
+    within = []
+    for piece in _pieces(run):
+        ends, starts = piece.column("end_s"), piece.column("start_s")
+        within.append(piece.filter(pc.and_(pc.greater_equal(ends, from_s), pc.less_equal(starts, to_s))))
+    found = pa.concat_tables(within)
     found = found.sort_by([("start_s", "ascending"), ("replica", "ascending")])
     kept = found.slice(0, MOST_STEPS).sort_by([("replica", "ascending"), ("start_s", "ascending")])
     return kept, found.num_rows - kept.num_rows
@@ -113,8 +117,3 @@ def _pieces(run: Run) -> Iterator[pa.Table]:
     elif run.whole is not None and run.whole.steps is not None:
         for piece in run.whole.steps:
             yield from piece()
-
-
-def _within(steps: pa.Table, from_s: float, to_s: float) -> pa.Table:
-    ends, starts = steps.column("end_s"), steps.column("start_s")
-    return steps.filter(pc.and_(pc.greater_equal(ends, from_s), pc.less_equal(starts, to_s)))

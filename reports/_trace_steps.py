@@ -81,16 +81,11 @@ def _slices(replica: int, steps: Columns) -> Iterator[Event]:
     args = list(zip(*(steps[name].tolist() for name in _ARGS), strict=True))
     for lane, start, end, told in zip(lanes, starts, ends, args, strict=True):
         held = dict(zip(_ARGS, told, strict=True))
+        kinds = [kind for kind, key in (("prefill", "prefill_tokens"), ("decode", "decode_seqs")) if held[key]]
         yield {
-            "ph": "X", "name": _kind(held), "cat": "step", "pid": FIRST_REPLICA + replica, "tid": lane + 1,
-            "ts": us(start), "dur": max(0.0, round(us(end) - us(start), 3)), "args": held,
+            "ph": "X", "name": " and ".join(kinds) or "decode", "cat": "step", "pid": FIRST_REPLICA + replica,
+            "tid": lane + 1, "ts": us(start), "dur": max(0.0, round(us(end) - us(start), 3)), "args": held,
         }  # fmt: skip
-
-
-def _kind(held: Mapping[str, int]) -> str:
-    if held["prefill_tokens"] and held["decode_seqs"]:
-        return "prefill and decode"
-    return "prefill" if held["prefill_tokens"] else "decode"
 
 
 def _counters(replica: int, steps: Columns, blocks: object) -> Iterator[Event]:

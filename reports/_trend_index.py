@@ -5,6 +5,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from reports import _trend_said as said
@@ -86,14 +87,9 @@ def _over(metric: Info, series: Info, days: int) -> str:
         change, unit = 100 * (last / middle - 1), "%"
     else:
         return "-"
-    return f"{change:+.1f}{unit}" if abs(change) > _threshold(metric) else "~"
-
-
-def _threshold(metric: Info) -> float:
-    """Below it the rule calls nothing a step, in percent or points; that of the last night, or else that of a rule
-    without any scatter."""
+    # in percent or points: below that of the last night, or of a rule without any scatter, nothing is called a step
     told = [night["threshold_pct"] for night in metric["nights"] if night["threshold_pct"] is not None]
-    return float(told[-1]) if told else 5.0
+    return f"{change:+.1f}{unit}" if abs(change) > (float(told[-1]) if told else 5.0) else "~"
 
 
 def _comparable(metric: Info, series: Info) -> Points:
@@ -126,7 +122,7 @@ def sparkline(metric: Info, breaks: set[str]) -> str:
     )
     ring = _dot(place(at), 2.5)
     return (
-        f'<svg role="img" aria-label="{_attribute(name)}" width="{_WIDE}" height="{_HIGH}" '
+        f'<svg role="img" aria-label="{escape(name, quote=True)}" width="{_WIDE}" height="{_HIGH}" '
         f'viewBox="0 0 {_WIDE} {_HIGH}" fill="none" stroke="currentColor" stroke-width="1.5" '
         f'style="color:var(--link)">{drawn}{dots}{ring}</svg>'
     )
@@ -148,9 +144,3 @@ def _pieces(nights: Sequence[Info], breaks: set[str]) -> Iterator[list[int]]:
             piece.append(i)
     if piece:
         yield piece
-
-
-def _attribute(text: str) -> str:
-    import html
-
-    return html.escape(text, quote=True)

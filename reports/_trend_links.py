@@ -18,7 +18,12 @@ def links(info: Mapping[str, Any], page: Path) -> dict[str, str]:
     start = page if page.is_dir() else page.parent
     paths = {n["path"] for one in info["series"] for metric in one["metrics"] for n in metric["nights"]}
     found = {path: _report(path, info, start) for path in sorted(paths)}
-    return {path: _relative(report, start) for path, report in found.items() if report is not None}
+    # as URLs: slashes, and nothing in them that a browser reads otherwise
+    return {
+        path: quote(Path(os.path.relpath(report, start)).as_posix())
+        for path, report in found.items()
+        if report is not None
+    }
 
 
 def _report(path: str, info: Mapping[str, Any], start: Path) -> Path | None:
@@ -40,8 +45,3 @@ def _places(path: str, info: Mapping[str, Any], start: Path) -> Iterator[Path]:
         return
     yield start / below
     yield start / root.name / below
-
-
-def _relative(report: Path, start: Path) -> str:
-    """As a URL: slashes, and nothing in it that a browser reads otherwise."""
-    return quote(Path(os.path.relpath(report, start)).as_posix())

@@ -43,16 +43,13 @@ def warmup(run: Run) -> str:
 
 def interval(info: Mapping[str, Any]) -> str:
     """The intervals within the run, or the sentence that says why there are none; empty where neither is stored."""
-    told = part(info, "within")
-    parts = list(_intervals(told, asked=_asked(part(info, "summary"))))
+    told, summary = part(info, "within"), part(info, "summary")
+    # an interval of attainment is to be expected where there are bounds on single requests
+    asked = bool(summary.get("bounds")) and summary.get("attainment") is not None
+    parts = list(_intervals(told, asked=asked))
     if parts and part(told, "metrics"):
         parts[-1] += f" ({_sure(told)} within this run; other seeds may differ by more)"
     return "; ".join([*parts, clean(told["why_not"], 400)] if told.get("why_not") else parts)
-
-
-def _asked(summary: Mapping[str, Any]) -> bool:
-    """Whether an interval of attainment is to be expected: there are bounds on single requests."""
-    return bool(summary.get("bounds")) and summary.get("attainment") is not None
 
 
 def attained(info: Mapping[str, Any]) -> str:
@@ -69,13 +66,13 @@ def attained(info: Mapping[str, Any]) -> str:
 
 def checks(info: Mapping[str, Any]) -> tuple[Checked, ...]:
     """The checks of a run, in the order of reading."""
-    found = [c for c in info.get("checks") or [] if isinstance(c, Mapping)]
-    return tuple(_checked(c) for c in found)
-
-
-def _checked(told: Mapping[str, Any]) -> Checked:
-    name, state, said, remedy = (clean(told.get(key) or "", 600) for key in ("check", "state", "said", "remedy"))
-    return Checked(name, "not checked" if state == "unknown" else state, said, remedy, state == "failed")
+    found = []
+    for told in info.get("checks") or []:
+        if isinstance(told, Mapping):
+            name, state, said, remedy = (clean(told.get(k) or "", 600) for k in ("check", "state", "said", "remedy"))
+            shown = "not checked" if state == "unknown" else state
+            found.append(Checked(name, shown, said, remedy, state == "failed"))
+    return tuple(found)
 
 
 def _intervals(told: Mapping[str, Any], *, asked: bool) -> Iterator[str]:
@@ -88,14 +85,14 @@ def _intervals(told: Mapping[str, Any], *, asked: bool) -> Iterator[str]:
     elif measured and asked:
         yield "attainment without an interval: fewer than 1% of the requests miss, or meet"
     for name, of in measured.items():
-        known = [(word, of[word]) for word in ("mean", "p99") if isinstance(of.get(word), list)]
+        known = []
+        for word in ("mean", "p99"):
+            if isinstance(of.get(word), list):
+                unit = _numbers.unit_of(of[word])
+                low, high = (_numbers.in_unit(end_s, unit) for end_s in of[word])
+                known.append(f"{word} {low} to {high} {unit}")
         if known:
-            yield f"{_data.label(name)} " + ", ".join(f"{word} {_range(*ends)}" for word, ends in known)
-
-
-def _range(low_s: float, high_s: float) -> str:
-    unit = _numbers.unit_of([low_s, high_s])
-    return f"{_numbers.in_unit(low_s, unit)} to {_numbers.in_unit(high_s, unit)} {unit}"
+            yield f"{_data.label(name)} {', '.join(known)}"
 
 
 def _sure(told: Mapping[str, Any]) -> str:

@@ -49,29 +49,35 @@ def twin(figure: go.Figure, most: int = MOST_ROWS) -> Twin:
         heads = [_title(figure, traces[0], "y"), *(f"{t.name}: {_title(figure, t, 'x')}" for t in traces)]
         columns = [ys[0], *xs]
     else:
-        heads = [SERIES, _title(figure, traces[-1], "x"), _values(figure, traces)]
+        heads = [
+            SERIES,
+            _title(figure, traces[-1], "x"),
+            " or ".join(dict.fromkeys(_title(figure, t, "y") for t in traces)),
+        ]
         names = np.concatenate([np.full(len(x), t.name, dtype=object) for t, x in zip(traces, xs, strict=True)])
         columns = [names, np.concatenate(xs), np.concatenate(ys)]
     kept = _thinned(columns[0] if heads[0] == SERIES else np.zeros(len(columns[0])), most)
-    printed = tuple(tuple(_cell(column[i]) for column in columns) for i in kept)
+    printed = tuple(
+        tuple(
+            _plain(value) if isinstance(value, str) else "-" if value is None else _numbers.option(float(value))
+            for value in (column[i] for column in columns)
+        )
+        for i in kept
+    )
     return Twin(tuple(_plain(head) for head in heads), printed, len(columns[0]))
 
 
 def _grids(figure: go.Figure, traces: Sequence[Any]) -> Twin:
     """Grids over the same columns stand below one another, those of each series."""
     found = [_cells.table(trace) for trace in traces]
-    across, _, said = found[0]
+    across, first, said = found[0]
     if len(found) == 1 or any(other != across for other, _, _ in found):
-        return _grid(figure, traces[0])
+        name = traces[0].name
+        heads = [_title(figure, traces[0], "y"), *(f"{name} at {_title(figure, traces[0], 'x')} {x}" for x in across)]
+        return Twin(tuple(map(_plain, heads)), tuple(first), np.asarray(traces[0].z).size, said)
     heads = [SERIES, _title(figure, traces[0], "y"), *(f"{_title(figure, traces[-1], 'x')} {x}" for x in across)]
     rows = [(_plain(trace.name), *row) for trace, (_, rows, _) in zip(traces, found, strict=True) for row in rows]
     return Twin(tuple(map(_plain, heads)), tuple(rows), sum(np.asarray(t.z).size for t in traces), f"of each, {said}")
-
-
-def _grid(figure: go.Figure, trace: Any) -> Twin:
-    across, rows, said = _cells.table(trace)
-    heads = [_title(figure, trace, "y"), *(f"{trace.name} at {_title(figure, trace, 'x')} {x}" for x in across)]
-    return Twin(tuple(map(_plain, heads)), tuple(rows), np.asarray(trace.z).size, said)
 
 
 def _thinned(series: np.ndarray, most: int) -> np.ndarray:
@@ -93,16 +99,6 @@ def _title(figure: go.Figure, trace: Any, letter: str) -> str:
     number = anchor[1:]
     axis = getattr(figure.layout, f"{letter}axis{number}")
     return str(axis.title.text or "")
-
-
-def _values(figure: go.Figure, traces: Sequence[Any]) -> str:
-    return " or ".join(dict.fromkeys(_title(figure, t, "y") for t in traces))
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, str):
-        return _plain(value)
-    return "-" if value is None else _numbers.option(float(value))
 
 
 def _plain(text: str) -> str:

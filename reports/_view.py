@@ -81,8 +81,13 @@ def view(run: Run) -> View:
     result = _rows.result(_data.measured(run))
     info = run.info
     word, verdict = _verdict(run)
-    qualified = _qualified(info) if word == VALID else ""
-    warnings = _warnings(info, leave_out={OVERLOADED: "overload", FAILED: "max-failed"}.get(word))
+    # of the verdict 'valid, with 2 warnings (late-client, few)' what stands after the comma
+    head, _, rest = clean(part(info, "verdict").get("text") or "", 300).partition(", ")
+    qualified = rest.rstrip(".") if word == VALID and head.lower() == "valid" else ""
+    left_out = {OVERLOADED: "overload", FAILED: "max-failed"}.get(word)  # what the verdict says already
+    warned = [w for w in info.get("warnings") or [] if isinstance(w, dict)]
+    warned = [w for w in warned if left_out is None or w.get("code") != left_out]
+    no_warnings = "No warnings." if run.complete else "None were noted before the run ended."
     return View(
         title=_title(info),
         traffic=_traffic(run, result),
@@ -107,8 +112,8 @@ def view(run: Run) -> View:
         counts=result.counts,
         errors=result.errors,
         fidelity=_sending.fidelity(info),
-        warnings=warnings,
-        no_warnings=_no_warnings(run, word),
+        warnings=tuple(Warned(sentence(w.get("message"), 600), sentence(w.get("remedy"), 400)) for w in warned),
+        no_warnings="None but the overload." if word == OVERLOADED else no_warnings,
         definitions=(*DEFINITIONS, *(OF_REMOTE if _remote.client(run) else ())),
         commands=_facts.commands(run),
         facts=_facts.used(run),
@@ -187,13 +192,6 @@ def _verdict(run: Run) -> tuple[str, str]:
             return OVERLOADED, f"{sentence(grew, 600)} {sentence(grown.get('remedy'), 400)}".strip()
         return VALID, "All checks of the run passed."
     return "NOT VALID", " ".join(sentence(reason, 400) for reason in reasons) or said
-
-
-def _qualified(info: Mapping[str, Any]) -> str:
-    """'with 2 warnings (late-client, few)' of the verdict 'valid, with 2 warnings (late-client, few)'."""
-    said = clean(part(info, "verdict").get("text") or "", 300)
-    head, _, rest = said.partition(", ")
-    return rest.rstrip(".") if head.lower() == "valid" else ""
 
 
 def _mark(word: str, result: _rows.Result, *, unresolved: bool) -> Mark:
@@ -305,15 +303,3 @@ def _ran(info: Mapping[str, Any]) -> Facts:
 
 
 _APART = ("backend", "name", "model", "hardware", "device", "url")
-
-
-def _no_warnings(run: Run, word: str) -> str:
-    if word == OVERLOADED:
-        return "None but the overload."
-    return "No warnings." if run.complete else "None were noted before the run ended."
-
-
-def _warnings(info: Mapping[str, Any], leave_out: str | None) -> tuple[Warned, ...]:
-    found = [w for w in info.get("warnings") or [] if isinstance(w, dict)]
-    kept = [w for w in found if leave_out is None or w.get("code") != leave_out]
-    return tuple(Warned(sentence(w.get("message"), 600), sentence(w.get("remedy"), 400)) for w in kept)

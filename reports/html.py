@@ -3,8 +3,6 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import plotly.graph_objects as go
-
 from harness.errors import no_such
 from harness.folder import Run
 from reports import _box, _data, _facts, _next, _page, _sliders, _view, figures
@@ -60,20 +58,16 @@ class Html:
 def parts(run: Run, sections: Collection[str] = tuple(SECTIONS)) -> list[Part]:
     """The figures of a run in the order of the page: those of the `sections`."""
     shown = _data.measured(run)
-    found = [
-        _page.part(key, module.TITLE, _figure(run, module.figure(run if figures.whole(module) else shown)))
-        for key, module in figures.modules().items()
-        if (figures.FIDELITY if module.SECTION == figures.FIDELITY else "figures") in sections
-    ]
+    found = []
+    for key, module in figures.modules().items():
+        if (figures.FIDELITY if module.SECTION == figures.FIDELITY else "figures") in sections:
+            drawn = module.figure(run if figures.whole(module) else shown)
+            if drawn == _data.EMPTY and _facts.part(run.info, "source").get("per_request") is False:
+                drawn = _data.AGGREGATES  # the file never had requests: nothing on how to send more
+            found.append(_page.part(key, module.TITLE, drawn))
     sliders = _sliders.of_run(shown) if "figures" in sections else None
     place = next((i for i, part in enumerate(found) if part.key == "slo_plane"), 0)
     return found if sliders is None else [*found[:place], sliders, *found[place:]]
-
-
-def _figure(run: Run, drawn: go.Figure | str) -> go.Figure | str:
-    """The figure; of a file that never had requests what says so instead of how to send more."""
-    aggregates = drawn == _data.EMPTY and _facts.part(run.info, "source").get("per_request") is False
-    return _data.AGGREGATES if aggregates else drawn
 
 
 def chosen(asked: Sequence[str], *, remote: bool) -> dict[str, str]:

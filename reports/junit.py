@@ -47,8 +47,13 @@ def _cases(info: dict[str, Any], complete: bool) -> Iterator[Case]:
         goal = f"the goal is {share(summary['goal'])}"
         yield _bound("attainment", summary["attainment"] >= summary["goal"], f"{kept}, {goal}", doubt)
     for bound in summary["bounds"]:
-        if bound["passed"] is not None:
-            yield _bound(clean(bound["text"]), bound["passed"], _found(bound), doubt)
+        if bound["passed"] is None:
+            continue
+        if bound.get("percentile") is None:
+            found = f"{share(bound['attainment'])} of the requests met it"
+        else:
+            found = "too many requests failed" if bound["value_s"] is None else f"it is {seconds(bound['value_s'])}"
+        yield _bound(clean(bound["text"]), bound["passed"], found, doubt)
 
 
 def _doubt(info: dict[str, Any], complete: bool) -> str:
@@ -62,12 +67,6 @@ def _doubt(info: dict[str, Any], complete: bool) -> str:
         (verdict.get("unresolved"), "the client's own error leaves it open"),
     )
     return next((why for holds, why in doubts if holds), "")
-
-
-def _found(bound: dict[str, Any]) -> str:
-    if bound.get("percentile") is None:
-        return f"{share(bound['attainment'])} of the requests met it"
-    return "too many requests failed" if bound["value_s"] is None else f"it is {seconds(bound['value_s'])}"
 
 
 def _bound(name: str, passed: bool, message: str, doubt: str) -> Case:

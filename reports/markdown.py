@@ -17,6 +17,11 @@ class Markdown:
     def render(self, run: Run) -> str:
         """The text, ending with a newline."""
         view = _view.view(run)
+        client = [
+            "The client that measured:",
+            "",
+            *(f"- {name}: {in_markdown(text, None)}" for name, text in view.client),
+        ]
         state = f"{view.word}, {view.qualified}." if view.qualified else f"{view.word}: {view.verdict}"
         blocks = [
             f"## {in_markdown(view.title)}",
@@ -30,7 +35,7 @@ class Markdown:
             f"Interval: {in_markdown(view.interval, None)}" if view.interval else "",
             _table(("status", "requests", "share"), view.counts),
             f"Sending: {in_markdown(view.fidelity, None)}",
-            _client(view),
+            "\n".join(client) if view.client else "",
             _server(view),
             "\n".join(["What was run:", "", *(f"- {name}: {in_markdown(value)}" for name, value in view.ran)]),
         ]
@@ -43,11 +48,6 @@ def _rows(view: _view.View) -> list[tuple[str, ...]]:
     if not view.floors:
         return rows
     return [(*row, floor) for row, floor in zip(rows, [*(r.floor for r in view.rows), ""], strict=False)]
-
-
-def _client(view: _view.View) -> str:
-    lines = (f"- {name}: {in_markdown(value, None)}" for name, value in view.client)
-    return "\n".join(["The client that measured:", "", *lines]) if view.client else ""
 
 
 def _server(view: _view.View) -> str:

@@ -72,7 +72,8 @@ def _blocks(view: _view.View, run: Run, console: Console, form: Text) -> Iterato
     yield styled.Text()
     if form.curve and (curve := _scaled.curve(run, console.width, blocks=not form.ascii)):
         yield styled.Text(f"{curve}\n")
-    yield from _named([*_lines(view), *_cautions(view)], console)
+    cautions = [Line("warning", f"{warning.message} {warning.remedy}".strip()) for warning in view.warnings]
+    yield from _named([*_lines(view), *cautions], console)
     yield styled.Text()
     yield from _named(list(_end(view, run)), console)
 
@@ -126,11 +127,6 @@ def _lines(view: _view.View) -> Iterator[Line]:
     if view.client_line:
         yield Line("client", view.client_line)
         yield Line("server", view.server_line)
-
-
-def _cautions(view: _view.View) -> Iterator[Line]:
-    for warning in view.warnings:
-        yield Line("warning", f"{warning.message} {warning.remedy}".strip())
 
 
 def _end(view: _view.View, run: Run) -> Iterator[Line]:

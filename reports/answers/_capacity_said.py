@@ -34,7 +34,9 @@ def headline(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     if one["low_rps"] is None:
         rate = f"{start}: {_numbers.number(one['capacity_rps'])} req/s"
         return rate + ("" if info["one_traffic"] else " (no interval)") + _unresolved(one)
-    rate, low, high = _alike(one["capacity_rps"], one["low_rps"], one["high_rps"])
+    half = (one["high_rps"] - one["low_rps"]) / 2
+    digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 3  # two digits of the half-width
+    rate, low, high = (f"{one[key]:,.{digits}f}" for key in ("capacity_rps", "low_rps", "high_rps"))
     interval = f"{low} .. {high}, +-{100 * one['half_width']:.1f}%"
     return f"{start}: {rate} req/s ({percent(info['confidence'])} interval {interval})" + _unresolved(one)
 
@@ -56,13 +58,6 @@ def good(one: Mapping[str, Any]) -> bool | None:
     if verdict is not None:
         return {"carried": True, "not carried": False}.get(verdict)
     return {"resolved": True, "unreachable": False}.get(one["state"])
-
-
-def _alike(rate_rps: float, low_rps: float, high_rps: float) -> Iterator[str]:
-    """A rate and its interval, down to the second digit of what is not known of it."""
-    half = (high_rps - low_rps) / 2
-    digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 3
-    return (f"{value:,.{digits}f}" for value in (rate_rps, low_rps, high_rps))
 
 
 def _unresolved(one: Mapping[str, Any]) -> str:

@@ -51,8 +51,12 @@ def _part(columns: Sequence[Info], found: Info, title: str, notes: tuple[str, ..
             far = [_apart(found["apart"].get(key))] if apart else []
             rows.append([name, *(_value(key, value, values) for value in values), *far])
     said = dict.fromkeys(name for column in columns for name in column["said"])
-    rows += [[name, *(_said(column["said"].get(name), name) for column in columns), *([""] if apart else [])]
-             for name in said]  # fmt: skip
+    for name in said:
+        cells = []
+        for value in (column["said"].get(name) for column in columns):
+            word = "yes" if value else "no"
+            cells.append("" if value is None else word if "within" in name else _numbers.share(value))
+        rows.append([name, *cells, *([""] if apart else [])])
     return Rows(heads, rows, title=title, notes=notes)
 
 
@@ -65,12 +69,6 @@ def _value(key: str, value: float | None, row: Sequence[float | None]) -> str:
     if key == "attainment":
         return _numbers.share(value)
     return f"{value:,.0f}" if key in ("good", "of") else _numbers.number(value)
-
-
-def _said(value: float | None, name: str) -> str:
-    if value is None:
-        return ""
-    return ("yes" if value else "no") if "within" in name else _numbers.share(value)
 
 
 def _apart(value: float | None) -> str:

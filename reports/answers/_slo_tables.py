@@ -84,7 +84,8 @@ def overview(runs: Sequence[Info], info: Info) -> Rows:
     names = _names([run["path"] for run in runs])
     rows = [
         [name, clean(slo["text"], 60), rate(run["rate_rps"] or run["scheduled_rps"]),
-         _numbers.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]), _binding(slo),
+         _numbers.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]),
+         clean(slo["binding"], 40) if slo["binding"] and differ(slo["bounds"]) else "-",
          *("reached" if yes else "missed" for yes in slo[info["conditions"]])]
         for name, run in zip(names, runs, strict=True) for slo in run["slos"]
     ]  # fmt: skip
@@ -96,10 +97,6 @@ def overview(runs: Sequence[Info], info: Info) -> Rows:
     more = len(rows) - LINES
     notes = (f"{more:,} more lines: --format csv or json\n",) if more > 0 else ()
     return Rows(heads, rows[:LINES], 1 if len(one) == 1 else 2, title, notes)
-
-
-def _binding(slo: Info) -> str:
-    return clean(slo["binding"], 40) if slo["binding"] and differ(slo["bounds"]) else "-"
 
 
 def _names(paths: Sequence[str]) -> list[str]:
@@ -163,17 +160,16 @@ def plane(run: Info) -> Iterator[Rows]:
     rows = [
         [
             _numbers.limit(limit),
-            *(_cell(found["goodput_rps"][i][j], found["attainment"][i][j], run["goals"][0]) for j in shown),
+            *(
+                f"{rate(found['goodput_rps'][i][j])} ({_numbers.share(found['attainment'][i][j], run['goals'][0])})"
+                for j in shown
+            ),
         ]
         for i, limit in enumerate(down_s)
     ]
     left_out = len(across_s) - len(shown)
     notes = (f"{left_out} more columns: --format csv or json",) if left_out else ()
     yield Rows(heads, rows, title="goodput in req/s (attainment) under both bounds", notes=notes)
-
-
-def _cell(goodput: float | None, attainment: float | None, goal: float) -> str:
-    return f"{rate(goodput)} ({_numbers.share(attainment, goal)})"
 
 
 def groups(found: Info) -> Rows:

@@ -63,7 +63,11 @@ def tables(info: Info) -> Iterator[Rows]:
 
 def _attainment(info: Info) -> Rows:
     names, goal = _axes(info), info["goals"][0]
-    bounds = {bound["metric"] + _tag(bound): _bound_head(bound) for p in info["points"] for bound in p["bounds"]}
+    bounds = {
+        bound["metric"] + _tag(bound): f"{bound['metric']}{_tag(bound)}{' met' if bound['percentile'] is None else ''}"
+        for point in info["points"]
+        for bound in point["bounds"]
+    }
     columns: dict[str, Callable[[Info], str]] = {
         "attainment": lambda point: _mean(point["attainment"], partial(_numbers.share, goal=goal)),
         "95% interval": lambda point: interval(point["attainment"]),
@@ -75,18 +79,14 @@ def _attainment(info: Info) -> Rows:
     }
     told = {head: [cell(point) for point in info["points"]] for head, cell in columns.items()}
     shown = {head: cells for head, cells in told.items() if head in KEPT or set(cells) - {"-"}}
-    slo = _own_slo(info)
+    # a column of the SLO where points have different ones and no axis tells which
+    told_by_axis = any(axis.get("rescored") for axis in info["axes"])
+    slo = [] if told_by_axis or len({point["slo"] for point in info["points"]}) < 2 else ["slo"]
     rows = [
         [*values(names, point), *(clean(point[name]) for name in slo), *(cells[i] for cells in shown.values())]
         for i, point in enumerate(info["points"])
     ]
     return Rows([*map(axis, names), *(name.upper() for name in slo), *shown], rows, len(names) + len(slo))
-
-
-def _own_slo(info: Info) -> list[str]:
-    """The column of the SLO, where points have different ones and no axis tells which."""
-    told = any(axis.get("rescored") for axis in info["axes"])
-    return [] if told or len({point["slo"] for point in info["points"]}) < 2 else ["slo"]
 
 
 def _latencies(info: Info, timed: Sequence[str]) -> Rows:
@@ -128,10 +128,6 @@ def _goal(crossing: Info) -> str:
 def _tag(bound: Info) -> str:
     percentile = "" if bound["percentile"] is None else f" p{bound['percentile']:g}"
     return percentile + ("" if bound["tag"] is None else f"@{clean(bound['tag'])}")
-
-
-def _bound_head(bound: Info) -> str:
-    return f"{bound['metric']}{_tag(bound)}{' met' if bound['percentile'] is None else ''}"
 
 
 def _met(point: Info, name: str) -> str:

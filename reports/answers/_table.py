@@ -1,5 +1,6 @@
 """Tables of an answer, for a terminal and in markdown, from the same rows."""
 
+import textwrap
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
@@ -43,6 +44,11 @@ def markdown(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int =
     marks = ["---" if number < left else "---:" for number in range(len(heads))]
     cells = [[in_markdown(cell) for cell in line] for line in (heads, *rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in (cells[0], marks, *cells[1:]))
+
+
+def wrapped(sentence: str) -> str:
+    """A sentence in lines of a terminal, those after the first indented."""
+    return "\n".join(textwrap.wrap(clean(sentence, None), WIDTH, subsequent_indent="  "))
 
 
 def _widths(lines: Sequence[Sequence[str]], left: int) -> list[int]:

@@ -1,6 +1,5 @@
 """The table of acceptance: what was published of serving systems beside what is obtained here."""
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -26,7 +25,10 @@ def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
 def _text_parts(info: Mapping[str, Any], look: Look) -> Iterator[str]:
     for title, rows in sections(info["rows"]):
         yield f"{look.bold(title)}\n"
-        yield _table.text(_HEADS, [_cells(row) for row in rows], left=len(_HEADS), look=look,
+        cells = [
+            (*(row[key] for key in ("id", "badge", "published", "obtained", "band")), verdict(row)) for row in rows
+        ]
+        yield _table.text(_HEADS, cells, left=len(_HEADS), look=look,
                           tones=[row["holds"] if row["holds"] is False else None for row in rows])  # fmt: skip
         yield from (_wrapped(f"{row['id']}: {row['note']}") for row in rows if row["note"])
     yield from (_wrapped(f"{one['id']} has no row: {one['title']}; {one['why']}") for one in without_row(info))
@@ -41,7 +43,7 @@ def without_row(info: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
 
 
 def _wrapped(sentence: str) -> str:
-    return "\n".join(textwrap.wrap(clean(sentence, None), _table.WIDTH, subsequent_indent="  ")) + "\n"
+    return _table.wrapped(sentence) + "\n"
 
 
 def outcome(info: Mapping[str, Any]) -> str:
@@ -80,16 +82,9 @@ def _in_table(rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         told = row["id"], row["system"], row["badge"], row["published"], row["obtained"], row["band"]
         judged = "**misses**" if row["holds"] is False else verdict(row)
-        lines.append((*(in_markdown(cell, None) for cell in told), judged, _code(row["command"])))
+        command = clean(row["command"], None).replace("|", "\\|").replace("`", "'")
+        lines.append((*(in_markdown(cell, None) for cell in told), judged, f"`{command}`"))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _code(command: str) -> str:
-    return "`" + clean(command, None).replace("|", "\\|").replace("`", "'") + "`"
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    return row["id"], row["badge"], row["published"], row["obtained"], row["band"], verdict(row)
 
 
 def verdict(row: Mapping[str, Any]) -> str:

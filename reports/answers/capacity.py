@@ -1,7 +1,7 @@
 """The answer of `bench capacity` in words: rates with their intervals, what binds, what it took."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from textwrap import wrap
 from typing import Any
 
@@ -25,7 +25,11 @@ def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     if look.curve:
         parts.append(_curve.drawn(_drawn(info), blocks=look.blocks))
     parts.append(_wrapped(said.cost(info)))
-    parts.append("\n".join(line for one in info["answers"] for line in _lines(info, one, look)))
+    lines = []
+    for one in info["answers"]:
+        lines.append(look.judged(said.headline(info, one), said.good(one)))
+        lines += [_wrapped(sentence, "  ") for sentence in said.sentences(info, one)]
+    parts.append("\n".join(lines))
     told, command = said.advice(info)
     parts.append(f"{look.bold('next')}  {told}:\n  {_copied(command)}")
     return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
@@ -57,12 +61,6 @@ def _marked(*sentences: str) -> str:
 
 def _titled(title: str, heads: tuple[str, ...], rows: Any, look: Look) -> str:
     return look.bold(title) + "\n" + _table.text(heads, rows, look=look)
-
-
-def _lines(info: Mapping[str, Any], one: Mapping[str, Any], look: Look) -> Iterator[str]:
-    yield look.judged(said.headline(info, one), said.good(one))
-    for sentence in said.sentences(info, one):
-        yield _wrapped(sentence, "  ")
 
 
 def _drawn(info: Mapping[str, Any]) -> _curve.Curve:

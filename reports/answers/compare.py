@@ -49,11 +49,12 @@ def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
 def markdown(info: Mapping[str, Any]) -> str:
     """The answer for a job summary or a pull request: at most 60 KB, foreign text without effect."""
     name, _, rest = heading(info).partition(" (")
+    others = _rows_markdown(shown(info), info, gated=False)
     blocks = [
         f"**{in_markdown(name)}**" + (f" ({in_markdown(rest, None)}" if rest else ""),
         in_markdown(info["text"], None),
         _rows_markdown(info["gates"], info, gated=True),
-        _folded("Not gated", _rows_markdown(shown(info), info, gated=False)),
+        f"<details><summary>Not gated</summary>\n\n{others}\n</details>" if others else "",
         "\n".join(f"- {in_markdown(line, None)}" for line in (*parting(info), *_sides(info), *_facts(info))),
     ]
     return _at_most("\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n")
@@ -169,10 +170,6 @@ def _rows_markdown(rows: Sequence[Row], info: Mapping[str, Any], *, gated: bool)
         return ""
     names = heads(info, rows, gated=gated)
     return _table.markdown(names, [cells(names, row, info) for row in rows], left=names.index("metric") + 1)
-
-
-def _folded(title: str, table: str) -> str:
-    return f"<details><summary>{title}</summary>\n\n{table}\n</details>" if table else ""
 
 
 def shown(info: Mapping[str, Any]) -> list[Row]:

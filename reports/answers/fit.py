@@ -1,11 +1,10 @@
 """What `bench fit` found: constants with intervals, and the error on what it did not see."""
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from reports._clean import clean, in_markdown
+from reports._clean import in_markdown
 from reports.answers import _table
 from reports.answers._look import PLAIN, Look
 
@@ -21,16 +20,12 @@ _Table = Callable[..., str]
 
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """Constants, errors on seen and unseen rows, and what to do next."""
-    return "\n".join(_parts(info, partial(_table.text, look=look), _wrapped))
+    return "\n".join(_parts(info, partial(_table.text, look=look), _table.wrapped))
 
 
 def markdown(info: Mapping[str, Any]) -> str:
     """The same as markdown."""
     return "\n".join(_parts(info, _table.markdown, partial(in_markdown, limit=None)))
-
-
-def _wrapped(sentence: str) -> str:
-    return "\n".join(textwrap.wrap(clean(sentence, None), _table.WIDTH, subsequent_indent="  "))
 
 
 def _parts(info: Mapping[str, Any], table: _Table, told: Callable[[str], str]) -> Iterator[str]:
@@ -81,7 +76,8 @@ def _errors(info: Mapping[str, Any]) -> Iterator[Sequence[str]]:
 def _notes(info: Mapping[str, Any]) -> Iterator[str]:
     for name, why in info["left_out"].items():
         yield f"{name} is left out: {why}."
-    wide = [row["name"] for row in info["constants"] if _wide(row)]
+    known = [row for row in info["constants"] if row["plus_minus"] is not None]
+    wide = [row["name"] for row in known if 0 < row["value"] < row["plus_minus"]]
     if wide:
         names = ", ".join(wide)
         yield f"Intervals hold 0, so these rows hardly tell {names}: measure other loads, or give it with --fix."
@@ -89,7 +85,3 @@ def _notes(info: Mapping[str, Any]) -> Iterator[str]:
         yield f"Written to {info['out']}; next: bench run --backend sim --latency file:{info['out']}"
     else:
         yield "Nothing is written; --out FILE.toml keeps the model for --latency file:FILE.toml."
-
-
-def _wide(row: Mapping[str, Any]) -> bool:
-    return row["plus_minus"] is not None and 0 < row["value"] < row["plus_minus"]

@@ -54,8 +54,10 @@ def headline(info: Info) -> str:
     if not info["best"]:
         return "interrupted before any placement was known" if left else "no placement keeps the SLO at any rate"
     best = info["best"][0]
+    objective = info["objective"]
+    worth = "" if objective["name"] == "gpu" else f", {_number(best['value'])} {objective['unit']}"
     so_far = f"interrupted; best so far, {_numbers.count(left, 'candidate')} not searched" if left else "best"
-    return f"{so_far}: {_named(best)}, {_gpus(best)}, {_per_gpu(best)}{_worth(info, best)}"
+    return f"{so_far}: {_named(best)}, {_gpus(best)}, {_per_gpu(best)}{worth}"
 
 
 def sentences(info: Info) -> Iterator[str]:
@@ -162,11 +164,6 @@ def _per_gpu(one: Info) -> str:
         return told
     mean = "" if one["mean_per_gpu_rps"] == one["rate_per_gpu_rps"] else f"mean {_number(one['mean_per_gpu_rps'])}, "
     return f"{told} ({mean}95%: {interval(one)})"
-
-
-def _worth(info: Info, one: Info) -> str:
-    objective = info["objective"]
-    return "" if objective["name"] == "gpu" else f", {_number(one['value'])} {objective['unit']}"
 
 
 def _listed(units: Sequence[Info]) -> str:

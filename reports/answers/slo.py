@@ -28,7 +28,14 @@ APART = 3
 
 def text(info: Info, look: Look = PLAIN) -> str:
     """The answer for a terminal, at most 100 columns."""
-    blocks = [_wrapped(part) if isinstance(part, str) else _titled(part, look) for part in _parts(info)]
+    blocks = []
+    for part in _parts(info):
+        if isinstance(part, str):
+            blocks.append(_wrapped(part))
+        else:
+            title = f"{look.bold(part.title)}\n" if part.title else ""
+            table = _table.text(part.heads, part.rows, left=part.left, look=look)
+            blocks.append(title + table + "".join(_wrapped(note) for note in part.notes))
     if look.curve:  # before the sentence that says what to do next
         blocks[-1:-1] = [_curve.drawn(curve, blocks=look.blocks) for curve in _drawn(info)]
     return "\n".join(block.rstrip("\n") + "\n" for block in blocks if block.strip())
@@ -201,12 +208,6 @@ def _drawn(info: Info) -> Iterator[_curve.Curve]:
             found = slo["scale"] or {"factors": [], "attainment": []}
             points = [*zip(found["factors"], found["attainment"], strict=True)]
             yield _curve.Curve(points, run["goals"], f"{clean(slo['text'])} over the SLO scale", "x", log=True)
-
-
-def _titled(part: Rows, look: Look) -> str:
-    title = f"{look.bold(part.title)}\n" if part.title else ""
-    notes = "".join(_wrapped(note) for note in part.notes)
-    return title + _table.text(part.heads, part.rows, left=part.left, look=look) + notes
 
 
 def _wrapped(sentence: str) -> str:

@@ -1,12 +1,11 @@
 """What a closed form gives, with what a simulation gives beside it where one was asked for."""
 
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from reports import _numbers
-from reports._clean import clean, in_markdown
+from reports._clean import in_markdown
 from reports.answers import _table
 from reports.answers._look import PLAIN, Look
 
@@ -15,7 +14,7 @@ _Table = Callable[..., str]
 
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """Sentences, tables and notes."""
-    return "\n".join(_parts(info, partial(_table.text, look=look), _wrapped))
+    return "\n".join(_parts(info, partial(_table.text, look=look), _table.wrapped))
 
 
 def markdown(info: Mapping[str, Any]) -> str:
@@ -23,23 +22,15 @@ def markdown(info: Mapping[str, Any]) -> str:
     return "\n".join(_parts(info, _table.markdown, partial(in_markdown, limit=None)))
 
 
-def _wrapped(sentence: str) -> str:
-    return "\n".join(textwrap.wrap(clean(sentence, None), _table.WIDTH, subsequent_indent="  "))
-
-
 def _parts(info: Mapping[str, Any], table: _Table, told: Callable[[str], str]) -> Iterator[str]:
     yield from (f"{told(sentence)}\n" for sentence in info["sentences"])
     for one in info["tables"]:
         yield f"{told(one['title'])}\n"
         units = [column["unit"] for column in one["columns"]]
+        left = next((number for number, unit in enumerate(units) if unit != "text"), len(units))  # columns of names
         rows = [[cell(value, unit) for value, unit in zip(row, units, strict=True)] for row in one["rows"]]
-        yield table([column["head"] for column in one["columns"]], rows, left=_left(units))
+        yield table([column["head"] for column in one["columns"]], rows, left=left)
     yield from (f"{told(note)}\n" for note in info["notes"])
-
-
-def _left(units: Sequence[str]) -> int:
-    """Columns of names, which stand first and to the left."""
-    return next((number for number, unit in enumerate(units) if unit != "text"), len(units))
 
 
 def cell(value: Any, unit: str) -> str:
@@ -57,15 +48,11 @@ def _bytes(value: float) -> str:
     return f"{value:,.0f} B"
 
 
-def _seconds(value: float) -> str:
-    return f"{_numbers.number(value * 1e6)} us" if 0 < abs(value) < 1e-3 else _numbers.seconds(value)
-
-
 _WAYS: Mapping[str, Callable[[Any], str]] = {
     "text": str,
     "number": partial(_numbers.number, digits=4),
     "count": lambda value: f"{value:,.0f}",
-    "s": _seconds,
+    "s": lambda value: f"{_numbers.number(value * 1e6)} us" if 0 < abs(value) < 1e-3 else _numbers.seconds(value),
     "bytes": _bytes,
     "bytes_per_s": lambda value: f"{_numbers.number(value / 1e9)} GB/s",
     "tokens_per_s": lambda value: f"{_numbers.number(value) if value < 100 else f'{value:,.0f}'} tok/s",

@@ -1,12 +1,11 @@
 """SLOs derived from a decode step, beside the published ones."""
 
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from reports import _numbers
-from reports._clean import clean, in_markdown
+from reports._clean import in_markdown
 from reports.answers import _table
 from reports.answers._look import PLAIN, Look
 
@@ -17,11 +16,7 @@ _Table = Callable[..., str]
 
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """The derived SLOs, the published ones, and what to know about them."""
-    return "\n".join(_parts(info, partial(_table.text, look=look), _wrapped))
-
-
-def _wrapped(sentence: str) -> str:
-    return "\n".join(textwrap.wrap(clean(sentence, None), _table.WIDTH, subsequent_indent="  "))
+    return "\n".join(_parts(info, partial(_table.text, look=look), _table.wrapped))
 
 
 def markdown(info: Mapping[str, Any]) -> str:
@@ -31,8 +26,16 @@ def markdown(info: Mapping[str, Any]) -> str:
 
 def _parts(info: Mapping[str, Any], table: _Table, told: Callable[[str], str]) -> Iterator[str]:
     yield f"{told(_step(info))}\n"
-    yield table(_DERIVED, [*map(_derived, info["derived"])])
-    yield table(_PUBLISHED, [*_published(info["published"])], left=2)
+    derived = [
+        (row["name"], f"{row['factor']:g}", _numbers.seconds(row["itl_p99_s"]), f"p99:itl={row['itl_p99_s']:.4g}")
+        for row in info["derived"]
+    ]
+    yield table(_DERIVED, derived)
+    published = [
+        (row["title"], model, f"p99:itl={row['strict_s']:g}", f"p99:itl={row['relaxed_s']:g}")
+        for model, row in info["published"].items()
+    ]
+    yield table(_PUBLISHED, published, left=2)
     yield from (f"{told(note)}\n" for note in _notes(info))
 
 
@@ -45,16 +48,6 @@ def _step(info: Mapping[str, Any]) -> str:
         f"{_numbers.seconds(info['decode_step_s'])} for {info['batch']} sequences with {info['context_tokens']:,} "
         "tokens of context each."
     )
-
-
-def _derived(row: Mapping[str, Any]) -> tuple[str, ...]:
-    short = f"p99:itl={row['itl_p99_s']:.4g}"
-    return row["name"], f"{row['factor']:g}", _numbers.seconds(row["itl_p99_s"]), short
-
-
-def _published(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Sequence[str]]:
-    for model, row in rows.items():
-        yield row["title"], model, f"p99:itl={row['strict_s']:g}", f"p99:itl={row['relaxed_s']:g}"
 
 
 def _notes(info: Mapping[str, Any]) -> Iterator[str]:

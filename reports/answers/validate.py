@@ -1,12 +1,11 @@
 """Simulated numbers beside measured ones: targets, errors by metric, and the pairs themselves."""
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from reports import _validated as said
-from reports._clean import clean, in_markdown
+from reports._clean import in_markdown
 from reports.answers import _table
 from reports.answers._look import PLAIN, Look
 
@@ -19,13 +18,13 @@ _Table = Callable[..., str]
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """Each comparison: what was compared, targets, errors, pairs; its verdict last."""
     return "\n".join(
-        part for one in info["validations"] for part in _parts(one, partial(_table.text, look=look), _wrapped, "")
+        part for one in info["validations"] for part in _parts(one, partial(_table.text, look=look), _table.wrapped, "")
     )
 
 
 def outcome(info: Mapping[str, Any]) -> str:
     """The verdict of each comparison, a line each."""
-    return "\n".join(_wrapped(f"{one['name']}: {said.verdict(one)}") for one in info["validations"])
+    return "\n".join(_table.wrapped(f"{one['name']}: {said.verdict(one)}") for one in info["validations"])
 
 
 def markdown(info: Mapping[str, Any]) -> str:
@@ -35,10 +34,6 @@ def markdown(info: Mapping[str, Any]) -> str:
         for one in info["validations"]
         for part in _parts(one, _table.markdown, partial(in_markdown, limit=None), "## ")
     )
-
-
-def _wrapped(sentence: str) -> str:
-    return "\n".join(textwrap.wrap(clean(sentence, None), _table.WIDTH, subsequent_indent="  "))
 
 
 def _parts(one: Mapping[str, Any], table: _Table, told: Callable[[str], str], mark: str) -> Iterator[str]:

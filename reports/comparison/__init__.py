@@ -83,19 +83,17 @@ def of(info: Mapping[str, Any], path: str | Path) -> Comparison:
     point, why = _point(info)
     contrasts: tuple[Contrast, ...] = ()
     searches = _runs.searches(info, folder)
-    missing = _SEARCHED if searches else _missing(info, folder)
+    if searches:
+        missing = _SEARCHED
+    elif not any(pair["valid"] for pair in info["pairs"]):
+        missing = _INVALID
+    else:  # what would bring the requests of the runs
+        missing = _PRINTED if _runs.only_numbers(info, folder) else _NOTHING
     try:
         contrasts = tuple(_contrasts(info, folder, point))
     except UsageError as error:
         missing = f"The runs that were compared cannot be read: {error}"
     return Comparison(info, folder, contrasts, why, "" if contrasts else missing, searches)
-
-
-def _missing(info: Mapping[str, Any], folder: Path) -> str:
-    """What would bring the requests of the runs."""
-    if not any(pair["valid"] for pair in info["pairs"]):
-        return _INVALID
-    return _PRINTED if _runs.only_numbers(info, folder) else _NOTHING
 
 
 def _contrasts(info: Mapping[str, Any], folder: Path, point: Mapping[str, str]) -> Iterator[Contrast]:

@@ -1,6 +1,6 @@
 """What the requests of one pair of runs tell: curves of both sides, and which requests changed sides."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -62,12 +62,16 @@ class Contrast:
 def of(pair: Mapping[str, Any], base: Source, head: Source, info: Mapping[str, Any]) -> Contrast:
     """The contrast of a pair under the SLO of the comparison; of runs with SLOs of their own each under its own."""
     both = [_seen(source, float(pair.get("cut_s") or 0.0)) for source in (base, head)]
-    told = [_slo(source, info) for source in (base, head)]
+    told = [
+        slos.parse(info["slo"], goal=info["goal"]) if info["slo"] else slos.restored(source.info)
+        for source in (base, head)
+    ]
     curves = [scale.curve(seen, slo, SCALES.tolist()) for seen, slo in zip(both, told, strict=True)]
     sides = [_side(seen, slo, curve) for seen, slo, curve in zip(both, told, curves, strict=True)]
     _, first, second = np.intersect1d(_ids(both[0]), _ids(both[1]), return_indices=True)
     used = np.stack([curves[0].ratio[first], curves[1].ratio[second]], axis=1)
-    return Contrast(int(pair["pair"]), (sides[0], sides[1]), len(used), _met(used), used[_chosen(len(used))])
+    shown = np.unique(np.linspace(0, len(used) - 1, min(len(used), MOST)).astype(np.int64))
+    return Contrast(int(pair["pair"]), (sides[0], sides[1]), len(used), _met(used), used[shown])
 
 
 def _ids(seen: Seen) -> Floats:
@@ -78,21 +82,11 @@ def _seen(source: Source, cut_s: float) -> Seen:
     """The requests that count: those due from the cut of the pair on."""
     if not cut_s:
         return source.seen
-    return Seen(_from(source.table, cut_s), lambda: _pieces(source, cut_s))
-
-
-def _pieces(source: Source, cut_s: float) -> Iterator[pa.Table]:
-    yield from (_from(piece, cut_s) for piece in source.seen.pieces())
+    return Seen(_from(source.table, cut_s), lambda: (_from(piece, cut_s) for piece in source.seen.pieces()))
 
 
 def _from(table: pa.Table, cut_s: float) -> pa.Table:
     return table.filter(pc.greater_equal(table["scheduled_s"], cut_s))
-
-
-def _slo(source: Source, info: Mapping[str, Any]) -> Slo:
-    if not info["slo"]:
-        return slos.restored(source.info)
-    return slos.parse(info["slo"], goal=info["goal"])
 
 
 def _side(seen: Seen, slo: Slo, curve: scale.Curve) -> Side:
@@ -116,11 +110,6 @@ def _met(used: Floats) -> dict[str, int]:
         "head": int((head & ~base).sum()),
         "neither": int((~base & ~head).sum()),
     }
-
-
-def _chosen(count: int) -> npt.NDArray[np.int64]:
-    """At most `MOST` of so many requests, evenly chosen."""
-    return np.unique(np.linspace(0, count - 1, min(count, MOST)).astype(np.int64)) if count else np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -53,16 +53,12 @@ def searches(info: Mapping[str, Any], beside: Path) -> dict[str, Mapping[str, An
     found: dict[str, Mapping[str, Any]] = {}
     for side in ("base", "head"):
         places = _places(Path(str(pair.get(f"{side}_run") or "")), beside)
-        told = next((told for place in places if (told := _search(place)) is not None), None)
+        kept = (answers.of(place) for place in places if (place / SEARCH).is_file())
+        told = next((told for told in kept if told is not None and told["kind"] == "capacity"), None)
         if told is None:
             return {}
         found[side] = told
     return found
-
-
-def _search(place: Path) -> Mapping[str, Any] | None:
-    told = answers.of(place) if (place / SEARCH).is_file() else None
-    return told if told is not None and told["kind"] == "capacity" else None
 
 
 def only_numbers(info: Mapping[str, Any], beside: Path) -> bool:

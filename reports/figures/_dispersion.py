@@ -74,7 +74,8 @@ def figure(curves: Sequence[Curve], span_s: float, known: Curves | None = None) 
         xaxis=style.log_axis("width of the bins (s, log scale)", at),
         yaxis=style.log_axis("variance / mean of counts (log scale)", [*ends, 0.5, 2.0]),
     )
-    return style.done(drawn, finding(curves, span_s), [_chance_note(span_s)])
+    note = f"The grey band holds 95% of Poisson processes of the same length ({span_text(span_s)})."
+    return style.done(drawn, finding(curves, span_s), [note])
 
 
 def widths(span_s: float, arrivals: int, grain_s: float | None = None) -> Floats:
@@ -116,10 +117,13 @@ def finding(curves: Sequence[Curve], span_s: float) -> str:
     above, below = first.values > high, first.values < low
     ends = [(_numbers.plain(float(first.values[i]), 3), span_text(float(first.widths_s[i]))) for i in (0, -1)]
     least, most = (_numbers.plain(float(v), 3) for v in (first.values.min(), first.values.max()))
-    said = f"{_name(first)} vary "
+    # the curve at least doubles over its last decade, which a renewal process does at its first alone
+    decade = first.values[first.widths_s >= first.widths_s[-1] / 10.001]
+    rises = above[-1] and len(first.widths_s) > 3 and first.values[-1] > 2 * decade[0]
+    said = "Counts vary " if first.name == "arrivals" else f"Counts as {first.name} vary "
     if not np.any(above | below):
         said += "as those of a Poisson process at every width"
-    elif _rises(first, above):
+    elif rises:
         (narrow, narrow_s), (wide, wide_s) = ends
         said += f"{wide} times as much as Poisson's in {wide_s} and {narrow} times in {narrow_s}: the rate itself moves"
     elif np.any(above) and not np.any(below):
@@ -130,12 +134,6 @@ def finding(curves: Sequence[Curve], span_s: float) -> str:
         said += f"{least} to {most} times as much as Poisson's, by the width of the bins"
     rest = "".join(f"; {c.name}, up to {_numbers.plain(float(c.values.max()), 3)} times" for c in curves[2:])
     return said + _other(curves) + rest + "."
-
-
-def _rises(one: Curve, above: np.ndarray) -> bool:
-    """Whether the curve at least doubles over its last decade, which a renewal process does at its first alone."""
-    wide = one.widths_s >= one.widths_s[-1] / 10.001
-    return bool(above[-1] and len(one.widths_s) > 3 and one.values[-1] > 2 * one.values[wide][0])
 
 
 def _other(curves: Sequence[Curve]) -> str:
@@ -153,17 +151,9 @@ def _other(curves: Sequence[Curve]) -> str:
     return f"; {name} differs by a factor of {2**distance:.2g} in the mean over the widths"
 
 
-def _name(one: Curve) -> str:
-    return "Counts" if one.name == "arrivals" else f"Counts as {one.name}"
-
-
 def _positive(one: Curve) -> Curve:
     known = np.isfinite(one.values) & (one.values > 0)
     return Curve(one.name, one.widths_s[known], one.values[known])
-
-
-def _chance_note(span_s: float) -> str:
-    return f"The grey band holds 95% of Poisson processes of the same length ({span_text(span_s)})."
 
 
 def _line(drawn: go.Figure, one: Curve, color: str, dash: str, symbol: str, width: float) -> None:

@@ -41,7 +41,11 @@ def figure(replay: Replay) -> go.Figure | str:
     for goal in replay.goals:
         style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
     percentile = _replay_study.PERCENTILE if replay.open else ""
-    notes = ["The thin grey line is the SLO itself and stays.", percentile, _hint(replay), _hollow(replay)]
+    rates = [rate for system in replay.systems for rate in system.rates]
+    means = "Means over the seeds." if any(len(rate.runs) > 1 for rate in rates) else ""
+    hollow = "Hollow points: a queue grew all through a run, so a longer run falls further."
+    grown = any(rate.overloaded for rate in rates)
+    notes = ["The thin grey line is the SLO itself and stays.", percentile, means, hollow if grown else ""]
     return style.done(drawn, _finding(replay), notes)
 
 
@@ -106,12 +110,3 @@ def _crossed(replay: Replay, system: Scored) -> str:
     if len(system.rates) == 1:
         return f"{name}{goal} is {'reached' if found.side == 'above' else 'missed'} at its one rate"
     return f"{name}all rates lie {found.side} {goal}"
-
-
-def _hint(replay: Replay) -> str:
-    return "Means over the seeds." if any(len(r.runs) > 1 for s in replay.systems for r in s.rates) else ""
-
-
-def _hollow(replay: Replay) -> str:
-    grown = any(rate.overloaded for system in replay.systems for rate in system.rates)
-    return "Hollow points: a queue grew all through a run, so a longer run falls further." if grown else ""

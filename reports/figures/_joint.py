@@ -19,12 +19,12 @@ _LOOKS = ((style.BLUE, "circle", "solid"), (style.VERMILLION, "diamond-open", "d
 
 def figure(streams: Sequence[Stream]) -> go.Figure | str:
     """A point per request (an even sample of many), and per twentieth of the prompts the median of its outputs."""
-    pairs = [
-        (s.name, *_positive(s.prompt_tokens, s.output_tokens))
-        for s in streams
-        if s.prompt_tokens is not None and s.output_tokens is not None
-    ]
-    pairs = [(name, prompt, output) for name, prompt, output in pairs if len(prompt) >= 10]
+    pairs = []
+    for s in streams:
+        if s.prompt_tokens is not None and s.output_tokens is not None:
+            shown = (s.prompt_tokens > 0) & (s.output_tokens > 0)  # by a log axis
+            if np.count_nonzero(shown) >= 10:
+                pairs.append((s.name, s.prompt_tokens[shown], s.output_tokens[shown]))
     if not pairs:
         return FEW
     if np.ptp(pairs[0][1]) == 0 or np.ptp(pairs[0][2]) == 0:
@@ -38,7 +38,9 @@ def figure(streams: Sequence[Stream]) -> go.Figure | str:
             hovertemplate="prompt %{x:,}, output %{y:,}",
         )  # fmt: skip
     for (name, prompt, output), (color, _, dash) in zip(pairs, _LOOKS, strict=False):
-        at, middle = _medians(prompt, output)
+        order = np.argsort(prompt, kind="stable")
+        parts = np.array_split(order, min(PARTS, len(order) // 5 or 1))  # of equally many requests
+        at, middle = (np.array([np.median(tokens[part]) for part in parts]) for tokens in (prompt, output))
         drawn.add_scatter(
             x=at, y=middle, name=f"{name}, median output", mode="lines", line=style.line(color, dash, 3),
             hovertemplate="prompts near %{x:,.0f}: output %{y:,.0f}",
@@ -50,19 +52,6 @@ def figure(streams: Sequence[Stream]) -> go.Figure | str:
     )
     n = len(pairs[0][1])
     return style.done(drawn, _finding(pairs), [_reduce.note(n, min(MOST, n), "requests", "evenly chosen")])
-
-
-def _medians(prompt: Floats, output: Floats) -> tuple[Floats, Floats]:
-    """Medians of prompt and of output in each of up to twenty parts of equally many requests."""
-    order = np.argsort(prompt, kind="stable")
-    parts = np.array_split(order, min(PARTS, len(order) // 5 or 1))
-    return np.array([np.median(prompt[p]) for p in parts]), np.array([np.median(output[p]) for p in parts])
-
-
-def _positive(prompt: Floats, output: Floats) -> tuple[Floats, Floats]:
-    """Pairs that a log axis can show."""
-    shown = (prompt > 0) & (output > 0)
-    return prompt[shown], output[shown]
 
 
 def _finding(pairs: Sequence[tuple[str, Floats, Floats]]) -> str:

@@ -33,12 +33,12 @@ def of_requests(run: Run, metric: str) -> np.ndarray:
     """Sorted values of the requests that ended well: of gaps the worst of each request, not each single one."""
     if not _data.pooled(metric):
         return _data.sample(run, metric)
-    return _data.kept(run, f"worst {metric}", lambda: _worst(run, metric))
 
+    def worst() -> np.ndarray:
+        values = _data.metric(run, metric)
+        return np.sort(values[_data.answered(run) & np.isfinite(values)])
 
-def _worst(run: Run, metric: str) -> np.ndarray:
-    values = _data.metric(run, metric)
-    return np.sort(values[_data.answered(run) & np.isfinite(values)])
+    return _data.kept(run, f"worst {metric}", worst)
 
 
 def limits(run: Run, metrics: list[str]) -> dict[str, float]:

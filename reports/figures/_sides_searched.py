@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +21,10 @@ Info = Mapping[str, Any]
 def figure(comparison: Comparison) -> go.Figure | str:
     """Share of requests within the SLO against the rate per GPU, of the whole trials of both searches."""
     goal = comparison.info["goal"]
-    shares = _shares(comparison.searches)
+    gpus = [(search.get("backend") or {}).get("gpus") for search in comparison.searches.values()]
+    per_gpu = all(isinstance(n, int) and n > 0 for n in gpus)
+    # what the rates of each side are divided by
+    shares = {side: float(s["backend"]["gpus"]) if per_gpu else 1.0 for side, s in comparison.searches.items()}
     drawn = style.new(440)
     rates: list[float] = []
     least: list[float] = []
@@ -39,29 +42,24 @@ def figure(comparison: Comparison) -> go.Figure | str:
         found[side] = _capacity(answer, shares[side])
         rates += [rate for rate in found[side] if rate is not None]
         _drop(drawn, found[side], side, goal, place)
+    pad = 0.05 * (max(rates) - min(rates)) or 0.05 * max(rates)
+    span = [min(rates) - pad, max(rates) + pad]
     drawn.update_layout(
-        xaxis=style.axis(f"rate (requests/s{' per GPU' if _known(comparison.searches) else ''})", range=_range(rates)),
+        xaxis=style.axis(f"rate (requests/s{' per GPU' if per_gpu else ''})", range=span),
         yaxis=_share.axis("requests within the SLO (%)", least),
     )
     drawn.add_hline(
         y=goal * 100, line={"color": style.GREY, "width": 1, "dash": "dash"}, annotation_text=f"goal {goal * 100:g}%",
         annotation_position="top right", annotation_font_size=12,
     )  # fmt: skip
-    unit = "req/s per GPU" if _known(comparison.searches) else "req/s"
-    return style.done(drawn, _finding(found, unit, goal), _notes())
+    notes = [
+        "Bands are the range over the seeds tried; lines fall as attainment must; hollow points were overloaded.",
+        "The verdict compares the capacities seed by seed.",
+    ]
+    return style.done(drawn, _finding(found, "req/s per GPU" if per_gpu else "req/s", goal), notes)
 
 
 Found = tuple[float | None, float | None, float | None]
-
-
-def _known(searches: Mapping[str, Info]) -> bool:
-    gpus = [(search.get("backend") or {}).get("gpus") for search in searches.values()]
-    return all(isinstance(n, int) and n > 0 for n in gpus)
-
-
-def _shares(searches: Mapping[str, Info]) -> dict[str, float]:
-    """What the rates of each side are divided by."""
-    return {side: float(s["backend"]["gpus"]) if _known(searches) else 1.0 for side, s in searches.items()}
 
 
 def _capacity(answer: Info, share: float) -> Found:
@@ -72,11 +70,6 @@ def _capacity(answer: Info, share: float) -> Found:
         return None if value is None else float(value) / share
 
     return per_gpu("capacity_rps"), per_gpu("low_rps"), per_gpu("high_rps")
-
-
-def _range(rates: list[float]) -> list[float]:
-    pad = 0.05 * (max(rates) - min(rates)) or 0.05 * max(rates)
-    return [min(rates) - pad, max(rates) + pad]
 
 
 def _curve(drawn: go.Figure, x: np.ndarray, points: list[Info], side: str) -> None:
@@ -124,8 +117,3 @@ def _told(found: Found, unit: str) -> str:
         return "nothing that the search could tell"
     between = f" ({_numbers.number(low)} to {_numbers.number(high)})" if low is not None and high is not None else ""
     return f"{_numbers.number(rate)} {unit}{between}"
-
-
-def _notes() -> Iterator[str]:
-    yield "Bands are the range over the seeds tried; lines fall as attainment must; hollow points were overloaded."
-    yield "The verdict compares the capacities seed by seed."

@@ -27,7 +27,9 @@ def figure(
 ) -> go.Figure:
     """The panels; `look` gives name, colour and hatch of a key, `title` the y axis, `top` its end."""
     drawn = style.panels([1 / len(found)] * len(found), 160 + 260 * len(found), spacing=0.2 / len(found))
-    looks = {key: look(key) for key in _keys([percents for _, percents in found])}
+    bars = [parts for _, percents in found for parts in percents.values()]
+    keys = dict.fromkeys(key for parts in bars for key in parts)
+    looks = {key: look(key) for key in keys if any(parts.get(key, 0.0) > 0 for parts in bars)}
     for row, (group, percents) in enumerate(found, 1):
         _panel(drawn, row, group, percents, looks, alone=len(found) == 1)
         span = {"range": [0, top]} if top is not None else {"rangemode": "tozero"}
@@ -37,12 +39,6 @@ def figure(
         drawn.update_xaxes(last, row=row, col=1)
     drawn.update_layout(barmode="stack", bargap=0.3)
     return drawn
-
-
-def _keys(found: Sequence[Percents]) -> list[str]:
-    """The parts that any bar has, in their order."""
-    told = dict.fromkeys(key for percents in found for parts in percents.values() for key in parts)
-    return [key for key in told if any(parts.get(key, 0.0) > 0 for percents in found for parts in percents.values())]
 
 
 def _panel(

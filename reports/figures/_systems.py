@@ -89,7 +89,10 @@ def groups(study: Study) -> list[Group]:
     curves = lines(study, made=True)[:PANELS]
     if not curves:
         single = lines(study, made=True, least=1)
-        points = {line.prefix.removesuffix(": ") or _rate(study, line): line.points[0] for line in single}
+        points = {
+            line.prefix.removesuffix(": ") or f"{_numbers.plain(float(line.x[0]), 4)} {study.rate_unit}": line.points[0]
+            for line in single
+        }
         return [Group("", "", points)] if points else []
     return [
         Group(
@@ -99,10 +102,6 @@ def groups(study: Study) -> list[Group]:
         )
         for line in curves
     ]
-
-
-def _rate(study: Study, line: Line) -> str:
-    return f"{_numbers.plain(float(line.x[0]), 4)} {study.rate_unit}"
 
 
 def group_axis(study: Study, found: Sequence[Group]) -> dict[str, object]:

@@ -124,15 +124,11 @@ def _steps(panel: Panel, side: str, color: str, symbol: str) -> dict[str, Any] |
     return {
         "x": [str(step["first"]) for step in steps], "y": np.array(y), "mode": "markers+text",
         "marker": {"color": color, "symbol": symbol, "size": 11, "line": {"color": color, "width": 1}},
-        "text": [_short(step) if step is steps[-1] else "" for step in steps],
+        "text": [""] * (len(steps) - 1) + [in_figure((steps[-1]["commit"] or steps[-1]["first"])[:10], 20)],
         "textposition": "top left" if rises else "bottom left", "textfont": {"size": 11},
         "hovertext": [in_figure(_step(panel.metric, step), 200) for step in steps], "hoverinfo": "text",
         "meta": style.MARKS,
     }  # fmt: skip
-
-
-def _short(step: Info) -> str:
-    return in_figure((step["commit"] or step["first"])[:10], 20)
 
 
 def _without(panel: Panel) -> dict[str, Any] | None:

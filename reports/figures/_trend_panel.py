@@ -58,7 +58,13 @@ class Panel:
 def panels(info: Info, *, judged: bool) -> list[Panel]:
     """A panel for each metric of each series, of those that are judged or of those that are only shown."""
     most = info.get("drawn", MOST)
-    return [_panel(one, m, most) for one in info["series"] for m in one["metrics"] if bool(m["judged"]) is judged]
+    found = []
+    for one in info["series"]:
+        for metric in one["metrics"]:
+            if bool(metric["judged"]) is judged:
+                nights = metric["nights"][-most:]
+                found.append(Panel(one, metric, nights, *_unit(metric, nights)))
+    return found
 
 
 def marked(series: Info, shown: Collection[str] | None = None) -> list[tuple[str, str, list[Info]]]:
@@ -74,12 +80,6 @@ def marked(series: Info, shown: Collection[str] | None = None) -> list[tuple[str
         (letter if breaks else letter.lower(), night, changed)
         for letter, (night, breaks, changed) in zip(_LETTERS, ordered, strict=False)
     ]
-
-
-def _panel(series: Info, metric: Info, most: int) -> Panel:
-    nights = metric["nights"][-most:]
-    unit, scale = _unit(metric, nights)
-    return Panel(series, metric, nights, unit, scale)
 
 
 def _unit(metric: Info, nights: Sequence[Info]) -> tuple[str, float]:

@@ -62,8 +62,11 @@ def figure(study: Study) -> go.Figure | str:
     for number, line in enumerate(lines):
         _draw(drawn, line, number, legend=len(lines) > 1)
     _axes(drawn, info, name, lines)
-    notes = [_band(lines), _grown(lines), _more(len(every) - len(lines))]
-    return style.done(drawn, _finding(info, name, lines), notes)
+    grown = any(point["overloaded"] for line in lines for point in line.points)
+    hollow = "Hollow points: a queue grew all through a run, so a longer run falls further." if grown else ""
+    left = len(every) - len(lines)
+    more = f"{_numbers.count(left, 'more line')} would not be told apart; the tables have all." if left else ""
+    return style.done(drawn, _finding(info, name, lines), [_band(lines), hollow, more])
 
 
 def _numeric(values: Sequence[Any]) -> bool:
@@ -94,7 +97,11 @@ def _draw(drawn: go.Figure, line: _Line, number: int, *, legend: bool) -> None:
         spreads = [point[key] for point in line.points]
         scale = 100.0 if row == 1 else 1.0
         values = np.array([np.nan if spread is None else spread["mean"] * scale for spread in spreads])
-        ends = np.array([[np.nan, np.nan] if spread is None else _ends(spread) for spread in spreads]) * scale
+        ends = np.full((len(spreads), 2), np.nan)
+        for i, spread in enumerate(spreads):
+            if spread is not None:
+                low, high = ("least", "most") if spread["low"] is None else ("low", "high")
+                ends[i] = spread[low] * scale, spread[high] * scale
         drawn.add_scatter(
             x=line.values, y=values, row=row, col=1, line=style.line(color),
             mode="lines+markers" if _numeric(line.values) else "markers",
@@ -103,12 +110,6 @@ def _draw(drawn: go.Figure, line: _Line, number: int, *, legend: bool) -> None:
             error_y={"type": "data", "symmetric": False, "array": ends[:, 1] - values,
                      "arrayminus": values - ends[:, 0], "color": color, "thickness": 1.2, "width": 4},
         )  # fmt: skip
-
-
-def _ends(spread: Mapping[str, Any]) -> tuple[float, float]:
-    if spread["low"] is None:
-        return spread["least"], spread["most"]
-    return spread["low"], spread["high"]
 
 
 def _axes(drawn: go.Figure, info: Mapping[str, Any], name: str, lines: Sequence[_Line]) -> None:
@@ -138,19 +139,14 @@ def _band(lines: Sequence[_Line]) -> str:
     return f"Bars: {'95% interval of the mean over seeds' if any(known) else 'range of the seeds'}{rest}."
 
 
-def _grown(lines: Sequence[_Line]) -> str:
-    grown = any(point["overloaded"] for line in lines for point in line.points)
-    return "Hollow points: a queue grew all through a run, so a longer run falls further." if grown else ""
-
-
-def _more(left: int) -> str:
-    return f"{_numbers.count(left, 'more line')} would not be told apart; the tables have all." if left else ""
-
-
 def _finding(info: Mapping[str, Any], name: str, lines: Sequence[_Line]) -> str:
     found = [crossing for crossing in info["crossings"] if crossing["along"] == name and crossing["at"] is not None]
     if found:
-        told = [f"{_numbers.number(one['at'])}{_where(one)}" for one in found if one["goal"] == found[0]["goal"]]
+        told = [
+            _numbers.number(one["at"]) + (f" ({where})" if (where := at(one["where"].items())) else "")
+            for one in found
+            if one["goal"] == found[0]["goal"]
+        ]
         goal = f"{100 * found[0]['goal']:g}%"
         return f"{goal} of the requests keep the SLO from {axis_title(name)} {', '.join(told[:4])} on, interpolated."
     told = []
@@ -165,8 +161,3 @@ def _finding(info: Mapping[str, Any], name: str, lines: Sequence[_Line]) -> str:
 
 def _value(value: float | str) -> str:
     return value if isinstance(value, str) else _numbers.plain(value)
-
-
-def _where(crossing: Mapping[str, Any]) -> str:
-    text = at(crossing["where"].items())
-    return f" ({text})" if text else ""

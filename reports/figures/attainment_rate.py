@@ -21,7 +21,7 @@ from reports.figures import _style as style
 from reports.figures._systems import Line
 
 if TYPE_CHECKING:
-    from reports.study import Capacity, Kept, Point, Study, System
+    from reports.study import Capacity, Point, Study, System
 
 ORDER = 1
 OF = "study"
@@ -52,7 +52,9 @@ def figure(study: Study) -> go.Figure | str:
     )
     for goal in study.goals:
         style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
-    for number, (line, told) in enumerate(_found(study, lines)):
+    carried = [(line, line.system.carried(goal)) for goal in study.goals for line in lines]
+    known = [(line, told) for line, told in carried if told is not None and told.rps is not None]
+    for number, (line, told) in enumerate(known):
         _drop(drawn, study, line, told, number)
     return style.done(drawn, finding(study), _notes(study, lines))
 
@@ -66,13 +68,18 @@ def _draw(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
     look = style.line(line.color, width=3)
     if _searched(line):
         _curve(drawn, x, [_mean(p) for p in points], f"{joint}, as found", look, line.ring(points), mode="markers")
-        drawn.add_scatter(
-            x=x, y=np.array(_falling(points)) * 100, name=joint, mode="lines", line=look, hoverinfo="skip"
-        )
+        falling = curve.falling([_mean(p) for p in points], [max(p.requests, 1) for p in points])
+        drawn.add_scatter(x=x, y=np.array(falling) * 100, name=joint, mode="lines", line=look, hoverinfo="skip")
     else:
         _curve(drawn, x, [_mean(p) for p in points], joint, look, line.ring(points))
-    for kept, (dash, symbol, color) in _looks(_single(points)) if bounds else ():
-        values = [_of(point, kept) for point in points]
+    single = {kept.text: kept for point in points for kept in point.bounds
+              if kept.attainment is not None and kept.percentile is None}  # fmt: skip
+    others = cycle(_OTHERS)
+    for text, kept in single.items() if bounds and len(single) > 1 else ():
+        # bounds on every request always have the same look
+        dash, symbol, color = _BOUNDS[kept.metric] if kept.metric in _BOUNDS and kept.tag is None else next(others)
+        shares = [[b.attainment.mean for b in p.bounds if b.text == text and b.attainment is not None] for p in points]
+        values = [share[0] if share else np.nan for share in shares]
         name = in_figure(f"{_data.bound_label(kept.metric, tag=kept.tag)} only")
         own = color if alone else line.color
         shape = [f"{symbol}-open" if point.overloaded else symbol for point in points]
@@ -82,11 +89,6 @@ def _draw(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
 def _searched(line: Line) -> bool:
     """Whether the points are those of a search: of few seeds each, so that the curve is drawn through all of them."""
     return any(told.how == "searched" for told in line.system.capacities)
-
-
-def _falling(points: Sequence[Point]) -> list[float]:
-    """Attainment of the points made to fall."""
-    return curve.falling([_mean(point) for point in points], [max(point.requests, 1) for point in points])
 
 
 def _curve(
@@ -115,31 +117,6 @@ def _band(drawn: go.Figure, line: Line, points: Sequence[Point], x: np.ndarray) 
 
 def _mean(point: Point) -> float:
     return np.nan if point.attainment is None else point.attainment.mean
-
-
-def _single(points: Sequence[Point]) -> list[Kept]:
-    """The bounds on single requests, each once, where there is more than one."""
-    found = {kept.text: kept for point in points for kept in point.bounds
-             if kept.attainment is not None and kept.percentile is None}  # fmt: skip
-    return list(found.values()) if len(found) > 1 else []
-
-
-def _looks(bounds: Sequence[Kept]) -> Iterator[tuple[Kept, tuple[str, str, str]]]:
-    """Each bound with its dash, marker and colour, which those on every request always have."""
-    others = cycle(_OTHERS)
-    for kept in bounds:
-        yield kept, _BOUNDS[kept.metric] if kept.metric in _BOUNDS and kept.tag is None else next(others)
-
-
-def _of(point: Point, wanted: Kept) -> float:
-    kept = next((kept for kept in point.bounds if kept.text == wanted.text and kept.attainment is not None), None)
-    return np.nan if kept is None or kept.attainment is None else kept.attainment.mean
-
-
-def _found(study: Study, lines: Sequence[Line]) -> list[tuple[Line, Capacity]]:
-    """The rates that are carried, goal by goal."""
-    found = [(line, line.system.carried(goal)) for goal in study.goals for line in lines]
-    return [(line, told) for line, told in found if told is not None and told.rps is not None]
 
 
 def _drop(drawn: go.Figure, study: Study, line: Line, told: Capacity, number: int) -> None:
@@ -215,14 +192,18 @@ def _notes(study: Study, lines: Sequence[Line]) -> list[str]:
     points = [point for line in lines for point in line.points if point.attainment is not None]
     search = "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else ""
     rule = "What is carried does not go by the curve of all bounds." if _rule(study) else ""
-    rest = (rule, _many(lines), _percentiles(points), _systems.left_out(study, lines))
-    return [_band_note(points), search, _systems.hollow(points), *rest]
-
-
-def _percentiles(points: Sequence[Point]) -> str:
-    """What the curve leaves out where the SLO bounds a percentile."""
-    texts = ", ".join(_percentile(points))
-    return f"No part of these shares: {in_figure(texts)}, kept or broken by a run as a whole." if texts else ""
+    many = "" if len(lines) <= _WITH_BOUNDS else "The single bounds are in the table of the points."
+    texts = in_figure(", ".join(_percentile(points)))
+    apart = f"No part of these shares: {texts}, kept or broken by a run as a whole." if texts else ""
+    return [
+        _band_note(points),
+        search,
+        _systems.hollow(points),
+        rule,
+        many,
+        apart,
+        _systems.left_out(study, lines),
+    ]
 
 
 def _percentile(points: Sequence[Point]) -> list[str]:
@@ -238,7 +219,3 @@ def _band_note(points: Sequence[Point]) -> str:
         return f"Bands: the range of the seeds ({_systems.runs(points)})."
     rest = "" if all(known) else ", or the range of the seeds where they do not give one"
     return f"Bands: 95% interval of the mean over seeds{rest} ({_systems.runs(points)})."
-
-
-def _many(lines: Sequence[Line]) -> str:
-    return "" if len(lines) <= _WITH_BOUNDS else "The single bounds are in the table of the points."

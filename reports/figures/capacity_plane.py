@@ -37,8 +37,15 @@ def figure(study: Study) -> go.Figure | str:
 
 def _drawn(replay: Replay, systems: list[Scored]) -> go.Figure:
     goal = replay.goals[0]
-    chosen = [_some(axis) for axis in replay.grid.axes]
-    ttft, tpot = (_thinned(axis, kept) for axis, kept in zip(replay.grid.axes, chosen, strict=True))
+    chosen, thinned = [], []
+    for axis in replay.grid.axes:  # evenly chosen positions, the SLO's own and both ends among them
+        last = len(axis.limits_s) - 1
+        even = np.linspace(0, last, min(last + 1, POSITIONS)).round().astype(int).tolist()
+        kept = sorted({*even, *([axis.start] if axis.own_s is not None else [])})
+        start = len(kept) if axis.own_s is None else kept.index(axis.start)
+        chosen.append(kept)
+        thinned.append(Axis(axis.metric, tuple(axis.limits_s[i] for i in kept), start))
+    ttft, tpot = thinned
     found = [carried(system, goal, chosen) for system in systems]
     known = np.concatenate([z[np.isfinite(z)] for z, _ in found])
     if not len(known):
@@ -61,31 +68,16 @@ def _drawn(replay: Replay, systems: list[Scored]) -> go.Figure:
 
 def carried(system: Scored, goal: float, chosen: list[list[int]]) -> tuple[np.ndarray, bool]:
     """(TPOT, TTFT) the rate at each pair, NaN where no rate tried is carried; whether some lie above all rates."""
-    shares = np.array([_shares(rate, chosen) for rate in system.rates])  # (rates, TTFT, TPOT)
+    places = np.ix_(*chosen)
+    shares = np.array(  # (rates, TTFT, TPOT), the mean over the seeds
+        [np.mean([run.met()[places] / run.requests for run in rate.runs], axis=0) for rate in system.rates]
+    )
     rates, weights = [rate.rate_rps for rate in system.rates], [rate.requests for rate in system.rates]
     found = np.full(shares.shape[1:], np.nan)
     for i, j in np.ndindex(*found.shape):
         one = crossing(rates, shares[:, i, j].tolist(), weights, goal)
         found[i, j] = one.at if one.at is not None else rates[-1] if one.side == "above" else np.nan
     return found.T / system.share, bool(np.any(found == rates[-1]))
-
-
-def _shares(rate: _replay_study.Rate, chosen: list[list[int]]) -> np.ndarray:
-    """(TTFT, TPOT) the mean share over the seeds."""
-    found: np.ndarray = np.mean([run.met()[np.ix_(*chosen)] / run.requests for run in rate.runs], axis=0)
-    return found
-
-
-def _some(axis: Axis) -> list[int]:
-    """Evenly chosen positions, the SLO's own and both ends among them."""
-    last = len(axis.limits_s) - 1
-    even = np.linspace(0, last, min(last + 1, POSITIONS)).round().astype(int).tolist()
-    return sorted({*even, *([axis.start] if axis.own_s is not None else [])})
-
-
-def _thinned(axis: Axis, kept: list[int]) -> Axis:
-    start = len(kept) if axis.own_s is None else kept.index(axis.start)
-    return Axis(axis.metric, tuple(axis.limits_s[i] for i in kept), start)
 
 
 def _name(drawn: go.Figure, number: int, name: str) -> None:

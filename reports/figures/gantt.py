@@ -59,7 +59,9 @@ def figure(run: Run) -> go.Figure | str:
         return NONE
     known = np.flatnonzero(stages.known)
     at_worst, by = _worst(run, known)
-    at_near = _neighbours(run, known)
+    # neighbours: requests that were due one after the other, in the middle of the run
+    order = known[np.argsort(_data.column(run, "scheduled_s")[known], kind="stable")]
+    at_near = order[max(0, (len(order) - NEIGHBOURS) // 2) :][:NEIGHBOURS]
     rows = len(at_worst) + len(at_near)
     plot = 90 + 15 * rows  # pixels of the panels and of what stands between them
     drawn = style.panels([len(at_worst), len(at_near)], 100 + plot, shared=False, spacing=75 / plot)
@@ -86,13 +88,6 @@ def _worst(run: Run, known: np.ndarray) -> tuple[np.ndarray, str]:
     if not margins:
         return order, "took longest"
     return order, "exceed their bounds most" if bad[order[0]] > 1.0 else "come nearest to their bounds"
-
-
-def _neighbours(run: Run, known: np.ndarray) -> np.ndarray:
-    """Indices of requests that were due one after the other, in the middle of the run."""
-    order = known[np.argsort(_data.column(run, "scheduled_s")[known], kind="stable")]
-    first = max(0, (len(order) - NEIGHBOURS) // 2)
-    return order[first : first + NEIGHBOURS]
 
 
 def _chosen(run: Run, at: np.ndarray, stages: _stages.Stages) -> Chosen:
@@ -126,7 +121,10 @@ def _panel(
 ) -> int:  # fmt: skip
     """Draw the requests, one below the other; returns how many stalls are too short to see."""
     width = float(np.max(chosen.last - since_s) - np.min(chosen.due - since_s))
-    bars = {key: _bars(*ends) for key, ends in chosen.phases.items()}
+    bars = {}
+    for key, (start, end) in chosen.phases.items():
+        real = np.flatnonzero(end - start > 0)
+        bars[key] = Bars(start[real], end[real], real)
     left = 0
     if _stages.STALL in bars:
         stalls, left = _stalls(chosen, alone, width * _THIN)
@@ -142,11 +140,6 @@ def _panel(
         row=row, col=1,
     )  # fmt: skip
     return left
-
-
-def _bars(start: np.ndarray, end: np.ndarray) -> Bars:
-    real = np.flatnonzero(end - start > 0)
-    return Bars(start[real], end[real], real)
 
 
 def _stalls(chosen: Chosen, alone: dict[int, tuple[np.ndarray, np.ndarray]], thin_s: float) -> tuple[Bars, int]:
@@ -203,15 +196,12 @@ def _table(
     heads = ["panel", "request (id)", "due at (s)", *(f"{name} (s)" for name in names), "E2E (s)", "marked"]
     rows = [
         [panel, name, _numbers.number(float(due)), *(_numbers.number(float(stages.seconds[i][at])) for i in used),
-         _numbers.number(float(stages.seconds[:, at].sum())), _marked(again, missed)]
+         _numbers.number(float(stages.seconds[:, at].sum())),
+         ", ".join(text for text, true in (("preempted", again), ("missed the SLO", missed)) if true) or "-"]
         for panel, ats, found in (("upper", at_worst, worst), ("lower", at_near, near))
         for at, name, due, again, missed in zip(ats, found.names, found.due, found.preempted, found.missed, strict=True)
     ]  # fmt: skip
     return heads, rows, len(rows), f"all {len(rows)} requests drawn, with the stalls in full"
-
-
-def _marked(preempted: bool, missed: bool) -> str:
-    return ", ".join(text for text, true in (("preempted", preempted), ("missed the SLO", missed)) if true) or "-"
 
 
 def _finding(run: Run, stages: _stages.Stages, worst: np.ndarray, by: str) -> str:

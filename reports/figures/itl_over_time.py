@@ -39,7 +39,8 @@ def figure(run: Run) -> go.Figure | str:
     drawn = style.new(460)
     _cells(drawn, edges_s, found.bins_s, counts)
     _lines(drawn, edges_s, found.bins_s, counts)
-    span_s = _span(found)
+    deepest = binned_quantile(found.bins_s, found.counts.sum(axis=0), 0.5) / _DEEP
+    span_s = np.maximum(found.bins_s[[0, -1]], deepest)  # the shortest and the longest gap of the picture
     below = float(found.counts[:, found.bins_s[1:] <= span_s[0]].sum()) / found.total
     drawn.update_layout(
         xaxis=style.axis("time since the start (s)", range=[float(edges_s[0]), float(edges_s[-1])]),
@@ -53,13 +54,6 @@ def figure(run: Run) -> go.Figure | str:
         _data.warmed_up(run),
     ]
     return style.done(drawn, _finding(run, found), notes)
-
-
-def _span(found: Gaps) -> np.ndarray:
-    """The shortest and the longest gap of the picture (s)."""
-    deepest = binned_quantile(found.bins_s, found.counts.sum(axis=0), 0.5) / _DEEP
-    ends: np.ndarray = np.maximum(found.bins_s[[0, -1]], deepest)
-    return ends
 
 
 def _cells(drawn: go.Figure, edges_s: np.ndarray, bins_s: np.ndarray, counts: np.ndarray) -> None:

@@ -38,7 +38,8 @@ def figure(study: Study) -> go.Figure | str:
         yaxis=style.axis("seed (number)", autorange="reversed", **style.whole(max(len(_knees(one)) for one in found))),
     )
     first, *others = (_finding(one, share, study.rate_unit) for one in found)
-    note = "The line is the capacity of all seeds together, the band its interval." if _bands(found) else ""
+    bands = any(one["low_rps"] is not None for one in found)
+    note = "The line is the capacity of all seeds together, the band its interval." if bands else ""
     return style.done(drawn, first, [*others, note])
 
 
@@ -60,10 +61,6 @@ def _estimate(drawn: go.Figure, one: Mapping[str, Any], share: float, color: str
         low, high = one["low_rps"] / share, one["high_rps"] / share
         drawn.add_vrect(x0=low, x1=high, fillcolor=style.faint(color), line_width=0, layer="below")
     drawn.add_vline(x=one["capacity_rps"] / share, line=style.line(color, dash, 1.5))
-
-
-def _bands(found: list[dict[str, Any]]) -> bool:
-    return any(one["low_rps"] is not None for one in found)
 
 
 def _finding(one: Mapping[str, Any], share: float, unit: str) -> str:

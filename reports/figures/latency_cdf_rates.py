@@ -55,12 +55,13 @@ def figure(study: Study) -> go.Figure | str:
             total += len(found)
         _axes(drawn, row, metric, curves, samples)
     seeds = _study_requests.seeds_note(study, [curve.point for curve in curves])
+    left = sum(not system.again for system in study.systems) - (1 if len(lines) == 1 else len(curves))
     notes = [
         _reduce.note(total, kept, "values", _reduce.RANKS),
         seeds,
         _grown(curves),
         _chosen(lines),
-        _left(study, curves, lines),
+        f"{_numbers.count(left, 'system')} more left out." if left > 0 else "",
     ]
     return style.done(drawn, _finding(curves), notes)
 
@@ -80,19 +81,15 @@ def _curves(study: Study, lines: Sequence[Line]) -> list[_Curve]:
         names = [f"{_numbers.plain(float(lines[0].x[i]), 4)} {study.rate_unit}" for i in shown]
         return [_Curve(name, points[i], _study_requests.of(study, points[i]))
                 for name, i in zip(names, shown, strict=True)]  # fmt: skip
-    common = _common(lines)
+    # the highest rate that all systems were tried at, of those at which no queue grew if there is one
+    shared = set.intersection(*(set(line.x.tolist()) for line in lines))
+    grown = {x for line in lines for x, point in zip(line.x.tolist(), line.points, strict=True) if point.overloaded}
+    common = max(shared - grown or shared, default=None)
     if common is None:
         return []
     found = [(line, next(p for x, p in zip(line.x, line.points, strict=True) if x == common)) for line in lines[:MOST]]
     unit = f"at {_numbers.plain(common, 4)} {study.rate_unit}"
     return [_Curve(f"{line.prefix}{unit}", point, _study_requests.of(study, point)) for line, point in found]
-
-
-def _common(lines: Sequence[Line]) -> float | None:
-    """The highest rate that all systems were tried at, of those at which no queue grew if there is one."""
-    shared = set.intersection(*(set(line.x.tolist()) for line in lines))
-    calm = {x for line in lines for x, point in zip(line.x.tolist(), line.points, strict=True) if point.overloaded}
-    return max(shared - calm or shared, default=None)
 
 
 def _draw(drawn: go.Figure, row: int, name: str, found: np.ndarray, number: int) -> int:
@@ -141,12 +138,6 @@ def _chosen(lines: Sequence[Line]) -> str:
         drawn = min(MOST, len(lines[0].points))
         return f"{drawn} of {len(lines[0].points)} rates are drawn." if drawn < len(lines[0].points) else ""
     return "All systems at the highest rate that they have in common and keep up with."
-
-
-def _left(study: Study, curves: Sequence[_Curve], lines: Sequence[Line]) -> str:
-    """The sentence on systems of which nothing is drawn."""
-    left = sum(not system.again for system in study.systems) - (1 if len(lines) == 1 else len(curves))
-    return f"{_numbers.count(left, 'system')} more left out." if left > 0 else ""
 
 
 def _finding(curves: Sequence[_Curve]) -> str:

@@ -15,7 +15,7 @@ from reports.figures import _systems
 from reports.figures._systems import Line
 
 if TYPE_CHECKING:
-    from reports.study import Kept, Point, Study
+    from reports.study import Point, Study
 
 ORDER = 6
 OF = "study"
@@ -81,7 +81,9 @@ def _panel(drawn: go.Figure, row: int, metric: str, lines: Sequence[Line], floor
     values = [v for line in lines for point in line.points for part in _PARTS if (v := _value(point, metric, part)) > 0]
     if not values:
         return
-    bounds = _bounds(lines, metric)
+    of_all = {kept.text: kept for line in lines for point in line.points for kept in point.bounds
+              if kept.metric == metric and kept.tag is None}  # fmt: skip
+    bounds = of_all.values()
     near = floor_s is not None and floor_s * _NEAR >= min(values)
     title = f"{_data.label(metric)} (s)"
     axis = style.log_axis(title, [*values, *(b.limit_s for b in bounds), *([floor_s] if near and floor_s else [])])
@@ -104,13 +106,6 @@ def _level(drawn: go.Figure, row: int, limit_s: float, text: str) -> None:
         x=0, xref=f"x{row if row > 1 else ''} domain", y=float(np.log10(limit_s)), yref=f"y{row if row > 1 else ''}",
         text=text, showarrow=False, xanchor="left", yanchor="bottom", font={"size": 12},
     )  # fmt: skip
-
-
-def _bounds(lines: Sequence[Line], metric: str) -> list[Kept]:
-    """Bounds on all requests, each once."""
-    found = {kept.text: kept for line in lines for point in line.points for kept in point.bounds
-             if kept.metric == metric and kept.tag is None}  # fmt: skip
-    return list(found.values())
 
 
 def _finding(study: Study, lines: Sequence[Line]) -> str:

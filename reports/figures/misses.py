@@ -47,7 +47,10 @@ def figure(run: Run) -> go.Figure | str:
     rows = [[cause, f"{count:,}", share] for cause, count, share in zip(names, found.values(), shares, strict=True)]
     table = ["cause", "requests", "share of the requests that missed"], rows, len(rows), f"all {len(rows)} causes"
     apart = [] if _stages.QUEUE in found or _stages.FIRST not in found else [_stages.UNTOLD]
-    return style.done(drawn, _finding(found, total, run.requests.num_rows), [_misses.RULE, *apart], table)
+    parts = [f"{cause} {share}" for cause, share in zip(names, shares, strict=True)][:4]
+    all_requests = f"{run.requests.num_rows:,}"
+    finding = f"{_numbers.count(total, 'request')} of {all_requests} missed the SLO, because of: {', '.join(parts)}."
+    return style.done(drawn, finding, [_misses.RULE, *apart], table)
 
 
 def name(cause: str) -> str:
@@ -55,9 +58,3 @@ def name(cause: str) -> str:
     if cause in _phases.LOOKS:
         return _phases.LOOKS[cause].name
     return _LOOK.get(cause) or f"failed ({in_figure(cause)})"
-
-
-def _finding(found: dict[str, int], total: int, requests: int) -> str:
-    shares = _numbers.shares(list(found.values()))
-    parts = [f"{name(cause)} {share}" for cause, share in zip(found, shares, strict=True)][:4]
-    return f"{_numbers.count(total, 'request')} of {requests:,} missed the SLO, because of: {', '.join(parts)}."

@@ -32,13 +32,16 @@ def figure(study: Study) -> go.Figure | str:
     groups = _systems.groups(study)
     found = [(group, causes) for group in groups if (causes := _causes(study, group))]
     if not found:
-        return _nothing(study, groups)
+        readable = any(_study_requests.of(study, point) for group in groups for point in group.points.values())
+        return misses.UNBOUND if readable else _study_requests.GONE
     if not any(shares for _, causes in found for shares in causes.values()):
         return "No request missed the SLO; higher rates or a tighter --slo show what makes them miss."
     drawn = _stacked.figure(study, [(group, _percents(causes)) for group, causes in found], _AXIS, _look)
     seeds = _study_requests.seeds_note(study, [point for group in groups for point in group.points.values()])
     left = _systems.no_panel(study, [group for group, _ in found])
-    return style.done(drawn, _finding(*found[0]), [_under(study), _misses.RULE, seeds, left])
+    rescored = any(axis.get("rescored") for source in study.sources for axis in source.get("axes") or [])
+    under = "Misses are those of the SLO under which the runs were made." if rescored else ""
+    return style.done(drawn, _finding(*found[0]), [under, _misses.RULE, seeds, left])
 
 
 def _causes(study: Study, group: Group) -> Causes:
@@ -58,12 +61,6 @@ def _shares(runs: Sequence[tuple[int, Mapping[str, int]]]) -> dict[str, float]:
     return {cause: count / max(1, total) for cause, count in counted.items()}
 
 
-def _nothing(study: Study, groups: Sequence[Group]) -> str:
-    if any(_study_requests.of(study, point) for group in groups for point in group.points.values()):
-        return misses.UNBOUND
-    return _study_requests.GONE
-
-
 def _percents(causes: Causes) -> Causes:
     """In percent, the greatest causes first."""
     summed = Counter[str]()
@@ -79,11 +76,6 @@ def _look(cause: str) -> _phases.Look:
         return _phases.LOOKS[cause]
     color, hatch = (style.GREEN, "+") if cause == _misses.PREEMPTED else (style.GREY, "-")
     return _phases.Look(in_figure(misses.name(cause)), color, hatch)
-
-
-def _under(study: Study) -> str:
-    rescored = any(axis.get("rescored") for source in study.sources for axis in source.get("axes") or [])
-    return "Misses are those of the SLO under which the runs were made." if rescored else ""
 
 
 def _finding(group: Group, causes: Causes) -> str:

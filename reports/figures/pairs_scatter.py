@@ -67,17 +67,13 @@ def _points(gates: Sequence[Row]) -> dict[str, tuple[Row, np.ndarray]]:
 def _table(gates: Sequence[Row], found: Mapping[str, Any]) -> style.Table:
     """A row for each pair of each metric, evenly chosen where they are many."""
     every = [
-        [clean(f"{said.at(row)}{row['label']}"), str(pair), *(_value(row, value) for value in both)]
+        [clean(f"{said.at(row)}{row['label']}"), str(pair), *(told.value({**row, "base": v}, "base") for v in both)]
         for row in gates
         if row["metric"] in found
         for pair, both in enumerate(zip(*(row["values"][side] for side in _sides.SIDES), strict=True), 1)
     ]
     kept = np.unique(np.linspace(0, len(every) - 1, min(len(every), ROWS)).astype(np.int64))
     return ["metric", "pair", "base (with unit)", "head (with unit)"], [every[i] for i in kept], len(every), ""
-
-
-def _value(row: Row, value: float | None) -> str:
-    return told.value({**row, "base": value}, "base")
 
 
 def _panels(count: int) -> go.Figure:
@@ -114,15 +110,12 @@ def _panel(drawn: go.Figure, row: Row, points: np.ndarray, place: int) -> None:
         update(style.log_axis(title, ends) if wide else style.axis(title, range=ends, nticks=5), **at)
 
 
-def _worse(row: Row, points: np.ndarray) -> np.ndarray:
-    found: np.ndarray = points[:, 1] > points[:, 0] if row["better"] == "lower" else points[:, 1] < points[:, 0]
-    return found
-
-
 def _finding(found: Mapping[str, tuple[Row, np.ndarray]]) -> str:
     parts = []
     for row, points in found.values():
-        worse, same = int(_worse(row, points).sum()), int((points[:, 0] == points[:, 1]).sum())
+        base, head = points.T
+        worse = np.count_nonzero(head > base if row["better"] == "lower" else head < base)
+        same = np.count_nonzero(base == head)
         equal = f" and the same in {same}" if same else ""
         parts.append(f"{clean(row['label'])} is worse in {worse} of {_numbers.count(len(points), 'pair')}{equal}")
     return "In the head " + ", ".join(parts) + "."

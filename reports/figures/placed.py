@@ -38,27 +38,20 @@ def figure(info: Info) -> go.Figure | str:
     every = info.get("candidates") or []
     if not every:
         return MISSING
-    groups = {kind: _best(every, kind) for kind in (*_WHOLE, *_HALVES)}
+    groups = {kind: [one for one in every if one["kind"] == kind][:MOST] for kind in (*_WHOLE, *_HALVES)}
     groups["apart"] = [one for one in info["best"] if one["algorithm"] == "high"]
     panels = [panel for looks in (_WHOLE, _HALVES) if (panel := {k: groups[k] for k in looks if groups[k]})]
     heights = [_ROW * (sum(map(len, panel.values())) + 1) for panel in panels]
     inner = sum(heights) + _BETWEEN * (len(panels) - 1)
     drawn = style.panels(heights, 100 + inner, shared=False, spacing=_BETWEEN / inner if len(panels) > 1 else 0)
+    objective = info["objective"]
+    title = "rate per GPU (req/s)" if objective["name"] == "gpu" else str(objective["unit"])
     for row, panel in enumerate(panels, start=1):
         for kind, group in panel.items():
             _points(drawn, info, kind, group, row)
-        drawn.update_xaxes(style.axis(_axis(info), rangemode="tozero"), row=row, col=1)
+        drawn.update_xaxes(style.axis(title, rangemode="tozero"), row=row, col=1)
         drawn.update_yaxes(style.axis("", autorange="reversed", type="category"), row=row, col=1)
     return style.done(drawn, _finding(info), _notes(every, groups))
-
-
-def _best(every: Sequence[Info], kind: str) -> list[Info]:
-    return [one for one in every if one["kind"] == kind][:MOST]
-
-
-def _axis(info: Info) -> str:
-    objective = info["objective"]
-    return "rate per GPU (req/s)" if objective["name"] == "gpu" else str(objective["unit"])
 
 
 def _points(drawn: go.Figure, info: Info, kind: str, group: Sequence[Info], row: int) -> None:

@@ -39,7 +39,10 @@ def figure(one: Mapping[str, Any]) -> go.Figure | str:
         line=style.line(style.GREY, "dash", 1.5),
     )  # fmt: skip
     drawn.update_layout(xaxis=style.log_axis("measured (s)", values), yaxis=style.log_axis("simulated (s)", values))
-    return style.done(drawn, _finding(pairs), _real.notes(pairs, len(shown)))
+    scored = [pair for pair in pairs if not pair["calibrated"]] or pairs
+    near = sum(abs(pair["error"]) <= 10 for pair in scored)
+    finding = f"{near:,} of {len(scored):,} simulated times are within 10% of the measured ones."
+    return style.done(drawn, finding, _real.notes(pairs, len(shown)))
 
 
 def _marks(drawn: go.Figure, name: str, pairs: Sequence[Mapping[str, Any]], place: int) -> None:
@@ -49,9 +52,3 @@ def _marks(drawn: go.Figure, name: str, pairs: Sequence[Mapping[str, Any]], plac
         marker={"size": 8, "symbol": _real.symbols(pairs, symbol), "color": color, "opacity": 0.8},
         hovertemplate="measured %{x:.4r} s, simulated %{y:.4r} s",
     )  # fmt: skip
-
-
-def _finding(pairs: Sequence[Mapping[str, Any]]) -> str:
-    scored = [pair for pair in pairs if not pair["calibrated"]] or pairs
-    near = sum(abs(pair["error"]) <= 10 for pair in scored)
-    return f"{near:,} of {len(scored):,} simulated times are within 10% of the measured ones."

@@ -42,7 +42,11 @@ def figure(study: Study) -> go.Figure | str:
     if len(made) < FEWEST:
         return f"{_numbers.count(len(made), 'trial')} told enough, so there was nothing to search."
     share = study.share(system)
-    shown = [row for row in made if not _alone(row, made)]
+    shown = []
+    for row in made:
+        others = [other["rate_rps"] for other in made if other["rate_rps"] != row["rate_rps"]]
+        if not others or row["rate_rps"] >= LONE * min(others):  # else its rate is that of requests one by one
+            shown.append(row)
     drawn = style.panels((0.66, 0.34), 560)
     for name, (color, symbol) in _LOOKS.items():
         if rows := [row for row in shown if kind(row) == name]:
@@ -76,24 +80,16 @@ def kind(row: Mapping[str, Any]) -> str:
     return "probe: carried" if row["passed"] else "probe: too much"
 
 
-def _alone(row: Mapping[str, Any], made: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether its rate is that of requests one by one, far below all others."""
-    others = [other["rate_rps"] for other in made if other["rate_rps"] != row["rate_rps"]]
-    return bool(others) and row["rate_rps"] < LONE * min(others)
-
-
 def _rates(rows: Sequence[Mapping[str, Any]], share: float, name: str, color: str, symbol: str) -> go.Scatter:
-    hover = [_hover(row) for row in rows]
+    hover = []
+    for row in rows:
+        met = "" if row["attainment"] is None else f"{_numbers.share(row['attainment'])} met, "
+        hover.append(f"{met}seed {row['seed']}, {_numbers.count(row['requests'], 'request')}")
     return go.Scatter(
         x=[row["order"] for row in rows], y=[row["rate_rps"] / share for row in rows], name=name, mode="markers",
         marker={"color": color, "symbol": symbol, "size": 9}, customdata=hover,
         hovertemplate="trial %{x}: %{y:.4g} req/s, %{customdata}",
     )  # fmt: skip
-
-
-def _hover(row: Mapping[str, Any]) -> str:
-    met = "" if row["attainment"] is None else f"{_numbers.share(row['attainment'])} met, "
-    return f"{met}seed {row['seed']}, {_numbers.count(row['requests'], 'request')}"
 
 
 def _cost(order: Sequence[int], sent: Sequence[float]) -> go.Scatter:

@@ -64,12 +64,16 @@ def figure(comparison: Comparison) -> go.Figure | str:
     for side in _sides.SIDES:
         x = np.asarray(found.of(side))[order]
         _joint(drawn, x, [rows[i] for i in order], side)
-        for name, bound in comparison.bounds:
-            _alone(drawn, x, _ordered(comparison.of_metric(name), rows, order), side, bound)
+        for name, bound in comparison.bounds:  # of which a point of `rows` may have none
+            at = {tuple(row["point"].items()): row for row in comparison.of_metric(name)}
+            _alone(drawn, x, [at.get(tuple(rows[i]["point"].items())) for i in order], side, bound)
     everything = [x for side in _sides.SIDES for x in found.of(side)]
+    pad = 0.04 * (max(everything) - min(everything))
+    shares = [(row.get("values") or {}).get(side) or [row[side]] for row in rows for side in _sides.SIDES]
+    percents = [100 * share for one in shares for share in one if share is not None]
     drawn.update_layout(
-        xaxis=style.axis(found.title, range=_range(everything)),
-        yaxis=_share.axis("requests within the SLO (%)", _shares(rows)),
+        xaxis=style.axis(found.title, range=[min(everything) - pad, max(everything) + pad]),
+        yaxis=_share.axis("requests within the SLO (%)", percents),
     )
     goal = info["goal"]
     drawn.add_hline(
@@ -110,12 +114,6 @@ def _value(text: object) -> float | None:
         return None
 
 
-def _ordered(of_metric: Sequence[Row], rows: Sequence[Row], order: np.ndarray) -> list[Row | None]:
-    """The rows of a metric at the points of `rows`, in order; None where a point has none."""
-    at = {tuple(row["point"].items()): row for row in of_metric}
-    return [at.get(tuple(rows[i]["point"].items())) for i in order]
-
-
 def _joint(drawn: go.Figure, x: np.ndarray, rows: Sequence[Row], side: str) -> None:
     mean, low, high, said = _spreads(rows, side)
     if said:
@@ -154,12 +152,6 @@ def _enough(rows: Sequence[Row]) -> bool:
     return all(row["pairs"] >= LEAST_SEEDS for row in rows)
 
 
-def _shares(rows: Sequence[Row]) -> list[float]:
-    """All shares that are drawn, in percent."""
-    every = [(row.get("values") or {}).get(side) or [row[side]] for row in rows for side in _sides.SIDES]
-    return [100 * share for shares in every for share in shares if share is not None]
-
-
 def _carried(found: _Axis, rows: Sequence[Row], order: np.ndarray, side: str, goal: float) -> float | str:
     """Where the mean attainment of a side falls below the goal; 'above' or 'below' where all of it is."""
     x, y = np.asarray(found.of(side))[order], [rows[i][side] for i in order]
@@ -167,11 +159,6 @@ def _carried(found: _Axis, rows: Sequence[Row], order: np.ndarray, side: str, go
         return "unknown"
     at = crossing(x.tolist(), y, [WEIGHT] * len(y), goal)
     return at.at if at.at is not None else str(at.side)
-
-
-def _range(values: Sequence[float]) -> list[float]:
-    pad = 0.04 * (max(values) - min(values))
-    return [min(values) - pad, max(values) + pad]
 
 
 def _drop(

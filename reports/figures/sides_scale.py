@@ -53,8 +53,12 @@ def figure(comparison: Comparison) -> go.Figure | str:
         annotation_position="bottom right", annotation_font_size=12,
     )  # fmt: skip
     drawn.add_vline(x=1.0, line={"color": style.GREY, "width": 1, "dash": "dot"})
-    crossings = {side: _crossing(comparison, place) for place, side in enumerate(_sides.SIDES)}
+    crossings: dict[str, float | None] = {}
     for place, side in enumerate(_sides.SIDES):
+        # the scale from which on a side reaches the goal, the mean of its pairs; none where one of them never does
+        each = [contrast.sides[place].crossing for contrast in contrasts]
+        known = [at for at in each if at is not None]
+        crossings[side] = float(np.mean(known)) if len(known) == len(each) else None
         _mark(drawn, crossings[side], side, place, SCALES[shown])
     return style.done(drawn, _finding(found, crossings, goal), _notes(comparison, found))
 
@@ -79,13 +83,6 @@ def _line(
         marker={"size": sizes, "symbol": _sides.SYMBOLS[side], "color": _sides.COLORS[side], "line": {"width": 0}},
         hovertemplate="scale %{x:.3r}: %{y:.1f}%",
     )  # fmt: skip
-
-
-def _crossing(comparison: Comparison, place: int) -> float | None:
-    """The scale from which on a side reaches the goal: the mean of its pairs; None where one of them never does."""
-    found = [contrast.sides[place].crossing for contrast in comparison.contrasts]
-    known = [at for at in found if at is not None]
-    return float(np.mean(known)) if len(known) == len(found) else None
 
 
 def _mark(drawn: go.Figure, at: float | None, side: str, place: int, scales: np.ndarray) -> None:

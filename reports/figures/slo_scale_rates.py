@@ -3,7 +3,7 @@
 The second row of figures 8 and 9 of DistServe (OSDI 2024), from the stored runs at that rate.
 """
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import plotly.graph_objects as go
@@ -81,9 +81,9 @@ def _draw(drawn: go.Figure, replay: Replay, system: Scored, rate: Rate, number: 
     name = "all bounds" if one else f"{in_figure(system.name)} at {_at(replay, system, rate)}"
     _curve(drawn, replay, y, name, style.line(color, width=3), symbol)
     for i, (name, own, dash, mark) in enumerate(_ALONE if one else ()):
-        alone = _means(replay, rate, lambda run, k, i=i: _share_alone(run, i, k))  # type: ignore[misc]
-        if alone is not None:
-            _curve(drawn, replay, alone, name, style.line(own, dash), mark)
+        alone = [rate.mean(partial(_share_alone, axis=i, factor=k)) for k in range(len(replay.grid.factors))]
+        if None not in alone:
+            _curve(drawn, replay, [mean * 100 for mean in alone if mean is not None], name, style.line(own, dash), mark)
 
 
 def _curve(drawn: go.Figure, replay: Replay, y: list[float], name: str, line: dict[str, object], symbol: str) -> None:
@@ -97,11 +97,6 @@ def _curve(drawn: go.Figure, replay: Replay, y: list[float], name: str, line: di
 def _share_alone(run: Cells, axis: int, factor: int) -> float | None:
     one = run.alone[axis]
     return None if one.scaled is None or not one.requests else float(one.scaled[factor]) / one.requests
-
-
-def _means(replay: Replay, rate: Rate, of: Callable[[Cells, int], float | None]) -> list[float] | None:
-    found = [rate.mean(lambda run, k=k: of(run, k)) for k in range(len(replay.grid.factors))]  # type: ignore[misc]
-    return [value * 100 for value in found if value is not None] if None not in found else None
 
 
 def _at(replay: Replay, system: Scored, rate: Rate) -> str:

@@ -27,26 +27,23 @@ NONE = "No run has ended, so there is no time to tell apart."
 def figure(study: Study) -> go.Figure | str:
     """Percent of the time of the requests in each phase, by rate with a panel for each system, or by system."""
     groups = _systems.groups(study)
-    found = [(group, shares) for group in groups if (shares := _shares(study, group))]
+    found = []
+    for group in groups:
+        told = {name: _study_requests.phases(_study_requests.of(study, point)) for name, point in group.points.items()}
+        if shares := {name: one for name, one in told.items() if one is not None}:  # whose runs can be read
+            found.append((group, shares))
     if not found:
         return _study_requests.GONE if groups else NONE
-    percents = [(group, {label: _percents(one) for label, one in shares.items()}) for group, shares in found]
+    percents = [
+        (group, {name: dict(zip(one.keys, one.summed_percent, strict=True)) for name, one in shares.items()})
+        for group, shares in found
+    ]
     drawn = _stacked.figure(study, percents, "time (%)", _phases.LOOKS.__getitem__, top=100.5)
     apart = all(_stages.QUEUE in one.keys for _, shares in found for one in shares.values())
     notes = ["Time of all requests taken together.", _stages.RULE if apart else _stages.UNTOLD,
              _study_requests.seeds_note(study, [p for group in groups for p in group.points.values()]),
              _systems.no_panel(study, [group for group, _ in found])]  # fmt: skip
     return style.done(drawn, _finding(*found[0]), notes)
-
-
-def _shares(study: Study, group: Group) -> dict[str, _stages.Shares]:
-    """The phases at each label whose runs can be read."""
-    told = {label: _study_requests.phases(_study_requests.of(study, point)) for label, point in group.points.items()}
-    return {label: shares for label, shares in told.items() if shares is not None}
-
-
-def _percents(shares: _stages.Shares) -> dict[str, float]:
-    return dict(zip(shares.keys, shares.summed_percent, strict=True))
 
 
 def _finding(group: Group, shares: dict[str, _stages.Shares]) -> str:

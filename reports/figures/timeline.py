@@ -1,7 +1,6 @@
 """What the replicas did over time: batch size, prefill tokens, waiting requests, KV memory, preemptions."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +49,8 @@ def figure(run: Run) -> go.Figure | str:
     found = _data.stretches(run)
     if found is None:
         return "No step was recorded: no request reached a batch, or the run was stopped before its first flush."
-    blocks = _blocks(run)
+    told = part(run.info, "backend").get("kv_blocks")
+    blocks = told if isinstance(told, int) and told > 0 else None  # of KV memory of one replica
     panels = _panels(blocks)
     again_s = _preempted_s(run)
     rows = len(panels) + bool(len(again_s))
@@ -74,27 +74,18 @@ def _single_steps(run: Run) -> dict[str, np.ndarray] | None:
     return steps if len(steps["replica"]) <= _RAW or np.ptp(steps["replica"]) > 0 else None
 
 
-def _blocks(run: Run) -> int | None:
-    """Blocks of KV memory of one replica, where the backend tells."""
-    told = part(run.info, "backend").get("kv_blocks")
-    return told if isinstance(told, int) and told > 0 else None
-
-
 def _panels(blocks: int | None) -> list[Panel]:
     memory = Panel(_FREE, "free blocks", "free<br>blocks", style.GREEN)
     if blocks is not None:
-        used = partial(_used, blocks)
-        memory = Panel(_FREE, "KV memory", "KV memory<br>in use (%)", style.GREEN, used)
+        memory = Panel(
+            _FREE, "KV memory", "KV memory<br>in use (%)", style.GREEN, lambda free: (1.0 - free / blocks) * 100.0
+        )
     return [
         Panel("decode_seqs", "decoding", "decoding<br>sequences", style.BLUE),
         Panel("prefill_tokens", "prefill", "prefill<br>tokens", style.VERMILLION),
         Panel("waiting", "waiting", "waiting<br>requests", style.PURPLE),
         memory,
     ]
-
-
-def _used(blocks: int, free: np.ndarray) -> np.ndarray:
-    return (1.0 - free / blocks) * 100.0
 
 
 def _preempted_s(run: Run) -> np.ndarray:

@@ -74,17 +74,13 @@ def moved(sheet: Sheet, home: Path, folder: Path) -> Sheet:
 
 
 def _led(section: Section, way: str) -> Section:
-    tables = (
-        replace(table, rows=tuple(tuple(_linked(cell, way) for cell in row) for row in table.rows))
-        for table in section.tables
-    )
-    return replace(section, tables=tuple(tables))
+    def linked(cell: str | Cell) -> str | Cell:
+        if isinstance(cell, str) or cell.link is None or cell.link.startswith("#"):
+            return cell
+        return replace(cell, link=f"{way}/{cell.link}")
 
-
-def _linked(cell: str | Cell, way: str) -> str | Cell:
-    if isinstance(cell, str) or cell.link is None or cell.link.startswith("#"):
-        return cell
-    return replace(cell, link=f"{way}/{cell.link}")
+    rows = (tuple(tuple(map(linked, row)) for row in table.rows) for table in section.tables)
+    return replace(section, tables=tuple(replace(t, rows=r) for t, r in zip(section.tables, rows, strict=True)))
 
 
 def html(sheet: Sheet, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()) -> str:

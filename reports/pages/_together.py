@@ -102,7 +102,9 @@ def _heads(study: Study, found: Named) -> Iterator[tuple[str, str]]:
 
 def _warnings(study: Study, found: Named) -> Iterator[tuple[str, str]]:
     yield from _slos(study)
-    yield from _workloads(found)
+    names = {str((info.get("spec") or {}).get("workload") or info.get("workload")) for info, _ in found.values()}
+    if len(names) > 1:
+        yield f"The traffic differs ({clean(', '.join(sorted(names)), 200)}): the curves are of other work too.", ""
     yield from _traffic(study)
     for name, (info, _) in found.items():
         for text in (*([info["error"]] if info.get("error") else []), *info.get("warnings", ())):
@@ -115,12 +117,6 @@ def _slos(study: Study) -> Iterator[tuple[str, str]]:
             "The systems were scored under different SLOs, so their curves do not tell which is better.",
             "Score them alike: bench slo, with each folder and one --slo.",
         )
-
-
-def _workloads(found: Named) -> Iterator[tuple[str, str]]:
-    names = {str((info.get("spec") or {}).get("workload") or info.get("workload")) for info, _ in found.values()}
-    if len(names) > 1:
-        yield f"The traffic differs ({clean(', '.join(sorted(names)), 200)}): the curves are of other work too.", ""
 
 
 def _traffic(study: Study) -> Iterator[tuple[str, str]]:

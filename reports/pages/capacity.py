@@ -28,15 +28,16 @@ MOST = 200
 def sheet(info: Info, path: Path) -> Sheet:
     """What stands on the page of a search whose capacity.json is `info`, kept in the folder `path`."""
     mark, good = _mark(info)
-    study = of_capacity(info, path)
+    study, answers = of_capacity(info, path), info.get("answers") or []
+    cost = (("Cost", said.cost(info).removeprefix("cost: ")),) if "cost" in info else ()
     return Sheet(
         title=_title(info),
         subtitle=_subtitle(info),
         mark=mark,
         good=good,
-        answer=_answer(info),
-        state=_state(info),
-        heads=_heads(info, study),
+        answer=" ".join(_told(info, one) for one in answers) or said.RUNNING,
+        state=" ".join(sentence for one in answers[:1] for sentence in said.sentences(info, one)),
+        heads=(*sweep.heads({"clock": None, **info, "traffic": _traffic(info)}, study), *cost),
         warnings=tuple(_warnings(info)),
         sections=tuple(s for s in _sections(info, path, study) if s.texts or s.tables or s.parts),
         commands=(said.again(info), *([said.advice(info)[1]] if info.get("answers") else [])),
@@ -74,29 +75,11 @@ def _mark(info: Info) -> tuple[str, bool | None]:
     return str(one["state"]).upper(), said.good(one)
 
 
-def _answer(info: Info) -> str:
-    """The rates with their intervals, per GPU where that is another rate."""
-    if not info.get("answers"):
-        return said.RUNNING
-    return " ".join(_told(info, one) for one in info["answers"])
-
-
 def _told(info: Info, one: Info) -> str:
     line = said.headline(info, one)
     gpus = info.get("gpus") or 0
     per_gpu = f"; {_numbers.number(one['per_gpu_rps'])} req/s per GPU" if one["per_gpu_rps"] and gpus > 1 else ""
     return f"{line[:1].upper()}{line[1:]}{per_gpu}."
-
-
-def _state(info: Info) -> str:
-    found = info.get("answers") or []
-    return " ".join(sentence for one in found[:1] for sentence in said.sentences(info, one))
-
-
-def _heads(info: Info, study: Study) -> Facts:
-    """As of a sweep, and what the search cost."""
-    cost = (("Cost", said.cost(info).removeprefix("cost: ")),) if "cost" in info else ()
-    return (*sweep.heads({"clock": None, **info, "traffic": _traffic(info)}, study), *cost)
 
 
 def _traffic(info: Info) -> Info:
@@ -185,22 +168,19 @@ def _trial_tables(path: Path) -> Iterator[Table]:
 
 def _trial(number: int, tried: Tried, kept: Mapping[str, Path]) -> tuple[str | Cell, ...]:
     key, name = tried.key, folder_name(tried.key)
+    what = "whole trial"
+    if key.goal is not None:
+        what = f"probe at {said.percent(key.goal)}: {'carried' if tried.passed else 'too much'}"
     met = "-" if key.goal is not None or not tried.by_request else _numbers.share(share(tried, JOINT))
     return (
         Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in kept else None),
-        _what(tried),
+        what,
         _numbers.option(key.rate_rps),
         str(key.seed),
         f"{tried.requests:,}",
         met,
         _numbers.number(tried.wall_s, 2),
     )
-
-
-def _what(tried: Tried) -> str:
-    if tried.key.goal is None:
-        return "whole trial"
-    return f"probe at {said.percent(tried.key.goal)}: {'carried' if tried.passed else 'too much'}"
 
 
 def _facts(info: Info) -> Facts:

@@ -8,6 +8,7 @@ from typing import Any
 from harness.compare import gates, said
 from reports import _numbers, _page, _system, comparison, figures
 from reports._clean import clean, quoted, sentence
+from reports._definitions import DEFINITIONS
 from reports._facts import Facts, first, flat, part
 from reports._sheet import Section, Sheet
 from reports.answers import compare as told
@@ -65,7 +66,7 @@ def sheet(info: Info, path: Path) -> Sheet:
         sections=tuple(s for s in _sections(found) if s.texts or s.tables or s.parts),
         commands=_commands(found),
         facts=_facts(info),
-        definitions=(*_DEFINITIONS, *_of_metrics()),
+        definitions=(*_DEFINITIONS, *DEFINITIONS),
     )
 
 
@@ -78,12 +79,6 @@ def _trust(found: Comparison) -> str:
         return _TRUST["searched"]
     known = found.same_requests and all(pair.get("schedule_hash") for pair in info["pairs"] if pair["valid"])
     return _TRUST["paired" if known else "unknown"]
-
-
-def _of_metrics() -> Facts:
-    from reports._definitions import DEFINITIONS
-
-    return DEFINITIONS
 
 
 def _answer(info: Info) -> str:
@@ -101,7 +96,8 @@ def _heads(found: Comparison) -> Iterator[tuple[str, str]]:
     if info["slo"]:
         yield "SLO", f"{clean(info['slo'], 300)}, goal {_numbers.option(100 * info['goal'])}%"
     yield from _traffic(part(info, "workload"))
-    systems = [_of_side(info, side) for side in ("base", "head")]
+    backends = [info[side]["system"] for side in ("base", "head")]
+    systems = [_system.system({"backend": b}) or first(b, "backend", "name") or "" for b in backends]
     if systems[0] == systems[1]:
         yield from (("System", text) for text in systems[:1] if text)
     else:
@@ -126,11 +122,6 @@ def _traffic(workload: Info) -> Iterator[tuple[str, str]]:
         ("Tokenizer", first(provenance, "tokenizer")),
     )
     yield from ((name, text) for name, text in rows if text)
-
-
-def _of_side(info: Info, side: str) -> str:
-    system = info[side]["system"]
-    return _system.system({"backend": system}) or first(system, "backend", "name") or ""
 
 
 def _limits(info: Info) -> str:
@@ -213,13 +204,10 @@ def _gates(info: Info) -> str:
     if all(limits.get(name) == (row["min_effect_pct"], row["must_detect_pct"]) for name, row in once.items()):
         return ""
     return ",".join(
-        f"{name}={row['min_effect_pct']:g}%:{row['must_detect_pct']:g}%{_direction(name, row)}"
+        f"{name}={row['min_effect_pct']:g}%:{row['must_detect_pct']:g}%"
+        + ("" if gates.quantity(name).unit else f":{row['better']}")
         for name, row in once.items()
     )
-
-
-def _direction(name: str, row: Info) -> str:
-    return "" if gates.quantity(name).unit else f":{row['better']}"
 
 
 def _facts(info: Info) -> Facts:

@@ -25,8 +25,10 @@ def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked
     """What stands on the page of a placement whose place.json is `info`."""
     over = "best" in info
     asked = part(info, "asked")
+    hardware = " or ".join(clean(name, 40) for name in asked.get("hardware") or [])
+    cluster = f"{asked.get('nodes')} x {asked.get('gpus_per_node')} {hardware}"
     return Sheet(
-        title=f"Placement of {clean(asked.get('model') or 'a model', 60)} on {_cluster(asked)}",
+        title=f"Placement of {clean(asked.get('model') or 'a model', 60)} on {cluster}",
         subtitle=f"{clean(asked.get('slo'), 200)}, {clean(asked.get('conditions'), 40)}, goal {asked.get('goal')}",
         mark=_mark(info),
         good=bool(info["best"]) if over else None,
@@ -53,17 +55,6 @@ def _mark(info: Info) -> str:
     return "PLACED" if info["best"] else "NOTHING CARRIES IT"
 
 
-def _title(title: str, info: Info) -> str:
-    """The title of a figure; it tells the objective where that is not the rate per GPU."""
-    objective = info["objective"]
-    return title if objective["name"] == "gpu" else f"{_upper(objective['unit'])} of each placement"
-
-
-def _cluster(asked: Info) -> str:
-    hardware = " or ".join(clean(name, 40) for name in asked.get("hardware") or [])
-    return f"{asked.get('nodes')} x {asked.get('gpus_per_node')} {hardware}"
-
-
 def _heads(info: Info, asked: Info) -> Facts:
     traffic = f"{clean(asked.get('workload'), 80)}, {asked.get('requests')} requests a trial"
     cost = (("Cost", said.cost(info).removeprefix("cost: ")),) if "cost" in info else ()
@@ -71,9 +62,10 @@ def _heads(info: Info, asked: Info) -> Facts:
 
 
 def _sections(info: Info) -> Iterator[Section]:
+    objective = info["objective"]  # told in the title where it is not the rate per GPU
+    title = None if objective["name"] == "gpu" else f"{_upper(objective['unit'])} of each placement"
     parts = tuple(
-        _page.part(key, _title(module.TITLE, info), module.figure(info))
-        for key, module in figures.modules("place").items()
+        _page.part(key, title or module.TITLE, module.figure(info)) for key, module in figures.modules("place").items()
     )
     yield Section("figures", "Beside one another", parts=parts)
     heads = said.heads_of(info)

@@ -1,7 +1,7 @@
 """The page of `bench slo`: stored runs under other objectives, with their scales, planes and curves."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,15 @@ def sheet(info: Info, path: Path) -> Sheet:
     """What stands on the page of an answer whose slo.json is `info`."""
     runs = info["runs"]
     mark, good = _mark(info)
+    if len(runs) == 1:
+        title = f"{clean(runs[0]['workload'] or runs[0]['name'], 60)} under other objectives"
+        subtitle = words.opening(runs[0])
+    else:
+        title = f"{_numbers.count(len(runs), 'stored run')} scored again"
+        subtitle = f"{len(runs)} runs, {sum(run['measured'] for run in runs):,} measured requests"
     return Sheet(
-        title=f"{_numbers.count(len(runs), 'stored run')} scored again" if len(runs) != 1 else _title(runs[0]),
-        subtitle=words.opening(runs[0]) if len(runs) == 1 else _together(runs),
+        title=title,
+        subtitle=subtitle,
         mark=mark,
         good=good,
         answer=_answer(info),
@@ -39,14 +45,6 @@ def sheet(info: Info, path: Path) -> Sheet:
         sections=tuple(_sections(info)),
         commands=_commands(info, path),
     )
-
-
-def _title(run: Info) -> str:
-    return f"{clean(run['workload'] or run['name'], 60)} under other objectives"
-
-
-def _together(runs: Sequence[Info]) -> str:
-    return f"{len(runs)} runs, {sum(run['measured'] for run in runs):,} measured requests"
 
 
 def _mark(info: Info) -> tuple[str, bool | None]:

@@ -1,7 +1,7 @@
 """The page of a sweep: what is carried, the curves over the rate, other SLOs, every point and every run."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,6 +36,8 @@ def sheet(info: Info, path: Path, scored: Sequence[str] = ()) -> Sheet:
     home = path if path.is_dir() else path.parent
     study = of_sweep(info, home)
     mark, good = _sweep_verdict.mark(info)
+    warnings = [f"The sweep ended early: {info['error']}"] if info["error"] else []
+    warnings += [text[:1].upper() + text[1:] for text in info["warnings"]]
     return Sheet(
         title=words.title(info),
         subtitle=words.asked(info),
@@ -44,17 +46,11 @@ def sheet(info: Info, path: Path, scored: Sequence[str] = ()) -> Sheet:
         answer=_sweep_verdict.answer(info, study),
         state=_sweep_verdict.state(info),
         heads=heads(info, study),
-        warnings=tuple((clean(warning, None), "") for warning in _warned(info)),
+        warnings=tuple((clean(warning, None), "") for warning in warnings),
         sections=tuple(_sections(info, study, home, scored or [home.name])),
         commands=_sweep_verdict.commands(info, home.name),
         facts=_used(info, study),
     )
-
-
-def _warned(info: Info) -> Iterator[str]:
-    if info["error"]:
-        yield f"The sweep ended early: {info['error']}"
-    yield from (text[:1].upper() + text[1:] for text in info["warnings"])
 
 
 def heads(info: Info, study: Study) -> Facts:
@@ -62,11 +58,13 @@ def heads(info: Info, study: Study) -> Facts:
     told = {**_told(study), **{name: info[name] for name in ("spec", "traffic", "backend") if name in info}}
     run = {**told, "workload": told.get("traffic") or part(told, "workload")}
     traffic, provenance = part(run, "workload"), part(part(run, "workload"), "provenance")
+    # without the rate, which is what a sweep varies
+    laws = _system.source({**run, "workload": {**traffic, "rate_rps": None}})
     slo = clean(study.slo, 400)
     rows = (
         ("SLO", f"{slo} (seconds)" if slo else ""),
         ("System", _system.system(run) or clean(part(info, "spec").get("backend") or "", 200)),
-        ("Workload", ", ".join(text for text in (first(traffic, "name"), *_traffic(run)) if text)),
+        ("Workload", ", ".join(text for text in (first(traffic, "name"), *laws) if text)),
         ("Preparation", first(provenance, "preparation", "source")),
         ("Tokenizer", first(provenance, "tokenizer")),
         ("Client floor", _floor(info, study)),
@@ -77,11 +75,6 @@ def heads(info: Info, study: Study) -> Facts:
 def _told(study: Study) -> dict[str, Any]:
     """What the first run says of itself, for sweeps that do not say it themselves."""
     return _stored.first(folder for system in study.systems for point in system.points for folder in point.folders)
-
-
-def _traffic(run: Mapping[str, Any]) -> list[str]:
-    """Laws of the traffic, without the rate, which is what a sweep varies."""
-    return _system.source({**run, "workload": {**part(run, "workload"), "rate_rps": None}})
 
 
 def _floor(info: Info, study: Study) -> str:
@@ -113,12 +106,9 @@ def of_figures(study: Study, *paths: str) -> Iterator[Section]:
 
 def table(rows: words.Rows) -> Table:
     """A table of the answer in text, for the page."""
-    return Table(_caption(rows), tuple(rows.heads), tuple(map(tuple, rows.rows)), rows.left)
-
-
-def _caption(table: words.Rows) -> str:
-    kinds = {"attainment": "attainment and goodput over seeds", "TTFT p50 (ms)": "latencies, mean over seeds"}
-    return next((text for head, text in kinds.items() if head in table.heads), "where the goals are crossed")
+    captions = {"attainment": "attainment and goodput over seeds", "TTFT p50 (ms)": "latencies, mean over seeds"}
+    caption = next((text for head, text in captions.items() if head in rows.heads), "where the goals are crossed")
+    return Table(caption, tuple(rows.heads), tuple(map(tuple, rows.rows)), rows.left)
 
 
 def runs(info: Info, home: Path, page: Path | None = None) -> Table:

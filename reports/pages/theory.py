@@ -18,7 +18,9 @@ _NAMES = {"tp_pp": "(tp,pp)"}
 
 def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked for beside the answer
     """What stands on the page of the answer of `bench theory`."""
-    simulated = _simulated(info)
+    # beside the formula: as a column, or as the memory modes of `bench theory kv`
+    columns = [column["head"] for table in info["tables"] for column in table["columns"]]
+    simulated = bool(info["given"].get("kv")) or any(head.startswith("simulated") for head in columns)
     (module,) = figures.modules("theory").values()
     parts = tuple(
         part(f"picture-{place}", clean(picture["title"], 100), module.figure(picture))
@@ -40,12 +42,6 @@ def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked
         facts=tuple((f"version of {clean(k, 40)}", clean(v, 80)) for k, v in (info.get("versions") or {}).items()),
         definitions=(),
     )  # fmt: skip
-
-
-def _simulated(info: Info) -> bool:
-    """Whether a simulation stands beside the formula: as a column, or as the memory modes of `bench theory kv`."""
-    heads = (column["head"] for table in info["tables"] for column in table["columns"])
-    return bool(info["given"].get("kv")) or any(head.startswith("simulated") for head in heads)
 
 
 def _name(key: str) -> str:

@@ -43,9 +43,11 @@ def sheet(info: Info, path: Path) -> Sheet:
     series = info["series"]
     mark, good = _MARKS.get(info["state"], (str(info["state"]).upper(), None))
     line = said.state_line(info)
+    firsts, lasts = ([str(one[end])[:10] for one in series] for end in ("first", "last"))
+    nights = f"{count(sum(one['nights'] for one in series), 'night')} from {min(firsts)} to {max(lasts)}"
     return Sheet(
         title=f"Trend of {clean(Path(str(info['folder'])).name or info['folder'], 80)}",
-        subtitle=f"{count(len(series), 'series', 'series')}, {_span(info)}",
+        subtitle=f"{count(len(series), 'series', 'series')}, {nights}",
         mark=mark,
         good=good,
         answer=f"{line[0].upper()}{line[1:]}.",
@@ -62,12 +64,6 @@ def sheet(info: Info, path: Path) -> Sheet:
     )
 
 
-def _span(info: Info) -> str:
-    nights = count(sum(one["nights"] for one in info["series"]), "night")
-    firsts, lasts = ([str(one[end])[:10] for one in info["series"]] for end in ("first", "last"))
-    return f"{nights} from {min(firsts)} to {max(lasts)}"
-
-
 def _heads(info: Info) -> tuple[tuple[str, str], ...]:
     rule = info["rule"]
     least, sds = f"{option(100 * rule['least'])}%", option(rule["sds"])
@@ -77,15 +73,12 @@ def _heads(info: Info) -> tuple[tuple[str, str], ...]:
     told |= {
         "of a virtual clock any difference from the night before is a step" for one in info["series"] if one["exact"]
     }
+    nights = count(sum(one["nights"] for one in info["series"]), "night")
     return (
         ("rule", "; ".join(sorted(told))),
         ("judged", f"{', '.join(m.name for m in METRICS if m.judged)}; all else is shown and decides nothing"),
-        ("valid", f"{sum(one['valid'] for one in info['series']):,} of {_nights(info)}"),
+        ("valid", f"{sum(one['valid'] for one in info['series']):,} of {nights}"),
     )
-
-
-def _nights(info: Info) -> str:
-    return count(sum(one["nights"] for one in info["series"]), "night")
 
 
 def _warnings(info: Info) -> Iterator[tuple[str, str]]:
@@ -131,12 +124,11 @@ def _metrics(series: Info) -> Iterator[Table]:
     if not series["metrics"]:
         return
     notes = " ".join(f"{note}." for note in said.footnotes(series))
-    rows = tuple((*row[:-1], _marked(row[-1], m)) for row, m in zip(said.rows(series), series["metrics"], strict=True))
+    rows = tuple(
+        (*row[:-1], Cell(row[-1], good=False) if said.is_open(metric) else row[-1])
+        for row, metric in zip(said.rows(series), series["metrics"], strict=True)
+    )
     yield Table(f"Each metric on the last night. {notes}", said.HEADS, rows)
-
-
-def _marked(state: str, metric: Info) -> str | Cell:
-    return Cell(state, good=False) if said.is_open(metric) else state
 
 
 def _changes(series: Info, there: Room) -> Iterator[Table]:

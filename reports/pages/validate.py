@@ -56,10 +56,10 @@ def _section(place: int, one: Info) -> Section:
 
 def _tables(one: Info) -> Iterator[Table]:
     if one["targets"]:
-        rows = tuple(
-            _judged(row, bool(t["holds"])) for row, t in zip(said.target_rows(one), one["targets"], strict=True)
-        )
-        yield Table("targets", said.TARGETS, rows, left=2, said=2)
+        rows: list[tuple[str | Cell, ...]] = []
+        for row, target in zip(said.target_rows(one), one["targets"], strict=True):
+            rows.append((*row[:4], Cell(row[4], good=bool(target["holds"])), row[5]))
+        yield Table("targets", said.TARGETS, tuple(rows), left=2, said=2)
     if one["errors"]:
         yield Table(
             "errors by metric, of what the calibration did not see", said.ERRORS, tuple(said.error_rows(one)), left=2
@@ -69,7 +69,3 @@ def _tables(one: Info) -> Iterator[Table]:
         yield Table(
             f"measured and simulated{': ' + more if more else ''}", said.PAIRS, tuple(said.pair_rows(pairs)), left=2
         )
-
-
-def _judged(row: tuple[str, ...], holds: bool) -> tuple[str | Cell, ...]:
-    return (*row[:4], Cell(row[4], good=holds), row[5])

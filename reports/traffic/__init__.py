@@ -5,7 +5,7 @@ from reports import traffic
 html = traffic.page({"times_s": times_s, "prompt_tokens": prompt, "output_tokens": output}, "my trace")
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import plotly.graph_objects as go
 
@@ -49,6 +49,8 @@ def page(facts: Mapping[str, object], title: str, *, bundle: str | None = None, 
     """
     known = read(facts)
     parts = [_page.part(key, heading, figure) for key, heading, figure in _figures(known)]
+    lines = [clean_line(text) for text in known.texts]
+    aligned = any("  " in line.strip() or not line.strip() for line in lines)  # laid out, not plain sentences
     return _page.render(
         "traffic.html.j2",
         parts,
@@ -57,14 +59,8 @@ def page(facts: Mapping[str, object], title: str, *, bundle: str | None = None, 
         title=clean(title),
         source=clean(known.source, 400),
         texts=[clean(text, 600) for text in known.texts],
-        aligned=_aligned(known.texts),
+        aligned="\n".join(lines) if aligned else None,
     )
-
-
-def _aligned(texts: Sequence[str]) -> str | None:
-    """The lines as one text where spaces or empty lines lay them out; None for plain sentences."""
-    lines = [clean_line(text) for text in texts]
-    return "\n".join(lines) if any("  " in line.strip() or not line.strip() for line in lines) else None
 
 
 def _figures(facts: Facts) -> Iterator[tuple[str, str, go.Figure | str]]:

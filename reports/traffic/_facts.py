@@ -43,12 +43,14 @@ def read(facts: Mapping[str, object]) -> Facts:
     streams = [_stream(given, "arrivals")]
     if "other" in given:
         streams.append(_stream(given["other"], "other"))
-    grain_s = given.get("grain_s")
+    grain_s, law = given.get("grain_s"), given.get("gap_law")
+    if law is not None:
+        law = Law(in_figure(law.get("name", "declared law")), law["cdf"], law.get("operational_time"))
     return Facts(
         streams=tuple(streams),
         rate=_rate(given["rate"]) if "rate" in given else None,
         curves=_curves(given.get("curves", {})),
-        law=_law(given["gap_law"]) if "gap_law" in given else None,
+        law=law,
         grain_s=float(grain_s) if grain_s else None,
         turns=_array(given.get("turns")),
         think_s=_array(given.get("think_s")),
@@ -96,7 +98,3 @@ def _curves(given: Mapping[str, Any]) -> Curves:
     band = None if low is None or high is None else Band(in_figure(given.get("band", "band")), low, high)
     toys = {in_figure(name): np.asarray(curve, np.float64) for name, curve in (given.get("toys") or {}).items()}
     return Curves(widths_s, _array(given.get("found")), band, toys)
-
-
-def _law(given: Mapping[str, Any]) -> Law:
-    return Law(in_figure(given.get("name", "declared law")), given["cdf"], given.get("operational_time"))
