@@ -67,7 +67,7 @@ class EngineCore:
         self,
         replica: Replica,
         executor: Executor,
-        prompts: Prompts,
+        prompts: Prompts | None,
         clock: Callable[[], float],
         temperature: float = 0.0,
     ) -> None:
@@ -118,6 +118,8 @@ class EngineCore:
         if refusal is None:
             ids = np.zeros(total, np.int64)
             if wish is None:
+                if self._prompts is None:
+                    raise ValueError(f"request {request.id} came without a prompt")
                 ids[: request.prompt_tokens] = self._prompts(request, self._executor.vocab_size)
             else:
                 ids[: request.prompt_tokens] = wish.prompt
@@ -127,7 +129,8 @@ class EngineCore:
 
     def _run(self, batch: Batch, turn: Turn) -> None:
         replica = self.replica
-        for seq, table in sorted(batch.swaps, key=_coming_back):  # what leaves first: it may make room for the others
+        # what leaves first: it may make room for those that come back
+        for seq, table in sorted(batch.swaps, key=lambda swap: swap[1] is None):
             self._swap(seq, table)
         items = batch.items(iter(replica.decoding))
         pieces = [self._piece(seq, tokens) for seq, tokens in items]
@@ -142,7 +145,11 @@ class EngineCore:
                 if tokens[-1] in self._ends(seq):
                     said_all.append(piece.request_id)
                 if replica.cache is not None and piece.request_id in self._wishes:
-                    self._name_answer(seq, len(tokens), piece.request_id in said_all)
+                    # who goes on from a whole answer finds its blocks; content made from ids has names already
+                    total = seq.prompt + seq.emitted + len(tokens)
+                    if piece.request_id in said_all or total == seq.prompt + seq.request.output_tokens:
+                        ids = self._token_ids[piece.request_id][:total].tolist()
+                        replica.cache.tell(seq, block_names(ids, replica.blocks.size))
         turn.at_s = end_s
         first = [seq for seq, _ in batch.prefills if seq.prefill_start_s == start_s]
         turn.started = [seq.request.id for seq in first]
@@ -168,12 +175,6 @@ class EngineCore:
         else:
             kept = self._host.pop(seq.request.id)
             self._executor.copy_in(kept, self.replica.table(seq)[: len(kept)])
-
-    def _name_answer(self, seq: Sequence, said: int, stops: bool) -> None:
-        """At the end of an answer: who goes on from it finds its blocks. Content made from ids has names already."""
-        cache, total = self.replica.cache, seq.prompt + seq.emitted + said
-        if cache is not None and (stops or total == seq.prompt + seq.request.output_tokens):
-            cache.tell(seq, block_names(self._token_ids[seq.request.id][:total].tolist(), self.replica.blocks.size))
 
     def _piece(self, seq: Sequence, tokens: int) -> Piece:
         start, request_id = seq.computed, seq.request.id
@@ -239,7 +240,3 @@ def _grant(wish: Wish, piece: Piece, emitted: int) -> None:
         piece.seed = wish.seed
     if emitted < wish.min_tokens:
         piece.forbidden = tuple(wish.ends)
-
-
-def _coming_back(swap: tuple[Sequence, list[int] | None]) -> bool:
-    return swap[1] is None

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from backends._core import Core
 from backends._engine_core import EngineCore, Wish
 from backends._swapping import FREE
@@ -140,7 +138,7 @@ class Worker:
         replica = message.core.replica(memory, blocks, cost=replace(FREE, bytes=size))
         facts |= {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
         self._sock.sendall(frame(Ready(facts)))
-        return EngineCore(replica, executor, message.prompts or _nothing, self._now_s, message.temperature)
+        return EngineCore(replica, executor, message.prompts, self._now_s, message.temperature)
 
     def _now_s(self) -> float:
         return time.monotonic() - self._epoch_s
@@ -162,10 +160,6 @@ def _check_room(facts: Mapping[str, object], tokens: int) -> None:
             f"KV memory for {tokens:,} tokens takes {tokens * per_token / 2**30:.0f} GiB, the engine has at most "
             f"{MOST_KV_BYTES / 2**30:.0f} GiB; lower kv_blocks, or the size of a page."
         )
-
-
-def _nothing(request: Request, _: int) -> np.ndarray:
-    raise ValueError(f"request {request.id} came without a prompt")
 
 
 def main() -> None:

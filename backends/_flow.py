@@ -104,7 +104,8 @@ class Flow:
 
     def _arrive(self, request: Request, now_s: float) -> RequestRecord | None:
         """The record of a request that is refused, or that is over as it arrives."""
-        if self._over(request):
+        if self._only_decodes and request.output_tokens == 1 and self._cluster.refusal(request) is None:
+            # its only token comes with its prompt, and decode replicas alone have nothing to do for it
             return _record(arrived_prefilled(request, now_s), self._cluster.replicas[0].index)
         index, refusal = self._cluster.add(request, now_s)
         if refusal is not None:
@@ -114,10 +115,6 @@ class Flow:
         else:
             self._waiting.add(index)
         return None
-
-    def _over(self, request: Request) -> bool:
-        """Whether decode replicas alone have nothing to do for it: its only token comes with its prompt."""
-        return self._only_decodes and request.output_tokens == 1 and self._cluster.refusal(request) is None
 
     def _land(self, transfer: Transfer) -> None:
         assert self._handoffs is not None
@@ -134,18 +131,18 @@ class Flow:
             for index in sorted(self._waiting):
                 self._hand_off(handoffs, replicas[index], now_s)
             self._waiting.clear()
-        free = [index for index in sorted(self._free) if self._may_form(replicas[index], now_s)]
+        free = []
+        for index in sorted(self._free):
+            replica = replicas[index]
+            # a pipeline is asked again when its first stage is free
+            idle = replica.in_flight is None if replica.pipeline is None else self.stages[index].free_s[0] <= now_s
+            if idle:
+                free.append(index)
         self._free.clear()
         for index in free:
             self._form(replicas[index], now_s, last=index == free[-1])
         if self._free:  # what was handed on at no cost of time while batches were formed
             self._form_all(now_s)
-
-    def _may_form(self, replica: Replica, now_s: float) -> bool:
-        """Whether a batch may begin: a pipeline is asked again when its first stage is free."""
-        if replica.pipeline is None:
-            return replica.in_flight is None
-        return self.stages[replica.index].free_s[0] <= now_s
 
     def _hand_off(self, handoffs: HandOffs, target: Replica, now_s: float) -> bool:
         """Whether any hand-off into `target` began."""
@@ -183,19 +180,16 @@ class Flow:
             ends = _ends(model, batch, now_s, now_s)
         if self._log is not None:
             self._log(batch, ends, replica.decoding)
-        self._prepaid[index] = taken = _later_blocks(replica, len(ends))
+        decoding, taken = replica.decoding, 0
+        if len(ends) > 1 and isinstance(decoding, Decodes):
+            taken = decoding.blocks_after_first(len(ends))
+        self._prepaid[index] = taken  # what a leap takes after its first step
         replica.blocks.free -= taken
         self._push(ends[-1], COMMIT, index, ends)
 
     def _push(self, at_s: float, what: int, index: int, payload: object) -> None:
         self._number += 1
         heappush(self._events, (at_s, what, index, self._number, payload))
-
-
-def _later_blocks(replica: Replica, steps: int) -> int:
-    """Blocks that a leap of `steps` steps takes after its first."""
-    decoding = replica.decoding
-    return decoding.blocks_after_first(steps) if steps > 1 and isinstance(decoding, Decodes) else 0
 
 
 def flow(

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from backends.serving.cluster import Cluster
     from backends.serving.handoff import Outbox, Transfer
     from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +158,14 @@ class RealTime:
         batch = replica.in_flight
         assert batch is not None
         lane = replica if replica.pipeline is None else replica.pipeline.oldest
-        producing = _producing(lane, batch)
+        producing = list(lane.decoding) if batch.decode_seqs else []
+        producing += [seq for seq, n in batch.prefills if seq.computed + n == seq.prompt + seq.emitted]
         ended = frozenset([seq.request.id for seq in replica.commit(batch, (end_s,))])
-        tokens = [seq.request.id for seq in producing for _ in range(_said(seq))]
+        tokens = [
+            seq.request.id
+            for seq in producing
+            for _ in range(1 if seq.token_n is None else seq.tokens_per_stamp()[-1])  # several with drafts
+        ]
         gone = self._gone
         if gone:
             tokens = [request_id for request_id in tokens if request_id not in gone]
@@ -205,17 +209,6 @@ class RealTime:
 
     def __repr__(self) -> str:
         return f"<RealTime next at {self.next_s:.6f} s, {self.cluster!r}>"
-
-
-def _producing(replica: Replica, batch: Batch) -> list[Sequence]:
-    """Sequences that this batch gives a token: all that decode, and the prompts that it completes."""
-    decodes = list(replica.decoding) if batch.decode_seqs else []
-    return decodes + [seq for seq, n in batch.prefills if seq.computed + n == seq.prompt + seq.emitted]
-
-
-def _said(seq: Sequence) -> int:
-    """Tokens of a sequence that came out in the step just committed: one, or several with drafts."""
-    return 1 if seq.token_n is None else seq.tokens_per_stamp()[-1]
 
 
 def _step(batch: Batch, end_s: float) -> Step:

@@ -138,7 +138,8 @@ class Rings:
             else:
                 now_s, _, done, worker = heappop(events)
                 ended = self._leave(worker, now_s) if done else []
-                self._start(worker, now_s)
+                if worker.batch is None and (end_s := worker.start(now_s)) is not None:
+                    self._push(worker, end_s, done=True)
             for record in ended:
                 yield record
                 if self._follow_ups is not None:
@@ -210,10 +211,6 @@ class Rings:
     def _wake(self, worker: Worker, now_s: float) -> None:
         if worker.batch is None:
             self._push(worker, now_s, done=False)
-
-    def _start(self, worker: Worker, now_s: float) -> None:
-        if worker.batch is None and (end_s := worker.start(now_s)) is not None:
-            self._push(worker, end_s, done=True)
 
     def _push(self, worker: Worker, at_s: float, *, done: bool) -> None:
         self._number += 1

@@ -78,14 +78,10 @@ def swapping(text: str) -> Swapping | None:
 
 def gave_way(replicas: Iterable[Replica]) -> dict[str, object]:
     """What preemption cost so far, for run.json; nothing where it cost nothing."""
-    lanes = [lane for replica in replicas for lane in _lanes(replica)]
+    lanes = [lane for r in replicas for lane in ([r] if r.pipeline is None else r.pipeline.lanes)]
     swaps = {id(lane.swap): lane.swap for lane in lanes if lane.swap is not None}
     told = {
         "recomputed_tokens": sum(lane.recomputed_tokens for lane in lanes),
         "swapped_blocks": sum(swap.total_copied() for swap in swaps.values()),
     }
     return {name: count for name, count in told.items() if count}
-
-
-def _lanes(replica: Replica) -> list[Replica]:
-    return [replica] if replica.pipeline is None else list(replica.pipeline.lanes)

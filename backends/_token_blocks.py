@@ -10,8 +10,5 @@ def block_names(token_ids: Sequence[int], size: int) -> tuple[int, ...]:
     tokens = array("q", token_ids).tobytes()
     width = 8 * size
     ends = range(width, len(tokens) + 1, width)
-    return tuple([_name(tokens[end - width : end]) for end in ends])
-
-
-def _name(tokens: bytes) -> int:
-    return int.from_bytes(blake2b(tokens, digest_size=8).digest(), "little") >> 1
+    digests = [blake2b(tokens[end - width : end], digest_size=8).digest() for end in ends]
+    return tuple([int.from_bytes(digest, "little") >> 1 for digest in digests])

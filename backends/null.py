@@ -58,7 +58,8 @@ class Null:
         self._submitted += 1
         if self.crash_after is not None and self._submitted >= self.crash_after:
             raise BackendError(f"The null backend stopped at request {request.id}, as 'crash_after' asks.")
-        if self._fails(request):
+        # failures are spread evenly over the ids, without random numbers: every tenth for a share of 0.1
+        if math.floor((request.id + 1) * self.fail_share) > math.floor(request.id * self.fail_share):
             yield Ended(request.id, sent_s, "error", error="failed on purpose (fail_share)")
             return
         for i in range(min(request.output_tokens, self.tokens or request.output_tokens)):
@@ -86,10 +87,6 @@ class Null:
 
     async def close(self) -> None:
         """Nothing to let go of."""
-
-    def _fails(self, request: Request) -> bool:
-        """Spread evenly over the ids, without random numbers: every tenth for a share of 0.1."""
-        return math.floor((request.id + 1) * self.fail_share) > math.floor(request.id * self.fail_share)
 
     def _now_s(self) -> float:
         return time.monotonic() - self._epoch_s

@@ -189,7 +189,9 @@ class OpenAI:
             try:
                 rest = self._build(request)
             except ValueError as error:
-                return _told(Answer(how="failed", why=str(error), ended_s=pool.clock.now_s()))
+                failed: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+                failed.set_result(Answer(how="failed", why=str(error), ended_s=pool.clock.now_s()))
+                return self._awaited(request.id, failed)
         return self._awaited(request.id, pool.send(request.id, rest))
 
     async def _awaited(self, request_id: int, answer: asyncio.Future[Answer]) -> Answer:
@@ -271,6 +273,7 @@ class OpenAI:
         """What was asked of which servers, and what they can do; no secrets."""
         shown = [self._redaction.url(place.url) for place in self._places]
         ask = self._builder.ask if self._builder is not None else None
+        lengths = None if ask is None else "exact" if ask.enforces_length else "server"  # None: not asked yet
         return {
             "backend": "openai",
             "model": ask.model if ask is not None else self.model,
@@ -281,7 +284,7 @@ class OpenAI:
             "stream": self.stream,
             "route": self.route if len(self._places) > 1 else None,
             "capabilities": self._known[0].describe() if self._known else None,
-            "output_lengths": self.output_lengths or _lengths(ask),
+            "output_lengths": self.output_lengths or lengths,
             "stamps": "kernel" if stamps.kernel_stamps() else "process",
             "salt": ask.salt if ask is not None else None,
             "timeouts": {"connect_s": self.connect_s, "total_s": self.timeout_s,
@@ -315,6 +318,10 @@ class OpenAI:
 
     def _ask(self, headers: tuple[tuple[str, str], ...], extra: Mapping[str, object]) -> Ask:
         auto = "ids" if self.api == "completions" else "text"
+        # whether the user lets the server choose the lengths of answers
+        ends_anywhere = self.output_lengths == "server" or (
+            self.output_lengths is None and extra.get("ignore_eos") is False
+        )
         return Ask(
             model=self.model or "",
             api=self.api,
@@ -324,16 +331,12 @@ class OpenAI:
             top_p=self.top_p,
             seed=self.seed,
             stop=(self.stop,) if self.stop is not None else (),
-            ignore_eos=not self._ends_anywhere(extra),
+            ignore_eos=not ends_anywhere,
             extra=extra,
             headers=headers,
             salt=random_text.token_hex(4) if self.salt == "auto" else None if self.salt == "none" else self.salt,
             affinity=self.affinity,
         )
-
-    def _ends_anywhere(self, extra: Mapping[str, object]) -> bool:
-        """Whether the user lets the server choose the lengths of answers."""
-        return self.output_lengths == "server" or (self.output_lengths is None and extra.get("ignore_eos") is False)
 
     async def _ask_servers(self, ask: Ask, content: Content, key: str | None) -> list[Capabilities]:
         """Each server is asked for what all before it could do, so that the last answer holds for all."""
@@ -372,16 +375,6 @@ class OpenAI:
             self._pool = Pool(targets, limits, self.route, sender, self._reader.started)
             self._pool.start_clock(self._epoch_s)
         return self._pool
-
-
-async def _told(answer: Answer) -> Answer:
-    """An answer that needs no waiting."""
-    return answer
-
-
-def _lengths(ask: Ask | None) -> Literal["exact", "server"] | None:
-    """Whether what is sent makes answers exactly as long as requested; None before the server was asked."""
-    return None if ask is None else "exact" if ask.enforces_length else "server"
 
 
 def _headers(lines: str | None) -> tuple[tuple[str, str], ...]:

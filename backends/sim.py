@@ -229,6 +229,7 @@ class Sim:
     def describe(self) -> Mapping[str, object]:
         """Facts for run.json."""
         blocks = self.cluster.replicas[0].blocks
+        bubbles = getattr(self._flow, "bubble_share", None) if any(part.pp != 1 for part in self._parts) else None
         return {
             "backend": "sim", "model": self.model, "max_tokens": model(self.model).max_tokens,
             "hardware": self.hardware, "latency": self.latency,
@@ -237,13 +238,9 @@ class Sim:
             "kv_blocks": blocks.total, "kv_tokens": blocks.total * blocks.size, "replicas": len(self.cluster.replicas),
             "router": self._parts[0].router, "tp": self.tp, "pp": self.pp,
             "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
-            **told(self._parts, self.cluster, self._rate, self.handoff), **self._bubbles(),
-            **gave_way(self.cluster.replicas),
+            **told(self._parts, self.cluster, self._rate, self.handoff),
+            **({} if bubbles is None else {"bubble_share": bubbles}), **gave_way(self.cluster.replicas),
         }  # fmt: skip
-
-    def _bubbles(self) -> dict[str, object]:
-        share = getattr(self._flow, "bubble_share", None)
-        return {} if share is None or all(part.pp == 1 for part in self._parts) else {"bubble_share": share}
 
 
 def _simulate(

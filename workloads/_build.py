@@ -104,7 +104,10 @@ def mix(name: str, preset: Preset, content: Content, *, rate_rps: float | None, 
     classes = copied(preset.classes)
     if len(classes) > MOST_GROUPS:
         raise UsageError(f"'{name}': a mix holds at most {MOST_GROUPS} classes, got {len(classes)}.")
-    sessions = [_class_sessions(c) for c in classes]
+    sessions: list[Sessions | None] = [
+        Fixed(turns=1) if (s := sessions_of(c.sessions)) is None and c.deadline_s is not None else s
+        for c in classes  # a deadline is that of a task, so a request with one is a task of one
+    ]
     each = [1.0 if s is None else s.mean_requests for s in sessions]
     weights = weights_of(classes, each, preset.shares_of)  # of arrivals
     shared_spec = arrivals or preset.arrivals
@@ -209,12 +212,6 @@ def _class(c: Class, number: int, sessions: Sessions | None, tasks_rps: float) -
         return Mixed(arrivals, lengths, sessions, prefixes, c.name, slo, c.priority, number)
     except ValueError as error:
         raise UsageError(f"class {c.name}: {error}") from None
-
-
-def _class_sessions(c: Class) -> Sessions | None:
-    """Sessions of a class; a deadline is that of a task, so a request with one is a task of one."""
-    sessions = sessions_of(c.sessions)
-    return Fixed(turns=1) if sessions is None and c.deadline_s is not None else sessions
 
 
 def _shared(spec: str, rate_rps: float | None, preset: Preset, mean_requests: float) -> Arrivals:

@@ -29,7 +29,8 @@ def text(loaded: Loaded, preset: Preset) -> str:
     lines = [loaded.name, "", preset.about, ""]
     workload = loaded.workload
     if isinstance(workload, Listed):
-        lines += _listed(workload)
+        lines.append("Requests (id: time, prompt -> output tokens):")
+        lines += [f"  {r.id}: {r.scheduled_s:g} s, {r.prompt_tokens} -> {r.output_tokens}" for r in workload.requests]
     elif isinstance(workload, Mixed):
         lines += _mixed(workload)
         lines.append(f"Arrivals: {loaded.arrivals_text}, {_rate(loaded)}")
@@ -65,12 +66,6 @@ def _rate(loaded: Loaded) -> str:
     return f"mean {loaded.rate_rps:g} requests/s ({loaded.arrivals_rps:.4g} arrivals/s, each with its follow-ups)"
 
 
-def _listed(workload: Listed) -> Iterator[str]:
-    yield "Requests (id: time, prompt -> output tokens):"
-    for r in workload.requests:
-        yield f"  {r.id}: {r.scheduled_s:g} s, {r.prompt_tokens} -> {r.output_tokens}"
-
-
 def _mixed(workload: Mixed) -> Iterator[str]:
     new = "" if workload.sessions is None and workload.prefixes is None else " (new in each request)"
     yield from _lengths(workload.lengths, new)
@@ -87,7 +82,10 @@ def _mixed(workload: Mixed) -> Iterator[str]:
 
 def _blend(workload: Blend, loaded: Loaded) -> Iterator[str]:
     whole = "dealt out to the classes" if workload.arrivals is not None else "each class its own"
-    yield f"Classes: {len(workload.classes)}; arrivals: {_arrivals(workload, loaded)} ({whole}), {_rate(loaded)}"
+    kinds = {c.arrivals.__class__.__name__.lower() for c in workload.classes}
+    # one name where they are all the same, as twenty times 'poisson' says no more
+    arrivals = kinds.pop() if workload.arrivals is None and len(kinds) == 1 else loaded.arrivals_text
+    yield f"Classes: {len(workload.classes)}; arrivals: {arrivals} ({whole}), {_rate(loaded)}"
     for c in workload.classes[:8]:
         parts = [f"lengths {spec_of(c.lengths)}"]
         if c.sessions is not None:
@@ -105,12 +103,6 @@ def _blend(workload: Blend, loaded: Loaded) -> Iterator[str]:
     if any(c.sessions is not None and c.sessions.mean_requests > 1 for c in workload.classes):
         yield WARMING_UP
     yield from _whole(workload)
-
-
-def _arrivals(workload: Blend, loaded: Loaded) -> str:
-    """The arrivals of the classes; one name where they are all the same, as twenty times 'poisson' says no more."""
-    kinds = {c.arrivals.__class__.__name__.lower() for c in workload.classes}
-    return kinds.pop() if workload.arrivals is None and len(kinds) == 1 else loaded.arrivals_text
 
 
 def _prefixes(prefixes: Prefixes) -> str:

@@ -71,7 +71,8 @@ def names() -> list[str]:
 
 def text(name: str) -> str:
     """The TOML of a preset: one of ours, or the file of that name."""
-    return _path(name).read_text(encoding="utf-8")
+    file = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    return file.read_text(encoding="utf-8")
 
 
 def read(spec: Spec) -> Preset:
@@ -91,10 +92,6 @@ def read(spec: Spec) -> Preset:
     values["about"] = str(values.get("about", "")).strip()
     preset: Preset = _made(Preset, {**values, "classes": classes}, spec.name)
     return preset
-
-
-def _path(name: str) -> Path:
-    return Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
 
 
 def _arguments(spec: Spec, defaults: Mapping[str, object]) -> dict[str, object]:

@@ -1,8 +1,6 @@
 """Arrivals at the rate that a user, a spec or a preset asks for; refusals where no rate can be asked."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 from harness import registry
 from harness.api import Arrivals
@@ -34,21 +32,16 @@ def arrivals_of(spec: str | None, rate_rps: float | None, preset: Preset) -> tup
             raise UsageError(refusal_of_rate(rate_rps, made, f"'{asked}'"))
         return asked.name, made
     wanted = rate_rps
-    if rate_rps is None and not isinstance(own, Closed) and not _as_written(fields, preset):
-        wanted = own.mean_rate_rps
+    if rate_rps is None and not isinstance(own, Closed):
+        # Arrivals that are made of rates (a ramp, steps) or fitted to a file come at a rate of their own, and so do
+        # published ones where there is no preset; all others come at the rate of the preset.
+        levels = any(name in OWN or (name.endswith("_rps") and name != "rate_rps") for name in fields)
+        if fields["rate_rps"].default is not None or not (levels or preset.arrivals is None):
+            wanted = own.mean_rate_rps
     made = build(kind, asked) if wanted is None else build(kind, asked, rate_rps=wanted)
     if rate_rps is not None and made.mean_rate_rps != rate_rps:
         raise UsageError(f"--rate {rate_rps:g} and '{asked}' give two rates; leave one of them out.")
     return asked.name, made
-
-
-def _as_written(fields: Mapping[str, dataclasses.Field[Any]], preset: Preset) -> bool:
-    """Whether arrivals come at a rate of their own where none is asked for, and not at that of the preset.
-
-    So do those that are made of rates (a ramp, steps) or fitted to a file, and published ones where there is no preset.
-    """
-    levels = [name for name in fields if name in OWN or (name.endswith("_rps") and name != "rate_rps")]
-    return fields["rate_rps"].default is None and (bool(levels) or preset.arrivals is None)
 
 
 def slowed(arrivals: Arrivals, mean_requests: float) -> tuple[Arrivals, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -121,10 +122,6 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables(tables)
     moved, over = [], 0
     for table in tables:
-        moved.append(with_columns(table, {"parent": _raised(table["parent"], over)}))
+        moved.append(with_columns(table, {"parent": mapped(table["parent"], partial(np.add, over))}))
         over += table.num_rows
     return pa.concat_tables(moved)
-
-
-def _raised(parents: pa.ChunkedArray, by: int) -> pa.Array:
-    return mapped(parents, lambda parent: parent + by)

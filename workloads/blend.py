@@ -51,19 +51,15 @@ class Blend:
         if self.arrivals is not None:
             hands = deal(self.arrivals, self.weights, shared_rng)
             classes = [replace(c, arrivals=hand) for c, hand in zip(classes, hands, strict=True)]
-        sizes = _first_chunks(classes)
+        # first chunks about as long as one another, so that few requests are drawn too many
+        rates_rps = [c.arrivals.mean_rate_rps * (c.sessions.mean_requests if c.sessions else 1.0) for c in classes]
+        total_rps = sum(rates_rps)
+        sizes = [max(LEAST_CHUNK, round(mixed.FIRST_CHUNK * rate_rps / total_rps)) for rate_rps in rates_rps]
         return merged([c.start(r, size) for c, r, size in zip(classes, streams, sizes, strict=True)])
 
     def describe(self) -> Mapping[str, object]:
         """Sources of the parts, class by class."""
         return self.facts
-
-
-def _first_chunks(classes: Sequence[Mixed]) -> list[int]:
-    """Requests that each class draws at first: chunks about as long as one another, so that few are drawn too many."""
-    rates_rps = [c.arrivals.mean_rate_rps * (c.sessions.mean_requests if c.sessions else 1.0) for c in classes]
-    total_rps = sum(rates_rps)
-    return [max(LEAST_CHUNK, round(mixed.FIRST_CHUNK * rate_rps / total_rps)) for rate_rps in rates_rps]
 
 
 def _of_class(rng: np.random.Generator, tag: str) -> np.random.Generator:

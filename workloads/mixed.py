@@ -88,7 +88,8 @@ class Mixed:
                                       for name, v in self._constants().items()}  # fmt: skip
         prompt = rows["prompt_tokens"]
         if "prefix" in rows:
-            prompt = prompt + self._prefix_tokens(rows)
+            assert self.prefixes is not None
+            prompt = prompt + np.where(rows["prefixed"], self.prefixes.length_tokens(rows["prefix"]), 0)
         if "parents" in rows:
             columns |= {"after": _lists(np.concatenate(([0], np.cumsum(rows["parents"]))), rows["after"], "after"),
                         "delay_s": rows["delay_s"]}  # fmt: skip
@@ -119,10 +120,6 @@ class Mixed:
             owners = self.number * MOST_TASKS + rows["task"]
             runs.append(Run(Space.SESSION, owners, rows["blocks"], rows["first_block"]))
         return runs
-
-    def _prefix_tokens(self, rows: Columns) -> np.ndarray:
-        assert self.prefixes is not None
-        return np.where(rows["prefixed"], self.prefixes.length_tokens(rows["prefix"]), 0)
 
     def _block_tokens(self, rows: Columns) -> object:
         """Those of the sessions, which fit the prefixes; those of the prefixes where no session names anything."""

@@ -54,21 +54,18 @@ def load(
     replayed = Replay(trace, "answered" if turns == "answered" else "recorded")
     given = {"path": path, "reader": reader, "columns": columns, "start_s": start_s, "stop_s": stop_s, "limit": limit,
              "where": where, "jitter": jitter, "scale": scale, "turns": turns}  # fmt: skip
+    # a comma ends a value of a spec, and file names and conditions may hold some
+    texts = {key: str(value).replace(",", ";") for key, value in given.items() if value is not None}
     return Loaded(
         name=str(trace.facts["file"]),
         workload=replayed,
         content=registry.make("content", content or "tokens", seed=seed),
-        arrivals_text=str(Spec("trace", {key: _plain(value) for key, value in given.items() if value is not None})),
+        arrivals_text=str(Spec("trace", texts)),
         lengths_text="those of the trace",
         rate_rps=trace.mean_rate_rps,
         requests=len(trace),
         provenance=replayed.describe(),
     )
-
-
-def _plain(value: object) -> str:
-    """An option as it may stand in a spec, where a comma ends a value: file names and conditions may hold some."""
-    return str(value).replace(",", ";")
 
 
 def read(

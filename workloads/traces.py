@@ -79,7 +79,9 @@ class Blocks:
     """
 
     def __init__(self, source: Source, name: str, reader: Reader, part: Slice, *, sort: bool) -> None:
-        self.block_tokens = _block_tokens(source, reader)
+        given = source.metadata.get("bench.block_tokens", "")
+        known = given.isdigit() and 0 < int(given) < _cells.LARGEST_TOKENS
+        self.block_tokens = int(given) if known else reader.block_tokens
         self._source, self._name, self._reader, self._part, self._sort = source, name, reader, part, sort
         self._facts: Mapping[str, object] | None = None
         self._tables = self._read()
@@ -126,6 +128,7 @@ class Blocks:
         rows = seen.kept + sum(dropped.values())
         digest = self._source.sha256()
         known, doubts = _known.facts(file, digest, rows, whole=not seen.done)
+        left = [f"{_cells.counted(count)} left out: {reason}." for reason, count in dropped.items() if reason != BEFORE]
         return {
             "file": file.name,
             "sha256": digest,
@@ -145,7 +148,7 @@ class Blocks:
             "grain_s": seen.oddities.grain_s,
             "distinct_stamps": seen.oddities.distinct,
             "duplicates": seen.oddities.duplicates,
-            "oddities": [*doubts, *_of_dropped(dropped), *seen.oddities.sentences()],
+            "oddities": [*doubts, *left, *seen.oddities.sentences()],
         }
 
 
@@ -222,18 +225,9 @@ def _detect(source: Source) -> str:
     )
 
 
-def _block_tokens(source: Source, reader: Reader) -> int:
-    given = source.metadata.get("bench.block_tokens", "")
-    return int(given) if given.isdigit() and 0 < int(given) < _cells.LARGEST_TOKENS else reader.block_tokens
-
-
 def _nothing(file: Path, seen: Collector, part: Slice) -> str:
     if seen.last_s is None and part.stop_s is None:
         return f"Trace '{file}' has a header but no rows."
     reasons = ", ".join(f"{count} {reason}" for reason, count in seen.dropped.items() if count)
     last = f" ({reasons}; the last row read is {seen.last_s:g} s after the first)" if seen.last_s is not None else ""
     return f"Trace '{file}': no request is left{last}; change start, stop or the file."
-
-
-def _of_dropped(dropped: Mapping[str, int]) -> list[str]:
-    return [f"{_cells.counted(count)} left out: {reason}." for reason, count in dropped.items() if reason != BEFORE]

@@ -10,25 +10,17 @@ if TYPE_CHECKING:
     from backends.client.body import Ask
 
 
-def _without_usage(ask: Ask) -> Ask | None:
-    return replace(ask, include_usage=False) if ask.stream and ask.include_usage else None
-
-
-def _without_continuous(ask: Ask) -> Ask | None:
-    if ask.stream and ask.include_usage and ask.continuous_usage:
-        return replace(ask, continuous_usage=False)
-    return None
-
-
 WITHOUT: Mapping[str, Callable[[Ask], Ask | None]] = {
-    "continuous_usage_stats": _without_continuous,
+    "continuous_usage_stats": lambda ask: (
+        replace(ask, continuous_usage=False) if ask.stream and ask.include_usage and ask.continuous_usage else None
+    ),
     "ignore_eos": lambda ask: replace(ask, ignore_eos=False) if ask.ignore_eos else None,
     "min_tokens": lambda ask: replace(ask, min_tokens=False) if ask.min_tokens else None,
     "generation_config": lambda ask: replace(ask, generation_config=False) if ask.generation_config else None,
     "max_completion_tokens": lambda ask: (
         replace(ask, length_field="max_tokens") if ask.length == "max_completion_tokens" else None
     ),
-    "include_usage": _without_usage,
+    "include_usage": lambda ask: replace(ask, include_usage=False) if ask.stream and ask.include_usage else None,
     "seed": lambda ask: replace(ask, seed=None) if ask.seed is not None else None,
     "stop": lambda ask: replace(ask, stop=()) if ask.stop else None,
     "top_p": lambda ask: replace(ask, top_p=None) if ask.top_p is not None else None,

@@ -133,7 +133,9 @@ class Framing:
         while at < size and not self.done:
             end = data.find(b"\n", at)
             if end < 0:
-                self._cut_line(data[at:])
+                self._line += data[at:]
+                if len(self._line) > MAX_HEAD_BYTES:
+                    raise BadFraming("has a chunk that does not say its size")
                 break
             line = data[at:end]
             at = end + 1
@@ -146,11 +148,6 @@ class Framing:
         self._left = max(0, at - size) if left else 0
         if at < size and self.done:
             self.keep = False
-
-    def _cut_line(self, rest: bytes) -> None:
-        self._line += rest
-        if len(self._line) > MAX_HEAD_BYTES:
-            raise BadFraming("has a chunk that does not say its size")
 
     def _chunk_line(self, line: bytes) -> int:
         """Bytes after this line that belong to its chunk, the line end after it included; 0 at the end."""

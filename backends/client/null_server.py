@@ -137,7 +137,8 @@ class NullServer:
         self._epoll = select.epoll()  # made first, so that its number is small enough for select()
         self._listener = socket.create_server(("127.0.0.1", port), backlog=4096)
         self._listener.setblocking(False)
-        _stamp(self._listener)
+        if sys.platform == "linux":  # the kernel stamps what arrives; accepted connections inherit it
+            self._listener.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self._connections: dict[int, _Connection] = {}
         self._firsts: deque[_Stream] = deque()
@@ -277,7 +278,8 @@ class NullServer:
             if level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
                 seconds, nanoseconds = struct.unpack("qq", raw)
                 for _ in range(2):
-                    stamp_s = _since(seconds, nanoseconds, self._offset_s)
+                    wall_ns, monotonic_ns = self._offset_s
+                    stamp_s: float = (seconds * 1_000_000_000 + nanoseconds - wall_ns + monotonic_ns) / 1e9
                     if now_s - 1.0 < stamp_s <= now_s:
                         return stamp_s
                     self._offset_s = _offset_s()  # the wall clock was set
@@ -310,7 +312,9 @@ class NullServer:
     def _complete(self, connection: _Connection, head: bytes, body: bytes, arrived_s: float, *, chat: bool) -> None:
         asked, name = TOKENS.search(body), REQUEST_ID.search(head)
         tokens = max(1, int(asked[1]) if asked else self._timing.tokens)
-        usage = _usage(body, tokens)
+        ids = IDS.search(body)
+        prompt = ids[1].count(b",") + 1 if ids else max(1, len(body) // 4)  # text counts a token for each four bytes
+        usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
         if not STREAM.search(body):
             self._answer(connection, 200, _whole(chat, tokens, usage))
             return
@@ -319,7 +323,10 @@ class NullServer:
         connection.stream = stream
         stream.first = HEAD + (_ROLE if chat else b"")
         stream.next = _CHAT if chat else _TEXT
-        stream.end = stream.next + _last(chat, usage)
+        # the last token, finish, usage, the end of the events and the end of the body
+        stream.end = (
+            stream.next + _ENDS[chat] + _event(chat, [], usage=usage) + _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
+        )
         stream.due_s = arrived_s + self._timing.ttft_s
         self._firsts.append(stream)
 
@@ -364,12 +371,6 @@ class NullServer:
         connection.sock.close()
 
 
-def _stamp(sock: socket.socket) -> None:
-    """Ask the kernel to stamp what arrives; accepted connections inherit it."""
-    if sys.platform == "linux":
-        sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-
-
 def _offset_s() -> tuple[int, int]:
     """Nanoseconds of the wall clock at one instant, and those of the monotonic clock, by the narrowest of brackets."""
     best = (1 << 62, 0, 0)
@@ -377,10 +378,6 @@ def _offset_s() -> tuple[int, int]:
         before_ns, wall_ns, after_ns = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
         best = min(best, (after_ns - before_ns, wall_ns, (before_ns + after_ns) // 2))
     return best[1], best[2]
-
-
-def _since(seconds: int, nanoseconds: int, offset: tuple[int, int]) -> float:
-    return (seconds * 1_000_000_000 + nanoseconds - offset[0] + offset[1]) / 1e9
 
 
 def _quiet_runtime() -> None:
@@ -411,18 +408,6 @@ _ROLE = _event(True, _choice(None, delta={"role": "assistant", "content": ""}))
 _CHAT = _event(True, _choice(None, delta={"content": " word"}))
 _TEXT = _event(False, _choice(None, text=" word"))
 _ENDS = (_event(False, _choice("length", text="")), _event(True, _choice("length", delta={})))
-
-
-def _last(chat: bool, usage: dict[str, int]) -> bytes:
-    """Finish, usage, the end of the events and the end of the body."""
-    return _ENDS[chat] + _event(chat, [], usage=usage) + _framed(b"data: [DONE]\n\n") + b"0\r\n\r\n"
-
-
-def _usage(body: bytes, tokens: int) -> dict[str, int]:
-    """Token ids are counted; text counts a token for each four bytes."""
-    ids = IDS.search(body)
-    prompt_tokens = ids[1].count(b",") + 1 if ids else max(1, len(body) // 4)
-    return {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens}
 
 
 def _whole(chat: bool, tokens: int, usage: dict[str, int]) -> dict[str, object]:

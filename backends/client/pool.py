@@ -205,8 +205,10 @@ class Pool:
             self._arrived.set()
         elif how != "complete":
             self._forget(connection)
-            if self._never_seen(call, connection, how):
-                self._send_again(call)
+            answer = call.answer
+            gone = connection.answers > 0 and how in ("closed", "reset") and not answer.data and not answer.resent
+            if gone and answer.sent_s is not None and self.clock.now_s() - answer.sent_s <= RESEND_S:
+                self._send_again(call)  # a reused connection was closed before the server saw this request
             elif how != "refused" or not self._forward(call):
                 self._finish(call, how, why)
         else:
@@ -264,12 +266,6 @@ class Pool:
         self._open_now += 1
         self._opened_most = max(self._opened_most, self._open_now)
         connection.dial()
-
-    def _never_seen(self, call: Call, connection: Connection, how: How) -> bool:
-        """Whether a reused connection was closed before the server saw this request, which may then be sent again."""
-        answer = call.answer
-        gone = connection.answers > 0 and how in ("closed", "reset") and not answer.data and not answer.resent
-        return gone and answer.sent_s is not None and self.clock.now_s() - answer.sent_s <= RESEND_S
 
     def _send_again(self, call: Call) -> None:
         self._resent += 1

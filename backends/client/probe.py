@@ -57,7 +57,10 @@ async def probe(
         models = await _models(talk)
         model, entry = _chosen(ask.model, models, talk.hint)
         prober = _Prober(talk, replace(ask, model=model), content, key)
-        heard = await prober.settle(_vocabularies(ask, entry))
+        # sizes to try for token ids, the likeliest first: the user's own, or the server's and what every model has
+        reported = chunks.whole(chunks.inside(entry.get("meta")).get("n_vocab"))
+        sizes = [reported, *VOCABULARIES] if ask.vocab_size is None else [ask.vocab_size]
+        heard = await prober.settle([size for size in sizes if size])
         prober.look(heard, entry)
         found = await _tokenize(talk, prober.found)
         return await lengths.correct(talk, found, content, key)
@@ -97,13 +100,6 @@ def _chosen(named: str, models: list[Mapping[str, object]] | None, hint: str) ->
     if hint and models is None:
         raise UsageError(f"The server does not list its models: {hint}. If the URL is right, name one by model=NAME.")
     raise UsageError("The server does not list its models; name one by model=NAME.")
-
-
-def _vocabularies(ask: Ask, entry: Mapping[str, object]) -> list[int]:
-    """Sizes to try for token ids, the likeliest first: the user's own, the server's word, what every model has."""
-    told = chunks.whole(chunks.inside(entry.get("meta")).get("n_vocab"))
-    sizes = [told, *VOCABULARIES] if ask.vocab_size is None else [ask.vocab_size]
-    return [size for size in sizes if size]
 
 
 @dataclass(slots=True)
@@ -173,7 +169,8 @@ class _Prober:
         named = [name for name in sent if re.search(rf"\b{SPELLING.get(name, name)}\b", words)]
         if "continuous_usage_stats" in sent and "include_usage" in named and "include_usage" not in words:
             named = ["continuous_usage_stats"]  # they name stream_options: perhaps only this part of it
-        if not named and self._without_ids(words):
+        about_ids = self.ask.prompt == "ids" and re.search(_ABOUT_IDS, words)
+        if not named and about_ids and isinstance(self.content, TextContent) and self._to_text():
             return True
         if not sent and self.ask.prompt == "ids":
             return self._to_text()
@@ -194,12 +191,6 @@ class _Prober:
         if name == "min_tokens" and not without.ignore_eos:
             without = replace(without, generation_config=True)
         self.ask = without
-
-    def _without_ids(self, words: str) -> bool:
-        """Go on with text, where the complaint may be about token ids."""
-        if self.ask.prompt != "ids" or not re.search(_ABOUT_IDS, words):
-            return False
-        return isinstance(self.content, TextContent) and self._to_text()
 
     def _to_text(self) -> bool:
         if not isinstance(self.content, TextContent):
@@ -255,6 +246,8 @@ class _Prober:
             self.cautions.append("the probe's answer broke off without finish_reason: such answers count as truncated")
         details = chunks.inside(said.usage.get("prompt_tokens_details"))
         server = heard.headers.get("Server")
+        names = " ".join(name.lower() for name in (entry.get("owned_by"), server) if isinstance(name, str))
+        kind = next((kind for mark, kind in KINDS.items() if mark in names), None)
         dropped = tuple(Dropped(name, self._cost(name, cost)) for name, cost in self.dropped)
         self.found = Capabilities(
             ask=self.ask,
@@ -267,7 +260,7 @@ class _Prober:
             cached_tokens="cached_tokens" in details or "cache_n" in said.timings,
             max_model_len=chunks.whole(entry.get("max_model_len")) or chunks.whole(meta.get("n_ctx")),
             server=None if server is None else self.talk.shown(server),
-            kind=_kind(entry.get("owned_by"), server) or ("transformers" if self.ask.generation_config else None),
+            kind=kind or ("transformers" if self.ask.generation_config else None),
             cautions=(*(f"the server refuses {name}: {cost}" for name, cost in dropped), *self.cautions),
         )
 
@@ -287,11 +280,6 @@ def _usage_form(heard: Heard) -> UsageForm | None:
     if not heard.streamed:
         return "the answer"
     return "every chunk" if counting.is_continuous(said) else said.usage_at
-
-
-def _kind(*names: object) -> str | None:
-    told = " ".join(name.lower() for name in names if isinstance(name, str))
-    return next((kind for mark, kind in KINDS.items() if mark in told), None)
 
 
 async def _tokenize(talk: Talk, found: Capabilities) -> Capabilities:

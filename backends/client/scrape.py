@@ -123,15 +123,12 @@ def parsed(text: str) -> tuple[list[Sample], set[str]]:
             known.add(f"{family.name}_total")
         for name, labels, value, *_ in family.samples:
             if not name.endswith("_created"):
-                samples.append(Sample(name, _labels(labels), float(value)))
+                text = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
+                samples.append(Sample(name, text, float(value)))
                 known.add(name)
     if not known:
         raise ValueError(NO_METRICS)
     return samples, known
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    return ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
 
 
 def _escaped(value: str) -> str:
@@ -144,19 +141,20 @@ def recognised(known: Iterable[str]) -> tuple[str | None, dict[str, str]]:
     for kind, table in names().items():
         begins = str(table["begins"])
         if any(name.startswith(begins) for name in found):
-            words = {word: _first(word, table[word], found) for word in table if word != "begins"}
-            return kind, {word: name for word, name in words.items() if name is not None}
+            words: dict[str, str] = {}
+            for word, called in table.items():
+                for name in called if word != "begins" else ():
+                    # a histogram is there by its family or its sum, others by family or sample
+                    if all(
+                        part in found
+                        or part.removesuffix("_sum") in found
+                        or (word in TIMES and f"{part}_sum" in found)
+                        for part in name.split(PLUS)
+                    ):
+                        words[word] = name
+                        break
+            return kind, words
     return None, {}
-
-
-def _first(word: str, called: Sequence[str], found: set[str]) -> str | None:
-    """The first of the names that is there, all parts of it."""
-    return next((name for name in called if all(_is_there(word, part, found) for part in name.split(PLUS))), None)
-
-
-def _is_there(word: str, name: str, found: set[str]) -> bool:
-    """Whether a metric is on the page: a histogram by its family or its sum, others by family or sample."""
-    return name in found or name.removesuffix("_sum") in found or (word in TIMES and f"{name}_sum" in found)
 
 
 class Scraper:
@@ -234,14 +232,11 @@ class Scraper:
         for _ in range(5):
             for source in self._found:
                 self._scrape(source)
-            if not self._busy():
+            called = recognised(self._known)[1]
+            gauges = {called[word] for word in ("running", "waiting") if word in called}
+            if not any(value > 0 for (name, _), value in self._last.items() if name in gauges):
                 return
             time.sleep(0.2)
-
-    def _busy(self) -> bool:
-        called = recognised(self._known)[1]
-        gauges = {called[word] for word in ("running", "waiting") if word in called}
-        return any(value > 0 for (name, _), value in self._last.items() if name in gauges)
 
     def _scrape(self, source: Source) -> bool:
         asked_s = time.monotonic()

@@ -175,11 +175,11 @@ class Redaction:
         found, header = [], False
         for word in argv:
             option, _, value = word.partition("=") if word.startswith("--header=") else ("", "", word)
-            shown = self._header(value) if header or option else self.text(word)
+            shown = self.text(value)
+            if header or option:
+                name, mark, _ = value.partition(":") if ":" in value.partition("=")[0] else value.partition("=")
+                if mark and is_secret_name(name):
+                    shown = f"{name}{mark}{HIDDEN}"
             found.append(f"{option}={shown}" if option else shown)
             header = word in ("--header", "-H")
         return found
-
-    def _header(self, text: str) -> str:
-        name, mark, _ = text.partition(":") if ":" in text.partition("=")[0] else text.partition("=")
-        return f"{name}{mark}{HIDDEN}" if mark and is_secret_name(name) else self.text(text)

@@ -65,10 +65,13 @@ def read(folder: Path, config: Config) -> Tensors:
     shapes = expected(config)
     found: Tensors = {}
     for name, tensor, path in _stored(folder):
-        if _ignored(name, config):
+        # old files carry tensors that are computed: rotary tables, a tied output head
+        if name.endswith("rotary_emb.inv_freq") or (config.tied and name == "lm_head.weight"):
             continue
         if name not in shapes:
-            raise UsageError(f"'{path}' holds tensor '{name}', which this model has no place for.{_near(name, shapes)}")
+            near = get_close_matches(name, shapes, n=1, cutoff=0.8)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise UsageError(f"'{path}' holds tensor '{name}', which this model has no place for.{hint}")
         if name in found:
             raise UsageError(f"'{path}' holds tensor '{name}' a second time.")
         if tensor.shape != shapes[name]:
@@ -83,16 +86,6 @@ def read(folder: Path, config: Config) -> Tensors:
         rest = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise UsageError(f"Model folder '{folder}' has no tensor '{missing[0]}'{rest}.")
     return found
-
-
-def _ignored(name: str, config: Config) -> bool:
-    """Tensors that old files carry although they are computed: rotary tables, a tied output head."""
-    return name.endswith("rotary_emb.inv_freq") or (config.tied and name == "lm_head.weight")
-
-
-def _near(name: str, shapes: dict[str, tuple[int, ...]]) -> str:
-    near = get_close_matches(name, shapes, n=1, cutoff=0.8)
-    return f" Did you mean '{near[0]}'?" if near else ""
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, np.ndarray, Path]]:

@@ -84,16 +84,14 @@ class Table:
     def _after_s(self, new: int, stored: int) -> float:
         """What a new token of a chunk of `new` takes longer after `stored` tokens, between the measured chunks."""
         place = sum(size <= new for size, _ in self._chunks)
-        near = [
-            (size, _between(points, stored) if stored <= points[-1][0] else self._beyond_s(points[-1], stored))
-            for size, points in self._chunks[max(0, place - 1) : place + 1]
-        ]
+        near = []
+        for size, points in self._chunks[max(0, place - 1) : place + 1]:
+            last, last_s = points[-1]
+            beyond = stored > last
+            near.append((size, last_s + 2 * self._squared_s * (stored - last) if beyond else _between(points, stored)))
         (size, low_s), (other, high_s) = near[0], near[-1]
         share = (new - size) / (other - size) if other > size and new > size else 0.0
         return low_s + (high_s - low_s) * min(share, 1.0)
-
-    def _beyond_s(self, last: tuple[float, float], stored: int) -> float:
-        return last[1] + 2 * self._squared_s * (stored - last[0])
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """(base, slope): seconds without context, and per cached token."""

@@ -183,7 +183,8 @@ class Streamed:
         else:
             events += self._chunks.finish(reason, self._so_far())
         if outcome.ask.usage and reason != "error":
-            events += self._chunks.usage(Usage(self._chunks.prompt_tokens, self.made, self._cached_tokens()))
+            cached_tokens = 0 if outcome.ticket is None else outcome.ticket.cached_tokens
+            events += self._chunks.usage(Usage(self._chunks.prompt_tokens, self.made, cached_tokens))
         self._write((events + DONE).encode(), LAST_CHUNK)
 
     def _event(self, text: str) -> str:
@@ -203,10 +204,6 @@ class Streamed:
 
     def _so_far(self) -> int | None:
         return self.made if self._outcome.ask.usage_on_every_chunk else None
-
-    def _cached_tokens(self) -> int:
-        ticket = self._outcome.ticket
-        return 0 if ticket is None else ticket.cached_tokens
 
     def _write(self, payload: bytes, last: bytes = b"") -> None:
         self._transport.write(frame(payload) + last if self._framed else payload)

@@ -99,7 +99,9 @@ class EngineService:
         assert self._judge is not None
         if self._failure is not None:
             raise self._failure
-        _check(token_ids, self._vocab_size)
+        wrong = next((i for i in token_ids if not 0 <= i < self._vocab_size), None)
+        if wrong is not None:
+            raise ValueError(f"token id {wrong} is not in the vocabulary of {self._vocab_size} tokens")
         request = Request(next(self._ids), time.monotonic(), len(token_ids), sampling.max_tokens)
         refusal = self._judge.refusal(request)
         if refusal is not None:
@@ -110,7 +112,13 @@ class EngineService:
             size = self._judge.blocks.size
             request = replace(request, prefix_ids=block_names(token_ids, size), prefix_block_tokens=size)
         self._link.send(worker.Add(request, wish))
-        ticket = Ticket(lambda: self._abort(request.id))
+
+        def abort() -> None:
+            if self._open.pop(request.id, None) is not None:
+                with contextlib.suppress(BackendError):  # it is gone with all its sequences
+                    self._link.send(worker.Cancel(request.id))
+
+        ticket = Ticket(abort)
         self._open[request.id] = _Answer(listener, ticket, ends, len(token_ids))
         return ticket
 
@@ -143,11 +151,6 @@ class EngineService:
         """End the process. Safe to call twice, and after a failed `start`."""
         self._open.clear()
         await self._link.close()
-
-    def _abort(self, request_id: int) -> None:
-        if self._open.pop(request_id, None) is not None:
-            with contextlib.suppress(BackendError):  # it is gone with all its sequences
-                self._link.send(worker.Cancel(request_id))
 
     def _hear(self, turn: Turn) -> None:
         self._running, self._free_blocks = turn.running, turn.free_blocks
@@ -197,12 +200,6 @@ def _by_request(turn: Turn) -> dict[int, tuple[int, ...]]:
     for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
         told[request_id] = (*told.get(request_id, ()), token)
     return told
-
-
-def _check(token_ids: Sequence[int], vocab_size: int) -> None:
-    wrong = next((i for i in token_ids if not 0 <= i < vocab_size), None)
-    if wrong is not None:
-        raise ValueError(f"token id {wrong} is not in the vocabulary of {vocab_size} tokens")
 
 
 def _whole(fact: object) -> int:

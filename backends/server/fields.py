@@ -76,7 +76,11 @@ def chat_prompt(fields: Mapping[str, object], tokenizer: Tokenizer, max_model_le
     messages = fields.get("messages")
     if not isinstance(messages, list) or not messages:
         raise Refused(400, "messages must be a list of at least one message.", param="messages")
-    read = [_message(message) for message in messages]
+    read: list[dict[str, object]] = []
+    for message in messages:
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise Refused(400, "Each message is an object with a role and a content.", param="messages")
+        read.append({**message, "content": _content(message.get("content"))})
     _check_size(sum(len(text) for message in read for text in message.values() if isinstance(text, str)), max_model_len)
     try:
         return tokenizer.chat(read)
@@ -123,12 +127,6 @@ def _known(tokens: list[int], tokenizer: Tokenizer, param: str) -> list[int]:
     if tokens and not 0 <= min(tokens) <= max(tokens) < tokenizer.vocab_size:
         raise Refused(400, f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param=param)
     return tokens
-
-
-def _message(message: object) -> dict[str, object]:
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        raise Refused(400, "Each message is an object with a role and a content.", param="messages")
-    return {**message, "content": _content(message.get("content"))}
 
 
 def _content(content: object) -> str:

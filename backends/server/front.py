@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NoReturn
 
 from aiohttp import web
@@ -60,10 +61,10 @@ class Front:
     def application(self) -> web.Application:
         """The routes of it all."""
         app = web.Application(middlewares=[self._told], client_max_size=self.max_body_bytes)
-        app.router.add_post("/v1/chat/completions", self._chat)
-        app.router.add_post("/v1/completions", self._completions)
+        app.router.add_post("/v1/chat/completions", partial(self._tokens, api="chat"))
+        app.router.add_post("/v1/completions", partial(self._tokens, api="completions"))
         app.router.add_get("/v1/models", self._models)
-        app.router.add_get("/v1/models/{name:.+}", self._model)
+        app.router.add_get("/v1/models/{name:.+}", self._models)
         app.router.add_get("/health", self._health)
         app.router.add_get("/version", self._version)
         app.router.add_get("/metrics", self._metrics)
@@ -108,12 +109,6 @@ class Front:
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.api_key.encode()):
             raise Refused(401, "The API key is missing or wrong.", code="invalid_api_key")
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._tokens(request, "chat")
-
-    async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._tokens(request, "completions")
-
     async def _tokens(self, request: web.Request, api: fields.Api) -> web.StreamResponse:
         """One request for tokens; whatever becomes of it stands in the log."""
         received_s = time.monotonic()
@@ -133,14 +128,11 @@ class Front:
             record.status, record.error = error.status, error.reason
             raise
         finally:
-            self._leave()
+            self.open -= 1
+            if not self.open:
+                self._idle.set()
             record.ended_s = time.monotonic()
             self.truth.ended(record)
-
-    def _leave(self) -> None:
-        self.open -= 1
-        if not self.open:
-            self._idle.set()
 
     async def _answer(
         self, request: web.Request, api: fields.Api, record: Record, faults: Sequence[Fault]
@@ -238,7 +230,9 @@ class Front:
         outcome.record.submitted_s = time.monotonic()
         try:
             if head is not None:
-                await _send_head(head, request)
+                writer = await head.prepare(request)  # the head leaves at once
+                assert isinstance(writer, StreamWriter)
+                writer.chunked = False  # the answer frames its chunks itself, and aiohttp adds nothing
                 outcome.record.status = head.status
             await answer.done
         finally:
@@ -252,8 +246,11 @@ class Front:
         plain_id = record.x_request_id or record.id.split("-", 1)[1]
         return own | {"X-Request-Id": plain_id, "Server": f"bench/{self.version}"}
 
-    def _entry(self, name: str) -> dict[str, object]:
-        return {
+    async def _models(self, request: web.Request) -> web.Response:
+        """The list of models, which holds the first name only, or the entry of the name in the path."""
+        name = request.match_info.get("name", self.names[0])
+        fields.check_model({"model": name}, self.names)
+        entry = {
             "id": name,
             "object": "model",
             "created": self._created,
@@ -262,14 +259,7 @@ class Front:
             "parent": None,
             "max_model_len": self.service.max_model_len,
         }
-
-    async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [self._entry(self.names[0])]})
-
-    async def _model(self, request: web.Request) -> web.Response:
-        name = request.match_info["name"]
-        fields.check_model({"model": name}, self.names)
-        return web.json_response(self._entry(name))
+        return web.json_response(entry if "name" in request.match_info else {"object": "list", "data": [entry]})
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(status=200 if self.service.stats().failure is None else 503)
@@ -310,13 +300,6 @@ async def _fields(request: web.Request, record: Record | None = None) -> dict[st
     if record is not None:
         record.read_s = time.monotonic()
     return fields.parse(body)
-
-
-async def _send_head(response: web.StreamResponse, request: web.Request) -> None:
-    """The head leaves at once; from then on the answer frames its chunks itself, and aiohttp adds nothing."""
-    writer = await response.prepare(request)
-    assert isinstance(writer, StreamWriter)
-    writer.chunked = False
 
 
 def _transport(request: web.Request) -> asyncio.Transport:

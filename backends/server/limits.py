@@ -17,9 +17,6 @@ def longest_tokens(serving: Replica | Cluster, most: int) -> int:
 
     Memory and policy judge a request of one token of prompt, for which nothing else refuses what is shorter.
     """
-    refused = bisect_left(range(2, most + 1), True, key=lambda total: _refused(serving, total))
-    return 1 + refused
-
-
-def _refused(serving: Replica | Cluster, total: int) -> bool:
-    return serving.refusal(Request(0, 0.0, 1, total - 1)) is not None
+    return 1 + bisect_left(
+        range(2, most + 1), True, key=lambda total: serving.refusal(Request(0, 0.0, 1, total - 1)) is not None
+    )

@@ -69,7 +69,8 @@ class Metrics:
 
     def text(self, model: str, stats: Stats) -> str:
         """The page of now."""
-        labels = f'engine="0",model_name="{_escaped(model)}"'
+        escaped = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+        labels = f'engine="0",model_name="{escaped}"'
         lines: list[str] = []
         for name, kind, about, value in self._values(stats):
             lines += [f"# HELP vllm:{name} {about}", f"# TYPE vllm:{name} {kind}"]
@@ -107,7 +108,3 @@ class Metrics:
 def _number(value: float) -> str:
     """Bounds as Prometheus' own client writes them."""
     return repr(float(value))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")

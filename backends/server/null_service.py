@@ -72,7 +72,9 @@ class NullService:
         """The first token is due `ttft_s` after the request was received, however long its prompt took to read."""
         now_s = time.monotonic()
         first_s = (now_s if received_s is None else received_s) + self.null.ttft_s
-        tokens = self._tokens(sampling)
+        tokens = sampling.max_tokens
+        if self.null.tokens is not None and not sampling.ignore_eos:
+            tokens = min(max(self.null.tokens, sampling.min_tokens), tokens)
         reason: EndReason = "length" if tokens == sampling.max_tokens else "stop"
         answer = _Answer(listener, first_s, tokens, reason)
         self._running += 1
@@ -102,11 +104,6 @@ class NullService:
             self._alarm.close()
             self._alarm = None
         self._due.clear()
-
-    def _tokens(self, sampling: Sampling) -> int:
-        if self.null.tokens is None or sampling.ignore_eos:
-            return sampling.max_tokens
-        return min(max(self.null.tokens, sampling.min_tokens), sampling.max_tokens)
 
     def _abort(self, answer: _Answer) -> None:
         if answer.listener is not None:

@@ -28,6 +28,9 @@ KEEP_ALIVE_S = 75.0
 GARBAGE_S = 600.0
 NOT_HTTP = (HttpProcessingError, web.RequestPayloadError)
 _HOUSEKEEPING_S = 1.0
+_LOGGER = logging.getLogger(__name__)
+# for faults of ours: what is no HTTP has got its 400, and nobody at the server needs to read of it
+_LOGGER.addFilter(lambda row: not (row.exc_info and isinstance(row.exc_info[1], NOT_HTTP)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ async def _listening(front: Front, options: Options) -> AsyncIterator[Running]:
     runner = web.AppRunner(
         front.application(),
         access_log=None,
-        logger=_logger(),
+        logger=_LOGGER,
         handle_signals=False,
         handler_cancellation=True,
         keepalive_timeout=KEEP_ALIVE_S,
@@ -119,17 +122,6 @@ async def _listening(front: Front, options: Options) -> AsyncIterator[Running]:
     finally:
         counting.cancel()
         await runner.cleanup()
-
-
-def _logger() -> logging.Logger:
-    """For faults of ours. What is no HTTP has got its 400, and nobody at the server needs to read of it."""
-    logger = logging.getLogger(__name__)
-    logger.addFilter(_is_ours)
-    return logger
-
-
-def _is_ours(row: logging.LogRecord) -> bool:
-    return not (row.exc_info and isinstance(row.exc_info[1], NOT_HTTP))
 
 
 async def _count_steps(front: Front) -> None:

@@ -92,10 +92,22 @@ class SimService:
         refusal = self.sim.cluster.refusal(request)
         if refusal is not None:
             raise ValueError(refusal)
-        ticket = Ticket(lambda: self._abort(request.id))
-        self._open[request.id] = answer = _Answer(listener, ticket, _seed(token_ids, sampling))
-        if self.sim.cluster.replicas[0].cache is not None:
-            request = self._named(request, token_ids, answer)
+
+        def abort() -> None:
+            if self._open.pop(request.id, None) is not None:
+                self._live.withdraw(request.id)
+
+        ticket = Ticket(abort)
+        # equal for equal prompts; where the client asks for chance, for equal seeds
+        start = sampling.seed if sampling.temperature and sampling.seed is not None else 0
+        seed = zlib.crc32(array("q", token_ids), start & 0xFFFFFFFF)
+        self._open[request.id] = answer = _Answer(listener, ticket, seed)
+        replica = self.sim.cluster.replicas[0]
+        if replica.cache is not None:  # names for its blocks and for those that its answer, known beforehand, will fill
+            words, size = self.tokenizer.words, replica.blocks.size
+            said = [answer.token(nth, words) for nth in range(1, request.output_tokens + 1)]
+            names = block_names([*token_ids, *said], size)
+            request = replace(request, prefix_ids=names, prefix_block_tokens=size)
         self._live.arrive(request, now_s)
         self._set_alarm()
         return ticket
@@ -132,16 +144,6 @@ class SimService:
             self._alarm = None
         self._open.clear()
 
-    def _named(self, request: Request, token_ids: Sequence[int], answer: _Answer) -> Request:
-        """The request with names for its blocks and for those that its answer, known beforehand, will fill."""
-        words, size = self.tokenizer.words, self.sim.cluster.replicas[0].blocks.size
-        said = [answer.token(nth, words) for nth in range(1, request.output_tokens + 1)]
-        return replace(request, prefix_ids=block_names([*token_ids, *said], size), prefix_block_tokens=size)
-
-    def _abort(self, request_id: int) -> None:
-        if self._open.pop(request_id, None) is not None:
-            self._live.withdraw(request_id)
-
     def _ring(self) -> None:
         """Tell what is due by now; what becomes due meanwhile comes after the loop has read its sockets."""
         for ran in self._live.advance(self.clock()):
@@ -172,9 +174,3 @@ class SimService:
         next_s = self._live.next_s
         if self._alarm is not None and next_s < inf:
             self._alarm.set(next_s)
-
-
-def _seed(token_ids: Sequence[int], sampling: Sampling) -> int:
-    """Equal for equal prompts; where the client asks for chance, for equal seeds."""
-    start = sampling.seed if sampling.temperature and sampling.seed is not None else 0
-    return zlib.crc32(array("q", token_ids), start & 0xFFFFFFFF)

@@ -3,7 +3,7 @@ a replica depends on nothing else.
 """
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import Literal
@@ -101,57 +101,37 @@ def replay(calls: ListOf[Call], requests: Mapping[int, Request], replica: Replic
     """
     done: list[Sequence] = []
     handed: dict[int, Sequence] = {}  # on their way to this replica
-    handlers: dict[Kind, Callable[[Call], None]] = {
-        "add": lambda call: _add(call, requests, replica),
-        "schedule": lambda call: _ignore(replica.schedule(call.at_s)),
-        "commit": lambda call: done.extend(_commit(call, replica)),
-        "cancel": lambda call: _withdraw(call, replica.cancel),
-        "stop": lambda call: _withdraw(call, replica.stop),
-        "forget": lambda call: replica.forget_prefixes(call.at_s),
-        "accept": lambda call: replica.accept(_handed(call, requests, handed), call.at_s),
-        "land": lambda call: _land(call, requests, handed, replica),
-        "let_go": lambda call: _let_go(call, replica),
-    }
     for call in calls:
-        handlers[call.kind](call)
+        at_s = call.at_s
+        match call.kind, call.request_id:
+            case "schedule", None:
+                replica.schedule(at_s)
+            case "commit", None:
+                if replica.in_flight is None:
+                    raise ValueError(f"the journal commits a batch at {at_s} s that the replica did not form")
+                done += replica.commit(replica.in_flight, array("d", call.end_s))
+            case "forget", None:
+                replica.forget_prefixes(at_s)
+            case "add", int(request_id):
+                replica.add(requests[request_id], at_s)
+            case "cancel", int(request_id):
+                replica.cancel(request_id, at_s)
+            case "stop", int(request_id):
+                replica.stop(request_id, at_s)
+            case "accept" | "land", int(request_id):
+                if request_id not in handed:
+                    handed[request_id] = arrived_prefilled(requests[request_id], at_s)
+                seq = handed[request_id]
+                if call.kind == "accept":
+                    replica.accept(seq, at_s)
+                else:
+                    assert replica.inbox is not None
+                    replica.inbox.incoming.setdefault(seq)  # pushed: nobody accepted it
+                    replica.land(seq, at_s)
+            case "let_go", int(request_id):
+                assert replica.outbox is not None
+                seq = next(seq for seq in replica.outbox.leaving if seq.request.id == request_id)
+                replica.let_go(seq, at_s)
+            case _:
+                raise AssertionError(call)
     return done
-
-
-def _add(call: Call, requests: Mapping[int, Request], replica: Replica) -> None:
-    assert call.request_id is not None
-    replica.add(requests[call.request_id], call.at_s)
-
-
-def _commit(call: Call, replica: Replica) -> list[Sequence]:
-    if replica.in_flight is None:
-        raise ValueError(f"the journal commits a batch at {call.at_s} s that the replica did not form")
-    return replica.commit(replica.in_flight, array("d", call.end_s))
-
-
-def _withdraw(call: Call, how: Callable[[int, float], Sequence | None]) -> None:
-    assert call.request_id is not None
-    how(call.request_id, call.at_s)
-
-
-def _handed(call: Call, requests: Mapping[int, Request], handed: dict[int, Sequence]) -> Sequence:
-    assert call.request_id is not None
-    if call.request_id not in handed:
-        handed[call.request_id] = arrived_prefilled(requests[call.request_id], call.at_s)
-    return handed[call.request_id]
-
-
-def _land(call: Call, requests: Mapping[int, Request], handed: dict[int, Sequence], replica: Replica) -> None:
-    seq = _handed(call, requests, handed)
-    assert replica.inbox is not None
-    replica.inbox.incoming.setdefault(seq)  # pushed: nobody accepted it
-    replica.land(seq, call.at_s)
-
-
-def _let_go(call: Call, replica: Replica) -> None:
-    assert replica.outbox is not None
-    seq = next(seq for seq in replica.outbox.leaving if seq.request.id == call.request_id)
-    replica.let_go(seq, call.at_s)
-
-
-def _ignore(_: object) -> None:
-    return None

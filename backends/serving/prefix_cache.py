@@ -185,7 +185,11 @@ class PrefixCache:
         drawn = self._drawn
         while len(table) < count:
             drawn.count -= 1
-            table.append(drawn.ids.pop() if drawn.ids else self._fresh_id())
+            if drawn.ids:
+                table.append(drawn.ids.pop())
+            else:
+                table.append(self._fresh)
+                self._fresh += 1
         return table
 
     def release(self, seq: Sequence, over: bool) -> None:
@@ -310,10 +314,6 @@ class PrefixCache:
             return one
         id_ = self._drop(one)
         return Plain(1, [] if id_ is None else [id_])
-
-    def _fresh_id(self) -> int:
-        self._fresh += 1
-        return self._fresh - 1
 
     # ---- checks ---------------------------------------------------------------------------------------------
 

@@ -123,7 +123,12 @@ class Replica:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
         elif not batch.decode_seqs:
             return None
-        elif batch.repeats and (self._admission is None or self._stands()) and not (batch.swaps or self._map_s):
+        elif (
+            batch.repeats
+            # what the rule of admission says of the head of the queue holds until something ends or arrives
+            and (self._admission is None or not self.waiting or self._admission.steadfast)
+            and not (batch.swaps or self._map_s)
+        ):
             batch.steps = decoding.steps_ahead(free)
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.ghost_context
@@ -519,10 +524,6 @@ class Replica:
         drafts.take_blocks()
         batch.draft_rows, batch.draft_steps = drafts.drafted()
         batch.decode_seqs += batch.draft_rows
-
-    def _stands(self) -> bool:
-        """Whether what the rule of admission says of the head of the queue holds until something ends or arrives."""
-        return self._admission is None or not self.waiting or self._admission.steadfast
 
     def _learn(self, done: list[Sequence]) -> None:
         assert self._admission is not None

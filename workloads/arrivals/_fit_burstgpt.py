@@ -9,6 +9,7 @@ Nothing here looks at arrivals that were generated. All rates are per second or 
 import csv
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from statistics import NormalDist
@@ -37,7 +38,8 @@ SOURCE = {
 def main(data: Path) -> None:
     """Write the figures."""
     text = json.dumps(figures(data), indent=1)
-    (FIGURES / "burstgpt.json").write_text(_short_lists(text) + "\n", encoding="utf-8")
+    text = re.sub(r"\[[^\[\]]*\]", lambda found: " ".join(found.group().split()), text)  # a list on one line
+    (FIGURES / "burstgpt.json").write_text(text + "\n", encoding="utf-8")
 
 
 def figures(data: Path) -> dict[str, Any]:
@@ -46,7 +48,12 @@ def figures(data: Path) -> dict[str, Any]:
     hourly = np.array([float(r["requests"]) for r in _rows(folder / "BurstGPT_1.hourly_days00-30.csv")])  # (744,)
     facts = json.loads((folder / "file_facts.json").read_text())["files"]["BurstGPT_without_fails_1.csv"]
     share = round(facts["API log"] / (facts["API log"] + facts["Conversation log"]), 3)
-    windows = {name: _figure6(folder, name) for name in ("api", "conversation")}
+    rows = _rows(folder / "paper_figures" / "fig6_gamma_per_20min.csv")
+    names = {"start_h": "start_hour", "gamma_shape": "gamma_shape_alpha", "mean_gap_s": "mean_gap_s"}
+    windows = {
+        service: {key: np.array([float(r[n]) for r in rows if r["service"] == service]) for key, n in names.items()}
+        for service in ("api", "conversation")
+    }
     inside = api_windows(windows["api"]["gamma_shape"], windows["api"]["mean_gap_s"])
     talk = conversation(folder, hourly, windows["conversation"])
     return {
@@ -138,7 +145,11 @@ def campaigns(hourly: np.ndarray, talk: dict[str, Any], share: float, window_sd:
     ]
     best = int(np.argmin(misfits))
     duration_h, strength = float(durations[best]), strengths[best]  # strength: E[R^2] / (active * E[R]^2)
-    blocks = (hourly - 2 * _expected_talk(talk, len(hourly))).reshape(-1, BLOCK_H).sum(axis=1)
+    # (hours,) conversation requests that are expected: figure 4, less on weekends
+    curve = np.array(talk["requests_per_hour"])
+    weekend = [day % 7 in WEEKEND for day in range(len(hourly) // 24)]
+    expected = np.concatenate([curve * (talk["weekend_factor"] if off else 1.0) for off in weekend])
+    blocks = (hourly - 2 * expected).reshape(-1, BLOCK_H).sum(axis=1)
     per_hour = -math.log(float((blocks < 0).mean())) / (duration_h + BLOCK_H)
     return {
         "campaigns_per_day": round(24 * per_hour, 2),
@@ -153,33 +164,14 @@ def _hour_covariance(duration_h: float, lag_h: int) -> float:
     return 2 * d * (1 - d * gone) if lag_h == 0 else math.exp(-(lag_h - 1) / d) * (d * gone) ** 2
 
 
-def _expected_talk(talk: dict[str, Any], hours: int) -> np.ndarray:
-    """(hours,) expected conversation requests of the series: figure 4, less on weekends."""
-    curve = np.array(talk["requests_per_hour"])
-    weekend = [day % 7 in WEEKEND for day in range(hours // 24)]
-    return np.concatenate([curve * (talk["weekend_factor"] if off else 1.0) for off in weekend])
-
-
 def _correlation(values: np.ndarray, lag: int) -> float:
     centred = values - values.mean()
     return float(centred[:-lag] @ centred[lag:] / (centred @ centred))
 
 
-def _figure6(folder: Path, service: str) -> dict[str, np.ndarray]:
-    rows = [r for r in _rows(folder / "paper_figures" / "fig6_gamma_per_20min.csv") if r["service"] == service]
-    names = {"start_h": "start_hour", "gamma_shape": "gamma_shape_alpha", "mean_gap_s": "mean_gap_s"}
-    return {key: np.array([float(r[name]) for r in rows]) for key, name in names.items()}
-
-
 def _rows(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
-
-
-def _short_lists(text: str) -> str:
-    import re
-
-    return re.sub(r"\[[^\[\]]*\]", lambda found: " ".join(found.group().split()), text)
 
 
 if __name__ == "__main__":

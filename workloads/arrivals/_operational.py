@@ -56,7 +56,9 @@ def chunks_along(pieces: Iterable[Piece], gaps: Gaps) -> Iterator[np.ndarray]:
         end = base + piece.arrivals
         while True:
             if next_ == len(waiting):
-                waiting, next_ = np.cumsum(source(_ahead(piece))), 0
+                # few at once for a short piece with a law of its own, whose other draws may go to waste
+                ahead = CHUNK if piece.gaps is None else int(min(CHUNK, 16 + piece.arrivals))
+                waiting, next_ = np.cumsum(source(ahead)), 0
                 base, end, last = base - last, end - last, 0.0
             stop = int(waiting.searchsorted(end))
             if stop > next_:
@@ -71,11 +73,6 @@ def chunks_along(pieces: Iterable[Piece], gaps: Gaps) -> Iterator[np.ndarray]:
         step_s = piece.duration_s - lost_s
         end_s = start_s + step_s
         start_s, lost_s, base = end_s, (end_s - start_s) - step_s, end
-
-
-def _ahead(piece: Piece) -> int:
-    """Gaps to draw at once: few for a short piece with a law of its own, whose other draws may go to waste."""
-    return CHUNK if piece.gaps is None else int(min(CHUNK, 16 + piece.arrivals))
 
 
 def _elapsed(piece: Piece, operational: np.ndarray) -> np.ndarray:

@@ -68,7 +68,10 @@ class Closed:
         last_s = start_s
         rounds = max(1, CHUNK // self.users)
         while True:
-            think_s = self._thinks(rng, rounds)
+            if self.law == "fixed":
+                think_s = np.full((rounds, self.users), float(self.think_s))
+            else:
+                think_s = rng.exponential(self.think_s, (rounds, self.users))
             cycle_s = np.maximum(think_s, self.least_cycle_s)
             cycle_s[0] += last_s
             at_s = np.cumsum(cycle_s, axis=0)  # (rounds, users)
@@ -86,9 +89,3 @@ class Closed:
         """Endless earliest times in seconds, as if answers took no time."""
         for chunk in self.cycles(rng):
             yield from chunk.at_s.tolist()
-
-    def _thinks(self, rng: np.random.Generator, rounds: int) -> np.ndarray:
-        """(rounds, users) think times."""
-        if self.law == "fixed":
-            return np.full((rounds, self.users), float(self.think_s))
-        return rng.exponential(self.think_s, (rounds, self.users))

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Literal
 
 import numpy as np
@@ -50,7 +51,9 @@ class OnOff:
         if self.dwell == "fixed":
             return self._path().times(rng, self.cv)
         gaps, dwells = rng.spawn(2)  # a stream each, so that another rate has the same bursts
-        return times_along(self._bursts(dwells), gamma_gaps(gaps, self.cv))
+        turns = cycle([(self.on_s, self.on_rps), (self.off_s, 0.0)])
+        pieces = (Piece(dwells.exponential(mean_s), rate_rps, rate_rps) for mean_s, rate_rps in turns)
+        return times_along(pieces, gamma_gaps(gaps, self.cv))
 
     @property
     def gap_cdf(self) -> Callable[[np.ndarray], np.ndarray] | None:
@@ -64,8 +67,3 @@ class OnOff:
 
     def _path(self) -> Path:
         return Path((), flat(self.on_s, self.on_rps) + flat(self.off_s, 0.0))
-
-    def _bursts(self, rng: np.random.Generator) -> Iterator[Piece]:
-        while True:
-            yield Piece(rng.exponential(self.on_s), self.on_rps, self.on_rps)
-            yield Piece(rng.exponential(self.off_s), 0.0, 0.0)

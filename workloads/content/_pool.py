@@ -77,7 +77,11 @@ def _found(path: str, vocabulary: dict[str, int], encode: Encode) -> tuple[Form,
             word for word in candidates if form.joint or len(word) == 1
         ]  # glued words would merge; letters may not
         pool = _apart(_single(usable, form, encode), form, encode)
-        if len(pool) >= FEWEST_WORDS and _rows_hold(pool, form, encode):
+        if len(pool) < FEWEST_WORDS:
+            continue
+        words, rng = list(pool), random.Random(0)  # long rows of words must be their tokens too
+        rows = [rng.choices(words, k=ROW_WORDS) for _ in range(ROWS)]
+        if all(encode(form.text(row)) == [pool[word] for word in row] for row in rows):
             return form, tuple(pool), tuple(pool.values())
     raise UsageError(
         f"The tokenizer '{path}' has no {FEWEST_WORDS} words that stay one token each beside one another, so no text "
@@ -120,10 +124,3 @@ def _quarrels(pool: dict[str, int], form: Form, encode: Encode) -> list[tuple[st
         if not holds([part for other in pool for part in (word, other)] + [word]):
             found += [(word, other) for other in pool if not holds([word, other, word])] or [(word, word)]
     return found
-
-
-def _rows_hold(pool: dict[str, int], form: Form, encode: Encode) -> bool:
-    """Whether long rows of words, drawn with a fixed seed, are their tokens."""
-    rng, words = random.Random(0), list(pool)
-    rows = (rng.choices(words, k=ROW_WORDS) for _ in range(ROWS))
-    return all(encode(form.text(row)) == [pool[word] for word in row] for row in rows)

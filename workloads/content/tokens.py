@@ -49,7 +49,8 @@ class Tokens:
         if self.bust:
             head = min(BUST_TOKENS, request.prompt_tokens)
             counters[:head] = own + np.arange(head, dtype=np.uint64) * np.uint64(_GOLDEN)
-        return _to_range(_mix(counters), vocab_size)
+        upper = _mix(counters) >> np.uint64(32)  # their upper 32 bits, scaled to [0, vocab_size)
+        return np.asarray((upper * np.uint64(vocab_size)) >> np.uint64(32)).astype(np.int64)
 
 
 def busted(bust: bool) -> dict[str, object]:
@@ -82,8 +83,3 @@ def _mix(z: np.ndarray) -> np.ndarray:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(z ^ (z >> np.uint64(31)))
-
-
-def _to_range(bits: np.ndarray, size: int) -> np.ndarray:
-    """The upper 32 bits scaled to [0, size)."""
-    return np.asarray(((bits >> np.uint64(32)) * np.uint64(size)) >> np.uint64(32)).astype(np.int64)

@@ -91,16 +91,12 @@ def fit(curve: Curve, gaps: _theory.Renewal, profile: Floats | None = None) -> F
     for _ in range(ROUNDS):
         wanted = Wanted(curve, gaps, known, _typical(curve, best))
         tried.append(Fit(best, wanted.off_by(best)))
-        if not best or (len(tried) > 1 and _same(best, tried[-2].components)):
+        if not best or (len(tried) > 1 and np.allclose(best, tried[-2].components, rtol=SETTLED)):
             break
         best = _fitted(wanted, [best])
     found = min(tried, key=lambda one: one.off_by)
     components = plain if found.off_by > GOOD else found.components
     return Fit(tuple(sorted(components, key=lambda part: -part.tau_s)), found.off_by)
-
-
-def _same(one: Sequence[Component], other: Sequence[Component]) -> bool:
-    return bool(np.allclose(one, other, rtol=SETTLED))
 
 
 def _grown(wanted: Wanted) -> tuple[Component, ...]:
@@ -109,7 +105,9 @@ def _grown(wanted: Wanted) -> tuple[Component, ...]:
     for number in range(1, MOST_COMPONENTS + 1):
         if len(wanted.curve.widths_s) < 2 * number + 2:
             break
-        found = _fitted(wanted, _starts(wanted.curve, best))
+        # what was found before, with one more component beside it whose memory is tried over the whole range
+        ladder = np.geomspace(wanted.curve.widths_s[0] * 3, wanted.curve.span_s / 3, 6)
+        found = _fitted(wanted, [(*best, Component(0.1 if best else 0.3, float(tau_s))) for tau_s in ladder])
         lower = wanted.cost(found)
         if cost - lower < LEAST_GAIN or lower > cost * (1 - LEAST_FALL) ** 2:
             break
@@ -121,29 +119,22 @@ def _fitted(wanted: Wanted, starts: Sequence[Sequence[Component]]) -> tuple[Comp
     """The best components among those reached from each of some starting points."""
     from scipy.optimize import least_squares  # heavy
 
+    def errors(logs: Floats) -> Floats:
+        return wanted.errors(_components(logs))
+
     low = np.log([1e-3, wanted.curve.widths_s[0]])
     high = np.log([LARGEST_SD, wanted.curve.span_s * LONGEST])
     found = []
     for start in starts:
         values = np.clip(np.log(np.array(start)), low + 1e-3, high - 1e-3)  # (number, 2)
         bounds = (np.tile(low, len(start)), np.tile(high, len(start)))
-        result = least_squares(_errors, values.ravel(), bounds=bounds, max_nfev=MOST_STEPS, args=(wanted,))
+        result = least_squares(errors, values.ravel(), bounds=bounds, max_nfev=MOST_STEPS)
         found.append((float(result.cost), _components(result.x)))
     return min(found)[1]
 
 
-def _errors(logs: Floats, wanted: Wanted) -> Floats:
-    return wanted.errors(_components(logs))
-
-
 def _components(logs: Floats) -> tuple[Component, ...]:
     return tuple(Component(float(sd), float(tau_s)) for sd, tau_s in np.exp(np.reshape(logs, (-1, 2))))
-
-
-def _starts(curve: Curve, before: tuple[Component, ...]) -> list[tuple[Component, ...]]:
-    """What was found before, with one more component beside it whose memory is tried over the whole range."""
-    ladder = np.geomspace(curve.widths_s[0] * 3, curve.span_s / 3, 6)
-    return [(*before, Component(0.1 if before else 0.3, float(tau_s))) for tau_s in ladder]
 
 
 def _is_slow(part: Component, curve: Curve) -> bool:
@@ -162,15 +153,13 @@ def _typical(curve: Curve, components: Sequence[Component]) -> Floats:
     if not slow:
         return np.ones(len(curve.widths_s))
     rate = LogRate(slow, step_s)
-    draws = [_path(rate, seed) for seed in np.random.SeedSequence(SEED).spawn(DRAWS)]
+    draws = [
+        np.concatenate(list(islice(rate.factors(np.random.default_rng(seed)), GRID // STEPS)))
+        for seed in np.random.SeedSequence(SEED).spawn(DRAWS)
+    ]
     seen = [[summed(path, w).var(ddof=1) / w**2 / path.mean() for w in widths] for path in draws]
     expected = _theory.rate_variance(slow, np.append(widths * step_s, curve.span_s))
     # a variance of means, so it is the width times it that `seen_in` takes for an index of dispersion
     shown = _theory.seen_in(expected[:-1] * widths, float(expected[-1]) * GRID, widths * step_s, curve.span_s) / widths
     ratio = np.median(seen, axis=0) / np.maximum(shown, 1e-12)
     return np.asarray(np.interp(np.log(curve.widths_s), np.log(widths * step_s), ratio))
-
-
-def _path(rate: LogRate, seed: np.random.SeedSequence) -> Floats:
-    blocks = islice(rate.factors(np.random.default_rng(seed)), GRID // STEPS)
-    return np.concatenate(list(blocks))

@@ -77,7 +77,7 @@ def blocks(model: Model, rate_rps: float | None, limits: Limits, seed: int, work
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ARRIVALS,)))
     due = enumerate(_limited(_even(arrivals(model, rng, rate_rps)), limits))
     if workers == 1:
-        samplers = _samplers(model)
+        samplers = [_lengths.sampler(service.lengths) for service in model.services]
         for number, (at_s, which) in due:
             yield Block(at_s, which, *_tokens(samplers, seed, number, which))
         return
@@ -105,10 +105,6 @@ def _parallel(
 
 def _work(figures: list[Mapping[str, Any]], seed: int, number: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return _tokens([_lengths.sampler(part) for part in figures], seed, number, which)
-
-
-def _samplers(model: Model) -> list[Empirical]:
-    return [_lengths.sampler(service.lengths) for service in model.services]
 
 
 def _tokens(samplers: list[Empirical], seed: int, number: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -141,8 +141,11 @@ def _random(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Cox:
     week = _profile.weekly(stamps.at_s, day)
     profile = _profile.variance(curve, day, week)
     fits = {shape: _cox.fit(curve, Renewal(shape), profile) for shape in (gaps.shape,)}
-    if fits[gaps.shape].off_by > _cox.GOOD and stamps.gaps_known and _too_bursty(gaps, curve):
-        fits |= {shape: _cox.fit(curve, Renewal(shape), profile) for shape in _shapes(gaps.shape)}
+    if fits[gaps.shape].off_by > _cox.GOOD and stamps.gaps_known:
+        # other shapes, where the gaps alone would give clearly more dispersion than the trace has, at any rate
+        alone = gaps.dispersion(curve.rate_rps * curve.widths_s)
+        if (alone > BURSTY * curve.values)[curve.bins >= MANY_BINS].any():
+            fits |= {shape: _cox.fit(curve, Renewal(shape), profile) for shape in _shapes(gaps.shape)}
     shape = gaps.shape if fits[gaps.shape].off_by <= _cox.GOOD else min(fits, key=lambda one: fits[one].off_by)
     components = fits[shape].components
     if shape != gaps.shape:
@@ -153,12 +156,6 @@ def _random(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Cox:
             f"{curve.span_s:.4g} s): how the rate goes on beyond is a guess; a longer trace would tell."
         )
     return Cox(stamps.rate_rps, shape, components, day, week)
-
-
-def _too_bursty(gaps: Renewal, curve: Curve) -> bool:
-    """Whether the gaps alone would give clearly more dispersion than the trace has, at any rate."""
-    alone = gaps.dispersion(curve.rate_rps * curve.widths_s)
-    return bool((alone > BURSTY * curve.values)[curve.bins >= MANY_BINS].any())
 
 
 def _shapes(shape: float) -> list[float]:

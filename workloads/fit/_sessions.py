@@ -48,20 +48,16 @@ def measure(found: Series) -> dict[str, Any]:
     less the prompt before it), and `cut_share`: turns whose prompt is no longer than the prompt and the answer before
     it, so that history was dropped. Lengths and arrivals of sessions are fitted elsewhere.
     """
+    turns = np.bincount(np.minimum(found.sizes, MOST_TURNS))[1:]
     return {
         "sessions": len(found.sizes),
         "mean_turns": round(float(found.sizes.mean()), 4),
-        "turns": _shares(found.sizes),
+        "turns": [round(float(x), 6) for x in turns / turns.sum()],
         "think_s": _quantiles(found.think_s, 3),
         "growth_tokens": _quantiles(found.growth_tokens, 0),
         "cut_share": round(float((found.new_tokens < 1).mean()), 6),
         "think_is": "from a request to the next of its session",
     }
-
-
-def _shares(sizes: np.ndarray) -> list[float]:
-    counts = np.bincount(np.minimum(sizes, MOST_TURNS))[1:]
-    return [round(float(x), 6) for x in counts / counts.sum()]
 
 
 def _quantiles(values: np.ndarray, digits: int) -> dict[str, Any]:

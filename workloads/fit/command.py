@@ -57,7 +57,8 @@ def fit_trace(
     services = _services.fit(trace, work)
     source = {name: trace.facts[name] for name in SOURCE + SLICE if name in trace.facts}
     if "prefix_ids" in trace.table.column_names:
-        source["prefix_reuse"] = _prefix_reuse(trace)
+        blocks = pc.list_flatten(trace.table["prefix_ids"])  # of all prompts; the share that repeats an earlier one
+        source["prefix_reuse"] = 1 - pc.count_distinct(blocks).as_py() / len(blocks) if len(blocks) else 0.0
     work.notes += dropped(services, source)
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
     model = Model(services, source, method, table=trace.table)
@@ -81,12 +82,6 @@ def dropped(services: Sequence[Service], source: Mapping[str, object], name: str
             f"requests one by one; --sessions fitted:{name} draws sessions."
         )
     return said
-
-
-def _prefix_reuse(trace: traces.Trace) -> float:
-    """Share of the named blocks of all prompts that repeat an earlier block."""
-    blocks = pc.list_flatten(trace.table["prefix_ids"])
-    return 1 - pc.count_distinct(blocks).as_py() / len(blocks) if len(blocks) else 0.0
 
 
 _GAPS = "gamma gaps in operational time, their shape from the local variation of neighbouring gaps"
@@ -159,12 +154,14 @@ def tables(
     bounded memory.
     """
     limits = _draw.checked(model, rate_rps, requests, duration_s, workers)
-    return (_trace_table(model, block) for block in _draw.blocks(model, rate_rps, limits, seed, workers))
-
-
-def _trace_table(model: Model, block: _draw.Block) -> pa.Table:
-    columns = {"at_s": block.at_s, "prompt_tokens": block.prompt_tokens, "output_tokens": block.output_tokens}
-    return pa.table(columns | ({"tag": _tags(model, block)} if _has_tags(model) else {}))
+    tagged = _has_tags(model)
+    return (
+        pa.table(
+            {"at_s": block.at_s, "prompt_tokens": block.prompt_tokens, "output_tokens": block.output_tokens}
+            | ({"tag": _tags(model, block)} if tagged else {})
+        )
+        for block in _draw.blocks(model, rate_rps, limits, seed, workers)
+    )
 
 
 def _has_tags(model: Model) -> bool:

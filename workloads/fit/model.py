@@ -87,8 +87,9 @@ class Model:
         path = Path(path)
         part = path.with_name(path.name + ".part")
         text = json.dumps(self._json(), indent=1, allow_nan=False)
+        text = re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found.group().split()), text)  # a list on one line
         try:
-            part.write_text(_short_lists(text) + "\n", encoding="utf-8")
+            part.write_text(text + "\n", encoding="utf-8")
             part.replace(path)
         except OSError as error:
             raise writable.refused(path, error) from None
@@ -147,7 +148,11 @@ class Model:
             tag = f"{service.tag}: " if service.tag else ""
             lines.append(("arrivals", f"{tag}{service.process.text()}"))
             lines.append(("lengths", f"{tag}{_lengths_text(service.lengths)}"))
-            lines += [("sessions", f"{tag}{_sessions_text(service.sessions)}")] if service.sessions else []
+            if sessions := service.sessions:
+                think = sessions["think_s"]["quantiles"][50] if sessions.get("think_s") else None
+                after = "" if think is None else f", time from request to request p50 {think:.4g} s"
+                turns = f"{sessions['sessions']} sessions of {sessions['mean_turns']:.3g} turns on average"
+                lines.append(("sessions", f"{tag}{turns}{after}"))
         notes = self.method.get("notes")
         lines += [("note", str(note)) for note in notes] if isinstance(notes, list) else []
         verdict = self.quality.get("verdict", [])
@@ -184,14 +189,3 @@ def _lengths_text(figures: Mapping[str, Any]) -> str:
         for name in ("prompt", "output")
     ]
     return f"{'; '.join(sides)} tokens; rank correlation {figures['spearman']:.2f} ({figures['rows']:,} rows)"
-
-
-def _sessions_text(sessions: Mapping[str, Any]) -> str:
-    think = sessions["think_s"]["quantiles"][50] if sessions.get("think_s") else None
-    after = "" if think is None else f", time from request to request p50 {think:.4g} s"
-    return f"{sessions['sessions']} sessions of {sessions['mean_turns']:.3g} turns on average{after}"
-
-
-def _short_lists(text: str) -> str:
-    """Lists of numbers on one line each."""
-    return re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found.group().split()), text)

@@ -52,6 +52,11 @@ class Block:
         cells, identity = self.cells, self.identity
         return replace(self, size=size, cells=lambda c: cells(c)[:size], identity=lambda: identity().slice(0, size))
 
+    def row(self, row: int) -> Block:
+        """One row alone."""
+        cells, where = self.cells, self.where
+        return replace(self, size=1, cells=lambda c: cells(c)[row : row + 1], where=lambda _: where(row))
+
     def fail(self, row: int, column: str | None, message: str) -> NoReturn:
         """Raise UsageError naming file, line and column."""
         _cells.fail(self.file, self.where(row), column, message, row)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +15,7 @@ from workloads.readers._oddities import Oddities
 from workloads.readers._sessions import ByParent, ByRow, BySession
 
 if TYPE_CHECKING:
-    from workloads.readers._block import Block, Floats, Ints, Mask
+    from workloads.readers._block import Block, Floats, Mask
     from workloads.readers._requests import Reader, Requests
 
 BEFORE = "before the slice"
@@ -79,12 +79,10 @@ class Collector:
             if table.num_rows:
                 yield table
         if fall is not None and not self.done:
-            self._refuse(block, requests, fall, float(at_s[-1]) if fall else before_s or 0.0)
-
-    def _refuse(self, block: Block, requests: Requests, fall: int, before_s: float) -> NoReturn:
-        earlier_s = before_s - (requests.at[fall].item() - self._first) / requests.per_s
-        what = f"stamps must not fall, this one is {earlier_s:g} s earlier"
-        block.fail(fall, requests.stamp, f"{what}; 'bench trace convert --sort' orders them")
+            latest_s = float(at_s[-1]) if fall else before_s or 0.0
+            earlier_s = latest_s - (requests.at[fall].item() - self._first) / requests.per_s
+            what = f"stamps must not fall, this one is {earlier_s:g} s earlier"
+            block.fail(fall, requests.stamp, f"{what}; 'bench trace convert --sort' orders them")
 
     def _end(self, at_s: Floats, requests: Requests) -> int:
         """How many rows belong to the slice, those before its start included."""
@@ -130,7 +128,10 @@ class Collector:
     def _watch(self, block: Block, requests: Requests, at_s: Floats, inside: Mask) -> None:
         from_row = int(len(inside) - inside.sum())  # stamps do not fall, so those inside are the last
         rows = slice(from_row, None)
-        offset_ns = _exact_ns(requests.at[rows], self._first, requests.per_s)
+        at, first, per_s = requests.at[rows], self._first, requests.per_s
+        offset_ns = None  # since the first row, where the stamps are whole numbers
+        if at.dtype.kind == "i" and isinstance(first, int) and not (len(at) and (at[-1] - first) / per_s > 9e9):
+            offset_ns = (at.astype(np.int64) - first) * int(SECOND_NS // per_s)
         size = len(requests) - from_row
 
         def identity() -> pa.Table:
@@ -181,10 +182,3 @@ def _fall(at_s: Floats, last_s: float | None) -> int | None:
         return 0
     falls = np.flatnonzero(at_s[1:] < at_s[:-1])
     return int(falls[0]) + 1 if len(falls) else None
-
-
-def _exact_ns(at: Ints | Floats, first: int | float | None, per_s: float) -> Ints | None:
-    """Nanoseconds since the first row, None where the stamps are no whole numbers."""
-    if at.dtype.kind != "i" or not isinstance(first, int) or (len(at) and (at[-1] - first) / per_s > 9e9):
-        return None
-    return (at.astype(np.int64) - first) * int(SECOND_NS // per_s)

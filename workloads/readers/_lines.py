@@ -23,7 +23,11 @@ def checked(path: str) -> Path:
     file = Path(path)
     try:
         if file.is_dir():
-            raise UsageError(f"Trace '{path}' is a folder{_pool(file) or f', and a trace is a file{_listing(file)}'}.")
+            what = f", and a trace is a file{_listing(file)}"
+            if next(file.glob("chunk-*-trace.csv"), None) is not None:
+                draw = f"draw from it with --arrivals servegen:{file}"
+                what = f" of ServeGen clients, which hold rates and no requests; {draw}"
+            raise UsageError(f"Trace '{path}' is a folder{what}.")
         if not file.exists():
             raise UsageError(_missing(file, path))
         if not file.is_file():
@@ -42,13 +46,6 @@ def _missing(file: Path, path: str) -> str:
     near = get_close_matches(file.name, [f.name for f in folder.iterdir()], n=1, cutoff=0.5)
     guess = f" Did you mean '{folder / near[0]}'?" if near else _listing(folder)
     return f"Trace '{path}' does not exist.{guess}" if near else f"Trace '{path}' does not exist{guess}."
-
-
-def _pool(folder: Path) -> str:
-    """What to do with a pool of ServeGen, which describes clients and holds no requests."""
-    if next(folder.glob("chunk-*-trace.csv"), None) is None:
-        return ""
-    return f" of ServeGen clients, which hold rates and no requests; draw from it with --arrivals servegen:{folder}"
 
 
 def _listing(folder: Path) -> str:

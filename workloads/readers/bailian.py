@@ -43,10 +43,11 @@ class Bailian:
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
         turn = block.tokens(TURN) if block.has(TURN) else None
         ids = block.id_lists(IDS)
-        fewer, more = _unlike(ids, -(-prompt_tokens // BLOCK_TOKENS))
+        counts, blocks = pc.list_value_length(ids).to_numpy(zero_copy_only=False), -(-prompt_tokens // BLOCK_TOKENS)
+        more: Mask = counts > blocks
         if more.any():
             row = int(np.argmax(more))
-            what = f"at most {-(-prompt_tokens[row] // BLOCK_TOKENS)} ids expected for {prompt_tokens[row]} tokens"
+            what = f"at most {blocks[row]} ids expected for {prompt_tokens[row]} tokens"
             block.fail(row, IDS, f"{what} in blocks of {BLOCK_TOKENS}, got {len(ids[row])}")
         return Requests(
             stamp,
@@ -60,11 +61,5 @@ class Bailian:
             turn=None if turn is None else np.maximum(turn - 1, 0),
             tag=block.names(TYPE) if block.has(TYPE) else None,
             prefix_ids=ids,
-            notes=((f"{IDS} do not cover the whole prompt in blocks of {BLOCK_TOKENS} tokens", fewer),),
+            notes=((f"{IDS} do not cover the whole prompt in blocks of {BLOCK_TOKENS} tokens", counts < blocks),),
         )
-
-
-def _unlike(ids: pa.ListArray, expected: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[Mask, Mask]:
-    """Which rows have fewer ids than blocks, and which more."""
-    counts = pc.list_value_length(ids).to_numpy(zero_copy_only=False)
-    return counts < expected, counts > expected

@@ -41,6 +41,11 @@ class Burstgpt:
         prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
         if block.has(TOTAL):
             _check_totals(block, prompt_tokens + output_tokens)
+        tag = None
+        if block.has(LOG):
+            logs = block.names(LOG).dictionary_encode()
+            tags = pa.array([_TAGS.get(log, log) for log in logs.dictionary.to_pylist()], pa.string())
+            tag = tags.take(logs.indices)
         return Requests(
             stamp,
             at,
@@ -49,7 +54,7 @@ class Burstgpt:
             output_tokens,
             drops=(("failed (Response tokens is 0)", output_tokens == 0), ("Request tokens is 0", prompt_tokens == 0)),
             session=block.names(SESSION) if block.has(SESSION) else None,
-            tag=_tags(block.names(LOG)) if block.has(LOG) else None,
+            tag=tag,
             notes=_elapsed(block),
         )
 
@@ -66,19 +71,7 @@ def _check_totals(block: Block, sums: Ints) -> None:
             block.fail(row, TOTAL, f"{sums[row]} expected (request + response), got {cells[row].as_py()[:40]!r}")
         return
     for row in np.flatnonzero(given).tolist():
-        _check_totals(_one(block, row), sums[row : row + 1])
-
-
-def _one(block: Block, row: int) -> Block:
-    from dataclasses import replace
-
-    return replace(block, size=1, cells=lambda c: block.cells(c)[row : row + 1], where=lambda _: block.where(row))
-
-
-def _tags(logs: pa.Array) -> pa.Array:
-    encoded = logs.dictionary_encode()
-    tags = pa.array([_TAGS.get(log, log) for log in encoded.dictionary.to_pylist()], pa.string())
-    return tags.take(encoded.indices)
+        _check_totals(block.row(row), sums[row : row + 1])
 
 
 def _elapsed(block: Block) -> Marked:

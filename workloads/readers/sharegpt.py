@@ -50,7 +50,8 @@ class Sharegpt:
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None:
-            object.__setattr__(self, "count", _counter(self.tokenizer))
+            tokenizer, _ = open_tokenizer(self.tokenizer, "Counting tokens of a text")
+            object.__setattr__(self, "count", lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids))
 
     def requests(self, block: Block) -> Requests:
         """A request per question; a question without an answer is told as dropped."""
@@ -114,9 +115,3 @@ def _messages(block: Block, row: int) -> Iterator[tuple[str, str]]:
             got = _cells.shown(message)
             block.fail(row, "conversations", f"messages with the texts 'from' and 'value' expected, got {got}")
         yield speaker, text
-
-
-def _counter(path: str) -> Count:
-    """How many tokens a text has, without special ones."""
-    tokenizer, _ = open_tokenizer(path, "Counting tokens of a text")
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)

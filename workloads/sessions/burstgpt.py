@@ -64,13 +64,16 @@ class Burstgpt:
     def tasks(self, count: int, streams: Streams) -> Tasks:
         """The next `count` conversations."""
         sizes = 1 + np.searchsorted(self.turns[:-1], streams.sizes.random(count), side="right")
-        return conversations(
-            sizes, streams, lambda n: self._think_s(streams, n), self.truncate_at_tokens, self.block_tokens
-        )
-
-    def _think_s(self, streams: Streams, n: int) -> np.ndarray:
         ranks, seconds = np.array(THINK_S).T
-        return np.asarray(self.think_scale * np.exp(np.interp(streams.delays.random(n), ranks, np.log(seconds))))
+        return conversations(
+            sizes,
+            streams,
+            lambda n: np.asarray(
+                self.think_scale * np.exp(np.interp(streams.delays.random(n), ranks, np.log(seconds)))
+            ),
+            self.truncate_at_tokens,
+            self.block_tokens,
+        )
 
 
 def _shares() -> np.ndarray:

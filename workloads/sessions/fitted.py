@@ -44,13 +44,14 @@ class Fitted:
     def tasks(self, count: int, streams: Streams) -> Tasks:
         """The next `count` sessions."""
         sizes = 1 + np.searchsorted(self.turns[:-1], streams.sizes.random(count), side="right")
-        return conversations(
-            sizes, streams, lambda n: self._think_s(streams, n), self.truncate_at_tokens, self.block_tokens
-        )
-
-    def _think_s(self, streams: Streams, n: int) -> np.ndarray:
         ranks = np.linspace(0, 1, len(self.think_s))
-        return np.asarray(self.think_scale * np.interp(streams.delays.random(n), ranks, self.think_s))
+        return conversations(
+            sizes,
+            streams,
+            lambda n: np.asarray(self.think_scale * np.interp(streams.delays.random(n), ranks, self.think_s)),
+            self.truncate_at_tokens,
+            self.block_tokens,
+        )
 
 
 def _sessions(model: Model, path: str) -> dict[str, Any]:

@@ -38,15 +38,13 @@ class Geometric:
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
         """The next `count` conversations."""
-        sizes = self._turns(streams.sizes.random(count))
+        uniform, sizes = streams.sizes.random(count), np.ones(count, np.int64)
+        if self.mean != 1:
+            sizes = np.asarray(1 + np.floor(np.log1p(-uniform) / math.log1p(-1 / self.mean)).astype(np.int64))
         return conversations(
-            sizes, streams, lambda n: self._think_s(streams, n), self.truncate_at_tokens, self.block_tokens
+            sizes,
+            streams,
+            lambda n: np.asarray(-self.think_s * np.log1p(-streams.delays.random(n))),
+            self.truncate_at_tokens,
+            self.block_tokens,
         )
-
-    def _turns(self, uniform: np.ndarray) -> np.ndarray:
-        if self.mean == 1:
-            return np.ones(len(uniform), np.int64)
-        return np.asarray(1 + np.floor(np.log1p(-uniform) / math.log1p(-1 / self.mean)).astype(np.int64))
-
-    def _think_s(self, streams: Streams, n: int) -> np.ndarray:
-        return np.asarray(-self.think_s * np.log1p(-streams.delays.random(n)))

@@ -81,9 +81,12 @@ def _store(
 ) -> None:
     """Append the answer to the part, or begin it anew where the answer is the whole file."""
     version = _version(answer, url)
-    goes_on = (
-        old is not None and had > 0 and answer.status == 206 and _range_start(answer) == had and _same(old, version)
-    )
+    goes_on = False
+    if old is not None and had > 0 and answer.status == 206:
+        start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+        pairs = ((old.etag, version.etag), (old.modified, version.modified), (old.size, version.size))
+        same = all(a is None or b is None or a == b for a, b in pairs)  # as far as both tell
+        goes_on = same and start.isdecimal() and int(start) == had
     if answer.status == 206 and not goes_on:
         forget(part)
         raise Changed("the file changed on the server, so it is fetched again from its start")
@@ -108,17 +111,6 @@ def _version(answer: http.client.HTTPResponse, url: str) -> _Version:
     return _Version(
         url, answer.headers.get("ETag"), answer.headers.get("Last-Modified"), int(total) if total.isdecimal() else None
     )
-
-
-def _same(old: _Version, new: _Version) -> bool:
-    """Whether both tell of the same bytes, as far as they tell."""
-    pairs = ((old.etag, new.etag), (old.modified, new.modified), (old.size, new.size))
-    return all(a is None or b is None or a == b for a, b in pairs)
-
-
-def _range_start(answer: http.client.HTTPResponse) -> int | None:
-    start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-    return int(start) if start.isdecimal() else None
 
 
 def _stored(part: Path, url: str) -> _Version | None:

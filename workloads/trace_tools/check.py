@@ -23,8 +23,11 @@ def of(path: str, *, reader: str | None = None, columns: str | None = None) -> d
     facts, disorder = _read(path, reader, columns)
     digest = str(facts["sha256"])
     official = sources.known_as(digest)
-    doubts = _doubts(path, facts) if official is None or _known.known(digest) is not None else []
-    told = _texts(facts["oddities"])
+    doubts = []
+    if official is None or _known.known(digest) is not None:
+        # what name, hash and number of rows say against the file: invented rows go round under official names
+        doubts = _known.facts(Path(path), digest, int(str(facts["rows"])), whole=True)[1]
+    told = [str(text) for text in facts["oddities"]]
     dropped = [text for text in told if " left out: " in text]
     twins = _twins(facts)
     odd = [*disorder, *doubts, *dropped, *twins]
@@ -59,17 +62,8 @@ def _facts(blocks: traces.Blocks) -> dict[str, Any]:
     return dict(blocks.facts)
 
 
-def _doubts(path: str, facts: Mapping[str, object]) -> list[str]:
-    """What name, hash and number of rows say against the file: invented rows go round under official names."""
-    return _known.facts(Path(path), str(facts["sha256"]), int(str(facts["rows"])), whole=True)[1]
-
-
 def _twins(facts: Mapping[str, object]) -> list[str]:
     grain_s, count = facts["grain_s"], int(str(facts["duplicates"]))
     if not count or (isinstance(grain_s, float) and grain_s >= COARSE_S):
         return []
     return [f"{count:,} rows are equal to another in every column, although stamps are fine; they are kept."]
-
-
-def _texts(value: object) -> list[str]:
-    return [str(text) for text in value] if isinstance(value, list | tuple) else []

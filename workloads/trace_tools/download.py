@@ -111,7 +111,13 @@ def _complete(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
         except urllib.error.HTTPError as error:
             error.close()
             if error.code not in _AGAIN:
-                raise BenchError(f"'{url}' answered {error.code} {error.reason}; {_remedy(error.code)}.") from None
+                remedy = (
+                    "it needs a login or a permission that you do not have"
+                    if error.code in (401, 403)
+                    else "its owner may have moved it: look at the source that 'bench trace download' names, and give "
+                    "its address"
+                )
+                raise BenchError(f"'{url}' answered {error.code} {error.reason}; {remedy}.") from None
             reason = f"{error.code} {error.reason}"
         except _PASSING as error:
             reason = _reason(error)
@@ -138,9 +144,3 @@ def _reason(error: Exception) -> str:
         return "no answer in time"
     text = str(getattr(inner, "strerror", None) or inner or type(inner).__name__)
     return text[:1].lower() + text[1:].rstrip(".")
-
-
-def _remedy(code: int) -> str:
-    if code in (401, 403):
-        return "it needs a login or a permission that you do not have"
-    return "its owner may have moved it: look at the source that 'bench trace download' names, and give its address"

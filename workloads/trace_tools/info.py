@@ -117,7 +117,10 @@ def _ticks(at_s: np.ndarray, grain: float | None) -> dict[str, Any]:
     assert grain is not None
     counts = burstiness.per_tick(at_s, grain)
     ticks = {1, *(round(width / grain) for width in TICK_WIDTHS_S if width >= 2 * grain)}
-    spread = {f"{width * grain:g}": burstiness.spread(_sums(counts, width)) for width in sorted(ticks)}
+    spread = {}
+    for width in sorted(ticks):
+        whole = len(counts) // width * width  # what is left over at the end is not counted
+        spread[f"{width * grain:g}"] = burstiness.spread(counts[:whole].reshape(-1, width).sum(axis=1))
     return {
         "tick_s": grain,
         "ticks": len(counts),
@@ -126,13 +129,6 @@ def _ticks(at_s: np.ndarray, grain: float | None) -> dict[str, Any]:
         "dispersion": {width: value for width, value in spread.items() if value is not None},
         "acf": [burstiness.autocorrelation(counts, lag) for lag in (1, 2)],
     }
-
-
-def _sums(counts: np.ndarray, width: int) -> np.ndarray:
-    """Sums of `width` counts each; what is left over at the end is not one."""
-    whole = len(counts) // width * width
-    sums: np.ndarray = counts[:whole].reshape(-1, width).sum(axis=1)
-    return sums
 
 
 def _classes(trace: Trace, grain: float | None) -> dict[str, dict[str, Any]]:
@@ -165,19 +161,18 @@ def _class(at_s: np.ndarray, prompt: np.ndarray, output: np.ndarray, grain: floa
 
 def _prefixes(trace: Trace, stores: Mapping[str, cache.Lru]) -> dict[str, Any]:
     endless = cache.Lru().replay(trace.table)
+    caches: dict[str, dict[str, Any]] = {}
+    for spec, store in stores.items():
+        hits = store.replay(trace.table)
+        share = hits.hits / endless.hits if endless.hits else None
+        caches[spec] = {"capacity_blocks": store.capacity_blocks, "hit_ratio": hits.ratio, "share_of_endless": share}
     return {
         "block_tokens": trace.block_tokens,
         "blocks": endless.blocks,
         "distinct": cache.distinct_blocks(trace.table),
         "endless_hit_ratio": endless.ratio,
-        "caches": {spec: _cached(store, trace, endless) for spec, store in stores.items()},
+        "caches": caches,
     }
-
-
-def _cached(store: cache.Lru, trace: Trace, endless: cache.Hits) -> dict[str, Any]:
-    hits = store.replay(trace.table)
-    share = hits.hits / endless.hits if endless.hits else None
-    return {"capacity_blocks": store.capacity_blocks, "hit_ratio": hits.ratio, "share_of_endless": share}
 
 
 def picture(trace: Trace, facts: Mapping[str, Any], texts: Sequence[str] = ()) -> dict[str, Any]:

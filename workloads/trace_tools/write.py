@@ -53,9 +53,12 @@ def write(
     first = next(stream, None)
     if first is None or not len(first):
         raise UsageError(f"There is no request to write into '{path}'; ask for more of them, or a longer duration.")
+    columns = [f.with_metadata({"unit": UNITS[f.name]} if f.name in UNITS else None) for f in first.schema]
+    blocks = {} if block_tokens is None else {"bench.block_tokens": str(block_tokens)}
+    schema = pa.schema(columns, metadata={"bench.table": "trace", "bench.schema_version": VERSION, **blocks})
     rows = 0
     try:
-        with SINKS[file.suffix](part, _described(first.schema, block_tokens)) as sink:
+        with SINKS[file.suffix](part, schema) as sink:
             for table in chain((first,), stream):
                 sink.write(table)
                 rows += len(table)
@@ -92,13 +95,6 @@ def _allowed(path: str, force: bool) -> Path:
     if file.exists() and not force:
         raise UsageError(f"'{path}' is there already; --force replaces it.")
     return file
-
-
-def _described(schema: pa.Schema, block_tokens: int | None) -> pa.Schema:
-    """The schema with units and version."""
-    fields = [f.with_metadata({"unit": UNITS[f.name]} if f.name in UNITS else None) for f in schema]
-    blocks = {} if block_tokens is None else {"bench.block_tokens": str(block_tokens)}
-    return pa.schema(fields, metadata={"bench.table": "trace", "bench.schema_version": VERSION, **blocks})
 
 
 class _Parquet:

@@ -61,14 +61,15 @@ class PastFuture:
             return False  # whatever is guessed
         if self.sticky:
             return peak_fits(replica, self._kept(running, chance), share)
+        # tokens still to come are guessed from the answers that were longer
         return all(
-            peak_fits(replica, [(held_tokens(s), self._rest(s.emitted, chance)) for s in running], share)
+            peak_fits(
+                replica,
+                [(held_tokens(s), max(1, self._length(s.emitted, chance) - s.emitted)) for s in running],
+                share,
+            )
             for _ in range(self.samples)
         )
-
-    def _rest(self, emitted: int, chance: Callable[[], float]) -> int:
-        """Tokens still to come, guessed from the answers that were longer than `emitted`."""
-        return max(1, self._length(emitted, chance) - emitted)
 
     def _length(self, emitted: int, chance: Callable[[], float]) -> int:
         first = bisect_right(self._sorted, emitted)
