@@ -37,7 +37,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "latency": "backends.latency",
         "executors": "backends.executors",
         "metrics": "harness.metrics",
-        "profiles": "harness.profiles",
+        "profiles": "harness.metrics.profiles",
         "reports": "reports",
         "results": "harness.results",
     }
