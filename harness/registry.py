@@ -36,7 +36,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "admission": "backends.serving.admission",
         "latency": "backends.latency",
         "executors": "backends.executors",
-        "metrics": "harness.metrics",
+        "metrics": "harness.metrics.definitions",
         "profiles": "harness.metrics.profiles",
         "reports": "reports",
         "results": "harness.results",
