@@ -557,17 +557,45 @@ class Executor(Protocol):
         ...
 
 
-class Metric(Protocol):
-    """One quantity of the `requests` table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One quantity of the `requests` table: a row that decides how it is computed, where it is shown, and as what.
+
+    `of` gives float64 values: (requests,) with NaN where undefined, or, of a `pooled` metric, one per token event;
+    `worst` is then the largest of each request. A plug-in is such a row, or a class with `name`, `unit`, `better`, `of`
+    and whichever other of these members it needs; the defaults show it everywhere.
+    """
 
     name: str
-    unit: str
-    better: Literal["higher", "lower"]
-    assume: Literal["exact", "nothing"]
+    about: str
+    unit: str = "s"
+    better: Literal["higher", "lower"] = "lower"
+    assume: Literal["exact", "nothing"] = "nothing"
+    of: Callable[[pa.Table], np.ndarray]
+    pooled: bool = False
+    worst: Callable[[pa.Table], np.ndarray] | None = None
+    whole: bool = False  # the value of a request depends on others: it takes the table at once
+    gaps: bool = False  # the first and the last token of a request do not tell it
+    on_request: bool = False  # dear: computed only where an SLO names it
 
-    def of(self, table: pa.Table) -> np.ndarray:
-        """Float64 values: (requests,) with NaN where undefined, or pooled (events,) if the metric says `pooled`."""
-        ...
+    place: int = 100  # among the metrics of a table or figure, rising
+    title: str | None = None  # in reports; the name where there is none
+    worst_title: str | None = None  # of the largest of each request, in figures
+    terms: tuple[tuple[str, str], ...] = ()  # what reports define, word by word
+    headline: bool = False  # in the lines and columns that hold one or two metrics; has intervals within a run
+    in_summary: bool = True  # a row in the table of every run, a curve in its figures, a value of every sweep
+    compared: tuple[str, ...] | None = ("mean", "p99")  # what `bench compare` shows ungated; None: it compares nothing
+
+    one_token: bool = False  # the wait for one token: a bound of a minute was meant in milliseconds
+    needs_token_times: bool = False  # no answer that comes whole tells it
+    decided_by: Literal["prefill", "decode"] | None = None  # the side of a disaggregated system that decides it alone
+    phases: tuple[str, ...] = ()  # of the time of a request that it is made of; all where empty
+    floor: Literal["ttft", "tpot", "itl", "e2e", "lateness"] | None = None  # its error in the client's measured floor
+
+    @property
+    def label(self) -> str:
+        """As it is printed."""
+        return self.title or self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Caution, Slo
-from harness.measure import succeeded
+from harness.measure import metrics, succeeded
 from harness.metrics._lists import number
 from harness.slo_text import bound_text
 from harness.validity import less_traffic
@@ -28,9 +28,6 @@ LOOSE_S = 60.0
 
 LIVELOCK = 5
 """Preemptions of one request from which on it is told; a rule of admission that leaves room to grow needs 1 or 2."""
-
-ONE_TOKEN = ("ttft", "ttft_sent", "tpot", "itl", "itl_p99")
-"""Metrics that are the wait for one token."""
 
 
 def cautions(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[Caution]:
@@ -55,7 +52,7 @@ def is_closed(workload: Mapping[str, Any]) -> bool:
 def loose(objective: Slo) -> Iterator[Caution]:
     """Bounds that were probably meant in milliseconds."""
     for bound in objective.bounds:
-        if bound.metric in ONE_TOKEN and bound.limit > LOOSE_S:
+        if metrics()[bound.metric].one_token and bound.limit > LOOSE_S:
             name = bound_text(bound).rpartition("=")[0]
             yield Caution(
                 "loose-bound",

@@ -1,10 +1,11 @@
 """Metrics applied to tables: all of them by name, in pieces that bound memory, on chosen requests."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +27,31 @@ CHUNK = 16_384
 @cache
 def metrics() -> Mapping[str, Metric]:
     """Every metric of the registry by its `name`, built from defaults."""
-    found = [registry.make("metrics", name) for name in registry.names("metrics")]
+    found = [_row(registry.make("metrics", name)) for name in registry.names("metrics")]
     return MappingProxyType({metric.name: metric for metric in found})
 
 
-def is_pooled(metric: Metric) -> bool:
-    """Whether the metric has a value per event instead of one per request."""
-    return bool(getattr(metric, "pooled", False))
+def _row(plugin: Any) -> Metric:
+    """A plug-in as a row: a class of another package has the members that it needs."""
+    if isinstance(plugin, Metric):
+        return plugin
+    given = {f.name: getattr(plugin, f.name) for f in fields(Metric) if hasattr(plugin, f.name)}
+    return Metric(**{"about": registry.about(type(plugin)), **given})
+
+
+def in_summary() -> list[Metric]:
+    """The metrics that every table of a run has, in their order."""
+    return [metric for metric in placed() if metric.in_summary]
+
+
+def headline() -> list[Metric]:
+    """The latencies that stand where there is room for one or two."""
+    return [metric for metric in placed() if metric.headline and metric.unit == "s"]
+
+
+def placed() -> list[Metric]:
+    """All metrics in their order."""
+    return sorted(metrics().values(), key=lambda metric: metric.place)
 
 
 def succeeded(table: pa.Table) -> Mask:
@@ -44,13 +63,13 @@ def succeeded(table: pa.Table) -> Mask:
 def per_request(metric: Metric, table: pa.Table) -> Floats:
     """(requests,) values, NaN where undefined; of a pooled metric the worst value of each request.
 
-    A metric that says `whole` sees the table at once, because the value of a row depends on others. One that the table
-    cannot tell (`harness.missing`) is undefined for all.
+    A metric that is `whole` sees the table at once. One that the table cannot tell (`harness.missing`) is undefined for
+    all.
     """
     if metric.name in missing(table):
         return np.full(len(table), np.nan)
-    one: Callable[[pa.Table], np.ndarray] = getattr(metric, "worst", metric.of)
-    if getattr(metric, "whole", False):
+    one: Callable[[pa.Table], np.ndarray] = metric.worst or metric.of
+    if metric.whole:
         return one(table)
     return joined(map(one, pieces(table)), len(table))
 
@@ -62,7 +81,7 @@ def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
     """
     if metric.name in missing(table):
         return np.empty(0)
-    if is_pooled(metric):
+    if metric.pooled:
         return joined(map(metric.of, kept(table, ok)), _events(table))
     values = per_request(metric, table)[ok]
     return values[np.isfinite(values)]

@@ -12,6 +12,7 @@ from harness.api import Backend, FollowUps, Loaded, Remote, RequestRecord, Simul
 from harness.config import RunSpec
 from harness.errors import NotValid, UsageError
 from harness.gap_law import Law
+from harness.measure import metrics
 from harness.releases import Releases
 from harness.schedule import Schedule
 from harness.spec import convert, parse
@@ -24,9 +25,6 @@ MOST_REQUESTS = 100_000_000
 
 CLOSED = "closed"
 """Name of arrivals whose rate follows from the answers: none can be asked of them."""
-
-OF_TOKENS = ("ttft", "ttft_sent", "tpot", "itl", "itl_p99")
-"""Metrics that need the times of single tokens."""
 
 FILES = ("path", "tokenizer")
 """Arguments of plug-ins that name a file or folder of the user."""
@@ -142,7 +140,7 @@ def _measurable(spec: RunSpec, loaded: Loaded, backend: Backend | Simulator) -> 
     objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
     if not isinstance(backend, Remote) or backend.stream:
         return objective
-    unknown = [bound for bound in objective.bounds if bound.metric in OF_TOKENS]
+    unknown = [bound for bound in objective.bounds if metrics()[bound.metric].needs_token_times]
     if unknown and spec.slo is not None:
         raise UsageError(
             f"--slo '{slo.bound_text(unknown[0])}': with stream=false the server tells no times of tokens; bound e2e."

@@ -1,14 +1,20 @@
-"""Finds plug-ins by name: one file is one plug-in, found because it is there.
+"""Finds plug-ins by name: a file, a class or a row is one plug-in, found because it is there.
 
 `arrivals/weibull.py` is `weibull`, because it holds the class whose lower-cased name is the file name without
-underscores. A file that starts with `_` is not a member. Other packages register an entry point in the group
-`bench.<kind>`. Listing imports nothing: names come from the folder, the one-line help from the file's docstring.
+underscores. A file that starts with `_` is not a member. Where plug-ins of a kind are short, `builtin.py` in its folder
+holds several: each public class (`ReserveMax` is `reserve-max`), and each row of the tuple `ROWS`, a dataclass with
+`name` and `about`. Where they are data, each key of `KIND.toml` is one, and `_rows.py` beside it makes the class.
+Other packages register an entry point in the group `bench.<kind>`. Listing imports nothing: names come from the folder,
+the one-line help from docstrings and `about`.
 """
 
 import ast
 import importlib
 import importlib.util
-from collections.abc import Mapping
+import inspect
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,8 +37,8 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "admission": "backends.serving.admission",
         "latency": "backends.latency",
         "executors": "backends.executors",
-        "metrics": "harness.metrics",
-        "profiles": "harness.profiles",
+        "metrics": "harness.metrics.definitions",
+        "profiles": "harness.metrics.profiles",
         "reports": "reports",
         "results": "harness.results",
     }
@@ -59,20 +65,72 @@ def folder(package: str) -> Path:
 def names(kind: str) -> list[str]:
     """Sorted names of all plug-ins of a kind, with dashes, entry points included."""
     files = folder(KINDS[kind]).glob("*.py")
-    own = {f.stem.replace("_", "-") for f in files if not f.stem.startswith("_")}
-    return sorted(own | set(_entry_points(kind)))
+    own = {f.stem.replace("_", "-") for f in files if _is_member(f.stem)}
+    return sorted(own | {name for name, _ in _together(kind)} | set(_entry_points(kind)))
 
 
 def summary(kind: str, name: str) -> str:
-    """First sentence of a plug-in's docstring, read from its file without importing it."""
+    """First sentence of what a plug-in says of itself, read from its file without importing it."""
     path = folder(KINDS[kind]) / f"{name.replace('-', '_')}.py"
-    if not path.exists():
-        elsewhere = _source(kind, name)
-        if elsewhere is None:
-            return "(from another package)"
-        path = elsewhere
-    doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return doc.split("\n\n")[0].replace("\n", " ")
+    if path.exists():
+        return _first_paragraph(_docstring(path))
+    told = dict(_together(kind)).get(name)
+    if told is not None:
+        return _first_paragraph(told)
+    elsewhere = _source(kind, name)
+    return "(from another package)" if elsewhere is None else _first_paragraph(_docstring(elsewhere))
+
+
+def about(plugin: Any) -> str:
+    """All that a plug-in says of itself: the `about` of a row, else the docstrings of its class and of its own file."""
+    if not isinstance(plugin, type):
+        return inspect.cleandoc(plugin.about)
+    package, _, stem = plugin.__module__.rpartition(".")
+    shared = package in KINDS.values() and not _is_member(stem)
+    docs = [None if shared else inspect.getdoc(inspect.getmodule(plugin)), inspect.getdoc(plugin)]
+    return "\n\n".join(d for d in docs if d and not d.startswith(f"{plugin.__name__}("))  # not what dataclass writes
+
+
+def _is_member(stem: str) -> bool:
+    """Whether a file of this name holds one plug-in and nothing else."""
+    return not stem.startswith("_") and stem != "builtin"
+
+
+def _together(kind: str) -> Iterator[tuple[str, str]]:
+    """Name and text of the plug-ins of a kind that share a file, without importing it."""
+    file = folder(KINDS[kind]) / "builtin.py"
+    for node in ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else ():
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield _dashed(node.name), ast.get_docstring(node) or ""
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ROWS":
+            for row in getattr(node.value, "elts", ()):
+                given = {k.arg: str(k.value.value) for k in row.keywords if isinstance(k.value, ast.Constant)}
+                yield _of_row(given["name"]), inspect.cleandoc(given["about"])
+    for name, entry in _table(kind).items():
+        yield name, inspect.cleandoc(entry["about"])
+
+
+def _table(kind: str) -> dict[str, Any]:
+    file = folder(KINDS[kind]) / f"{kind}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def _dashed(name: str) -> str:
+    """The plug-in of a class: `ReserveMax` is `reserve-max`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
+
+
+def _of_row(name: str) -> str:
+    """The plug-in of a row: `ttft_sent` is `ttft-sent`, `vllm-0.32` is `vllm-0-32`."""
+    return name.replace("_", "-").replace(".", "-")
+
+
+def _docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
+def _first_paragraph(text: str) -> str:
+    return text.split("\n\n")[0].replace("\n", " ")
 
 
 def _source(kind: str, name: str) -> Path | None:
@@ -87,23 +145,37 @@ def _source(kind: str, name: str) -> Path | None:
     return Path(spec.origin)
 
 
-def find(kind: str, name: str) -> type[Any]:
-    """The class of a plug-in. Raises UsageError with the nearest known name."""
+def find(kind: str, name: str) -> Any:
+    """The class of a plug-in, or its row. Raises UsageError with the nearest known name."""
+    package = KINDS[kind]
     stem = name.replace("-", "_").lower()
-    if (folder(KINDS[kind]) / f"{stem}.py").exists() and not stem.startswith("_"):
-        module = importlib.import_module(f"{KINDS[kind]}.{stem}")
+    if (folder(package) / f"{stem}.py").exists() and _is_member(stem):
+        module = importlib.import_module(f"{package}.{stem}")
         wanted = stem.replace("_", "")
         for attribute in vars(module).values():
-            own = isinstance(attribute, type) and attribute.__module__ == module.__name__
-            if own and attribute.__name__.lower() == wanted:  # not rich.text.Text, imported by reports/text.py
-                found: type[Any] = attribute
-                return found
+            if _is_own(attribute, module) and attribute.__name__.lower() == wanted:
+                return attribute
         raise TypeError(f"{module.__name__} holds no class named {wanted} (in any case)")
+    dashed = stem.replace("_", "-")
+    if (folder(package) / "builtin.py").exists():
+        module = importlib.import_module(f"{package}.builtin")
+        for row in getattr(module, "ROWS", ()):
+            if _of_row(row.name) == dashed:
+                return row
+        for attribute in vars(module).values():
+            if _is_own(attribute, module) and _dashed(attribute.__name__) == dashed:
+                return attribute
+    if dashed in _table(kind):
+        return importlib.import_module(f"{package}._rows").plugin(dashed)
     points = _entry_points(kind)
     if name in points:
-        loaded: type[Any] = points[name].load()
-        return loaded
+        return points[name].load()
     raise no_such(_WORD.get(kind, kind), name, names(kind))
+
+
+def _is_own(attribute: object, module: Any) -> bool:
+    """Whether a module holds the class itself: not rich.text.Text, imported by reports/text.py."""
+    return isinstance(attribute, type) and attribute.__module__ == module.__name__
 
 
 def make(kind: str, spec: str | Spec, **given: object) -> Any:
@@ -113,7 +185,12 @@ def make(kind: str, spec: str | Spec, **given: object) -> Any:
     and GPUs would be counted for the one and time for the other.
     """
     parsed = parse(spec) if isinstance(spec, str) else spec
-    built = build(find(kind, parsed.name), parsed, **given)
+    found = find(kind, parsed.name)
+    if not isinstance(found, type):
+        if parsed.args or parsed.first is not None:
+            raise UsageError(f"'{parsed}': {parsed.name} takes no arguments.")
+        return found
+    built: Any = build(found, parsed, **given)
     if kind == "latency":
         _same_system(built, parsed, given)
     return built

@@ -12,26 +12,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Slo
+from harness.measure import placed
 from harness.slo import OWN, Score, score
 
-FLOOR_OF = {
-    "ttft": "ttft",
-    "ttft_sent": "ttft",
-    "tpot": "tpot",
-    "itl": "itl",
-    "itl_p99": "itl",
-    "e2e": "e2e",
-    "task": "e2e",
-    "lateness": "lateness",
-}
-"""Per metric the part of the floor that is its error."""
+
+def floor_of() -> dict[str, str]:
+    """Per metric the part of the floor that is its error."""
+    return {metric.name: metric.floor for metric in placed() if metric.floor is not None}
 
 
 def floors_s(floor: Any) -> dict[str, float]:
     """The 99th percentile of the client's error per metric, seconds; empty where none was measured."""
     if not isinstance(floor, Mapping):
         return {}
-    parts = {metric: floor.get(name) for metric, name in FLOOR_OF.items()}
+    parts = {metric: floor.get(name) for metric, name in floor_of().items()}
     values = {metric: part.get("p99_s") for metric, part in parts.items() if isinstance(part, Mapping)}
     return {metric: max(0.0, float(v)) for metric, v in values.items() if isinstance(v, int | float)}
 

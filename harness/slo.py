@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from harness.api import Bound, Metric, Slo
 from harness.errors import no_such
-from harness.measure import is_pooled, joined, metrics, per_request, pieces, sample, succeeded
+from harness.measure import joined, metrics, per_request, pieces, sample, succeeded
 from harness.missing import check_bounds
 from harness.quantiles import quantile, with_failures
 from harness.slo_text import bound_text, parse, text
@@ -89,7 +89,7 @@ class Seen:
         """(requests,) values of a metric, NaN where undefined."""
         if metric not in self._values:
             found = metrics()[metric]
-            thin = self._whole is None or not getattr(found, "gaps", False)
+            thin = self._whole is None or not found.gaps
             parts = [per_request(found, self.table)] if thin else [per_request(found, p) for p in self.pieces()]
             self._values[metric] = np.concatenate([np.empty(0), *parts]) if len(parts) != 1 else parts[0]
         return self._values[metric]
@@ -252,7 +252,7 @@ class _Run:
     def _percentile(self, bound: Bound, q: float, applies: Mask) -> float:
         ok = self.seen.ok
         failed = int((applies & ~ok).sum())
-        if not is_pooled(metrics()[bound.metric]):
+        if not metrics()[bound.metric].pooled:
             return with_failures(self.seen.values(bound.metric)[applies & ok], failed, q)
         if failed > (1 - q) * applies.sum():  # a failed request has no events to count: the share decides
             return float("inf")

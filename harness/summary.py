@@ -39,7 +39,7 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None, start
     per_second = per_second_of(table, window_s)
     good = per_second if scored.by_request else lambda _: math.nan
     asked = {bound.metric for bound in slo.bounds}
-    wanted = {name: m for name, m in metrics().items() if name in asked or not getattr(m, "on_request", False)}
+    wanted = {name: m for name, m in metrics().items() if name in asked or not m.on_request}
     measured = {name: describe(sample(m, table, ok)) | {"unit": m.unit} for name, m in wanted.items()}
     found: dict[str, Any] = {
         "requests": len(table),

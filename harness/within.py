@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.api import Slo
-from harness.measure import metrics, per_request, succeeded
+from harness.measure import headline, per_request, succeeded
 from harness.metrics._lists import number
 from harness.quantiles import quantile
 from harness.slo import score
@@ -44,7 +44,6 @@ FEWEST, FEWEST_FOR_P99 = 100, 500
 ROUNDING = 1e-9
 """Relative differences of values that are equal but for rounding."""
 
-MEASURED = ("ttft", "tpot")
 REPEAT = "repeat with other seeds (bench sweep --seeds 5)"
 
 
@@ -123,12 +122,12 @@ def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool =
     """Intervals of the requests that were measured, fit for JSON; `why_not` is the sentence that stands for them.
 
     `attainment` has `low` and `high`, or is None; without a single miss `at_least` is Wilson's lower bound, which takes
-    requests for independent. `metrics` has pairs for the mean and the p99 of TTFT and TPOT, in seconds. `alike` is the
-    lag-1 autocorrelation of TTFT.
+    requests for independent. `metrics` has pairs for the mean and the p99 of the `headline` metrics, in seconds.
+    `alike` is the lag-1 autocorrelation of TTFT.
     """
     ordered = table.take(np.argsort(number(table, "scheduled_s"), kind="stable"))
     ok = succeeded(ordered)
-    series = {name: _finite(per_request(metrics()[name], ordered), ok) for name in MEASURED}
+    series = {m.name: _finite(per_request(m, ordered), ok) for m in headline()}
     alike = autocorrelation(series["ttft"])
     why_not = next(_why_not(len(ordered), alike, overloaded=overloaded, valid=valid), None)
     found: dict[str, Any] = {

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from harness.folder import Run
+from harness.measure import headline
 from reports import _numbers, _remote, _system, _trust
 from reports._clean import clean
 from reports._facts import Facts, first, part
@@ -65,7 +66,7 @@ def _floor(run: Run) -> str:
     found = _remote.floors(run.info)
     if not found:
         return "not measured" if _remote.client(run) else ""
-    shown = [(name, found[key]) for key, name in (("ttft", "TTFT"), ("tpot", "TPOT")) if key in found]
+    shown = [(metric.label, found[metric.name]) for metric in headline() if metric.name in found]
     texts = (f"{name} {_numbers.seconds(f.p50_s)} (p50), {_numbers.seconds(f.p99_s)} (p99)" for name, f in shown)
     return "; ".join(texts)
 

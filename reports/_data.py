@@ -19,14 +19,6 @@ from reports._counted import Gaps, PromptsAlone, Stretches
 from reports._facts import part
 
 T = TypeVar("T")
-LABELS = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "itl": "ITL",
-    "e2e": "E2E",
-    "itl_p99": "ITL p99 (request)",
-    "lateness": "lateness",
-}
 EMPTY = "No request was recorded, so there is nothing to draw; run it longer or with more --requests."
 AGGREGATES = "The file holds aggregates and no single requests, so there is nothing to draw; the verdict says more."
 
@@ -82,7 +74,8 @@ def warmed_up(run: Run) -> str:
 
 def label(metric: str) -> str:
     """The printed name of a metric."""
-    return LABELS.get(metric, metric)
+    found = measure.metrics().get(metric)
+    return metric if found is None else found.label
 
 
 def bound_label(metric: str, percentile: float | None = None, tag: str | None = None) -> str:
@@ -97,7 +90,7 @@ def bound_label(metric: str, percentile: float | None = None, tag: str | None = 
 def pooled(metric: str) -> bool:
     """Whether the metric has a value per token and not one per request."""
     found = measure.metrics().get(metric)
-    return found is not None and measure.is_pooled(found)
+    return found is not None and found.pooled
 
 
 def metric(run: Run, name: str) -> np.ndarray:

@@ -1,17 +1,21 @@
 """The definitions in use, as every report prints them."""
 
-DEFINITIONS = (
-    ("TTFT", "time to first token: first token minus the scheduled time of the request (s)"),
-    (
-        "TPOT",
-        "(last - first token) / (n - 1) of one request (s); with one token it has none and meets its bound",
-    ),
-    ("ITL", "every single gap between token events, pooled over all requests (s)"),
-    ("ITL max (request)", "the largest gap of each request: what the bound itl asks of every single request (s)"),
-    ("ITL p99 (request)", "the 99th percentile of the gaps of each request: what the bound itl_p99 asks (s)"),
-    ("ITL p99 (run)", "the 99th percentile of all gaps of the run: what the bound p99:itl asks, once (s)"),
-    ("E2E", "last token minus the scheduled time (s)"),
-    ("lateness", "sent minus scheduled time (s): the client's own delay, part of TTFT and E2E"),
+from harness.api import Metric
+from harness.measure import placed
+
+
+def in_use() -> tuple[tuple[str, str], ...]:
+    """Those of the metrics, then of what is made of them."""
+    return (*(term for metric in placed() for term in _terms(metric)), *_OF_ALL)
+
+
+def _terms(metric: Metric) -> tuple[tuple[str, str], ...]:
+    if metric.terms or not metric.in_summary:
+        return metric.terms
+    return ((metric.label, metric.about.strip().split("\n\n")[0].replace("\n", " ")),)
+
+
+_OF_ALL = (
     ("percentiles", "linear interpolation on the raw values of the requests that ended well"),
     (
         "attainment",

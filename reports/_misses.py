@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.folder import Run
+from harness.measure import metrics
 from reports import _data, _stages
 
 PREEMPTED = "preempted"
@@ -19,16 +20,6 @@ RULE = (
     "request that decoded too slowly counts as preempted."
 )
 _WORK = (_stages.PREFILL, _stages.FIRST, _stages.DECODE)
-_SPANS: dict[str, tuple[str, ...]] = {
-    "ttft": (_stages.LATENESS, _stages.QUEUE, _stages.FIRST, _stages.PREFILL),
-    "ttft_sent": (_stages.QUEUE, _stages.FIRST, _stages.PREFILL),
-    "scheduling_delay": (_stages.LATENESS, _stages.QUEUE),
-    "lateness": (_stages.LATENESS,),
-    "tpot": (_stages.HANDOFF, _stages.STALL, _stages.DECODE),
-    "itl": (_stages.HANDOFF, _stages.STALL, _stages.DECODE),
-    "itl_p99": (_stages.HANDOFF, _stages.STALL, _stages.DECODE),
-}
-"""Phases that a metric is made of; a metric that is not here is made of all."""
 
 
 def causes(run: Run) -> dict[str, int] | None:
@@ -60,7 +51,7 @@ UNKNOWN = "unknown"
 
 def _of_bound(run: Run, stages: _stages.Stages, margin: _data.Margin, ours: np.ndarray) -> np.ndarray:
     """(ours,) the cause of each of the requests `ours`, which break this bound worst."""
-    spans = [key for key in _SPANS.get(margin.bound.metric, stages.keys) if key in stages.keys]
+    spans = [key for key in metrics()[margin.bound.metric].phases or stages.keys if key in stages.keys]
     work, waits = ([key for key in spans if (key in _WORK) == is_work] for is_work in (True, False))
     seconds = {key: stages.seconds[stages.keys.index(key)][ours] for key in spans}
     total = np.maximum(sum(seconds.values()), 1e-12)

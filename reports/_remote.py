@@ -9,10 +9,11 @@ import pyarrow.compute as pc
 
 from harness import cautions_answers
 from harness.folder import Run
+from harness.measure import in_summary
 from harness.quantiles import quantile
 from harness.remote_facts import column, compared_of, is_remote, most, senders_of, shared_share, stamps_of, total
-from harness.resolution import FLOOR_OF
-from reports import _data, _numbers
+from harness.resolution import floor_of
+from reports import _numbers
 from reports._clean import clean
 from reports._facts import Facts, part
 
@@ -42,7 +43,7 @@ def floors(info: Mapping[str, Any]) -> dict[str, Floor]:
     """Per metric the client's floor; empty where none was measured."""
     told = part(info, "floor")
     found = {}
-    for metric, name in FLOOR_OF.items():
+    for metric, name in floor_of().items():
         p50_s, p99_s = (part(told, name).get(key) for key in ("p50_s", "p99_s"))
         if isinstance(p50_s, int | float) and isinstance(p99_s, int | float):
             found[metric] = Floor(max(0.0, float(p50_s)), max(0.0, float(p99_s)))
@@ -220,7 +221,7 @@ def _floor(info: Mapping[str, Any]) -> Iterator[str]:
         why = info.get("floor_why") or told.get("floor_why") or told.get("why")
         yield "not measured" + (f": {clean(why, 200)}" if why else "")
         return
-    shown = [(_data.label(name), found[name]) for name in ("ttft", "tpot", "itl", "e2e") if name in found]
+    shown = [(metric.label, found[metric.name]) for metric in in_summary() if metric.name in found]
     errors = (f"{name} {pair(floor, _unit(floor))} {_unit(floor)}" for name, floor in shown)
     yield f"p50 / p99 of the client's error: {', '.join(errors)}"
     streams, rate, seconds = (_value(told.get(key)) for key in ("streams", "rate_rps", "seconds"))

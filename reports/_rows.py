@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from harness.folder import Run
+from harness.measure import in_summary, metrics
 from harness.summary import describe, summarize
 from reports import _data, _numbers, _remote, _sending
 from reports._clean import clean
@@ -16,7 +17,6 @@ from reports._errors import Error, errors
 from reports._facts import caution, part
 from reports._remote import Floor
 
-ALWAYS = ("ttft", "tpot", "itl", "e2e")
 MOST_CLASSES = 8
 _SHOWN = ("mean", "p50", "p90", "p99", "max")
 
@@ -134,7 +134,8 @@ def rows(
     client = client or Client()
     plain = {str(b["metric"]): b for b in bounds if b.get("tag") is None and b.get("percentile") is None}
     largest = [name for name in plain if _data.pooled(name)]
-    own = [name for name in plain if name not in (*ALWAYS, *largest)]
+    always = [metric.name for metric in in_summary()]
+    own = [name for name in plain if name not in (*always, *largest)]
 
     def row(label: str, metric: str, values: Mapping[str, Any] | None, bound: Mapping[str, Any] | None) -> Row:
         open_bound = bound is not None and bound.get("text") in client.unresolved
@@ -142,7 +143,7 @@ def rows(
 
     made = [
         row(_data.label(name), name, part(measured, name), None if name in largest else plain.get(name))
-        for name in (*ALWAYS, *own)
+        for name in (*always, *own)
     ]
     made += [row(_data.bound_label(n), n, part(measured, _data.bound_label(n)), plain[n]) for n in largest]
     apart = [b for b in bounds if b.get("tag") is not None or b.get("percentile") is not None]
@@ -168,7 +169,9 @@ def _row(
 ) -> Row:
     limit = bound.get("limit_s") if bound else None
     measured = None if not values else values.get("p99")
-    unit = "" if measured is None else _numbers.unit_of([measured, limit])  # the same of all rows without values
+    own = str((values or {}).get("unit") or "s")
+    shown = _numbers.unit_of([measured, limit]) if own == "s" else own
+    unit = "" if measured is None else shown  # the same of all rows without values
     error = "" if floor is None or not unit else _remote.pair(floor, unit)
     if not values:
         mean, p50, p90, p99, most = [""] * 5
@@ -294,8 +297,10 @@ def _class(run: Run, tag: str | None, bounds: list[Mapping[str, Any]], goal: flo
     rows_of = pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)
     ours = rows_of.to_numpy()
     ok = ours & _data.answered(run)
-    told = [name for name in ALWAYS if run.whole is None or not _data.pooled(name)]  # all gaps of a large run: too many
-    measured = {} if overloaded else {name: describe(_values(run, name, ok)) for name in told}
+    told = [m.name for m in in_summary() if run.whole is None or not m.pooled]  # all gaps of a large run: too many
+    measured = (
+        {} if overloaded else {name: describe(_values(run, name, ok)) | {"unit": metrics()[name].unit} for name in told}
+    )
     own = [
         {**b, "tag": None} for b in bounds if tag is not None and b.get("tag") == tag and b.get("percentile") is None
     ]

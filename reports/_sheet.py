@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from reports import _page
-from reports._definitions import DEFINITIONS
+from reports._definitions import in_use
 from reports._page import Part
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Sheet:
     sections: tuple[Section, ...]
     commands: tuple[str, ...] = ()
     facts: Facts = ()
-    definitions: Facts = DEFINITIONS
+    definitions: Facts = field(default_factory=in_use)
 
 
 def render(sheet: Sheet, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()) -> str:

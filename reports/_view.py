@@ -8,7 +8,7 @@ from harness.failures import exceeded
 from harness.folder import Run
 from reports import _data, _facts, _next, _numbers, _remote, _rows, _sending, _system, _trust
 from reports._clean import clean, sentence
-from reports._definitions import DEFINITIONS, OF_REMOTE
+from reports._definitions import OF_REMOTE, in_use
 from reports._errors import Error
 from reports._facts import Facts, caution, first, pairs, part
 from reports._remote import Side
@@ -114,7 +114,7 @@ def view(run: Run) -> View:
         fidelity=_sending.fidelity(info),
         warnings=tuple(Warned(sentence(w.get("message"), 600), sentence(w.get("remedy"), 400)) for w in warned),
         no_warnings="None but the overload." if word == OVERLOADED else no_warnings,
-        definitions=(*DEFINITIONS, *(OF_REMOTE if _remote.client(run) else ())),
+        definitions=(*in_use(), *(OF_REMOTE if _remote.client(run) else ())),
         commands=_facts.commands(run),
         facts=_facts.used(run),
         next=_next.advice(run, result),

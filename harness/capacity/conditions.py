@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from harness.api import Bound, Slo
 from harness.errors import UsageError
-from harness.measure import is_pooled, kept, metrics, succeeded
+from harness.measure import kept, metrics, succeeded
 from harness.slo import BoundScore, bound_text, score
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -87,7 +87,7 @@ def shares(table: pa.Table, slo: Slo) -> tuple[Share, ...]:
 
 def _share(table: pa.Table, found: BoundScore) -> Share:
     metric = metrics()[found.bound.metric]
-    if found.bound.percentile is not None and is_pooled(metric):
+    if found.bound.percentile is not None and metric.pooled:
         return Share(found.text, *_pooled(table, found))
     met = found.met[found.applies]
     return Share(found.text, int(met.sum()), len(met), met if found.applies.all() else None)

@@ -1,7 +1,6 @@
 """`bench explain`: what a name means, whatever kind of name it is."""
 
 import dataclasses
-import inspect
 import textwrap
 import typing
 from typing import Any
@@ -114,23 +113,22 @@ def _quantity(key: str, value: object) -> str:
     return str(value)
 
 
-def _plugin(cls: type[Any]) -> str:
-    module = inspect.getmodule(cls)
-    docs = [inspect.getdoc(module), inspect.getdoc(cls)] if module else [inspect.getdoc(cls)]
-    text = "\n\n".join(d for d in docs if d and not d.startswith(f"{cls.__name__}("))
-    lines = [textwrap.indent(text, "  ")]
-    facts = [(f, getattr(cls, f, None)) for f in ("unit", "better") if isinstance(getattr(cls, f, None), str)]
+def _plugin(found: Any) -> str:
+    from harness import registry
+
+    lines = [textwrap.indent(registry.about(found), "  ")]
+    facts = [(f, getattr(found, f, None)) for f in ("unit", "better") if isinstance(getattr(found, f, None), str)]
     if facts:
         lines += ["", *(f"  {key}: {value}" for key, value in facts)]
-    arguments = [] if facts else _arguments(cls)  # nobody builds a metric with arguments
+    arguments = [] if facts else _arguments(found)  # nobody builds a metric with arguments
     if arguments:
         width = max(len(name) for name, _ in arguments)
         lines += ["", "  arguments", *(f"    {name:<{width}}  {text}" for name, text in arguments)]
     return "\n".join(lines)
 
 
-def _arguments(cls: type[Any]) -> list[tuple[str, str]]:
-    if not dataclasses.is_dataclass(cls):
+def _arguments(cls: Any) -> list[tuple[str, str]]:
+    if not (isinstance(cls, type) and dataclasses.is_dataclass(cls)):
         return []
     hints = typing.get_type_hints(cls)
     shown = [f for f in dataclasses.fields(cls) if f.init and not f.name.startswith("_")]

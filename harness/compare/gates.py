@@ -10,18 +10,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from harness.api import Metric
 from harness.errors import UsageError, no_such
+from harness.measure import metrics
 from harness.stats.paired import Limits
 
 Better = Literal["higher", "lower"]
 Scale = Literal["ratio", "difference"]
 
 _HIGHER = re.compile(r"rps|throughput|goodput|attainment|tps|per_s|capacity", re.IGNORECASE)
-TIMES = ("ttft", "tpot", "e2e", "itl", "normalized_latency", "scheduling_delay", "ttft_sent")
-"""Metrics of which mean and percentiles are compared."""
-
 _RATES = ("capacity_rps", "goodput_rps", "throughput_rps", "output_tps", "token_goodput_tps")
 _SHARES: Mapping[str, Better] = {"attainment": "higher", "failed": "lower"}
+
+
+def compared() -> Mapping[str, Metric]:
+    """Metrics of which mean and percentiles are compared: the headlines first, then by name."""
+    known = [metric for metric in metrics().values() if metric.compared is not None]
+    return {m.name: m for m in sorted(known, key=lambda m: m.place if m.headline else math.inf)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +77,7 @@ class Quantity:
             return f"{name} {percentile}"
         if self == OUTPUT_TOKENS:
             return "output tokens per request"
-        return f"{self.name} mean" if self.name in TIMES else self.name
+        return f"{self.name} mean" if self.name in compared() else self.name
 
 
 OUTPUT_TOKENS = Quantity("output_tokens", "tokens", "higher", "ratio")
@@ -98,8 +103,9 @@ def quantity(name: str, better: Better | None = None) -> Quantity:
     percentile, colon, metric = name.partition(":")
     if name in _SHARES or name.startswith("attainment of "):
         return Quantity(name, "share", _SHARES.get(name, "higher"), "difference")
-    if name in TIMES or (colon and metric in TIMES and _is_percentile(percentile)):
-        return Quantity(name, "s", "lower", "ratio")
+    measured = compared().get(metric if colon and _is_percentile(percentile) else name)
+    if measured is not None:
+        return Quantity(name, measured.unit, measured.better, "ratio")
     if name in _RATES or name.startswith("capacity_rps at "):
         return Quantity(name, "tokens/s" if name.endswith("_tps") else "req/s", "higher", "ratio")
     return Quantity(name, "", better or ("higher" if _HIGHER.search(name) else "lower"), "ratio")
@@ -151,7 +157,7 @@ def _gate(part: str, whole: str, free: bool) -> Gate:
     if not name:
         raise UsageError(f"--gate '{whole}': a gate has no name; {_FORM}.")
     if not (free or better or _is_known(name)):
-        known = {*_DEFAULTS, *_RATES, *TIMES, *_SHARES, "p99:ttft"}
+        known = {*_DEFAULTS, *_RATES, *compared(), *_SHARES, "p99:ttft"}
         raise no_such("quantity to gate", name, known, "Numbers of other programs need a direction: NAME=2%:5%:lower.")
     found = quantity(name, better)
     if not given:
@@ -173,8 +179,8 @@ def _direction(limits: str) -> tuple[str, Better | None]:
 def _is_known(name: str) -> bool:
     percentile, colon, metric = name.partition(":")
     if colon:
-        return metric in TIMES and _is_percentile(percentile)
-    return name in (*TIMES, *_RATES, *_SHARES)
+        return metric in compared() and _is_percentile(percentile)
+    return name in (*compared(), *_RATES, *_SHARES)
 
 
 def _is_percentile(text: str) -> bool:

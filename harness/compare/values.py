@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from harness import slo, warmup
 from harness.api import Slo
-from harness.compare.gates import TIMES
+from harness.compare.gates import compared
 from harness.compare.pairing import Numbers, Pair, Source
 from harness.cut import Cut, kept
 from harness.folder import Run
@@ -63,7 +63,7 @@ def _summary(summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
     if summary["bounds"]:
         yield "attainment", summary["attainment"]
         yield from ((f"attainment of {bound['text']}", bound["attainment"]) for bound in summary["bounds"])
-    for name in TIMES:
+    for name in compared():
         described = summary["metrics"].get(name) or {}
         yield name, described.get("mean")
         yield from ((f"{p}:{name}", described.get(p)) for p in ("p50", "p90", "p99"))

@@ -1,1 +1,1 @@
-"""Quantities of the requests table, one file each."""
+"""Quantities of the requests table, and what other tools call the same."""

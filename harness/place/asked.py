@@ -9,6 +9,7 @@ from harness.capacity.aim import LONGEST
 from harness.capacity.conditions import Condition, Definition, conditions
 from harness.config import RunSpec
 from harness.errors import UsageError, no_such
+from harness.measure import metrics, placed
 from harness.place.estimate import MOST_SEEDS
 from harness.place.space import ALGORITHMS, Algorithm, Cluster
 from harness.place.systems import Kind, Shape, System
@@ -30,9 +31,6 @@ ENGINES = {"colocated": "abc:vllm"}
 
 UTILISATION = 0.95
 """Share of the memory that DistServe's planner gives to weights and KV."""
-
-OF_PREFILL, OF_DECODE = ("ttft",), ("tpot", "itl", "itl_p99")
-"""Metrics that one side decides by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +95,10 @@ class Asked:
         """The SLO of a trial: of one side alone, the bounds that it decides. Raises UsageError."""
         if kind in ("colocated", "pair"):
             return self.slo
-        mine, others = (OF_PREFILL, OF_DECODE) if kind == "prefill" else (OF_DECODE, OF_PREFILL)
-        kept = tuple(bound for bound in self.slo.bounds if bound.metric in mine)
-        foreign = [bound.metric for bound in self.slo.bounds if bound.metric not in (*mine, *others)]
+        kept = tuple(bound for bound in self.slo.bounds if metrics()[bound.metric].decided_by == kind)
+        foreign = [bound.metric for bound in self.slo.bounds if metrics()[bound.metric].decided_by is None]
         if foreign or not kept:
+            mine = [metric.name for metric in placed() if metric.decided_by == kind]
             what = f"'{foreign[0]}' belongs to both sides" if foreign else f"no bound is on {' or '.join(mine)}"
             raise UsageError(
                 f"--algorithm high searches both sides apart, and {what}; bound ttft and tpot, or take low."

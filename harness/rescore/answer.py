@@ -11,6 +11,7 @@ import numpy as np
 from harness.api import Slo
 from harness.errors import UsageError
 from harness.host import versions
+from harness.measure import in_summary
 from harness.missing import missing
 from harness.quantiles import with_failures
 from harness.rescore.asked import Asked
@@ -69,7 +70,7 @@ def _run(source: Source, asked: Asked) -> dict[str, Any]:
     goals = asked.goals or (own.goal,)
     table, ok = source.table, source.seen.ok
     per_second = per_second_of(table)
-    latencies = {name: _latency(source, name, asked) for name in ("ttft", "tpot", "e2e")}
+    latencies = {m.name: _latency(source, m.name, asked) for m in in_summary() if not m.pooled}
     slos = [slo_part(source, objective, goals, asked, per_second) for objective in asked.objectives or (own,)]
     verdict = source.info.get("verdict") or {}
     grew = bool(verdict.get("queue_grew", verdict.get("overloaded")))  # an older run.json calls that overload

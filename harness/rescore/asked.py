@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from harness.profiles._base import Profile
+    from harness.metrics.profiles._base import Profile
     from harness.rescore.objectives import Objective
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.api import Slo
-from harness.measure import metrics
+from harness.measure import headline, metrics
 from harness.missing import missing
 from harness.quantiles import quantile
 from harness.rescore.asked import Asked
@@ -80,7 +80,7 @@ def _resolution(source: Source, objective: Objective, goal: float) -> dict[str, 
     floor = source.info.get("floor")
     if not isinstance(objective, Slo) or not floor:
         return None
-    deep = any(getattr(metrics()[b.metric], "gaps", False) for b in objective.bounds)
+    deep = any(metrics()[b.metric].gaps for b in objective.bounds)
     table = pa.concat_tables(source.seen.pieces()) if deep and len(source.table) else source.table
     return resolution(table, replace(objective, goal=goal), floor)
 
@@ -143,7 +143,7 @@ def groups_part(
                 "attainment": [None if m is None else m[i] / count[i] for m in met],
                 "goodput_rps": [None if m is None else per_second(int(m[i])) for m in met],
                 "bounds": [_bounds_in(found, code == i) for found in outcomes],
-                "latencies": {metric: _in_group(source, metric, code == i) for metric in ("ttft", "tpot")},
+                "latencies": {m.name: _in_group(source, m.name, code == i) for m in headline()},
             }
             for i, name in enumerate(names)
         ],

@@ -15,8 +15,8 @@ from harness import registry
 from harness.api import Slo
 from harness.measure import first_last
 from harness.metrics._lists import Lists, lists, number
+from harness.metrics.profiles._base import Events, Gaps, Judged, Profile, Times, step_quantile
 from harness.missing import missing
-from harness.profiles._base import Events, Gaps, Judged, Profile, Times, step_quantile
 from harness.quantiles import quantiles
 from harness.rescore.walk import events_of, token_gaps
 from harness.slo import Seen

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.measure import in_summary
 from harness.sweep.axes import RATE, SCALE
 from harness.sweep.crossing import crossing
 from harness.sweep.layout import Layout, Point, run_folder
-from harness.sweep.runs import LATENCIES, PARTS, RATES, Told
+from harness.sweep.runs import PARTS, RATES, Told
 from harness.sweep.spread import LEAST_SEEDS, spread
 from harness.sweep.values import valued
 from harness.sweep.verdict import below, exit_code, left_open
@@ -52,7 +53,8 @@ def over_seeds(values: Mapping[str, Any], folder: str, runs: list[dict[str, Any]
     """One point, at `values` of the axes, over its seeds. Only valid runs count."""
     valid = [run for run in runs if run["valid"]]
     overloaded = sum(run["overloaded"] for run in valid)
-    metrics = {name: _latency(valid, name) for name in LATENCIES if all(name in run["metrics"] for run in valid)}
+    names = [metric.name for metric in in_summary()]
+    metrics = {name: _latency(valid, name) for name in names if all(name in run["metrics"] for run in valid)}
     return {
         "values": dict(values),
         "folder": folder,

@@ -12,6 +12,7 @@ from harness.api import Bound
 from harness.errors import BenchError
 from harness.failures import exceeded
 from harness.folder import Run, load
+from harness.measure import in_summary
 from harness.rescore.scale import Curve, curve, scaled
 from harness.run import execute
 from harness.summary import per_second_of
@@ -19,7 +20,6 @@ from harness.sweep.layout import Rescoring
 from harness.sweep.plan import Task
 from harness.validity import OVERLOAD
 
-LATENCIES = ("ttft", "tpot", "itl", "e2e")
 PARTS = ("mean", "p50", "p90", "p99")
 RATES = ("goodput_rps", "throughput_rps", "output_tps", "failed")
 
@@ -79,7 +79,7 @@ def finished(path: Path) -> bool:
 def facts(run: Run, look: Rescoring) -> dict[str, Any]:
     """A run in numbers, under its own SLO or another look."""
     info, summary = run.info, run.info["summary"]
-    metrics = {name: summary["metrics"][name] for name in LATENCIES if name in summary["metrics"]}
+    metrics = {m.name: summary["metrics"][m.name] for m in in_summary() if m.name in summary["metrics"]}
     return {
         "seed": info["spec"]["seed"],
         "valid": info["verdict"]["valid"],

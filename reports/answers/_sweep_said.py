@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from harness.measure import headline, metrics
 from reports import _numbers
 from reports._clean import clean
 
@@ -53,7 +54,7 @@ def asked(info: Info) -> str:
 def tables(info: Info) -> Iterator[Rows]:
     """Attainment first, then latencies, then crossings where they are too many for sentences."""
     yield _attainment(info)
-    timed = [name for name in ("ttft", "tpot") if any(name in point["metrics"] for point in info["points"])]
+    timed = [m.name for m in headline() if any(m.name in point["metrics"] for point in info["points"])]
     if timed:
         yield _latencies(info, timed)
     if len(info["crossings"]) > SENTENCES:
@@ -92,7 +93,7 @@ def _attainment(info: Info) -> Rows:
 def _latencies(info: Info, timed: Sequence[str]) -> Rows:
     """Those of runs: axes that only score the same runs again have no part in it."""
     names = [axis["name"] for axis in info["axes"] if not axis.get("rescored")]
-    heads = [f"{name.upper()} {part} (ms)" for name in timed for part in PERCENTILES]
+    heads = [f"{metrics()[name].label} {part} (ms)" for name in timed for part in PERCENTILES]
     runs = {point["folder"]: point for point in info["points"]}.values()
     return Rows(
         [*map(axis, names), *heads], [[*values(names, point), *_times(point, timed)] for point in runs], len(names)

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.compare import said
-from harness.compare.gates import TIMES
+from harness.compare.gates import compared
+from harness.measure import placed
 from reports._clean import clean, clean_line, in_markdown
 from reports._numbers import number, option, seconds, share
 from reports.answers import _table
@@ -21,15 +22,6 @@ MOST_BYTES = 60_000
 
 MOST_ROWS = 40
 """Rows of a part of the text; all of them are in the JSON."""
-
-SHOWN = (
-    "output_tokens", "attainment", "goodput_rps", "throughput_rps", "output_tps", "ttft", "p50:ttft", "p99:ttft",
-    "tpot", "p99:tpot", "p99:itl", "e2e", "failed",
-)  # fmt: skip
-"""What is shown without deciding, of all that is in the JSON; and every number that a command printed."""
-
-KNOWN = ("p50:", "p90:", "p99:", *TIMES, "token_goodput_tps", "attainment of ")
-"""How names begin that bench knows; of these only `SHOWN` are shown."""
 
 
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
@@ -173,10 +165,22 @@ def _rows_markdown(rows: Sequence[Row], info: Mapping[str, Any], *, gated: bool)
 
 
 def shown(info: Mapping[str, Any]) -> list[Row]:
-    """The rows that decide nothing, where there is one point; those of a sweep are in the JSON."""
+    """The rows that decide nothing, where there is one point; those of a sweep are in the JSON.
+
+    Of all that is in the JSON the rates, what each metric has `compared`, and every number that a command printed.
+    """
     rows = [row for row in info["shown"] if not row["point"]]
-    foreign = [row for row in rows if not row["metric"].startswith(KNOWN) and row["metric"] not in SHOWN]
-    return [*(row for name in SHOWN for row in rows if row["metric"] == name), *foreign]
+    latencies = [name if at == "mean" else f"{at}:{name}" for name, at in _compared()]
+    ours = ("output_tokens", "attainment", "goodput_rps", "throughput_rps", "output_tps", *latencies, "failed")
+    beginnings = ("p50:", "p90:", "p99:", *compared(), "token_goodput_tps", "attainment of ")  # of names we know
+    foreign = [row for row in rows if not row["metric"].startswith(beginnings) and row["metric"] not in ours]
+    return [*(row for name in ours for row in rows if row["metric"] == name), *foreign]
+
+
+def _compared() -> Iterator[tuple[str, str]]:
+    """The statistics of each metric that are shown, of all that are in the JSON."""
+    for metric in placed():
+        yield from ((metric.name, at) for at in metric.compared or ())
 
 
 def _sides(info: Mapping[str, Any]) -> Iterator[str]:

@@ -4,6 +4,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from harness.measure import headline
 from reports import _numbers
 from reports._clean import clean, in_markdown
 from reports.answers import _curve, _table
@@ -122,8 +123,9 @@ def _time(value_s: float | None, never: str) -> str:
 def _flow(run: Info, info: Info) -> str:
     never = "never" if info["failed_as_infinite"] and run["failed"] else "-"
     latencies = ", ".join(
-        f"{name.upper()} " + ", ".join(f"{at} {_time(run['latencies'][name][at], never)}" for at in ("p50", "p99"))
-        for name in ("ttft", "tpot")
+        f"{m.label} " + ", ".join(f"{at} {_time(run['latencies'][m.name][at], never)}" for at in ("p50", "p99"))
+        for m in headline()
+        if m.name in run["latencies"]
     )
     return (
         f"throughput {_numbers.number(run['throughput_rps'])} req/s, output {_numbers.number(run['output_tps'])} "

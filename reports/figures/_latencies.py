@@ -1,10 +1,12 @@
 """The latencies of requests that figures draw: names, looks and values, the same in every figure of them."""
 
+from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
 
 from harness.folder import Run
+from harness.measure import in_summary
 from harness.quantiles import quantile
 from reports import _data
 from reports.figures import _style as style
@@ -19,14 +21,23 @@ class Look(NamedTuple):
     symbol: str
 
 
-LOOKS = {
-    "ttft": Look("TTFT", style.VERMILLION, "dot", "square"),
-    "tpot": Look("TPOT", style.GREEN, "dash", "diamond"),
-    "itl": Look("worst gap", style.BLUE, "longdash", "cross"),
-    "e2e": Look("E2E", style.PURPLE, "solid", "circle"),
-}
+_LOOKS = (
+    (style.VERMILLION, "dot", "square"),
+    (style.GREEN, "dash", "diamond"),
+    (style.BLUE, "longdash", "cross"),
+    (style.PURPLE, "solid", "circle"),
+    (style.GREY, "dashdot", "triangle-up"),
+    (style.VERMILLION, "longdashdot", "x"),
+    (style.BLUE, "dot", "star"),
+)
 _LEAST = 10
 """Requests that a stretch must have for a percentile of its own."""
+
+
+def looks() -> dict[str, Look]:
+    """Those of the metrics that every run shows in seconds, in their order; of gaps it is the worst of each request."""
+    shown = [metric for metric in in_summary() if metric.unit == "s"]
+    return {m.name: Look(m.worst_title or m.label, *look) for m, look in zip(shown, cycle(_LOOKS), strict=False)}
 
 
 def of_requests(run: Run, metric: str) -> np.ndarray:

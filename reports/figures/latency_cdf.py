@@ -8,7 +8,7 @@ from harness.quantiles import quantile
 from reports import _data, _numbers
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
-from reports.figures._latencies import LOOKS
+from reports.figures._latencies import looks
 
 ORDER = 7
 OF = "run"
@@ -19,7 +19,7 @@ _MARKED = (0.5, 0.9, 0.99)
 
 def figure(run: Run) -> go.Figure | str:
     """Cumulative share of the requests that have the latency, against seconds on a log axis."""
-    values = {name: _latencies.of_requests(run, name) for name in LOOKS}
+    values = {name: _latencies.of_requests(run, name) for name in looks()}
     if not any(len(v) for v in values.values()):
         return _data.EMPTY if run.requests.num_rows == 0 else (
             "No request ended well, so there is no latency to draw; the counts by status and the errors say why."
@@ -27,7 +27,7 @@ def figure(run: Run) -> go.Figure | str:
     drawn = style.new()
     kept = sum(_draw(drawn, name, found) for name, found in values.items() if len(found))
     everything = np.concatenate([v[v > 0][[0, -1]] for v in values.values() if np.any(v > 0)] or [np.ones(1)])
-    limits = _latencies.limits(run, list(LOOKS))
+    limits = _latencies.limits(run, list(looks()))
     drawn.update_layout(
         xaxis=style.log_axis("seconds (log scale)", [*everything, *limits.values()]),
         yaxis=style.axis("requests at or below (%)", range=[-2, 104]),
@@ -38,7 +38,7 @@ def figure(run: Run) -> go.Figure | str:
 
 
 def _draw(drawn: go.Figure, name: str, found: np.ndarray) -> int:
-    shown, color, dash, symbol = LOOKS[name]
+    shown, color, dash, symbol = looks()[name]
     kept = _reduce.ranks(len(found))
     share = (kept + 1) / len(found) * 100.0
     drawn.add_scatter(
@@ -55,13 +55,13 @@ def _draw(drawn: go.Figure, name: str, found: np.ndarray) -> int:
 
 def _notes(values: dict[str, np.ndarray], kept: int) -> list[str]:
     zeros = {name: int(np.sum(found <= 0)) for name, found in values.items()}
-    left = [f"{_numbers.count(n, 'value')} of {LOOKS[name].name} at 0 s cannot stand on a log axis."
+    left = [f"{_numbers.count(n, 'value')} of {looks()[name].name} at 0 s cannot stand on a log axis."
             for name, n in zeros.items() if n]  # fmt: skip
     return [_reduce.note(sum(len(v) for v in values.values()), kept, "values", _reduce.RANKS), *left]
 
 
 def _bound(drawn: go.Figure, name: str, limit: float, found: np.ndarray, place: int) -> None:
-    shown, color, dash, _ = LOOKS[name]
+    shown, color, dash, _ = looks()[name]
     low, high = drawn.layout.xaxis.range
     left = np.log10(limit) > (low + high) / 2  # the side that has room
     drawn.add_vline(x=limit, line={"color": color, "width": 1.5, "dash": dash})
@@ -78,7 +78,7 @@ def _finding(values: dict[str, np.ndarray], limits: dict[str, float]) -> str:
     for name, found in values.items():
         if not len(found):
             continue
-        text = f"{LOOKS[name].name} is {_numbers.seconds(quantile(found, 0.5))} in the median"
+        text = f"{looks()[name].name} is {_numbers.seconds(quantile(found, 0.5))} in the median"
         text += f" and {_numbers.seconds(quantile(found, 0.99))} at p99"
         if name in limits:
             text += f" ({_numbers.share(float(np.mean(found <= limits[name])))} within {_numbers.limit(limits[name])})"

@@ -6,17 +6,17 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.folder import Run
+from harness.measure import metrics
 from harness.quantiles import quantile
 from reports import _data, _numbers
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
-from reports.figures._latencies import LOOKS
+from reports.figures._latencies import looks
 
 ORDER = 7
 OF = "run"
 SECTION = "figures"
 TITLE = "Tail of the latency"
-_SHOWN = ("ttft", "tpot", "itl")
 _MARKED = (0.9, 0.99, 0.999, 0.9999)
 
 
@@ -33,7 +33,7 @@ class Tail(NamedTuple):
 
 def figure(run: Run) -> go.Figure | str:
     """Share of the requests (%) that take longer, against seconds."""
-    tails = [Tail(name, _latencies.of_requests(run, name)) for name in _SHOWN]
+    tails = [Tail(name, _latencies.of_requests(run, name)) for name in looks() if metrics()[name].one_token]
     tails = [tail for tail in tails if np.any(tail.values > 0)]
     if not tails:
         return _data.EMPTY if run.requests.num_rows == 0 else (
@@ -55,7 +55,7 @@ def figure(run: Run) -> go.Figure | str:
 
 def _draw(drawn: go.Figure, tail: Tail) -> int:
     """The curve without its last point, beyond which is nothing, and marks at percentiles."""
-    name, color, dash, symbol = LOOKS[tail.metric]
+    name, color, dash, symbol = looks()[tail.metric]
     n = len(tail.values)
     kept = _reduce.tail_ranks(n)
     kept = kept[tail.values[kept] > 0]
@@ -76,7 +76,7 @@ def _draw(drawn: go.Figure, tail: Tail) -> int:
 
 def _bound(drawn: go.Figure, tail: Tail, limit_s: float, place: int) -> None:
     """A line at the bound, in the look of its curve, with the share of requests beyond it."""
-    name, color, dash, _ = LOOKS[tail.metric]
+    name, color, dash, _ = looks()[tail.metric]
     low, high = drawn.layout.xaxis.range
     left = np.log10(limit_s) > (low + high) / 2  # the side that has room
     drawn.add_vline(x=limit_s, line={"color": color, "width": 1.5, "dash": dash})
@@ -91,9 +91,9 @@ def _finding(tails: list[Tail], limits: dict[str, float]) -> str:
     parts = []
     for tail in tails:
         worst, high = (_numbers.seconds(quantile(tail.values, q)) for q in (1.0, 0.999))
-        text = f"{LOOKS[tail.metric].name} is {worst} at worst"
+        text = f"{looks()[tail.metric].name} is {worst} at worst"
         if len(tail.values) >= 1000 and high != worst:
-            text = f"{LOOKS[tail.metric].name} exceeds {high} in one of 1,000 requests and is {worst} at worst"
+            text = f"{looks()[tail.metric].name} exceeds {high} in one of 1,000 requests and is {worst} at worst"
         if tail.metric in limits:
             beyond = _numbers.share(tail.beyond(limits[tail.metric]))
             text += f" ({beyond} beyond its bound of {_numbers.limit(limits[tail.metric])})"

@@ -8,7 +8,7 @@ from typing import Any
 from harness.compare import gates, said
 from reports import _numbers, _page, _system, comparison, figures
 from reports._clean import clean, quoted, sentence
-from reports._definitions import DEFINITIONS
+from reports._definitions import in_use
 from reports._facts import Facts, first, flat, part
 from reports._sheet import Section, Sheet
 from reports.answers import compare as told
@@ -66,7 +66,7 @@ def sheet(info: Info, path: Path) -> Sheet:
         sections=tuple(s for s in _sections(found) if s.texts or s.tables or s.parts),
         commands=_commands(found),
         facts=_facts(info),
-        definitions=(*_DEFINITIONS, *DEFINITIONS),
+        definitions=(*_DEFINITIONS, *in_use()),
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from harness.measure import headline
 from reports import _numbers, _page, _sliders, _stored, _sweep_verdict, _system, figures
 from reports._clean import clean
 from reports._facts import Facts, first, flat, part
@@ -81,7 +82,7 @@ def _floor(info: Info, study: Study) -> str:
     if info["clock"] == "virtual":
         return "none: times are those of a simulator"
     floors = _stored.floor_s(study)
-    told = [f"{name.upper()} {_numbers.seconds(floor)}" for name, floor in floors.items() if name in ("ttft", "tpot")]
+    told = [f"{m.label} {_numbers.seconds(floors[m.name])}" for m in headline() if m.name in floors]
     return f"{', '.join(told)} (99% of all times are nearer to the truth)" if told else "not measured"
 
 
@@ -118,13 +119,13 @@ def runs(info: Info, home: Path, page: Path | None = None) -> Table:
     rows = [(*words.values(axes, point), *_run(run, home, page or home)) for point in once for run in point["runs"]]
     more = f" (the first {MOST:,} of {len(rows):,}; all are in sweep.json)" if len(rows) > MOST else ""
     heads = (*map(words.axis, axes), "run", "state", "requests", "attainment", "goodput (req/s)",
-             "TTFT p99 (ms)", "TPOT p99 (ms)")  # fmt: skip
+             *(f"{metric.label} p99 (ms)" for metric in headline()))  # fmt: skip
     return Table(f"runs, scored under their own SLO{more}", heads, tuple(rows[:MOST]), len(axes) + 2)
 
 
 def _run(run: Info, home: Path, page: Path) -> tuple[str | Cell, ...]:
     state = "not valid" if not run["valid"] else "overloaded" if run["overloaded"] else "valid"
-    p99 = [part(part(run, "metrics"), name).get("p99") for name in ("ttft", "tpot")]
+    p99 = [part(part(run, "metrics"), metric.name).get("p99") for metric in headline()]
     timed = [_numbers.in_unit(value, "ms") if run["valid"] and not run["overloaded"] else "-" for value in p99]
     return (
         Cell(f"seed {clean(run['seed'])}", link=link(home, run["folder"], page)),

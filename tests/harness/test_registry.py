@@ -1,7 +1,10 @@
 """Plug-ins are found by name, ours and those of other packages."""
 
 import importlib.metadata
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -57,3 +60,50 @@ def test_a_package_that_is_not_there_is_told() -> None:
     """A broken installation would end in a traceback."""
     with pytest.raises(UsageError, match=r"pip install \."):
         registry.folder("nowhere.at.all")
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """Arrivals in one file of their own, in a file of several, as a row, and as a key of a table."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    (folder / "alone.py").write_text('"""Alone in its file."""\nclass Alone:\n    """A class."""\n')
+    (folder / "builtin.py").write_text(
+        "from dataclasses import dataclass\nimport shelf._row\nclass SidebySide2:\n"
+        '    """Beside others.\n\n    Source: none.\n    """\nclass _Helper: ...\n'
+        'ROWS: tuple[shelf._row.Row, ...] = (shelf._row.Row(name="row_0.1", about="A row."),)\n'
+    )
+    (folder / "_row.py").write_text(
+        "from dataclasses import dataclass\n@dataclass\nclass Row:\n    name: str\n    about: str\n"
+    )
+    (folder / "arrivals.toml").write_text('[keyed]\nabout = """\nA key.\n\nMore."""\n')
+    (folder / "_rows.py").write_text('def plugin(name): return type("Keyed", (), {"__doc__": name})\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "KINDS", {"arrivals": "shelf"})
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "shelf"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("shelf")
+def test_short_plug_ins_share_a_file() -> None:
+    """Ten plug-ins of three lines would be ten files, and a name that is listed could not be used."""
+    names = registry.names("arrivals")
+    told = {name: registry.summary("arrivals", name) for name in names}
+
+    assert {
+        "alone": "Alone in its file.", "sideby-side2": "Beside others.", "row-0-1": "A row.", "keyed": "A key."
+    } == told  # fmt: skip
+    assert "shelf.builtin" not in sys.modules  # listing imports nothing
+    assert "SidebySide2" == registry.find("arrivals", "Sideby_Side2").__name__
+    assert "row_0.1" == registry.make("arrivals", "row-0-1").name
+    assert "Keyed" == registry.find("arrivals", "keyed").__name__
+    assert "Beside others.\n\nSource: none." == registry.about(registry.find("arrivals", "sideby-side2"))
+    assert "Alone in its file.\n\nA class." == registry.about(registry.find("arrivals", "alone"))
+    assert "A row." == registry.about(registry.find("arrivals", "row-0-1"))
+    with pytest.raises(UsageError, match="'row-0-1:x=1': row-0-1 takes no arguments"):
+        registry.make("arrivals", "row-0-1:x=1")
+    for name in ("builtin", "helper", "sidebyside2"):
+        with pytest.raises(UsageError, match="No arrivals named"):
+            registry.find("arrivals", name)

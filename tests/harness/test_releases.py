@@ -11,7 +11,7 @@ import pytest
 
 from harness.api import Request, RequestRecord, Status
 from harness.errors import UsageError
-from harness.metrics.task import Task
+from harness.measure import metrics
 from harness.records import schedule_chunk, scheduled_table, to_table
 from harness.releases import Releases
 from harness.schedule import Rows, Schedule
@@ -177,7 +177,7 @@ def test_a_task_takes_from_its_first_request_to_its_last_token(record):
         ]
     )
 
-    np.testing.assert_equal([7.5, 7.5, np.inf, np.inf, np.nan], Task().of(table))
+    np.testing.assert_equal([7.5, 7.5, np.inf, np.inf, np.nan], metrics()["task"].of(table))
 
 
 def test_a_task_that_has_begun_is_finished_after_the_window():

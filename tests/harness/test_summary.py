@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.metrics.tpot import Tpot
+from harness.measure import metrics
 from harness.quantiles import quantile, with_failures
 from harness.records import to_table
 from harness.slo import parse, score
@@ -225,4 +225,4 @@ def test_memory_stays_near_the_size_of_the_tokens(table, monkeypatch):
 
 def test_an_answer_that_came_whole_has_no_time_per_token(record):
     """A server that does not stream would be reported with a TPOT of 0, and would keep every bound on it."""
-    assert np.isnan(Tpot().of(to_table([record(0, tokens=[0.5], token_n=[20])]))).all()
+    assert np.isnan(metrics()["tpot"].of(to_table([record(0, tokens=[0.5], token_n=[20])]))).all()

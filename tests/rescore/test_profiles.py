@@ -11,7 +11,7 @@ from harness.api import RequestRecord
 from harness.errors import UsageError
 from harness.measure import succeeded
 from harness.metrics._lists import Lists
-from harness.profiles._base import Gaps, step_quantile
+from harness.metrics.profiles._base import Gaps, step_quantile
 from harness.records import to_table
 from harness.rescore import side_by_side
 from harness.rescore.objectives import outcome, read

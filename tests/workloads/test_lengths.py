@@ -13,13 +13,10 @@ import pytest
 from scipy import stats
 
 from harness.errors import UsageError
-from harness.registry import make
+from harness.registry import find, make
 from workloads.lengths import _make_figures
 from workloads.lengths._empirical import load
-from workloads.lengths.humaneval import Humaneval
 from workloads.lengths.lognormal import Lognormal
-from workloads.lengths.longbench import Longbench
-from workloads.lengths.sharegpt import Sharegpt
 from workloads.lengths.uniform import Uniform
 
 if TYPE_CHECKING:
@@ -73,7 +70,7 @@ def test_humaneval_means_are_those_of_distserve(shared_data: Path) -> None:
     """Traces E3: if this failed, tokenizer or preparation would not be DistServe's."""
     with (shared_data / "traces/humaneval/humaneval_opt_lengths.csv").open() as file:
         rows = np.array([(int(r["prompt_tokens"]), int(r["solution_tokens"])) for r in csv.DictReader(file)])
-    stated = Humaneval().mean_tokens
+    stated = make("lengths", "humaneval").mean_tokens
 
     assert (171.35, 98.17) == tuple(np.round(stated, 2))
     np.testing.assert_allclose(rows.mean(axis=0), stated, atol=1e-6)
@@ -86,15 +83,20 @@ def test_longbench_samples_are_distserves_preparation_of_the_three_tasks(shared_
     rng = np.random.default_rng(2)
     context, answer = rows[rng.integers(0, len(rows), 20_000)].T
     prompt = np.minimum(context, np.minimum(2040 - answer, rng.integers(1900, 2048, 20_000, endpoint=True)))
-    drawn = draw(Longbench(), 20_000)
+    drawn = draw(make("lengths", "longbench"), 20_000)
 
     assert stats.ks_2samp(prompt, drawn[:, 0]).statistic < 0.025
     assert abs(stats.spearmanr(prompt, answer).statistic - stats.spearmanr(*drawn.T).statistic) < 0.03
-    np.testing.assert_allclose((prompt.mean(), answer.mean()), Longbench().mean_tokens, rtol=0.01)
+    np.testing.assert_allclose((prompt.mean(), answer.mean()), make("lengths", "longbench").mean_tokens, rtol=0.01)
 
 
 @pytest.mark.parametrize(
-    ("lengths", "limit"), [(Sharegpt(), 2047), (Sharegpt("multi-turn-8k"), 8192), (Longbench(), 2047)]
+    ("lengths", "limit"),
+    [
+        (make("lengths", "sharegpt"), 2047),
+        (make("lengths", "sharegpt:multi-turn-8k"), 8192),
+        (make("lengths", "longbench"), 2047),
+    ],
 )
 def test_prompt_and_output_stay_within_the_limit_of_the_preparation(lengths: Lengths, limit: int) -> None:
     """If this failed, pairs that the real preparation never makes would overflow a model's context."""
@@ -130,7 +132,7 @@ def test_quantiles_are_told_as_stored(percent: int) -> None:
     figures = json.loads((_make_figures.FIGURES / "sharegpt_distserve.json").read_text())
     expected = tuple(figures[side]["quantiles"][percent] for side in ("prompt", "output"))
 
-    assert expected == Sharegpt().quantile_tokens(percent)
+    assert expected == make("lengths", "sharegpt").quantile_tokens(percent)
 
 
 @pytest.mark.parametrize(
@@ -222,4 +224,4 @@ def test_wrong_lengths_are_one_sentence(spec: str, words: str) -> None:
 def test_an_unknown_preparation_is_refused_in_code_too() -> None:
     """If this failed, a wrong name in Python would end in a missing file."""
     with pytest.raises(ValueError, match="preparation must be one of"):
-        Sharegpt("other")  # type: ignore[arg-type]  # the point of the test
+        find("lengths", "sharegpt")("other")

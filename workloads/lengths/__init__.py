@@ -1,1 +1,1 @@
-"""How long prompts and answers are, one distribution a file."""
+"""How long prompts and answers are: a distribution a file, and lists of real requests in `lengths.toml`."""

@@ -1,1 +1,1 @@
-"""How KV memory is given out, one mode a file."""
+"""How KV memory is given out: short modes in `builtin.py`, others in a file each."""

@@ -1,1 +1,1 @@
-"""Which replica gets a request, one rule a file."""
+"""Which replica gets a request: short rules in `builtin.py`, others in a file each."""

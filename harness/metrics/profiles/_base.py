@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -88,9 +88,20 @@ class Judged:
 class Profile(Protocol):
     """How one tool defines what it prints. A member has no arguments."""
 
-    name: ClassVar[str]
-    tool: ClassVar[str]
-    notes: ClassVar[tuple[str, ...]]
+    @property
+    def name(self) -> str:
+        """As `--profile` has it, with dots."""
+        ...
+
+    @property
+    def tool(self) -> str:
+        """The tool and its version."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the profile cannot know of the tool."""
+        ...
 
     def times(self, events: Events) -> Times:
         """What the tool lists of each request."""
@@ -107,6 +118,73 @@ class Profile(Protocol):
     def judge(self, events: Events, times: Times, limits: Limits) -> Judged:
         """Which requests keep the limits, and of how many."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """A tool's definitions as choices: a profile that is a row of a table.
+
+    TTFT and E2E begin when a request was `start`; TTFT ends with the `first` token, or event of any kind, and may be
+    missing for one token. E2E and TPOT have each an end: the last token, or the end of the stream. TPOT is what is left
+    after the first, over `divisor` tokens, `weighted` by the later tokens in the tool's statistics. `gaps` are those of
+    its ITL percentiles. Good requests (see `Missing`) count of `denominator`, None where the tool prints no attainment,
+    per second of `window`; `judged` is the rule of a tool that counts otherwise. Only requests that ended well have
+    times, and are good.
+    """
+
+    name: str
+    tool: str
+    about: str
+    start: Literal["due", "sent"]
+    first: Literal["token", "event"] = "token"
+    ttft_of_one_token: bool = True
+    e2e_end: Literal["last token", "end"] = "last token"
+    tpot_end: Literal["last token", "end"] = "last token"
+    divisor: Callable[[Events], Floats]
+    weighted: bool = False
+    gaps: Literal["pooled", "zeros inside chunks"] | None
+    quantile: Callable[[Floats, float], float]
+    missing: Missing = "good"
+    denominator: Callable[[Events, Mask], Mask] | None = None
+    window: Callable[[Events], float | None] | None = None
+    judged: Callable[[Events, Times, Limits], Judged] | None = None
+    notes: tuple[str, ...] = ()
+
+    def times(self, events: Events) -> Times:
+        """Of the requests that ended well."""
+        begin_s = events.due_s if self.start == "due" else events.sent_s
+        first_s = events.first_s if self.first == "token" else events.opened_s
+        e2e_end_s, tpot_end_s = (
+            events.last_s if end == "last token" else events.end_s for end in (self.e2e_end, self.tpot_end)
+        )
+        return Times(
+            listed(first_s - begin_s, events.ok if self.ttft_of_one_token else events.ok & (events.tokens > 1)),
+            listed(per_later_token(tpot_end_s - first_s, self.divisor(events)), events.ok),
+            listed(e2e_end_s - begin_s, events.ok),
+            tpot_weight=np.maximum(events.tokens - 1, 0.0) if self.weighted else None,
+        )
+
+    def itl(self, gaps: Gaps) -> Floats | None:
+        """Every gap between token events, with or without zeros for tokens inside one; None: the tool keeps none."""
+        if self.gaps is None:
+            return None
+        return gaps.values_s if self.gaps == "pooled" else gaps.with_zeros()
+
+    def percentile(self, values: Floats, q: float) -> float:
+        """By the tool's rule."""
+        return self.quantile(values, q)
+
+    def judge(self, events: Events, times: Times, limits: Limits) -> Judged:
+        """Good requests of the denominator, and the window."""
+        if self.judged is not None:
+            return self.judged(events, times, limits)
+        met, unknown = kept(times, limits, self.missing)
+        good = met & events.ok
+        window_s = None if self.window is None else self.window(events)
+        if self.denominator is None:
+            return Judged(count(good), None, window_s)
+        among = self.denominator(events, unknown)
+        return Judged(count(good & among), count(among), window_s)
 
 
 def per_later_token(elapsed_s: Floats, later_tokens: Floats) -> Floats:

@@ -1,0 +1,154 @@
+"""How KV memory is given out: the short modes, a class each."""
+
+from dataclasses import dataclass
+
+from backends.serving._checks import at_least, next_power_of_two
+
+
+@dataclass(frozen=True, slots=True)
+class Paged:
+    """Paged KV memory: blocks on demand, so a sequence wastes less than one block.
+
+    Source: Kwon et al., vLLM, SOSP 2023; block of 16 tokens and watermark of 1 % as in vLLM.
+
+    `block_tokens` tokens a block; admission leaves `watermark` of all blocks free; `blocks` overrides the size.
+    """
+
+    block_tokens: int = 16
+    watermark: float = 0.01
+    blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("block_tokens", self.block_tokens)
+        if not 0 <= self.watermark < 1:
+            raise ValueError(f"watermark must be a share in [0, 1), got {self.watermark}")
+        at_least("blocks", self.blocks)
+
+    @property
+    def reserves(self) -> bool:
+        """False: memory comes on demand."""
+        return False
+
+    def reserved_tokens(self, prompt: int, output: int) -> int:
+        """Never asked: nothing is reserved; what would be stored at the end."""
+        return prompt + output - 1
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  paging refuses no length by itself
+        """None: only the size of the memory limits a request."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveMax:
+    """Memory for the longest possible sequence, reserved at admission.
+
+    Source: Yu et al., Orca, OSDI 2022, as compared in Kwon et al., vLLM, SOSP 2023 (Orca (Max)).
+
+    Every sequence reserves `max_tokens` tokens, whatever it will use.
+    """
+
+    max_tokens: int = 2048
+    block_tokens: int = 16
+    blocks: int | None = None
+
+    def __post_init__(self) -> None:
+        at_least("max_tokens", self.max_tokens, 2)
+        at_least("block_tokens", self.block_tokens)
+        at_least("blocks", self.blocks)
+
+    @property
+    def watermark(self) -> float:
+        """0: what is reserved cannot run short."""
+        return 0.0
+
+    @property
+    def reserves(self) -> bool:
+        """True: all memory at admission."""
+        return True
+
+    def reserved_tokens(self, prompt: int, output: int) -> int:  # noqa: ARG002  the same for all
+        """Always `max_tokens`."""
+        return self.max_tokens
+
+    def refusal(self, prompt: int, output: int) -> str | None:
+        """A prompt and output of more than `max_tokens` tokens never fit."""
+        if prompt + output > self.max_tokens:
+            return f"prompt and output of {prompt + output} tokens exceed the reservation of {self.max_tokens}"
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveOracle:
+    """Memory for exactly the prompt and the output, reserved at admission (an oracle).
+
+    Source: Yu et al., Orca, OSDI 2022, as compared in Kwon et al., vLLM, SOSP 2023 (Orca (Oracle)).
+
+    Reserves what will be used; it must know the output, so results with it are oracle results.
+
+    `buddy` gives memory out in powers of two, as the allocator of contiguous memory in vLLM's comparison does.
+    """
+
+    block_tokens: int = 16
+    blocks: int | None = None
+    buddy: bool = False
+
+    def __post_init__(self) -> None:
+        at_least("block_tokens", self.block_tokens)
+        at_least("blocks", self.blocks)
+
+    @property
+    def watermark(self) -> float:
+        """0: what is reserved cannot run short."""
+        return 0.0
+
+    @property
+    def reserves(self) -> bool:
+        """True: all memory at admission."""
+        return True
+
+    def reserved_tokens(self, prompt: int, output: int) -> int:
+        """Prompt plus output."""
+        return next_power_of_two(prompt + output) if self.buddy else prompt + output
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself
+        """None: only the size of the memory limits a request."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ReservePow2:
+    """Memory for the prompt and the output rounded up to a power of two, reserved at admission (an oracle).
+
+    Source: Yu et al., Orca, OSDI 2022, as compared in Kwon et al., vLLM, SOSP 2023 (Orca (Pow2)).
+
+    Reserves at most twice the true output; it must know the output, so results with it are oracle results.
+
+    `buddy` gives memory out in powers of two, as the allocator of contiguous memory in vLLM's comparison does.
+    """
+
+    block_tokens: int = 16
+    blocks: int | None = None
+    buddy: bool = False
+
+    def __post_init__(self) -> None:
+        at_least("block_tokens", self.block_tokens)
+        at_least("blocks", self.blocks)
+
+    @property
+    def watermark(self) -> float:
+        """0: what is reserved cannot run short."""
+        return 0.0
+
+    @property
+    def reserves(self) -> bool:
+        """True: all memory at admission."""
+        return True
+
+    def reserved_tokens(self, prompt: int, output: int) -> int:
+        """Prompt plus the power of two that holds the output."""
+        tokens = prompt + next_power_of_two(output)
+        return next_power_of_two(tokens) if self.buddy else tokens
+
+    def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  refuses no length by itself
+        """None: only the size of the memory limits a request."""
+        return None

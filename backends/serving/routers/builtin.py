@@ -1,0 +1,172 @@
+"""Which replica gets a request: the short rules, a class each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from harness.api import Request
+
+if TYPE_CHECKING:
+    from backends.serving.replica import Replica
+
+
+@dataclass(slots=True)
+class RoundRobin:
+    """Round robin: replicas in turn, whatever they are doing.
+
+    Counts the requests that it has routed.
+    """
+
+    _turn: int = field(default=0, init=False)
+
+    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+        """The next replica in turn."""
+        index = self._turn % len(replicas)
+        self._turn += 1
+        return index
+
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio
+_WORD = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class Random:
+    """Random: any replica, each as likely as the others; the same choices for the same seed.
+
+    A counter-based generator, SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), so that the core draws nothing.
+    """
+
+    seed: int = 0
+    _turn: int = field(default=0, init=False)
+
+    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+        """The next draw."""
+        self._turn += 1
+        return _mix(_mix(self.seed) + self._turn * _GOLDEN) * len(replicas) >> 64
+
+
+def _mix(z: int) -> int:
+    z &= _WORD
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
+    return z ^ (z >> 31)
+
+
+@dataclass(frozen=True, slots=True)
+class LeastRequests:
+    """Least requests: the replica with the fewest waiting and running requests; the first of equals.
+
+    Knows the number of requests at each replica, as a gateway does that counts what it sent.
+    """
+
+    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+        """Index of the least busy replica."""
+        counts = [len(replica.waiting) + replica.running for replica in replicas]
+        return counts.index(min(counts))
+
+
+@dataclass(frozen=True, slots=True)
+class LeastOutstandingTokens:
+    """Least outstanding tokens: the replica whose unanswered requests have the fewest prompt tokens; the first of
+    equals.
+
+    As a gateway does that counts the tokens it sent and has had no last token for; long prompts weigh what they are.
+
+    Knows the prompt tokens of the requests at each replica that are not over.
+    """
+
+    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  the load is what it was
+        """Index of the replica with the fewest tokens to answer."""
+        return min(range(len(replicas)), key=lambda i: replicas[i].prompt_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """Queue: the replica with the fewest waiting requests; of equals the one with the fewest running, then the first.
+
+    Source: the policy `queue` of Llumnix (Sun et al., OSDI 2024), its comparison "queue-size balancing".
+
+    Knows how many requests hold no memory yet, and how many do.
+    """
+
+    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+        """Index of the replica with the shortest queue."""
+        return min(range(len(replicas)), key=lambda i: (len(replicas[i].waiting), replicas[i].running))
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load: the replica whose memory is asked for least, by what runs and what waits; of equals the least busy one.
+
+    Source: the load `kv_blocks_ratio` of Llumnix (Sun et al., OSDI 2024): blocks in use and blocks that the queue
+    demands, over all blocks. It adds up the queue at every arrival, so that it is slow where queues are thousands long.
+
+    Knows the free blocks of each replica and the lengths in its queue.
+    """
+
+    @property
+    def watches(self) -> bool:
+        """True: free blocks change with every step."""
+        return True
+
+    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  the load is what it was
+        """Index of the replica with the smallest share of memory used or waited for."""
+        return min(range(len(replicas)), key=lambda i: _wanted(replicas[i]))
+
+
+def _wanted(replica: Replica) -> tuple[float, int]:
+    blocks = replica.blocks
+    wanted = blocks.total - blocks.free + sum([blocks.blocks_for(seq.prompt) for seq in replica.waiting])
+    return wanted / blocks.total, len(replica.waiting) + replica.running
+
+
+@dataclass(frozen=True, slots=True)
+class ShortestPrefillQueue:
+    """Shortest prefill queue: the replica with the fewest requests whose prompts are not computed; the first of
+    equals.
+
+    Source: Zhong et al., DistServe, OSDI 2024, section 4.3; LLMServe/DistServe @82831f1,
+    simdistserve/base/scheduler.py.
+
+    Counts requests that wait or are being prefilled.
+    """
+
+    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+        """Index of the replica."""
+        counts = [
+            len(replica.waiting) + (len(replica.prefilling) if replica.pipeline is None else replica.prefill_seqs)
+            for replica in replicas
+        ]
+        return counts.index(min(counts))
+
+
+@dataclass(frozen=True, slots=True)
+class LeastLoadedDecode:
+    """Least loaded decode: the replica with the fewest blocks of context, those on their way included; the first of
+    equals.
+
+    Source: Zhong et al., DistServe, OSDI 2024, section 4.3.
+
+    Counts blocks held, and those that queued requests will take for their prompts.
+    """
+
+    @property
+    def watches(self) -> bool:
+        """True: decoding takes blocks."""
+        return True
+
+    def route(self, request: Request, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+        """Index of the replica."""
+        loads = [_context_blocks(replica) for replica in replicas]
+        return loads.index(min(loads))
+
+
+def _context_blocks(replica: Replica) -> int:
+    blocks = replica.blocks
+    queued = sum(blocks.blocks_for(seq.prompt) for seq in replica.waiting)
+    if replica.inbox is not None:
+        queued += sum(blocks.blocks_for(seq.prompt) for seq, _ in replica.inbox.offers)
+    return blocks.total - blocks.free + queued

@@ -1,0 +1,67 @@
+"""The entries of `lengths.toml` as plug-ins: prompt and output tokens drawn from what is known of one list."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, make_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from workloads.lengths._empirical import Empirical, load
+from workloads.lengths._second_hand import Law, SecondHand
+
+
+@dataclass(frozen=True, slots=True)
+class EmpiricalLengths:
+    """One entry; where it has several lists, the field of a class that `plugin` makes chooses one."""
+
+    figures: ClassVar[Mapping[str, Any]]
+    argument: ClassVar[str | None]
+    sampler: Empirical | SecondHand = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        chosen = next(iter(self.figures)) if self.argument is None else getattr(self, self.argument)
+        if chosen not in self.figures:
+            raise ValueError(f"{self.argument} must be one of {', '.join(self.figures)}, got '{chosen}'.")
+        figures = self.figures[chosen]
+        object.__setattr__(self, "sampler", load(figures) if isinstance(figures, str) else _second_hand(figures))
+
+    @property
+    def mean_tokens(self) -> tuple[float, float]:
+        """Mean prompt and output tokens of the sampler."""
+        return self.sampler.mean_tokens
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """Preparation, tokenizer, source, licence."""
+        return self.sampler.facts
+
+    def quantile_tokens(self, percent: int) -> tuple[int, int]:
+        """Quantile (0..100) of prompt and output, each alone."""
+        return self.sampler.quantile_tokens(percent)
+
+    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        """Endless (prompt_tokens, output_tokens)."""
+        return self.sampler.pairs(rng)
+
+
+def _second_hand(known: Mapping[str, Any]) -> SecondHand:
+    prompt, output = Law.of(**known["prompt"]), Law.of(**known["output"])
+    facts = {key: known[key] for key in ("preparation", "tokenizer", "source", "licence")}
+    return SecondHand(prompt, output, known["correlation"], facts)
+
+
+@cache
+def plugin(name: str) -> Any:
+    """The class of an entry, whose fields are the arguments of a spec."""
+    entry = tomllib.loads(Path(__file__).with_name("lengths.toml").read_text(encoding="utf-8"))[name]
+    argument, figures = entry.get("argument"), entry["figures"]
+    figures = figures if argument else {name: figures}
+    choice: Any = Literal
+    fields = [(argument, choice[tuple(figures)], next(iter(figures)))] if argument else []
+    members = {"figures": figures, "argument": argument, "__doc__": entry["about"], "__module__": __name__}
+    return make_dataclass(
+        name.capitalize(), fields, bases=(EmpiricalLengths,), namespace=members, frozen=True, slots=True
+    )
