@@ -85,10 +85,20 @@ def about(plugin: Any) -> str:
     """All that a plug-in says of itself: the `about` of a row, else the docstrings of its class and of its own file."""
     if not isinstance(plugin, type):
         return inspect.cleandoc(plugin.about)
-    package, _, stem = plugin.__module__.rpartition(".")
-    shared = package in KINDS.values() and not _is_member(stem)
-    docs = [None if shared else inspect.getdoc(inspect.getmodule(plugin)), inspect.getdoc(plugin)]
+    docs = [None if _is_shared(plugin) else inspect.getdoc(inspect.getmodule(plugin)), inspect.getdoc(plugin)]
     return "\n\n".join(d for d in docs if d and not d.startswith(f"{plugin.__name__}("))  # not what dataclass writes
+
+
+def name_of(made: object) -> str:
+    """The name of the plug-in that an object is one of."""
+    cls = type(made)
+    return _dashed(cls.__name__) if _is_shared(cls) else cls.__module__.rpartition(".")[2].replace("_", "-")
+
+
+def _is_shared(cls: type[Any]) -> bool:
+    """Whether a class stands in one file with other plug-ins."""
+    package, _, stem = cls.__module__.rpartition(".")
+    return package in KINDS.values() and not _is_member(stem)
 
 
 def _is_member(stem: str) -> bool:

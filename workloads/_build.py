@@ -122,7 +122,7 @@ def mix(name: str, preset: Preset, content: Content, *, rate_rps: float | None, 
         workload = Blend(made, shared, tuple(weights) if shared else (), facts)
     except ValueError as error:
         raise UsageError(f"'{name}': {error}") from None
-    names = ",".join(f"{c.tag}={_name_of(c.arrivals)}" for c in made)
+    names = ",".join(f"{c.tag}={registry.name_of(c.arrivals)}" for c in made)
     return Loaded(
         name=name,
         workload=workload,
@@ -185,11 +185,7 @@ def prefixes_of(spec: str | None, group: int = 0) -> Prefixes | None:
 
 def spec_of(part: Any) -> str:
     """The spec of a plug-in's object: its name is that of its file."""
-    return text_of(part, _name_of(part))
-
-
-def _name_of(part: Any) -> str:
-    return type(part).__module__.rpartition(".")[2].replace("_", "-")
+    return text_of(part, registry.name_of(part))
 
 
 def provenance(lengths: Lengths, arrivals: Arrivals, own: Mapping[str, object]) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +10,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Better = Literal["higher", "lower"]
-Assume = Literal["exact", "nothing"]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 

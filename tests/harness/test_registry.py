@@ -102,6 +102,9 @@ def test_short_plug_ins_share_a_file() -> None:
     assert "Beside others.\n\nSource: none." == registry.about(registry.find("arrivals", "sideby-side2"))
     assert "Alone in its file.\n\nA class." == registry.about(registry.find("arrivals", "alone"))
     assert "A row." == registry.about(registry.find("arrivals", "row-0-1"))
+    assert ["alone", "sideby-side2"] == [
+        registry.name_of(registry.find("arrivals", name)()) for name in ("alone", "sideby-side2")
+    ]
     with pytest.raises(UsageError, match="'row-0-1:x=1': row-0-1 takes no arguments"):
         registry.make("arrivals", "row-0-1:x=1")
     for name in ("builtin", "helper", "sidebyside2"):
