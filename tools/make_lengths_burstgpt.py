@@ -1,6 +1,6 @@
-"""Makes `figures/burstgpt_conversation.json` from the token histograms and the joint table of the BurstGPT paper.
+"""Makes the figures of the lengths `burstgpt` from the token histograms and the joint table of the BurstGPT paper.
 
-    python -m workloads.lengths._make_burstgpt DATA_FOLDER
+    python tools/make_lengths_burstgpt.py DATA_FOLDER    writes workloads/lengths/figures/burstgpt_conversation.json
 
 Figure 7 counts tokens in bins of 5; inside a bin all counts are taken as equally likely (in the first bin from 1 on: a
 request of 0 tokens is a failure). Figure 10 gives 8 x 30 cells of request by response; their ranks are spread evenly
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workloads.lengths._make_figures import FIGURES, one_line_lists
+from make_lengths import FIGURES, one_line_lists
 from workloads.lengths._measured import side_of, tilt_of
 
 NAME = "burstgpt_conversation"

@@ -1,6 +1,6 @@
-"""Makes `figures/azure.json` from the Azure 2023 conversation trace: a random rate and a gap law, by moments.
+"""Makes the figures of the arrivals `azure` from the Azure 2023 conversation trace: a random rate and a gap law.
 
-    python -m workloads.arrivals._fit_azure DATA_FOLDER
+    python tools/fit_azure.py DATA_FOLDER            writes workloads/arrivals/figures/azure.json
 
 Gap law: the gamma shape of greatest likelihood in each window of 300 s, where the rate hardly moves; the median. Rate:
 the log-rate is one Ornstein-Uhlenbeck process, whose two numbers bring the expected index of dispersion nearest to
@@ -19,7 +19,7 @@ from harness import burstiness
 from workloads import traces
 from workloads.arrivals._cox import Component, LogRate
 
-FIGURES = Path(__file__).with_name("figures")
+FIGURES = Path(__file__).parents[1] / "workloads" / "arrivals" / "figures"
 TRACE = "traces/azure2023/AzureLLMInferenceTrace_conv.csv"
 WIDTHS_S = (*burstiness.WIDTHS_S, 300.0)
 WINDOW_S = 300.0

@@ -1,6 +1,6 @@
-"""Makes the figures of the empirical lengths (`figures/*.json`) from a folder of raw length lists.
+"""Makes the figures of the empirical lengths (`workloads/lengths/figures/*.json`) from a folder of raw length lists.
 
-    python -m workloads.lengths._make_figures DATA_FOLDER
+    python tools/make_lengths.py DATA_FOLDER
 
 Quantiles, rank correlation and the table of rank deciles are those of `DATA_FOLDER/lengths/*.json`; the means
 of the segments between quantiles come from the raw rows in `DATA_FOLDER/traces/`. LongBench is prepared here,
@@ -18,7 +18,7 @@ import numpy as np
 
 from workloads.lengths._measured import joint_of, side_of, tilt_of
 
-FIGURES = Path(__file__).with_name("figures")
+FIGURES = Path(__file__).parents[1] / "workloads" / "lengths" / "figures"
 CUT_TOKENS = np.arange(1900, 2049)  # DistServe: random.randint(1900, 2048), every value equally likely
 KEEP_TOKENS = 2040  # DistServe: context plus answer stay within this
 

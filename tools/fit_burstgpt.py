@@ -1,7 +1,8 @@
-"""Makes `figures/burstgpt.json` from the published tables of BurstGPT (arXiv 2401.17644, figures 4 and 6, and the
-requests per hour of the first 31 days of part 1), and tells how each parameter follows from them.
+"""Makes the figures of the arrivals `burstgpt` from its published tables, and tells how each parameter follows.
 
-    python -m workloads.arrivals._fit_burstgpt DATA_FOLDER
+    python tools/fit_burstgpt.py DATA_FOLDER         writes workloads/arrivals/figures/burstgpt.json
+
+The tables are figures 4 and 6 of arXiv 2401.17644, and the requests per hour of the first 31 days of part 1.
 
 Nothing here looks at arrivals that were generated. All rates are per second or hour as named.
 """
@@ -18,7 +19,7 @@ import numpy as np
 
 from workloads.arrivals._services import shape_table
 
-FIGURES = Path(__file__).with_name("figures")
+FIGURES = Path(__file__).parents[1] / "workloads" / "arrivals" / "figures"
 QUIET_DAYS = slice(0, 8)  # of part 1: the API service had hardly begun, so the day totals are those of conversation
 WEEKEND = (3, 4)  # of these; every seventh day after them too
 BUSY_HOURS = slice(9, 24)  # where the counts of figure 4 are large enough to show more than their own noise
