@@ -8,7 +8,7 @@ IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nic
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 export PYTHONDONTWRITEBYTECODE := # where it is set, each of some thousand processes compiles everything anew
 
-.PHONY: help demo test idle clocked others lint check gate baselines gallery pictures claims perf nightly clean
+.PHONY: help demo test idle clocked others lint check gate baselines gallery pictures claims systems perf nightly clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,10 @@ pictures: gallery ## take the pictures of docs/guide/report.md from the gallery;
 
 claims: $(STAMP) ## measure the figures of README and guides again (docs/claims.json); long ones by name: ONLY=id
 	$(BIN)/python tools/claims.py renew $(if $(ONLY),--only $(ONLY))
+
+systems: $(STAMP) ## compare with published systems and write docs/systems.md, 16 minutes; some rows: ONLY=S05,E16; OUT=FILE
+	$(BIN)/python tests/acceptance/run.py $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT),$(if $(ONLY),,--out docs/systems.md)) \
+	  || test $$? = 1 # a row misses its band
 
 perf: $(STAMP) ## measure client, server, simulator, engine and statistics on this machine; takes an hour
 	$(BIN)/python tests/perf/client_accuracy.py

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.errors import UsageError
 
-KINDS = ("sweep", "capacity", "place", "slo", "compare", "trend", "validate", "theory", "acceptance")
+KINDS = ("sweep", "capacity", "place", "slo", "compare", "trend", "validate", "theory")
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")
 """What an answer can be told as; csv where its kind is a table."""
@@ -54,9 +54,7 @@ def _current(info: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 def command(info: Mapping[str, Any]) -> str:
     """The command that gave an answer."""
-    own = {"trend": "bench compare --trend", "acceptance": "bench validate --acceptance"}
-    found: str = own.get(info["kind"], f"bench {info['kind']}")
-    return found
+    return "bench compare --trend" if info["kind"] == "trend" else f"bench {info['kind']}"
 
 
 def damaged(info: Mapping[str, Any], path: str | Path, error: Exception) -> UsageError:

@@ -20,11 +20,11 @@ os.environ.pop("COLUMNS", None)  # pytest-xdist sets 80, which wraps sentences t
 
 @pytest.fixture
 def shared_data() -> Path:
-    """The folder of real traces and measured latencies beside the project; skips where it is absent."""
-    path = Path(__file__).resolve().parents[2] / "shared" / "data"
-    if not path.is_dir():
-        pytest.skip("real traces and measurements (shared/data beside the project) are not on this machine")
-    return path
+    """The folder of real traces and measured latencies above the project; skips where it is absent."""
+    for parent in Path(__file__).resolve().parents:
+        if (path := parent / "shared" / "data").is_dir():
+            return path
+    pytest.skip("real traces and measurements (shared/data above the project) are not on this machine")
 
 
 @pytest.fixture

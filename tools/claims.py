@@ -33,7 +33,9 @@ KEYS = {
     "cases", "chosen", "worst", "minutes", "commit", "date", "machine",
 }  # fmt: skip
 SHORT_MINUTES = 2
-MEASURED_CODE = ("harness", "workloads", "backends", "reports", "tests/perf", "tests/acceptance", "tests/real")
+MEASURED_CODE = (
+    "harness", "workloads", "backends", "reports", "tests/perf", "tests/acceptance", "tests/published", "tests/real",
+)  # fmt: skip
 
 NUMBER = r"(?<![\w.])\d+(?:,\d{3})*(?:\.\d+)?(?!\.?\d)"
 WORD = r"(?:half an?|an?|one|two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundreds|some|a few)"

@@ -1,17 +1,6 @@
-"""Validation: simulated numbers beside measured ones, scored on measurements that the calibration did not see.
+"""Validation: simulated numbers beside measured ones, scored on measurements that the calibration did not see."""
 
-One file in `harness/validate/sources/` is one set of measurements and holds `validate(data) -> Validation`, where
-`data` is the folder of the measurements. What is calibrated on is chosen by a rule, so that a longer file of the same
-form is scored the same way.
-"""
-
-import importlib
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-
-from harness.errors import UsageError
-from harness.registry import folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,23 +59,3 @@ class Validation:
     setting: tuple[str, ...]
     pairs: tuple[Pair, ...]
     targets: tuple[Target, ...]
-
-
-def needed(path: Path) -> Path:
-    """The path of a file of measurements. Raises UsageError where there is none."""
-    if not path.is_file():
-        raise UsageError(f"'{path}' does not exist; name the folder of public measurements with --data.")
-    return path
-
-
-def names() -> list[str]:
-    """Sorted names of the sets of public measurements."""
-    files = folder("harness.validate.sources").glob("*.py")
-    return sorted(f.stem.replace("_", "-") for f in files if not f.stem.startswith("_"))
-
-
-def source(name: str) -> Callable[[Path], Validation]:
-    """The function `validate` of a set of measurements."""
-    module = importlib.import_module(f"harness.validate.sources.{name.replace('-', '_')}")
-    found: Callable[[Path], Validation] = module.validate
-    return found

@@ -1,14 +1,13 @@
 """Measured traffic simulated again: the same arrivals and lengths, and the simulated times of each request."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from math import inf
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from harness.api import Request, RequestRecord, Simulator
-from harness.registry import make
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -32,31 +31,25 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Times:
-    """What was simulated of the requests that ended well, in order of arrival, each (requests,) seconds.
+    """The times of the requests that ended well, each (requests,) seconds, measured or simulated.
 
-    `tpot_s` is (last - first token) / (tokens - 1), NaN for a single token; `gap_s` is the mean of every gap between
+    `tpot_s` is (last - first token) / (tokens - 1), NaN for a single token; `itl_s` is the mean of every gap between
     two tokens of all of them. `missed` more requests did not end well.
     """
 
     ttft_s: Floats
     tpot_s: Floats
-    gap_s: float
+    itl_s: float
     missed: int
 
-    def attainment_pct(self, ttft_s: float, tpot_s: float) -> float:
-        """Percent of all requests within both bounds; a request of one token has no TPOT, and keeps it."""
-        return attainment_pct(self.ttft_s, self.tpot_s, ttft_s, tpot_s, self.missed)
+    def attainment_pct(self, ttft_s: float = inf, tpot_s: float = inf) -> float:
+        """Percent of all requests within both bounds; a request of one token has no TPOT, and meets its bound."""
+        met = (self.ttft_s <= ttft_s) & ~(self.tpot_s > tpot_s)
+        return 100.0 * float(met.sum()) / (len(self.ttft_s) + self.missed)
 
 
-def attainment_pct(ttft: Floats, tpot: Floats, ttft_s: float, tpot_s: float, missed: int = 0) -> float:
-    """Percent of requests within both bounds, of those with these times and `missed` more that did not end well."""
-    met = (ttft <= ttft_s) & ~(tpot > tpot_s)
-    return 100.0 * float(met.sum()) / (len(ttft) + missed)
-
-
-def times(traffic: Traffic, options: Mapping[str, object]) -> Times:
-    """Simulate the traffic on the backend `sim` with these options. Raises UsageError for wrong ones."""
-    simulator = cast("Simulator", make("backends", "sim", log_steps=False, **options))
+def times(traffic: Traffic, simulator: Simulator) -> Times:
+    """The times of the simulated requests, in order of arrival."""
     return _times(list(simulator.simulate(traffic.requests())))
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from acceptance.topics import conservation
+from acceptance.topics.conservation import Seen, watched
 from backends.serving.journal import Decision
-from harness.acceptance.topics import conservation
-from harness.acceptance.topics.conservation import Seen, watched
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,16 @@ def stored(tmp_path: Path) -> tuple[Path, Path]:
     return run, sweep
 
 
+def test_the_guide_shows_the_files_of_its_example() -> None:
+    """Somebody who copies the file from the guide would be refused."""
+    guide = (EXAMPLES.parent / "guide" / "validate.md").read_text(encoding="utf-8")
+
+    assert f"```toml\n{(EXAMPLES / 'measured' / 'server.toml').read_text(encoding='utf-8')}```" in guide
+    for name in ("requests.csv", "runs.csv"):
+        lines = (EXAMPLES / "measured" / name).read_text(encoding="utf-8").splitlines()
+        assert "\n".join(lines[:2]) in guide
+
+
 @pytest.mark.nightly
 def test_figures_are_made_without_a_page(stored: tuple[Path, Path], tmp_path: Path) -> None:
     """A notebook would fail at its first cells."""

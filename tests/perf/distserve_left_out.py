@@ -7,14 +7,16 @@ DistServe's own simulator on the same runs. One minute.
 """
 
 import argparse
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.validate import Pair
+from harness.validate import Pair, measured_runs
 from harness.validate.scoring import errors
-from harness.validate.simulated import times
-from harness.validate.sources import distserve_a100 as source
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from published import distserve_a100 as source  # once its folder is on the path
 
 
 def left_out(run: source.Run, curves: Mapping[str, Sequence[source.Run]]) -> list[Pair]:
@@ -27,7 +29,14 @@ def left_out(run: source.Run, curves: Mapping[str, Sequence[source.Run]]) -> lis
     }
     with tempfile.TemporaryDirectory() as folder:
         options, _ = source.fitted(seen, Path(folder))[run.curve]
-        return list(source._pairs(run, times(run.seen.traffic, options)))
+        path = source.written(Path(folder), "left-out", [run], {run.curve: options}, ())
+        return list(measured_runs.validate(path).pairs)
+
+
+def by_peer(curves: Mapping[str, Sequence[source.Run]]) -> list[Pair]:
+    """The runs by DistServe's own simulator."""
+    with tempfile.TemporaryDirectory() as folder:
+        return [pair for path in source.peer_of(curves, Path(folder)) for pair in measured_runs.validate(path).pairs]
 
 
 def main() -> None:
@@ -36,14 +45,12 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--runs", type=int, default=25)
     given = parser.parse_args()
-    curves: dict[str, list[source.Run]] = {}
-    for run in source._runs(given.data / "profiles" / "distserve_a100_opt13b_sharegpt_requests.parquet"):
-        curves.setdefault(run.curve, []).append(run)
+    curves = source.measured(given.data)
     lowest = {name: source._lowest(runs) for name, runs in curves.items()}
     chosen = [run for runs in curves.values() for run in runs][: given.runs]
     for name, pairs in (
         ("ours", [pair for run in chosen for pair in left_out(run, curves)]),
-        ("DistServe's own", [pair for run in chosen for pair in source._peer(run)]),
+        ("DistServe's own", [pair for pair in by_peer(curves) if pair.setting in {run.name for run in chosen}]),
     ):
         found = [errors(pairs, source._attainment(bounds)) for bounds in source.BOUNDS]
         factor = source._factor(pairs, lowest)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import compose, validate
+from harness import compose
 from harness.cli import _against, main
 from harness.errors import UsageError
 from harness.validate import Pair, Target, Validation, conduct, scoring
@@ -55,9 +55,9 @@ def test_what_is_written_to_a_file_still_tells_its_verdict(monkeypatch, capsys, 
     """Exit code 1 beside 'Written to' alone would look like a fault in writing."""
     made = answer(12.4)
     monkeypatch.setattr(conduct, "answer", lambda *_: made)
-    monkeypatch.setattr(_against, "_measured", lambda *_: [])
+    monkeypatch.setattr(_against, "_compared", lambda *_: [])
 
-    assert 1 == main(["validate", "--against", "apex-h100", "--out", f"{tmp_path}/it.md"])
+    assert 1 == main(["validate", "--against", "made.toml", "--out", f"{tmp_path}/it.md"])
     assert "made: 1 of 1 target missed: ttft 12.5% where 12.4% is allowed." in " ".join(capsys.readouterr().out.split())
 
 
@@ -115,22 +115,14 @@ def vars_of(pair: Pair) -> dict[str, object]:
     return {name: getattr(pair, name) for name in pair.__dataclass_fields__} | {"error": scoring.percent(pair)}
 
 
-def test_every_set_of_measurements_can_be_asked_for() -> None:
-    """A file in the folder of sources that cannot be called would fail when somebody needs it."""
-    for name in validate.names():
-        assert callable(validate.source(name))
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "--against NAME"),
-        (["--against", "apex-h1000"], "Did you mean 'apex-h100'?"),
-        (["--against", "apex-h100", "--acceptance"], "--against NAME"),
+        ([], "--against RUN"),
+        (["--against", "nowhere"], "'nowhere' does not exist; --against takes a stored run or a TOML file"),
+        (["--against", "nowhere.toml"], "'nowhere.toml' does not exist"),
         (["--against", "."], "--backend sim"),
-        (["--against", "apex-h100", "--slo", "ttft=1"], "go with --against RUN"),
-        (["--against", "apex-h100", "--out", "a.pdf"], "must end in"),
-        (["--against", "apex-h100", "--data", "nowhere"], "which is no folder"),
+        (["--against", ".", "--out", "a.pdf"], "must end in"),
     ],
 )
 def test_wrong_usage_is_one_sentence(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,10 +133,3 @@ def test_wrong_usage_is_one_sentence(arguments: list[str], words: str, capsys: p
     assert 2 == code
     assert words in said
     assert 1 == said.count("\n")
-
-
-@pytest.mark.parametrize("name", validate.names())
-def test_a_folder_without_the_measurements_is_told(name: str, tmp_path: Path) -> None:
-    """The wrong folder is answered with the file that is missing and the option that names another."""
-    with pytest.raises(UsageError, match=r"does not exist.*--data"):
-        validate.source(name)(tmp_path)

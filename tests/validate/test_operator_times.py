@@ -1,4 +1,4 @@
-"""The latency model `operators`, and the run that it must foretell without calibration."""
+"""The latency model `operators`."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,6 @@ import pytest
 
 from harness.errors import UsageError
 from harness.registry import make
-from harness.validate.sources import llmservingsim_4090
 
 TABLES: dict[str, list[Any]] = {
     "tokens": [1, 100], "dense_s": [0.01, 0.02], "seqs": [1, 10], "head_s": [0.001, 0.001],
@@ -57,12 +56,3 @@ def test_a_damaged_file_is_told(file: Path, change: dict[str, Any], said: str) -
 
     with pytest.raises(UsageError, match=said):
         make("latency", f"operators:file={file}")
-
-
-def test_a_run_of_vllm_follows_from_its_operators(shared_data: Path) -> None:
-    """Means and quantiles of a memory-bound run on an RTX 4090 follow from operators and policy alone."""
-    found = llmservingsim_4090.validate(shared_data)
-
-    assert all(target.holds for target in found.targets)
-    assert {"ttft_s", "tpot_s"} == {target.metric for target in found.targets}
-    assert not any(pair.calibrated for pair in found.pairs)

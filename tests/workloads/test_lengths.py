@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import make_lengths
 from harness.errors import UsageError
 from harness.registry import find, make
-from workloads.lengths import _make_figures
 from workloads.lengths._empirical import load
 from workloads.lengths.lognormal import Lognormal
 from workloads.lengths.uniform import Uniform
@@ -118,9 +118,9 @@ def test_the_copula_leaves_the_marginals_alone(name: str) -> None:
 @pytest.mark.nightly
 def test_shipped_figures_are_what_the_script_makes(shared_data: Path) -> None:
     """If this failed, nobody could say where the shipped numbers come from."""
-    for source in _make_figures.SOURCES:
-        shipped = json.loads((_make_figures.FIGURES / f"{source.name}.json").read_text())
-        made = json.loads(json.dumps(_make_figures.figures(source, shared_data)))
+    for source in make_lengths.SOURCES:
+        shipped = json.loads((make_lengths.FIGURES / f"{source.name}.json").read_text())
+        made = json.loads(json.dumps(make_lengths.figures(source, shared_data)))
         assert made.pop("tilt") == pytest.approx(shipped.pop("tilt"), abs=1e-3)
 
         assert made == shipped
@@ -129,7 +129,7 @@ def test_shipped_figures_are_what_the_script_makes(shared_data: Path) -> None:
 @pytest.mark.parametrize("percent", [0, 1, 50, 99, 100])
 def test_quantiles_are_told_as_stored(percent: int) -> None:
     """If this failed, `bench explain` would print another list's figures."""
-    figures = json.loads((_make_figures.FIGURES / "sharegpt_distserve.json").read_text())
+    figures = json.loads((make_lengths.FIGURES / "sharegpt_distserve.json").read_text())
     expected = tuple(figures[side]["quantiles"][percent] for side in ("prompt", "output"))
 
     assert expected == make("lengths", "sharegpt").quantile_tokens(percent)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+import fit_azure
 from harness import burstiness
 from harness.registry import make
 from workloads import traces
-from workloads.arrivals import _fit_azure
 from workloads.arrivals._cox import Component, LogRate
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ SEEDS = range(20)
 
 @pytest.fixture
 def real(shared_data: Path) -> np.ndarray:
-    return np.asarray(traces.read(str(shared_data / _fit_azure.TRACE)).at_s)
+    return np.asarray(traces.read(str(shared_data / fit_azure.TRACE)).at_s)
 
 
 def until(arrivals: Arrivals, end_s: float, seed: int) -> np.ndarray:
@@ -75,9 +75,9 @@ def test_toys_with_the_gaps_of_the_trace_are_told_from_it(real: np.ndarray, spec
 
 def test_shipped_figures_are_what_the_fit_gives(shared_data: Path) -> None:
     """If this failed, nobody could say where the three numbers come from."""
-    shipped = json.loads((_fit_azure.FIGURES / "azure.json").read_text())
+    shipped = json.loads((fit_azure.FIGURES / "azure.json").read_text())
 
-    assert shipped == _fit_azure.figures(shared_data)
+    assert shipped == fit_azure.figures(shared_data)
 
 
 def test_the_fit_finds_the_process_that_drew_the_data() -> None:
@@ -86,9 +86,9 @@ def test_the_fit_finds_the_process_that_drew_the_data() -> None:
     truth = LogRate((Component(0.3, 100.0),), 1.0)
     gaps = rng.spawn(1)[0]
     times = np.fromiter(islice(truth.times(8.0, lambda n: gaps.gamma(2.0, 0.5, n), rng), 200_000), float)
-    found = _fit_azure.fit_rate(times, _fit_azure.gap_shape(times))
+    found = fit_azure.fit_rate(times, fit_azure.gap_shape(times))
 
-    assert 2.0 == pytest.approx(_fit_azure.gap_shape(times), rel=0.1)
+    assert 2.0 == pytest.approx(fit_azure.gap_shape(times), rel=0.1)
     assert 0.3 == pytest.approx(found.sd, rel=0.2)
     assert 100.0 == pytest.approx(found.tau_s, rel=0.4)
 

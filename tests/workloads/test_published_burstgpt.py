@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+import fit_burstgpt
 from harness import burstiness
 from harness.cautions import of_source
 from harness.errors import UsageError
 from harness.registry import make
-from workloads.arrivals import _fit_burstgpt, _stationary
+from workloads.arrivals import _stationary
 from workloads.arrivals._services import Api, read_figures
 from workloads.catalog import load
 
@@ -102,9 +103,9 @@ def test_toys_have_no_day(spec: str) -> None:
 
 def test_shipped_figures_are_what_the_tables_give(shared_data: Path) -> None:
     """If this failed, nobody could say where the parameters come from."""
-    shipped = json.loads((_fit_burstgpt.FIGURES / "burstgpt.json").read_text())
+    shipped = json.loads((fit_burstgpt.FIGURES / "burstgpt.json").read_text())
 
-    assert shipped == json.loads(json.dumps(_fit_burstgpt.figures(shared_data)))
+    assert shipped == json.loads(json.dumps(fit_burstgpt.figures(shared_data)))
 
 
 @pytest.mark.nightly

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import make_lengths
+import make_lengths_burstgpt
 from harness.errors import UsageError
 from harness.registry import make
-from workloads.lengths import _make_burstgpt, _make_figures
 from workloads.lengths._empirical import load
 
 if TYPE_CHECKING:
@@ -167,8 +168,8 @@ def test_the_published_zipf_has_the_median_that_makes_it_wrong() -> None:
 
 def test_shipped_burstgpt_figures_are_what_the_script_makes(shared_data: Path) -> None:
     """If this failed, nobody could say where the shipped numbers come from."""
-    shipped = json.loads((_make_figures.FIGURES / f"{_make_burstgpt.NAME}.json").read_text())
-    made = json.loads(json.dumps(_make_burstgpt.figures(shared_data)))
+    shipped = json.loads((make_lengths.FIGURES / f"{make_lengths_burstgpt.NAME}.json").read_text())
+    made = json.loads(json.dumps(make_lengths_burstgpt.figures(shared_data)))
 
     assert made.pop("tilt") == pytest.approx(shipped.pop("tilt"), abs=1e-3)
     assert made == shipped

@@ -1,7 +1,7 @@
 """The two services of BurstGPT as pieces of rate and gap law: conversation, and API with its campaigns.
 
 Rates are relative, with mean 1 in the long run; a user's rate multiplies them. Where each number comes from is told in
-`_fit_burstgpt.py`.
+`tools/fit_burstgpt.py`.
 """
 
 import heapq

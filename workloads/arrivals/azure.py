@@ -20,7 +20,7 @@ class Azure:
     The log-rate is a stationary Ornstein-Uhlenbeck process (standard deviation 0.24, correlation falling to 1/e in
     285 s); along it run gamma gaps of shape 0.90. Another rate keeps both: the ups and downs take as many seconds, the
     gaps keep their law. The trace is one hour, so this has no daily curve. None is the rate of the trace, 5.53
-    requests/s. Source: AzureLLMInferenceTrace_conv.csv, CC-BY-4.0; method in `_fit_azure.py`.
+    requests/s. Source: AzureLLMInferenceTrace_conv.csv, CC-BY-4.0; method in `tools/fit_azure.py`.
     """
 
     rate_rps: float | None = None

@@ -1,1 +1,0 @@
-"""Topics of the acceptance table, one a file."""

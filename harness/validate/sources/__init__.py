@@ -1,1 +1,0 @@
-"""Sets of public measurements, one a file."""

@@ -1,0 +1,68 @@
+"""The simulator beside public measurements of real systems: calibrated on a part of them, scored on the rest.
+
+    python tests/published/run.py apex-h100                       measured beside simulated, and the targets
+    python tests/published/run.py --out published.html            every source; aic-e2e takes 12 minutes
+    python tests/published/run.py distserve-a100 --tables FOLDER  its tables, for bench validate --against FILE.toml
+
+Exit code 1 where a target is missed, 2 for wrong usage.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the comparison with each source, or write it; returns the exit code."""
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("names", nargs="*", metavar="NAME", help="sources; default all")
+    asked.add_argument("--data", metavar="DIR", help="public measurements; default shared/data above this project")
+    asked.add_argument("--format", choices=["text", "markdown", "json"], default="text")
+    asked.add_argument("--out", metavar="FILE", help="write it there instead: .html, .md, .json or .txt")
+    asked.add_argument("--tables", metavar="DIR", help="write the tables of the sources there, and compare nothing")
+    given = asked.parse_args(arguments)
+    from harness.errors import BenchError
+
+    try:
+        return _carried_out(given)
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+def _carried_out(given: argparse.Namespace) -> int:
+    from harness.cli import _terminal, _written
+    from harness.errors import UsageError, no_such
+    from harness.validate import conduct
+    from published import sources
+
+    for name in given.names:
+        if name not in sources.SOURCES:
+            raise no_such("source of measurements", name, sources.SOURCES)
+    data = sources.data_folder(given.data)
+    if data is None:
+        raise UsageError("The public measurements are not here; name their folder with --data DIR.")
+    if given.tables is not None:
+        Path(given.tables).mkdir(parents=True, exist_ok=True)
+        for name in given.names or sources.CONVERTERS:
+            if name not in sources.CONVERTERS:
+                raise UsageError(f"{name} has no tables: its clients send the next request when the last is answered.")
+            for path in sources.CONVERTERS[name](data, Path(given.tables)):
+                print(path)
+        return 0
+    if given.out is not None:
+        _written.check(given.out)
+    found = [sources.compare(name, data) for name in given.names or sources.SOURCES]
+    info = conduct.answer(found, " ".join(["python tests/published/run.py", *given.names]))
+    if given.out is None:
+        _terminal.tell(given.format, info)
+    else:
+        _written.put(info, given.out)
+        _written.tell_verdict(info)
+    return int(info["exit_code"])
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    sys.exit(main())

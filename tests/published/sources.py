@@ -1,0 +1,40 @@
+"""The public sources of measurements by name, and where their files are, which are no part of the project."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.errors import UsageError, no_such
+from harness.validate import Validation
+from published import aic_e2e, apex_h100, distserve_66b_chat_ae, distserve_a100, llmservingsim_4090
+
+SOURCES: dict[str, Callable[[Path], Validation]] = {
+    "aic-e2e": aic_e2e.validate,
+    "apex-h100": apex_h100.validate,
+    "distserve-66b-chat-ae": distserve_66b_chat_ae.validate,
+    "distserve-a100": distserve_a100.validate,
+    "llmservingsim-4090": llmservingsim_4090.validate,
+}
+CONVERTERS: dict[str, Callable[[Path, Path], list[Path]]] = {
+    "apex-h100": apex_h100.convert,
+    "distserve-66b-chat-ae": distserve_66b_chat_ae.convert,
+    "distserve-a100": distserve_a100.convert,
+    "llmservingsim-4090": llmservingsim_4090.convert,
+}
+"""Those that can be written as tables. The requests of aic-e2e have no arrival times: its clients are a closed loop."""
+
+
+def compare(name: str, data: Path) -> Validation:
+    """The simulator beside the measurements of a source. Raises UsageError for an unknown one, or without its files."""
+    if name not in SOURCES:
+        raise no_such("source of measurements", name, SOURCES)
+    return SOURCES[name](data)
+
+
+def data_folder(given: str | None = None) -> Path | None:
+    """The folder `given`, else `shared/data` above the working folder or this project; None where there is none."""
+    if given is not None:
+        if not Path(given).is_dir():
+            raise UsageError(f"--data names '{given}', which is no folder; name the folder of measurements.")
+        return Path(given)
+    parents = (*(Path.cwd() / "x").parents, *Path(__file__).resolve().parents)
+    return next((parent / "shared" / "data" for parent in parents if (parent / "shared" / "data").is_dir()), None)

@@ -1,0 +1,70 @@
+"""`apex-h100`: what is calibrated on, and whether the calibration finds constants that are known."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from harness.validate.simulated import Traffic
+from published import apex_h100
+
+TRUE = {"memory_share": 0.9, "flops_share": 0.6, "overhead_s": 6e-3, "seq_s": 3e-4, "token_s": 6e-6,
+        "front_end_s": 0.02}  # fmt: skip
+NAMES = ("a_05_validation_8TP", "a_05_validation_2TP", "a_025_validation_8TP", "b_05_validation_4DP2TP_0",
+         "b_05_validation_4DP2TP_1", "c_05_validation_8TP", "b_025_validation_4DP2TP_0")  # fmt: skip
+
+
+def made(name: str) -> apex_h100.Run:
+    """A run whose means are those of `fit6` with the true constants; prompts of trace b are long."""
+    told = apex_h100._RUN.fullmatch(name)
+    rng = np.random.default_rng(len(name))
+    prompts = rng.integers(2000, 4000, 12) if told["trace"] == "b" else rng.integers(20, 400, 12)
+    rate = 4 * apex_h100._rate(told["rate"])
+    traffic = Traffic(np.cumsum(rng.exponential(1 / rate, 12)), prompts, rng.integers(10, 80, 12))
+    shard = None if told["shard"] is None else int(told["shard"])
+    run = apex_h100.Run(name, "llama3-70b", told["trace"], told["rate"], int(told["tp"]), shard, 1, 1, traffic)
+    times = apex_h100.simulate(run, TRUE)
+    ttft_s = float(times.ttft_s.mean()) + TRUE["front_end_s"]
+    return apex_h100.Run(name, "llama3-70b", run.trace, run.rate, run.tp, shard, ttft_s, times.itl_s, traffic)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Files as the public ones are, of runs with known constants, one of a model that nobody knows."""
+    data = tmp_path_factory.mktemp("data")
+    profiles = data / "profiles"
+    profiles.mkdir()
+    runs = [made(f"llama_{name}") for name in NAMES]
+    with (profiles / "apex_h100_measured_means.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["engine", "run", "mean_ttft_s", "mean_tpot_s"])
+        rows.writerow(["vllm", "mystery_a_05_validation_8TP", 1.0, 1.0])
+        rows.writerow(["vllm", "llama_a_05_validation_4TP", "", ""])
+        rows.writerows(["vllm", run.name, run.ttft_s, run.itl_s] for run in runs)
+    columns = {
+        "run": [run.name for run in runs for _ in run.traffic.arrival_s],
+        "arrival_s": np.concatenate([run.traffic.arrival_s for run in runs]),
+        "prompt_tokens": np.concatenate([run.traffic.prompt_tokens for run in runs]),
+        "output_tokens": np.concatenate([run.traffic.output_tokens for run in runs]),
+    }
+    pq.write_table(pa.table(columns), profiles / "apex_h100_requests.parquet")
+    return data
+
+
+@pytest.mark.nightly
+def test_constants_that_are_known_are_found(folder: Path) -> None:
+    """S58: an error of the calibration would be taken for an error of the simulator."""
+    found = apex_h100.validate(folder)
+    seen = {pair.setting for pair in found.pairs if pair.calibrated}
+
+    assert {"llama_a_05_8TP", "llama_a_05_2TP", "llama_b_05_4DP2TP_0", "llama_c_05_8TP"} == seen
+    assert 2 * len(NAMES) == len(found.pairs)
+    assert 3.0 > max(one.obtained for one in found.targets)
+
+
+def test_rates_of_the_names_are_read() -> None:
+    """025 above 05 would calibrate on the lightest load."""
+    assert [0.25, 0.5, 1.0] == [apex_h100._rate(text) for text in ("025", "05", "1")]

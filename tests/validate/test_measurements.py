@@ -1,0 +1,192 @@
+"""`bench validate --against FILE.toml`: measurements in tables, simulated and scored; what is wrong is one sentence."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from harness.cli import main
+from harness.errors import UsageError
+from harness.registry import make
+from harness.validate import measured_runs, measurements
+from harness.validate.simulated import Traffic, times
+
+SLOW = "sim:latency=linear:base_s=0.02"
+REQUESTS = """run,arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s
+a,0.0,100,3,0.1,0.02
+a,0.5,200,1,0.3,
+b,0.0,100,5,,
+b,1.0,100,5,0.2,0.04
+"""
+RUNS = """run,backend,calibrated,rate_rps,curve,ttft_mean_s,itl_mean_s,attainment_pct
+a,slow,yes,1,vllm,0.2,0.02,50
+b,sim:latency=linear:base_s=0.04,no,2,vllm,0.2,,100
+"""
+FILE = """title = "A server"
+setting = ["Two runs."]
+requests = "requests.csv"
+runs = "runs.csv"
+slo = "ttft=0.25,tpot=0.05"
+
+[backends.slow]
+latency = "linear:base_s=0.02"
+policy = "vllm-v0:max_seqs=8,max_batched_tokens=4096"
+
+[[targets]]
+metric = "ttft_s"
+how = "mean error in percent"
+limit = 30
+published = "another simulator: 40 %"
+"""
+
+
+def files(folder: Path, file: str = FILE, requests: str = REQUESTS, runs: str = RUNS) -> Path:
+    """The three files of a deployment."""
+    (folder / "requests.csv").write_text(requests)
+    (folder / "runs.csv").write_text(runs)
+    (folder / "server.toml").write_text(file)
+    return folder / "server.toml"
+
+
+def measured(folder: Path, rate_rps: float, file: str) -> Path:
+    """Requests as a simulated server times them, in parquet."""
+    rng = np.random.default_rng(3)
+    sent = Traffic(np.cumsum(rng.exponential(1 / rate_rps, 30)), rng.integers(20, 400, 30), rng.integers(1, 40, 30))
+    seen = times(sent, make("backends", SLOW))
+    columns = {"run": "only", "arrival_s": sent.arrival_s, "prompt_tokens": sent.prompt_tokens,
+               "output_tokens": sent.output_tokens, "ttft_s": seen.ttft_s, "tpot_s": seen.tpot_s}  # fmt: skip
+    pd.DataFrame(columns).to_parquet(folder / "requests.parquet")
+    (folder / "server.toml").write_text(file)
+    return folder / "server.toml"
+
+
+def test_the_same_system_gives_the_same_times(tmp_path: Path) -> None:
+    """Requests, order or metrics would not be those that were measured."""
+    wanted = ["ttft_mean_s", "tpot_p90_s", "itl_mean_s", "attainment_pct"]
+    path = measured(tmp_path, 4, f'requests = "requests.parquet"\nslo = "tpot=0.05"\nmetrics = {wanted}\n')
+    found = measured_runs.validate(path, SLOW)
+
+    assert wanted == [pair.metric for pair in found.pairs]
+    assert pytest.approx(0.0, abs=1e-12) == max(abs(pair.error) for pair in found.pairs)
+    assert ("server", "server", 100.0) == (found.name, found.title, found.pairs[-1].measured)
+    assert f"Simulated by {SLOW}." == found.setting[-1]
+
+
+def test_runs_are_compared_by_their_own_backends(tmp_path: Path) -> None:
+    """A run would be simulated on the system of another, or one that was calibrated on would be scored."""
+    found = measured_runs.validate(files(tmp_path))
+    pairs = {(pair.setting, pair.metric): pair for pair in found.pairs}
+    (target,) = found.targets
+
+    assert [("a", "ttft_mean_s"), ("a", "itl_mean_s"), ("a", "attainment_pct")] == list(pairs)[:3]
+    assert [("b", "ttft_mean_s"), ("b", "attainment_pct")] == list(pairs)[3:]
+    assert (True, 1.0, "vllm") == (pairs["a", "itl_mean_s"].calibrated, pairs["a", "itl_mean_s"].x, "vllm")
+    assert pytest.approx(0.02) == pairs["a", "itl_mean_s"].simulated
+    assert not pairs["b", "ttft_mean_s"].calibrated
+    assert (1, 100 * abs(pairs["b", "ttft_mean_s"].error)) == (target.pairs, target.obtained)
+    assert "another simulator: 40 %" == target.published
+
+
+def test_a_backend_of_the_command_was_calibrated_on_nothing(tmp_path: Path) -> None:
+    """Runs would be left out of the score of a model that never saw them."""
+    found = measured_runs.validate(files(tmp_path), SLOW)
+
+    assert not any(pair.calibrated for pair in found.pairs)
+
+
+def test_bounds_of_the_command_score_the_requests_again(tmp_path: Path) -> None:
+    """Attainment would be that of bounds which nobody named; a request without times would count as met."""
+    path = files(tmp_path, 'requests = "requests.csv"\nbackend = "sim:latency=linear"\nslo = "ttft=9"\n')
+    found = [measured_runs.validate(path, slo=slo) for slo in (None, "ttft=0.25,tpot=0.05")]
+    shares = [[pair.measured for pair in one.pairs if pair.metric == "attainment_pct"] for one in found]
+
+    assert [[100.0, 50.0], [50.0, 50.0]] == shares
+
+
+def test_repeats_of_a_run_are_averaged(tmp_path: Path) -> None:
+    """One draw of the arrivals would be taken for the run."""
+    rows = [f"r,{at},100,2,{repeat}" for repeat, at in ((0, 0.0), (1, 0.0), (1, 0.001))]
+    requests = "run,arrival_s,prompt_tokens,output_tokens,repeat\n" + "\n".join(rows) + "\n"
+    runs = "run,requests,ttft_mean_s\nx,r,0.1\ny,r,0.1\n"
+    latency = "linear:base_s=0.02,prefill_token_s=0.001"
+    path = files(tmp_path, f'requests = "requests.csv"\nruns = "runs.csv"\n\n[backends.one]\nlatency = "{latency}"\n',
+                 requests, runs.replace("ttft", "backend,ttft", 1).replace("r,", "r,one,"))  # fmt: skip
+
+    def ttft_s(*arrivals_s: float) -> float:
+        tokens = [np.full(len(arrivals_s), count) for count in (100, 2)]
+        seen = times(Traffic(np.array(arrivals_s), *tokens), make("backends", "sim", latency=latency))
+        return float(seen.ttft_s.mean())
+
+    alone, both = ttft_s(0.0), ttft_s(0.0, 0.001)
+
+    assert both > alone
+    assert [(alone + both) / 2] * 2 == [pair.simulated for pair in measured_runs.validate(path).pairs]
+
+
+def test_the_largest_factor_of_some_runs(tmp_path: Path) -> None:
+    """A simulated queue of half the length would look as near as one of 1.5 times the length."""
+    target = '\n[[targets]]\nmetric = "attainment_pct"\nhow = "largest factor"\nlimit = 2\nruns = ["b"]\n'
+    found = measured_runs.validate(files(tmp_path, FILE + target))
+
+    assert ("largest factor", 1, 1.0) == (found.targets[1].how, found.targets[1].pairs, found.targets[1].obtained)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"file": "title = "}, "cannot be read as TOML"),
+        ({"file": 'titel = "A"'}, "'titel'. Did you mean 'title'?"),
+        ({"file": "title = 3"}, "names no table of requests"),
+        ({"file": 'requests = "requests.json"'}, "must name a .csv or .parquet file"),
+        ({"file": 'requests = "none.csv"'}, "none.csv' cannot be read as a table"),
+        ({"file": FILE.replace("ttft=0.25", "e2e=1")}, "scored by ttft and tpot of a request, not by 'e2e=1'"),
+        ({"file": FILE.replace('slo = "', 'metrics = ["ttft_mean"]\nslo = "')}, "'ttft_mean' is no metric"),
+        ({"file": FILE.replace("mean error in percent", "average")}, "how of a target must be one of mean error"),
+        ({"file": FILE.replace("limit = 30", "limits = 30")}, "a target is a table of metric, how and limit"),
+        ({"file": FILE + 'runs = ["c"]\n'}, "No run of a target"),
+        ({"file": FILE.replace("max_seqs", "max_seq")}, "run 'a': 'vllm-v0"),
+        ({"requests": REQUESTS.replace("arrival_s", "arrival")}, "has no column arrival_s; its columns are run,"),
+        ({"requests": REQUESTS.replace("tpot_s", "tpot")}, "'tpot'. Did you mean 'tpot_s'?"),
+        ({"requests": REQUESTS.replace(",tpot_s", "").replace(",0.02", "").replace(",0.04", "").replace("0.3,", "0.3")
+          .replace(",,", ",")}, "has one of ttft_s and tpot_s"),
+        ({"requests": REQUESTS.replace("0.5,200", "soon,200")}, "row 2: arrival_s must be a number of at least 0"),
+        ({"requests": REQUESTS.replace("100,3", "0,3")}, "prompt_tokens must be a number of at least 1, got '0'"),
+        ({"requests": REQUESTS.splitlines()[0]}, "has no row"),
+        ({"runs": RUNS.replace("ttft_mean_s", "ttft")}, "'ttft' is no column of runs; allowed are run, backend,"),
+        ({"runs": RUNS.replace("yes", "maybe")}, "row 1: calibrated must be yes or no, got 'maybe'"),
+        ({"runs": RUNS.replace("b,sim", "c,sim")}, "No run with requests"),
+        ({"runs": RUNS.replace("a,slow", "a,slw")}, "No backend named 'slw'. Did you mean 'slow'?"),
+        ({"runs": RUNS.replace("a,slow", "a,")}, "run 'a' has no backend"),
+        ({"runs": RUNS.replace("a,slow", "a,engine")}, "backend 'engine' runs in real time"),
+        ({"runs": RUNS.replace("0.2,0.02,50", "0,0.02,50")}, "run 'a': ttft_mean_s must be above 0 s"),
+        ({"runs": "run,backend\na,slow\n", "requests": "run,arrival_s,prompt_tokens,output_tokens\na,0,1,2\n",
+          "file": FILE.partition("[[targets]]")[0]}, "nothing was measured"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_file_is_one_sentence(
+    changed: dict[str, str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped column would end in a traceback, or in numbers of something else."""
+    code = main(["validate", "--against", str(files(tmp_path, **changed))])
+    told = capsys.readouterr()
+
+    assert (2, "") == (code, told.out)
+    assert words in told.err
+    assert 1 == told.err.count("\n")
+
+
+def test_bounds_of_the_command_need_measured_requests(tmp_path: Path) -> None:
+    """The attainment of a run under other bounds would be compared with what was measured under the old ones."""
+    requests = "run,arrival_s,prompt_tokens,output_tokens\na,0,1,2\nb,0,1,2\n"
+
+    with pytest.raises(UsageError, match="--slo scores requests"):
+        measured_runs.validate(files(tmp_path, requests=requests), slo="ttft=1")
+
+
+def test_every_number_of_a_table_is_read_to_the_last_bit(tmp_path: Path) -> None:
+    """Arrivals that were written by another program would be moved by a rounding."""
+    requests = "run,arrival_s,prompt_tokens,output_tokens\na,0.1234567890123456789,1,2\na,1e-17,1,2\nb,2.675,1,2\n"
+    (a, _) = measurements.read(files(tmp_path, requests=requests)).runs
+
+    assert [0.1234567890123456789, 1e-17] == a.repeats[0].traffic.arrival_s.tolist()
