@@ -9,6 +9,7 @@ from heapq import heappop, heappush
 from math import inf
 
 from backends._layout import Part
+from backends._loop import Arrivals, record_of, rejected, step_ends
 from backends._stages import COMMIT, ENTER, LAND, Stages
 from backends._steplog import StepLog
 from backends.latency.recorded import Recorded
@@ -16,7 +17,6 @@ from backends.serving.cluster import Cluster
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import HandOffs, Transfer, arrived_prefilled
 from backends.serving.replica import Replica
-from backends.sim import _Arrivals, _ends, _record, _rejected
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 
 
@@ -38,7 +38,7 @@ class Flow:
         self._only_decodes = all(replica.inbox is not None for replica in cluster.replicas)
         self._models = models
         self._log = steps.append if steps is not None else None
-        self._arrivals = _Arrivals(requests)
+        self._arrivals = Arrivals(requests)
         self._follow_ups = follow_ups
         self._leap = leap
         self._events: list[tuple[float, int, int, int, object]] = []  # heap of (time, what, replica, number, ...)
@@ -96,7 +96,7 @@ class Flow:
             for seq in replica.outbox.fresh:
                 self._waiting.add(self._handoffs.offer(seq, replica).index)
             replica.outbox.fresh.clear()
-        return [_record(seq, index) for seq in done] if done else []
+        return [record_of(seq, index) for seq in done] if done else []
 
     def _follow(self, record: RequestRecord, now_s: float) -> None:
         if self._follow_ups is not None:
@@ -106,10 +106,10 @@ class Flow:
         """The record of a request that is refused, or that is over as it arrives."""
         if self._only_decodes and request.output_tokens == 1 and self._cluster.refusal(request) is None:
             # its only token comes with its prompt, and decode replicas alone have nothing to do for it
-            return _record(arrived_prefilled(request, now_s), self._cluster.replicas[0].index)
+            return record_of(arrived_prefilled(request, now_s), self._cluster.replicas[0].index)
         index, refusal = self._cluster.add(request, now_s)
         if refusal is not None:
-            return _rejected(request, refusal, index)
+            return rejected(request, refusal, index)
         if self._cluster.replicas[index].inbox is None:
             self._free.add(index)
         else:
@@ -167,7 +167,7 @@ class Flow:
             batch.steps = 1  # memory is another now, and who has landed joins the next step
         model = self._models[index]
         if stages.count > 1:
-            end_s = stages.enter(_ends(model, batch, 0.0, 0.0)[0], now_s)
+            end_s = stages.enter(step_ends(model, batch, 0.0, 0.0)[0], now_s)
             if self._log is not None:
                 self._log(batch, [end_s], replica.decoding)
             self._push(stages.free_s[0], ENTER, index, None)
@@ -175,9 +175,9 @@ class Flow:
             return
         if self._leap and last and not self._free:
             horizon_s = self._events[0][0] if self._events else inf
-            ends = _ends(model, batch, now_s, min(self._arrivals.next_s, horizon_s))
+            ends = step_ends(model, batch, now_s, min(self._arrivals.next_s, horizon_s))
         else:
-            ends = _ends(model, batch, now_s, now_s)
+            ends = step_ends(model, batch, now_s, now_s)
         if self._log is not None:
             self._log(batch, ends, replica.decoding)
         decoding, taken = replica.decoding, 0

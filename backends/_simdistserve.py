@@ -13,8 +13,8 @@ from heapq import heappop, heappush
 from math import inf
 
 from backends._layout import Part
+from backends._loop import Arrivals, rejected
 from backends.latency.abc import Abc
-from backends.sim import _Arrivals, _rejected
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 from harness.registry import make
 
@@ -109,7 +109,7 @@ class Rings:
     """All workers of the parts; an item goes from stage to stage, and round again for each token."""
 
     def __init__(self, parts: tuple[Part, ...], requests: Iterator[Request], follow_ups: FollowUps | None) -> None:
-        self._arrivals = _Arrivals(requests)
+        self._arrivals = Arrivals(requests)
         self._follow_ups = follow_ups
         self._policy = make("policies", parts[0].policy)
         self._events: list[tuple[float, int, bool, Worker]] = []  # heap of (time, number, batch done?, worker)
@@ -149,7 +149,7 @@ class Rings:
         refusal = self._policy.refusal(request.prompt_tokens, request.output_tokens)
         part, heads = self._entry
         if refusal is not None:
-            return [_rejected(request, refusal, heads[0].index)]
+            return [rejected(request, refusal, heads[0].index)]
         item = Item(request)
         if part.role != "decode":
             head = min(heads, key=lambda worker: worker.load(worker.prompts))
