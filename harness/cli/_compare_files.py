@@ -89,17 +89,15 @@ def write(info: Mapping[str, Any], files: Files) -> None:
         else:
             _terminal.say(_render(files.printed, info).rstrip("\n"))
     for form, path in files.forms:
-        rendered = _page(info, path) if form == "html" else _render(form, info)
+        if form == "html":  # its links are relative to where it will stand
+            page: Callable[..., str] = importlib.import_module("reports.pages").page
+            rendered = page(info, Path() if path == "-" else Path(path))
+        else:
+            rendered = _render(form, info)
         if path == "-":
             _terminal.say(rendered.rstrip("\n"))
         else:
             pages.put(Path(path), rendered)
-
-
-def _page(info: Mapping[str, Any], path: str) -> str:
-    """The page of the answer, whose links are relative to where it will stand."""
-    page: Callable[..., str] = importlib.import_module("reports.pages").page
-    return page(info, Path() if path == "-" else Path(path))
 
 
 def _render(form: str, info: Mapping[str, Any]) -> str:
