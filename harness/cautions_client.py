@@ -101,21 +101,12 @@ def _remedy(info: Mapping[str, Any], senders: Senders) -> str:
     if most(senders, "cpu_share_max") <= CPU_SHARE:
         return QUIETER
     waits = most(senders, "run_wait_share") > RUN_WAIT_SHARE
-    if waits or _count(info, senders) >= _cores(info):
+    count, cores = part(info, "client").get("senders"), part(info, "host").get("cores")
+    count = count if isinstance(count, int) else len(senders)
+    cores = cores if isinstance(cores, int) else os.cpu_count() or 1
+    if waits or count >= cores:
         return "lower --rate, quiet the machine, or send from another one"
     return "take more senders (--senders), or lower --rate"
-
-
-def _count(info: Mapping[str, Any], senders: Senders) -> int:
-    """How many processes sent."""
-    told = part(info, "client").get("senders")
-    return told if isinstance(told, int) else len(senders)
-
-
-def _cores(info: Mapping[str, Any]) -> int:
-    """Cores that the client may use, as the run says; else those of this machine."""
-    told = part(info, "host").get("cores")
-    return told if isinstance(told, int) else os.cpu_count() or 1
 
 
 def reasons(run: Run, objective: Slo) -> Iterator[Caution]:

@@ -37,10 +37,15 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     run = dataclasses.replace(run, info={**run.info, **began})
     remote = _remote(run, measured, objective)
     run = dataclasses.replace(run, info={**run.info, **remote})
-    sent, lengths = _sent(run, declared), output_lengths.measured(run)
+    workload = part(run.info, "workload")
+    law = declared or Law(workload.get("arrivals_rps") or workload.get("rate_rps"), known=False)
+    sent = {} if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
+    lengths = output_lengths.measured(run)
     summary = summarize(measured, objective, start_s=cut.at_s)
     verdict, failed = _judged(run, objective, outcome, sent, cut, lengths, met=summary["passed"])
     vllm = summary.pop("vllm")
+    ended = {} if outcome is None else dataclasses.asdict(outcome)
+    ended.pop("crash", None)  # its traceback has a file of its own
     return {
         **vllm,
         **remote,
@@ -60,15 +65,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
             "reasons": sentences(verdict.reasons),
             "text": _text(verdict, outcome),
         },
-        "outcome": None if outcome is None else _stored(outcome),
+        "outcome": ended or None,
     }
-
-
-def _sent(run: Run, declared: Law | None) -> dict[str, Any]:
-    """How faithfully the schedule was sent; nothing where none is stored."""
-    workload = part(run.info, "workload")
-    law = declared or Law(workload.get("arrivals_rps") or workload.get("rate_rps"), known=False)
-    return {} if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
 
 
 def _judged(
@@ -96,7 +94,9 @@ def _judged(
         met=met,
     )
     failed = failures(run.requests, overloaded=found.queue_grew, at_most=spec.get("max-failed"))
-    gone = [] if outcome is None or outcome.error is None else [Caution("backend", _failed(outcome.error))]
+    gone = (
+        [] if outcome is None or outcome.error is None else [Caution("backend", f"The backend failed: {outcome.error}")]
+    )
     reasons = [
         *gone,
         *found.reasons,
@@ -115,10 +115,6 @@ def _judged(
     return Verdict(not reasons, reasons, warnings), failed
 
 
-def _failed(error: str) -> str:
-    return f"The backend failed: {error}"
-
-
 def _remote(run: Run, measured: pa.Table, objective: Slo) -> dict[str, Any]:
     """What only a run against a remote server has: the server's own view, and what the client's error leaves open."""
     found: dict[str, Any] = {}
@@ -134,11 +130,6 @@ def completed(run: Run) -> Run:
     if "summary" in run.info and "verdict" in run.info:
         return run
     return dataclasses.replace(run, info={**run.info, **conclude(run, slo.restored(run.info), None, None)})
-
-
-def _stored(outcome: Outcome) -> dict[str, Any]:
-    """All but the traceback of a crash, which has a file of its own."""
-    return {name: value for name, value in dataclasses.asdict(outcome).items() if name != "crash"}
 
 
 def _text(verdict: Verdict, outcome: Outcome | None) -> str:

@@ -305,10 +305,6 @@ def _senders(value: object, name: str) -> str:
     return str(int(number))
 
 
-def _calibrate(value: object, name: str) -> float:
-    return 0.0 if value == "off" else _seconds(zero=True)(value, name)
-
-
 CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
     {
         **dict.fromkeys(("workload", "trace", "arrivals", "lengths", "sessions", "prefixes", "content", "slo"), _text),
@@ -319,7 +315,7 @@ CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
         **dict.fromkeys(("header", "extra-body", "output-lengths"), _text),
         "warmup": warmup_rule,
         "senders": _senders,
-        "calibrate": _calibrate,
+        "calibrate": lambda value, name: 0.0 if value == "off" else _seconds(zero=True)(value, name),
         "start": _seconds(zero=True),
         "stop": _seconds(zero=False),
         "duration": _seconds(zero=False),

@@ -60,6 +60,11 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> dict[str, Any]
     follow_ups = _follow_ups(schedule, requests, first)
     if follow_ups is not None and follow_ups["closed"]:
         law = Law(None, known=law.known)
+    whole: dict[str, Any] | None = None
+    if follow_ups is not None:
+        all_s = number(requests, "sent_s")
+        all_s = np.sort(all_s[~np.isnan(all_s)])
+        whole = {"sent": len(all_s), "rps": _rate(all_s), **_burstiness(all_s, None)}
     facts: dict[str, Any] = {
         "requested_rps": law.rate_rps or None,
         "drawn_rps": _rate(planned_s),
@@ -71,7 +76,7 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> dict[str, Any]
         "tick_s": tick_s,
         **judged(planned_s, law),
         "follow_ups": follow_ups,
-        "all": None if follow_ups is None else _of_all(requests),
+        "all": whole,
         **_lateness(lateness_s),
     }
     return facts | {"line": line(facts)}
@@ -196,12 +201,6 @@ def _follow_ups(schedule: pa.Table, requests: pa.Table, first: np.ndarray) -> di
         "not_sent": planned - sent - dropped,
         "closed": schedule["session"].null_count == schedule.num_rows,
     }
-
-
-def _of_all(requests: pa.Table) -> dict[str, Any]:
-    sent_s = number(requests, "sent_s")
-    sent_s = np.sort(sent_s[~np.isnan(sent_s)])
-    return {"sent": len(sent_s), "rps": _rate(sent_s), **_burstiness(sent_s, None)}
 
 
 def _burstiness(times_s: Floats, tick_s: float | None) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import cast
 
@@ -40,7 +40,9 @@ class Streamed:
         self._tasks[request.id] = cast("asyncio.Task[object]", asyncio.current_task())
         try:
             await self._not_cut_yet(request)
-            async with aclosing(_closable(self._backend.submit(request))) as events:
+            # The contract says that closing the iterator cancels the request, so it can be closed.
+            coming = cast("AsyncGenerator[TokenEvent | Ended, None]", self._backend.submit(request))
+            async with aclosing(coming) as events:
                 async for event in events:
                     if isinstance(event, Ended):
                         ended = event
@@ -179,8 +181,3 @@ def record_of(
         slo_task_s=request.slo_task_s,
         exchange=ended.exchange,
     )
-
-
-def _closable(events: AsyncIterator[TokenEvent | Ended]) -> AsyncGenerator[TokenEvent | Ended, None]:
-    """The contract says that closing the iterator cancels the request, so it can be closed."""
-    return cast("AsyncGenerator[TokenEvent | Ended, None]", events)

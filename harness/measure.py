@@ -82,7 +82,8 @@ def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
     if metric.name in missing(table):
         return np.empty(0)
     if metric.pooled:
-        return joined(map(metric.of, kept(table, ok)), _events(table))
+        events = sum(len(chunk.flatten()) for chunk in table["token_s"].chunks)
+        return joined(map(metric.of, kept(table, ok)), events)
     values = per_request(metric, table)[ok]
     return values[np.isfinite(values)]
 
@@ -105,10 +106,6 @@ def kept(table: pa.Table, mask: Mask) -> Iterator[pa.Table]:
     for i, piece in enumerate(pieces(table)):
         wanted = mask[i * CHUNK : (i + 1) * CHUNK]
         yield piece if wanted.all() else piece.filter(pa.array(wanted))
-
-
-def _events(table: pa.Table) -> int:
-    return sum(len(chunk.flatten()) for chunk in table["token_s"].chunks)
 
 
 def joined(parts: Iterable[np.ndarray], most: int) -> Floats:

@@ -70,17 +70,15 @@ def grown(
     arrivals = int((due_s > filled_s).sum())
     growth = _in_flight(due_s, end_s, stop_s) - _in_flight(due_s, end_s, min(filled_s, stop_s))
     if arrivals >= MIN_ARRIVALS:
-        chance = math.sqrt(arrivals * (_dispersion(due_s) if bursty else 1.0))
+        dispersion = 1.0  # variance over mean of the arrivals in each part of the run: that of a Poisson process
+        if bursty:
+            counts = np.histogram(due_s, WINDOWS)[0]
+            dispersion = max(1.0, float(counts.var(ddof=1) / counts.mean()))
+        chance = math.sqrt(arrivals * dispersion)
         return Overload(growth, stop_s - filled_s, waiting_s) if growth > GROWTH * chance else None
     if _ttft_rises(due_s, first_s - due_s):
         return Overload(_in_flight(due_s, end_s, stop_s), stop_s - float(due_s[0]), waiting_s)
     return None
-
-
-def _dispersion(due_s: Floats) -> float:
-    """Variance over mean of the arrivals in each of `WINDOWS` parts of the run; 1 for a Poisson process, no less."""
-    counts = np.histogram(due_s, WINDOWS)[0]
-    return max(1.0, float(counts.var(ddof=1) / counts.mean()))
 
 
 def _in_flight(due_s: Floats, end_s: Floats, at_s: float) -> int:

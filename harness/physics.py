@@ -36,7 +36,9 @@ def broken(table: pa.Table, *, as_asked: bool = True) -> Iterator[Caution]:
             continue
         bad = np.concatenate([law.breaks(piece) for piece in pieces(table)]) if len(table) else np.zeros(0, bool)
         if bad.any():
-            yield Caution(law.check, f"{law.text}: not so for {_which(table, bad)}.", _REMEDIES[law.check])
+            count, one = int(bad.sum()), table["request_id"][int(np.argmax(bad))].as_py()
+            which = f"request {one}" if count == 1 else f"{count:,} of {len(bad):,} requests, first request {one}"
+            yield Caution(law.check, f"{law.text}: not so for {which}.", _REMEDIES[law.check])
     pair = little(table)
     if pair is not None and not math.isclose(*pair, rel_tol=LITTLE, abs_tol=sys.float_info.min):
         yield Caution(
@@ -67,18 +69,6 @@ def little(table: pa.Table) -> tuple[float, float] | None:
     return mean_present, float(shares.sum())
 
 
-def _which(table: pa.Table, bad: Mask) -> str:
-    one = table["request_id"][int(np.argmax(bad))].as_py()
-    count = int(bad.sum())
-    return f"request {one}" if count == 1 else f"{count:,} of {len(bad):,} requests, first request {one}"
-
-
-def _uneven(table: pa.Table) -> Mask:
-    stamps, counts = lists(table, "token_s"), lists(table, "token_n")
-    found: Mask = np.diff(stamps.offsets) != np.diff(counts.offsets)
-    return found
-
-
 def _tokens_lost(table: pa.Table) -> Mask:
     counts = lists(table, "token_n")
     total = np.concatenate(([0], np.cumsum(counts.values, dtype=np.int64)))
@@ -97,11 +87,6 @@ def _not_finite(table: pa.Table) -> Mask:
     if not np.isfinite(stamps.values).all():
         bad |= _any(stamps, ~np.isfinite(stamps.values))
     return bad
-
-
-def _sent_early(table: pa.Table) -> Mask:
-    found: Mask = number(table, "sent_s") < number(table, "scheduled_s") - CLOCK_S
-    return found
 
 
 def _token_before_sending(table: pa.Table) -> Mask:
@@ -134,14 +119,22 @@ class _Law:
 
 _LAWS = (
     _Law(CAUSALITY, "Times are finite", _not_finite),
-    _Law(TOKENS, "Every token event has a time and a count", _uneven),
+    _Law(
+        TOKENS,
+        "Every token event has a time and a count",
+        lambda table: np.diff(lists(table, "token_s").offsets) != np.diff(lists(table, "token_n").offsets),
+    ),
     _Law(
         TOKENS,
         "Token conservation (the tokens of a request's events add up to its output_tokens)",
         _tokens_lost,
     ),
     _Law(TOKENS, "A request that ended well has the tokens that were asked for", _not_as_asked),
-    _Law(CAUSALITY, "Causality (nothing is sent before it is scheduled)", _sent_early),
+    _Law(
+        CAUSALITY,
+        "Causality (nothing is sent before it is scheduled)",
+        lambda table: number(table, "sent_s") < number(table, "scheduled_s") - CLOCK_S,
+    ),
     _Law(CAUSALITY, "Causality (no token comes before its request was sent)", _token_before_sending),
     _Law(CAUSALITY, "Token times never fall", _stamps_fall),
 )

@@ -36,7 +36,8 @@ class Ray:
 
     def _begin(self, address: str | None, workers: int | None) -> None:
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
-        here = {"num_cpus": workers or pool.cores(), "runtime_env": {"env_vars": {"PYTHONPATH": _paths()}}, **quiet}
+        paths = os.pathsep.join(path for path in sys.path if path)  # workers find bench where this process does
+        here = {"num_cpus": workers or pool.cores(), "runtime_env": {"env_vars": {"PYTHONPATH": paths}}, **quiet}
         elsewhere = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
         try:
             self._ray.init(**(here if address is None else elsewhere))
@@ -92,8 +93,3 @@ def _module() -> Any:
         return importlib.import_module("ray")
     except ImportError:
         raise UsageError("Ray is not installed; pip install 'bench[ray]', or take --pool processes.") from None
-
-
-def _paths() -> str:
-    """Where this process finds bench: its workers look there too."""
-    return os.pathsep.join(path for path in sys.path if path)

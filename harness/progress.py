@@ -71,7 +71,11 @@ class Live:
         self.scored += len(records)
         self.failed += sum(r.status != "ok" for r in records)
         now_s = time.monotonic()
-        self._recent.extend((now_s, *_latencies(r)) for r in records if len(r.token_s))
+        for r in records:  # TTFT and TPOT (NaN for one token) for the display; results come from harness.metrics
+            if len(r.token_s):
+                first_s, more = r.token_s[0], r.output_tokens - 1
+                tpot_s = (r.token_s[-1] - first_s) / more if more > 0 else float("nan")
+                self._recent.append((now_s, first_s - r.scheduled_s, tpot_s))
         if self.watch is not None and self.end is not None and self.watch(records):
             end, self.end = self.end, None
             end()
@@ -91,13 +95,6 @@ class Live:
     def late_s(self) -> list[float]:
         """Lateness of the last departures in seconds."""
         return list(self._late_s)
-
-
-def _latencies(record: RequestRecord) -> tuple[float, float]:
-    """TTFT and TPOT (NaN for one token) for the display; results come from harness.metrics."""
-    first_s, last_s = record.token_s[0], record.token_s[-1]
-    more = record.output_tokens - 1
-    return first_s - record.scheduled_s, (last_s - first_s) / more if more > 0 else float("nan")
 
 
 def line(live: Live) -> str:

@@ -234,15 +234,15 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def ragged(lists: Sequence[Any], typecode: str, kind: pa.DataType) -> pa.Array:
     """An Arrow list array of `array(typecode)`s, sequences or arrays, without a look at each item."""
     offsets = _offsets(np.fromiter(map(len, lists), np.int64, len(lists)))
-    buffers = [x if type(x) is array and x.typecode == typecode else _buffer(x, typecode) for x in lists]
-    values = np.frombuffer(b"".join(buffers), np.dtype(typecode))
+    dtype = np.dtype(typecode)
+    buffers: list[Any] = []
+    for x in lists:
+        if type(x) is array and x.typecode == typecode:
+            buffers.append(x)
+        elif len(x):
+            buffers.append(np.ascontiguousarray(x, dtype).data.cast("B"))
+    values = np.frombuffer(b"".join(buffers), dtype)
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), type=kind)
-
-
-def _buffer(values: Any, typecode: str) -> Any:
-    if len(values) == 0:
-        return b""
-    return np.ascontiguousarray(values, np.dtype(typecode)).data.cast("B")
 
 
 def _offsets(lengths: np.ndarray) -> np.ndarray:

@@ -9,9 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import pyarrow as pa
-
 from harness import floor
 from harness.api import Outcome, Remote, Scraper
 from harness.drive import Interruptible
@@ -55,8 +52,11 @@ class RemoteRun:
         content = self.plan.loaded.content
         await self.backend.open(content)
         try:
-            for note in (*_notes(self.backend), *self._too_long(), *self._too_many()):
-                self.say(note)
+            notes = self.backend.describe().get("notes")
+            for note in (*(notes if isinstance(notes, list | tuple) else ()), *self._too_long()):
+                self.say(str(note))
+            if self._count() > (cores := os.cpu_count() or 1):
+                self.say(f"warning: {self._count()} senders share {cores} cores; they will wait for one another")
             folder = self.folder()
             folder.update({"content": dict(getattr(content, "facts", {}))})
             scraper = self.backend.scraper(lambda table: folder.add_table("server_metrics", table))
@@ -89,7 +89,7 @@ class RemoteRun:
     async def _send(self, folder: RunFolder, scraper: Scraper | None, signals: Signals) -> Outcome:
         spec = self.plan.spec
         recorder = Recorder(folder, self.live.seen)
-        follow = scraper.follow if scraper is not None else _nothing
+        follow = scraper.follow if scraper is not None else lambda _: None
         path = folder.path / "schedule.parquet"
         senders = Senders(
             self.backend, path, self._count(), spec.duration, self.plan.drain_s, recorder, self.live, begun=follow
@@ -116,16 +116,13 @@ class RemoteRun:
         known = self.backend.describe().get("capabilities")
         limit = known.get("max_model_len") if isinstance(known, Mapping) else None
         table = self.plan.schedule.table
-        over = 0 if not isinstance(limit, int) else int((_totals(table) > limit).sum())
+        total = table["prompt_tokens"].to_numpy() + table["output_tokens"].to_numpy()  # (rows,) of prompt and answer
+        over = 0 if not isinstance(limit, int) else int((total > limit).sum())
         if not over:
             return []
         what = f"{over:,} of {len(table):,} requests are longer than the server's context of {limit:,} tokens"
         remedy = "limit the lengths (--lengths)" if self.plan.spec.trace is None else "leave them out (--where)"
         return [f"warning: {what} and will be refused; {remedy}"]
-
-    def _too_many(self) -> list[str]:
-        count, cores = self._count(), os.cpu_count() or 1
-        return [f"warning: {count} senders share {cores} cores; they will wait for one another"] * (count > cores)
 
     def _count(self) -> int:
         return sender_count(self.plan.spec.senders, events_rps(self.plan.schedule.table))
@@ -147,11 +144,6 @@ class RemoteRun:
         folder.update({"floor": floor.combined(self._floors[0], self._floors[-1])})
 
 
-def _totals(table: pa.Table) -> np.ndarray:
-    """(rows,) tokens of prompt and answer."""
-    return np.asarray(table["prompt_tokens"].to_numpy() + table["output_tokens"].to_numpy())
-
-
 @dataclass(frozen=True, slots=True)
 class _Ends:
     """A task that Ctrl-C ends."""
@@ -161,12 +153,3 @@ class _Ends:
     def interrupt(self) -> None:
         """End it."""
         self.task.cancel()
-
-
-def _notes(backend: Remote) -> list[str]:
-    found = backend.describe().get("notes")
-    return [str(note) for note in found] if isinstance(found, list | tuple) else []
-
-
-def _nothing(epoch_s: float) -> None:
-    """Nobody follows the clock."""

@@ -188,7 +188,7 @@ def cautions(rows: Sequence[Mapping[str, Any]]) -> Iterator[Caution]:
     if counted is not None and counted["server"] > counted["client"]:
         yield Caution(
             "shared-server",
-            f"the server counted {counted['server']:,.0f} ended request{_s(counted['server'])}, and "
+            f"the server counted {counted['server']:,.0f} ended request{'' if counted['server'] == 1 else 's'}, and "
             f"{counted['client']:,.0f} of this run ended well: somebody else used it too",
             "give the run a server of its own",
             {"server": counted["server"], "client": counted["client"]},
@@ -202,10 +202,6 @@ def cautions(rows: Sequence[Mapping[str, Any]]) -> Iterator[Caution]:
             "look at what stands between them (proxy, network, TLS), and at the client's floor",
             {name: float(row["difference"]) for name, row in apart.items()},
         )
-
-
-def _s(value: float) -> str:
-    return "" if value == 1 else "s"
 
 
 def _said(row: Mapping[str, Any], side: str) -> str:

@@ -171,13 +171,12 @@ def restored(info: Mapping[str, Any]) -> Slo:
     goal = float(kept.get("goal") or Slo().goal)
     if "bounds" not in kept:
         return parse(str(kept.get("text") or ""), goal=goal)
-    return Slo(tuple(_restored(bound) for bound in kept["bounds"] or []), goal)
-
-
-def _restored(kept: Mapping[str, Any]) -> Bound:
-    if kept["metric"] not in metrics():
-        raise no_such("metric", str(kept["metric"]), metrics(), "The run was asked to keep a bound on it.")
-    return Bound(str(kept["metric"]), float(kept["limit"]), kept.get("tag"), kept.get("percentile"))
+    bounds = []
+    for bound in kept["bounds"] or []:
+        if bound["metric"] not in metrics():
+            raise no_such("metric", str(bound["metric"]), metrics(), "The run was asked to keep a bound on it.")
+        bounds.append(Bound(str(bound["metric"]), float(bound["limit"]), bound.get("tag"), bound.get("percentile")))
+    return Slo(tuple(bounds), goal)
 
 
 def meets(attainment: float | None, bounds: Iterable[Mapping[str, Any]], least: float) -> bool:

@@ -41,9 +41,10 @@ def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None, start
     asked = {bound.metric for bound in slo.bounds}
     wanted = {name: m for name, m in metrics().items() if name in asked or not m.on_request}
     measured = {name: describe(sample(m, table, ok)) | {"unit": m.unit} for name, m in wanted.items()}
+    ends = {row["values"]: row["counts"] for row in pc.value_counts(table["status"]).to_pylist()}
     found: dict[str, Any] = {
         "requests": len(table),
-        "status": _counts(table),
+        "status": {status: ends.get(status, 0) for status in get_args(Status)},
         "failed": float(1 - ok.mean()) if len(ok) else None,
         "window_s": window,
         "throughput_rps": per_second(int(ok.sum())),
@@ -96,22 +97,15 @@ def _scheduled(table: pa.Table) -> tuple[float, float]:
 def describe(values: Floats) -> dict[str, Any]:
     """n, mean, standard deviation, p50, p90, p99 and largest of values without NaN, which it reorders."""
     n = len(values)
-    mean, std, largest = (values.mean(), _spread(values), values.max()) if n else (math.nan,) * 3
+    mean = std = largest = math.nan
+    if n:
+        mean, largest = values.mean(), values.max()
+        # numpy's own standard deviation would need all values a second time
+        squares = (np.square(values[at : at + BLOCK] - mean).sum() for at in range(0, n, BLOCK))
+        std = math.sqrt(float(sum(squares)) / n)
     at = quantiles(values, [p / 100 for p in PERCENTILES])
     parts = {"n": n, "mean": mean, "std": std, **{f"p{p}": v for p, v in zip(PERCENTILES, at, strict=True)}}
     return {key: _clean(value) for key, value in (parts | {"max": largest}).items()}
-
-
-def _spread(values: Floats) -> float:
-    """Standard deviation; numpy's own would need all values a second time."""
-    mean = values.mean()
-    squares = (np.square(values[at : at + BLOCK] - mean).sum() for at in range(0, len(values), BLOCK))
-    return math.sqrt(float(sum(squares)) / len(values))
-
-
-def _counts(table: pa.Table) -> dict[str, int]:
-    found = {row["values"]: row["counts"] for row in pc.value_counts(table["status"]).to_pylist()}
-    return {status: found.get(status, 0) for status in get_args(Status)}
 
 
 def _tokens(table: pa.Table, mask: Mask) -> int:

@@ -109,14 +109,19 @@ def judge(
         return Verdict(False, [Caution(RECORDS, "No request has a record, so nothing was measured.", _AGAIN)])
     cut = cut or warmup.find(requests, None)
     less = less_traffic(recorded, closed)
-    late_s = _lateness_s(requests) if clock == "wall" else np.zeros(0)
+    late_s = np.zeros(0)
+    if clock == "wall":
+        late_s = number(requests, "sent_s") - number(requests, "scheduled_s")
+        late_s = late_s[~np.isnan(late_s)]
     measured = int(succeeded(kept(requests, cut)).sum())
+    which = "No request after the warm-up" if cut.requests else "No request"
+    unanswered = Caution(ANSWERS, f"{which} ended well, so nothing was measured.", "see the errors of the requests")
     reasons = [
         *_twice(requests),
         *(_unsent(requests, schedule, window_s) if schedule is not None and not interrupted else []),
         *broken(requests, as_asked=as_asked),
         *_too_late(late_s, less),
-        *_unanswered(measured, cut),
+        *([] if measured else [unanswered]),
     ]
     warnings = [
         *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
@@ -129,19 +134,8 @@ def judge(
     return Verdict(not reasons, reasons, warnings)
 
 
-def _lateness_s(requests: pa.Table) -> Floats:
-    late_s = number(requests, "sent_s") - number(requests, "scheduled_s")
-    return late_s[~np.isnan(late_s)]
-
-
 _AGAIN = "run it again, and look at what the backend said"
 _LOST = "records were lost or doubled on the way: mend the backend that made them, or report it with the run folder"
-
-
-def _unanswered(ok: int, cut: Cut) -> Iterator[Caution]:
-    if not ok:
-        which = "No request after the warm-up" if cut.requests else "No request"
-        yield Caution(ANSWERS, f"{which} ended well, so nothing was measured.", "see the errors of the requests")
 
 
 def _twice(requests: pa.Table) -> Iterator[Caution]:

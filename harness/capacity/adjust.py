@@ -124,9 +124,11 @@ class Adjusted:
         for proxy in candidates(drawn):
             values = np.concatenate([proxy.of(d)[-t.kept :] for d, t in zip(drawn, known, strict=True)])
             edges = np.quantile(values, np.arange(1, LEVELS) / LEVELS)
-            told = _told(np.searchsorted(edges, values), met)
-            if best is None or told > best[0]:
-                best = told, proxy, edges
+            level = np.searchsorted(edges, values)
+            sent, hits = np.bincount(level, minlength=LEVELS), np.bincount(level, met, minlength=LEVELS)
+            explained = float((hits**2 / np.maximum(sent, 1)).sum())  # of the scatter of `met`: variance between levels
+            if best is None or explained > best[0]:
+                best = explained, proxy, edges
         if best is not None:
             self._proxies[condition.text] = best[1], best[2]
 
@@ -183,10 +185,3 @@ def _mask(tried: Tried, condition: Condition) -> npt.NDArray[np.bool_]:
     mask = tried.share(condition.text).mask
     assert mask is not None
     return mask
-
-
-def _told(level: Ints, met: npt.NDArray[np.bool_]) -> float:
-    """How much of the scatter of `met` the levels explain: the variance between them."""
-    sent = np.bincount(level, minlength=LEVELS)
-    hits = np.bincount(level, met, minlength=LEVELS)
-    return float((hits**2 / np.maximum(sent, 1)).sum())

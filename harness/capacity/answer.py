@@ -86,6 +86,9 @@ def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, 
     at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found)
     untried = found.resolved and state == "unresolved"  # the rates tried may have decided --at all the same
     decided = at is not None and at["verdict"] != "unresolved"
+    binding = None if estimate is None else estimate.binding
+    if estimate is not None and binding == JOINT and found.bounds:  # of these the one that fewest requests keep
+        binding = min(found.bounds, key=lambda text: found.bounds[text].at(estimate.rate_rps))
     return {
         "goal": goal,
         "state": state,
@@ -97,7 +100,7 @@ def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, 
         "requests": found.planned or setup.requests,
         "seeds": 0 if estimate is None else len(estimate.knees),
         "per_gpu_rps": per_gpu,
-        "binding": None if estimate is None else _binding(estimate, found),
+        "binding": binding,
         "bounds": [] if estimate is None else list(_bounds(setup, goal, estimate, found)),
         "why": (None if decided else UNTRIED) if untried else found.why,
         "needs": _needs(setup, found, half),
@@ -115,13 +118,6 @@ def _bracket(bracket: Bracket) -> dict[str, Any] | None:
         for name, side in (("low", bracket.low), ("high", bracket.high))
         for key, value in (asdict(side) if side else dict.fromkeys(("rate_rps", "seeds", "requests", "grew"))).items()
     }
-
-
-def _binding(estimate: Estimate, found: Found) -> str:
-    """The condition that gives way first; of a joint one, the bound that fewest requests keep at the capacity."""
-    if estimate.binding != JOINT or not found.bounds:
-        return estimate.binding
-    return min(found.bounds, key=lambda text: found.bounds[text].at(estimate.rate_rps))
 
 
 def _bounds(setup: Setup, goal: float, estimate: Estimate, found: Found) -> Iterable[dict[str, Any]]:

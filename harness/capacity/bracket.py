@@ -205,17 +205,15 @@ def bracketed(aim: Aim, alone: Tried | None) -> Generator[list[Wanted], list[Tri
             return Found(None, resolved=True, unreachable=True, why=_never_carried(probe, aim))
         if bracket.ratio <= WIDE:
             break
-        planned, rate_rps = fewest, plain(_next_rps(bracket, from_rps))
+        low, high = bracket.low, bracket.high
+        if low is not None and high is not None:
+            next_rps = math.sqrt(low.rate_rps * high.rate_rps)
+        else:
+            next_rps = high.rate_rps / 2 if high else 2 * low.rate_rps if low else from_rps
+        planned, rate_rps = fewest, plain(next_rps)
     if bracket.low is None or bracket.high is None or passed is None:
         return Found(None, resolved=False, why=_no_side(bracket), bracket=_or_alone(bracket, alone))
     return Probed(bracket, _of_whole(aim, _in_flight(passed)), met, missed)
-
-
-def _next_rps(bracket: Bracket, from_rps: float) -> float:
-    """The rate to probe next."""
-    if bracket.low is None or bracket.high is None:
-        return bracket.high.rate_rps / 2 if bracket.high else 2 * bracket.low.rate_rps if bracket.low else from_rps
-    return math.sqrt(bracket.low.rate_rps * bracket.high.rate_rps)
 
 
 def _in_flight(tried: Tried) -> float:

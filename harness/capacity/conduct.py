@@ -144,7 +144,11 @@ def conduct(
     """
     budget = Budget(setup.settings.budget_s)
     with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:
-        make = make or (Simulates(processes) if setup.planned.virtual else Runs(_folder(store), tell))
+        if make is None and setup.planned.virtual:
+            make = Simulates(processes)
+        elif make is None:
+            assert store.path is not None  # folder_of gives one to every search under the wall clock
+            make = Runs(store.path, tell)
         desk = _Desk(setup, store.ledger, make, budget, tell)
         found = [(goal, _searched(setup, goal, desk)) for goal in setup.settings.goals]
         if budget.failed is not None and not len(store.ledger):
@@ -212,9 +216,16 @@ class _Desk:
 
     def give(self, wanted: Sequence[Wanted]) -> list[Tried]:
         """The trials, in the order of what is wanted; fewer where the budget ends, none when it is spent."""
-        missing = [self._task(want) for want in wanted if self.ledger.get(want.key) is None]
-        try:
-            for tried in self.make(task for task in missing if self._affordable(task)):
+        setup, virtual = self.setup, self.setup.planned.virtual
+        missing = [
+            Task(setup.spec, setup.own_rps, setup.slo, want.key, want.conditions)
+            for want in wanted
+            if self.ledger.get(want.key) is None
+        ]
+        try:  # in real time the length of a trial is known beforehand
+            for tried in self.make(
+                t for t in missing if self.budget.allows(0.0 if virtual else t.key.planned / t.key.rate_rps)
+            ):
                 self.ledger.add(tried)
                 self.tell(told(tried))
         except KeyboardInterrupt:
@@ -224,14 +235,6 @@ class _Desk:
         found = [known for want in wanted if (known := self.ledger.get(want.key)) is not None]
         self.given.update((known.key, known) for known in found)
         return found
-
-    def _task(self, want: Wanted) -> Task:
-        return Task(self.setup.spec, self.setup.own_rps, self.setup.slo, want.key, want.conditions)
-
-    def _affordable(self, task: Task) -> bool:
-        """Whether a trial would be over in time: in real time its length is known beforehand."""
-        span_s = 0.0 if self.setup.planned.virtual else task.key.planned / task.key.rate_rps
-        return self.budget.allows(span_s)
 
 
 def told(tried: Tried) -> str:
@@ -248,11 +251,6 @@ def told(tried: Tried) -> str:
         f"seed {key.seed}, {key.rate_rps:g} req/s: {joint.met / max(1, joint.of):.1%} of {joint.of:,} requests "
         f"{'kept every bound' if len(tried.shares) > 2 else 'kept the bound'}"
     )
-
-
-def _folder(store: Store) -> Path:
-    assert store.path is not None  # folder_of gives one to every search under the wall clock
-    return store.path
 
 
 def folder_of(out: str | None, setup: Setup) -> Path | None:

@@ -96,7 +96,9 @@ def _estimated(aim: Aim, probed: Probed, measure: Measures, known: Sequence[Trie
     trials: list[Tried] = []
     known = [t for t in known if t.key.planned == probed.planned]
     found: Estimate | None = None
-    batch = _first_batch(aim, probed)
+    low, high = _ends(probed.bracket)
+    pairs = [(0, low), (0, high), (1, low), (1, high), (2, low), (3, high)]  # two seeds at both ends and one at each
+    batch = [Key(aim.first_seed + seed, rate_rps, probed.planned) for seed, rate_rps in pairs]
     again = beyond = 0
     stopped: Stopped | None = None
     while True:
@@ -120,9 +122,10 @@ def _estimated(aim: Aim, probed: Probed, measure: Measures, known: Sequence[Trie
             again += 1
             batch = _of_first_seeds(aim, probed.planned, rate_rps)
             continue
-        if _decided(found, aim, bracket):
+        near = found if found is not None and len(found.knees) >= aim.first_seeds else None  # seeds enough nearby
+        if near is not None and aim.at_rps is not None and sustained(aim.at_rps, near, bracket) is not None:
             return _found(every, aim, measure, found, probed, resolved=True)
-        narrow, full = _is_narrow(found, aim), seeds >= aim.max_seeds
+        narrow, full = near is not None and near.half_width <= aim.tolerance, seeds >= aim.max_seeds
         if (narrow or full) and (missing_rps := _missing_rps(found, bracket)) is not None:
             if beyond < MOST_BEYOND:
                 beyond += 1
@@ -219,25 +222,6 @@ def _together(trials: Sequence[Tried], known: Sequence[Tried]) -> list[Tried]:
     """The trials of this search, and those of others that are not among them, of the seeds that it has."""
     keys, seeds = {t.key for t in trials}, {t.key.seed for t in trials}
     return [*trials, *(t for t in known if t.key not in keys and t.key.seed in seeds)]
-
-
-def _decided(found: Estimate | None, aim: Aim, bracket: Bracket) -> bool:
-    """Whether it is known, by seeds enough nearby, on which side of the capacity the rate lies that is asked about."""
-    if found is None or aim.at_rps is None or len(found.knees) < aim.first_seeds:
-        return False
-    return sustained(aim.at_rps, found, bracket) is not None
-
-
-def _is_narrow(found: Estimate | None, aim: Aim) -> bool:
-    """Whether the interval is narrow enough, by seeds enough nearby."""
-    return found is not None and len(found.knees) >= aim.first_seeds and found.half_width <= aim.tolerance
-
-
-def _first_batch(aim: Aim, probed: Probed) -> list[Key]:
-    """Two seeds at both ends of the bracket and one at each."""
-    low, high = _ends(probed.bracket)
-    pairs = [(0, low), (0, high), (1, low), (1, high), (2, low), (3, high)]
-    return [Key(aim.first_seed + seed, rate, probed.planned) for seed, rate in pairs]
 
 
 def _of_first_seeds(aim: Aim, planned: int, rate_rps: float, seeds: int = 2) -> list[Key]:

@@ -67,19 +67,15 @@ class Traffic:
         return [whole.part(start, start + requests) for start in starts]
 
     def _at(self, seed: int, requests: int, rate_rps: float) -> Drawn:
-        if self._scales is None:
-            self._scales = self._is_divided()
+        if self._scales is None:  # twice the rate gives half the times: not so for bursts that last in real time
+            one, two = (self._draw(self._spec.seed, COMPARED, rate) for rate in (1.0, 2.0))
+            self._scales = bool(np.allclose(one.due_s, 2 * two.due_s, rtol=1e-9))
         if not self._scales:
             return self._draw(seed, requests, rate_rps)
         if (seed, requests) not in self._unit:
             self._unit[seed, requests] = self._draw(seed, requests, 1.0)
         unit = self._unit[seed, requests]
         return replace(unit, due_s=unit.due_s / rate_rps)
-
-    def _is_divided(self) -> bool:
-        """Whether twice the rate gives half the times and nothing else: not so for bursts that last in real time."""
-        one, two = (self._draw(self._spec.seed, COMPARED, rate) for rate in (1.0, 2.0))
-        return bool(np.allclose(one.due_s, 2 * two.due_s, rtol=1e-9))
 
     def _draw(self, seed: int, requests: int, rate_rps: float) -> Drawn:
         spec = at_rate(replace(self._spec, seed=seed, requests=requests), rate_rps, self._own_rps)

@@ -131,18 +131,28 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     if probe and passed is None:
         passed = kept_all(found, task.wanted) and not grown
     end_s = _end_s(table)
+    sent = len(table)
+    if early:  # those under way when the probe was ended were paid for too
+        due_s = number(table, "scheduled_s")
+        per_s = len(due_s) / max(float(due_s.max()), 1e-9)
+        sent = min(task.key.planned, max(len(table), round(per_s * float(np.nanmax(end_s)))))
+    e2e_s = end_s - number(table, "scheduled_s")
+    e2e_s = e2e_s[np.isfinite(e2e_s)]
+    ok, asked, made = (succeeded(measured), number(measured, "output_tokens_asked"), number(measured, "output_tokens"))
+    wanted = float(asked[ok].sum())
     return Tried(
         key=task.key,
-        requests=_sent(task, table, end_s) if early else len(table),
+        requests=sent,
         kept=len(measured),
         cut_at_s=cut.at_s,
         passed=passed,
         overloaded=grown,
-        e2e_s=_mean(end_s - number(table, "scheduled_s")),
+        e2e_s=float(e2e_s.mean()) if len(e2e_s) else None,
         system_s=float(np.nanmax(end_s, initial=0.0)),
         wall_s=time.monotonic() - begun_s,
         shares=found,
-        output_tokens=_output_tokens(measured),
+        # requests that fail, more of them at a higher rate, do not change it
+        output_tokens=float(made[ok].sum() / wanted * asked.mean()) if wanted else None,
     )
 
 
@@ -182,25 +192,6 @@ def _end_s(table: pa.Table) -> np.ndarray:
 
     last_s = first_last(table)[1]
     return np.where(np.isnan(last_s), number(table, "ended_s"), last_s)
-
-
-def _output_tokens(table: pa.Table) -> float | None:
-    """Per request; requests that fail, more of them at a higher rate, do not change it."""
-    ok, asked, made = succeeded(table), number(table, "output_tokens_asked"), number(table, "output_tokens")
-    wanted = float(asked[ok].sum())
-    return float(made[ok].sum() / wanted * asked.mean()) if wanted else None
-
-
-def _sent(task: Task, table: pa.Table, end_s: np.ndarray) -> int:
-    """How many requests had left when a probe was ended: those under way then were paid for too."""
-    due_s = number(table, "scheduled_s")
-    per_s = len(due_s) / max(float(due_s.max()), 1e-9)
-    return min(task.key.planned, max(len(table), round(per_s * float(np.nanmax(end_s)))))
-
-
-def _mean(values: np.ndarray) -> float | None:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else None
 
 
 class Ledger:
@@ -276,10 +267,9 @@ def _read(path: Path) -> Iterable[Tried]:
         raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
     for row in rows:
         key = Key(*(row.pop(name) for name in ("seed", "rate_rps", "planned", "goal")))
-        yield Tried(key=key, shares=tuple(_unpacked(share) for share in row.pop("shares")), **row)
-
-
-def _unpacked(row: dict[str, object]) -> Share:
-    bits, of = row["bits"], int(row["of"])  # type: ignore[call-overload]  # the schema says so
-    mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)  # type: ignore[call-overload]  # as above
-    return Share(str(row["text"]), int(row["met"]), of, mask)  # type: ignore[call-overload]  # as above
+        found = []
+        for share in row.pop("shares"):
+            bits, of = share["bits"], int(share["of"])
+            mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
+            found.append(Share(str(share["text"]), int(share["met"]), of, mask))
+        yield Tried(key=key, shares=tuple(found), **row)

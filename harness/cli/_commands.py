@@ -107,12 +107,9 @@ def _sentence(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx is not None else "bench"
     if isinstance(error, click.NoSuchOption):
         params = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
-        near = _near(error.option_name, [option for param in params for option in param.opts])
-        return f"No option '{error.option_name}'.{near} See '{path} --help'."
+        known = [option for param in params for option in param.opts]
+        near = get_close_matches(error.option_name, known, n=1, cutoff=0.5)
+        hint = f" Did you mean '{near[0]}'?" if near else ""
+        return f"No option '{error.option_name}'.{hint} See '{path} --help'."
     message = error.format_message().rstrip(".")
     return f"{message[:1].upper()}{message[1:]}; see '{path} --help'."
-
-
-def _near(given: str, known: Sequence[str]) -> str:
-    near = get_close_matches(given, known, n=1, cutoff=0.5)
-    return f" Did you mean '{near[0]}'?" if near else ""

@@ -45,7 +45,8 @@ def command(name: str, html: str | None) -> int:
         found = [_kind_of_names(wanted)]
     if not found:
         known = {n for k in _names.kinds() for n in _names.names(k)} | set(terms)
-        raise _short(no_such("name", name, known))
+        error = no_such("name", name, known)  # all names at once would fill the screen
+        raise type(error)(f"{str(error).split(' Known: ')[0]} 'bench list' shows all names.")
     _terminal.say("\n\n".join(found))
     if html is not None:
         _draw(html, kinds, short, "\n\n".join(found))
@@ -62,11 +63,6 @@ def _draw(html: str, kinds: list[str], spec: str, text: str) -> None:
     kind = next((k for k in kinds if k in _drawn.DRAWABLE), kinds[0])
     facts = _drawn.facts(kind, spec)
     _trace_tools.draw(html, {**facts, "texts": [*text.splitlines(), *facts.get("texts", ())]}, spec)
-
-
-def _short(error: Exception) -> Exception:
-    """All names at once would fill the screen."""
-    return type(error)(f"{str(error).split(' Known: ')[0]} 'bench list' shows all names.")
 
 
 def _kind_of_names(kind: str) -> str:
@@ -146,16 +142,12 @@ def _kind(hint: Any) -> str:
     return _KINDS.get(name, name)
 
 
-def _default(value: object) -> str:
-    """A default as a spec has it: none, true, 0.5."""
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
 def _argument(f: dataclasses.Field[Any], hint: Any) -> str:
     kind = _kind(hint)
     unit = next((text for end, text in _UNITS.items() if f.name.endswith(end)), "")
     if f.default is not dataclasses.MISSING:
-        default = f"default {_default(f.default)}"
+        shown = str(f.default)  # as a spec has it: none, true, 0.5
+        default = f"default {shown.lower() if f.default is None or isinstance(f.default, bool) else shown}"
     elif f.default_factory is not dataclasses.MISSING:
         default = f"default {f.default_factory()!r}"
     else:

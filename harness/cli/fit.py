@@ -92,7 +92,8 @@ def _answer(
     _refuse_what_would_be_ignored(sources[0], latency)
     if url is not None:
         probe = Probe(_numbers(users), most_tokens)
-        return from_endpoint(_endpoint(url), probe, asked, path, _terminal.note)
+        endpoint = f"openai:url={url}" if url.startswith(("http://", "https://")) else url  # else a backend's spec
+        return from_endpoint(endpoint, probe, asked, path, _terminal.note)
     if requests:
         if parse(backend).name != "sim":
             raise UsageError(f"--backend must be the simulator, such as sim:policy=sarathi, got '{backend}'.")
@@ -110,11 +111,6 @@ def _refuse_what_would_be_ignored(source: str, latency: str) -> None:
         for name in names:
             if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
                 raise UsageError(f"--{name.replace('_', '-')} belongs to {where}; leave it out.")
-
-
-def _endpoint(url: str) -> str:
-    """The spec of the backend at an address."""
-    return f"openai:url={url}" if url.startswith(("http://", "https://")) else url
 
 
 def _numbers(users: str) -> tuple[int, ...]:

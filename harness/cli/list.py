@@ -21,14 +21,14 @@ def command(kind: str | None) -> int:
         lines.append(f"{shown} ({_names.OPTION[shown]})" if kind is None else f"{shown}: {_names.OPTION[shown]}")
         width = max((len(name) for name, _ in rows), default=0)
         room = 96 - width if sys.stdout.isatty() else None
-        lines += [f"  {name:<{width}}  {_short(text, room)}".rstrip() for name, text in rows] or ["  (none)"]
+        for name, text in rows:
+            sentence = text.split(". ")[0].split(" Source:")[0].rstrip(".")
+            if room is not None and len(sentence) > room:
+                sentence = f"{sentence[: room - 3].rstrip()}..."
+            lines.append(f"  {name:<{width}}  {sentence}".rstrip())
+        if not rows:
+            lines.append("  (none)")
         if kind is None:
             lines.append("")
     _terminal.say("\n".join([*lines, "More about one of them: bench explain NAME"]))
     return 0
-
-
-def _short(text: str, width: int | None) -> str:
-    """The first sentence; on a terminal no more of it than a line takes."""
-    text = text.split(". ")[0].split(" Source:")[0].rstrip(".")
-    return text if width is None or len(text) <= width else f"{text[: width - 3].rstrip()}..."

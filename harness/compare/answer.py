@@ -1,6 +1,6 @@
 """The answer of `bench compare`, as the JSON that is stored and that every form of it is made of."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,11 @@ def compare(
         shorter = [lengths.gated(row) for row in answered if row["change"] == "shorter"]
         stops += other_work if len(shorter) < len(other_work) else []  # one point is longer: not the same work
     found = {} if stops or not pairs else _judged(pairs, cuts_s, settings, answered, shorter)
+    own_slos = {(pair.base.info.get("slo") or {}).get("text") for pair in pairs}
+    first = _first(pairs)
+    workload = first.get("workload")
+    if isinstance(workload, str):
+        workload = {**(first.get("traffic") or {}), "name": workload}
     info: dict[str, Any] = {
         "schema": SCHEMA,
         "kind": "compare",
@@ -76,9 +81,9 @@ def compare(
         "looks": list(looks),
         "base": _side(base, [pair.base for pair in pairs]),
         "head": _side(head, [pair.head for pair in pairs]),
-        "workload": _workload(pairs),
-        "slo": slo.text(settings.slo) if settings.slo else _same_slo(pairs),
-        "goal": settings.goal or (settings.slo or slo.restored(_first(pairs))).goal,
+        "workload": workload,
+        "slo": slo.text(settings.slo) if settings.slo else own_slos.pop() if len(own_slos) == 1 else None,
+        "goal": settings.goal or (settings.slo or slo.restored(first)).goal,
         "rescored": settings.slo is not None,
         "warmup": settings.warmup,
         "pairs": _with_rows(told, rows),
@@ -92,8 +97,10 @@ def compare(
         "notes": list(notes),
         **found,
     }
-    if found and (not all(pair["valid"] for pair in told) or _without_valid_run(info["pairs"])):
-        info["verdict"] = "invalid"
+    if found:
+        tried, valid = info["pairs"], {pair["pair"] for pair in info["pairs"] if pair["valid"]}
+        if not (all(pair["valid"] for pair in told) and all(pair["pair"] in valid for pair in tried)):
+            info["verdict"] = "invalid"
     info["warnings"] = list(cautions.cautions(info, matched))
     info["exit_code"] = EXIT_CODES[info["verdict"]]
     info["text"] = said.sentence(info)
@@ -113,8 +120,12 @@ def _judged(
     names = {each.quantity.name for each in series}
     standing = gates.exact() if virtual else gates.defaults(names)
     asked = settings.gates or standing
-    _check_there(settings.gates, names)
-    if "failed" not in {gate.quantity.name for gate in asked} and _fails_otherwise(series):
+    for gate in settings.gates:
+        if gate.quantity.name not in names:  # it would never fire
+            raise no_such("quantity to gate in these runs", gate.quantity.name, names)
+    fails_otherwise = any(any(each.losses) for each in series if each.quantity.name == "failed")
+    if fails_otherwise and "failed" not in {gate.quantity.name for gate in asked}:
+        # whoever answers fewer is not better, whatever the gates are
         asked += tuple(gate for gate in standing if gate.quantity.name == "failed")
     gated = [
         (gate, each)
@@ -136,18 +147,6 @@ def _judged(
         ],
         "exact": _parted(pairs) if virtual else None,
     }
-
-
-def _fails_otherwise(series: Sequence[Series]) -> bool:
-    """Whether more or fewer requests fail in the head: whoever answers fewer is not better, whatever the gates are."""
-    return any(any(each.losses) for each in series if each.quantity.name == "failed")
-
-
-def _check_there(asked: Sequence[Gate], names: Collection[str]) -> None:
-    """A gate on what no run has would never fire."""
-    for gate in asked:
-        if gate.quantity.name not in names:
-            raise no_such("quantity to gate in these runs", gate.quantity.name, names)
 
 
 def _series(
@@ -207,11 +206,6 @@ def _pair(number: int, pair: Pair, cut_s: float) -> dict[str, Any]:
     }
 
 
-def _without_valid_run(told: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a pair was tried, and never came out valid."""
-    return not {pair["pair"] for pair in told} <= {pair["pair"] for pair in told if pair["valid"]}
-
-
 def _reasons(source: Source, side: str) -> list[str]:
     """Why a run proves nothing; empty for one that is valid."""
     if isinstance(source, Numbers):
@@ -249,15 +243,3 @@ def _side(label: str, runs: Sequence[Source]) -> dict[str, Any]:
 def _first(pairs: Sequence[Pair]) -> Mapping[str, Any]:
     """What the first run was told."""
     return pairs[0].base.info if pairs else {}
-
-
-def _same_slo(pairs: Sequence[Pair]) -> str | None:
-    """The SLO of all runs; None where they have several."""
-    found = {(pair.base.info.get("slo") or {}).get("text") for pair in pairs}
-    return found.pop() if len(found) == 1 else None
-
-
-def _workload(pairs: Sequence[Pair]) -> Mapping[str, Any] | None:
-    first = _first(pairs)
-    told = first.get("workload")
-    return {**(first.get("traffic") or {}), "name": told} if isinstance(told, str) else told

@@ -9,8 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -153,13 +154,8 @@ def _about(side: Command) -> dict[str, Any]:
     """What a side is: for people without its secrets, and a hash that holds them all."""
     words = [*side.words[side.ours :], *(f"{name}={value}" for name, value in side.variables.items())]
     sha256 = hashlib.sha256(json.dumps(words).encode()).hexdigest()
-    return {"command": side.text, "words": _without_secrets(words), "sha256": sha256}
-
-
-def _without_secrets(words: Sequence[str]) -> list[str]:
-    """The words as they may be stored: a header is hidden whole."""
-    before = ["", *words[:-1]]
-    return ["[hidden]" if last in ("--header", "-H") else shown(word) for last, word in zip(before, words, strict=True)]
+    hidden = ["[hidden]" if before in ("--header", "-H") else shown(word) for before, word in pairwise(["", *words])]
+    return {"command": side.text, "words": hidden, "sha256": sha256}
 
 
 def _differing(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:

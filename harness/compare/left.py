@@ -89,7 +89,9 @@ def _of_answer(path: Path, info: Mapping[str, Any], code: int, err: Path) -> Lef
 
 def _of_file(path: Path) -> Left | None:
     """A result file of another tool; None where there is none that is known."""
-    there = [path] if path.exists() else sorted(p for p in path.parent.glob(f"{path.name}.*") if not _log(p))
+    logs = (".stdout.txt", ".stderr.txt")
+    others = path.parent.glob(f"{path.name}.*")
+    there = [path] if path.exists() else sorted(p for p in others if not p.name.endswith(logs))
     for place in there:
         try:
             found = results.open(place)
@@ -118,10 +120,6 @@ def _of_numbers(path: Path, out: Path) -> Left:
 def log(path: Path, kind: Literal["out", "err"]) -> Path:
     """Where what a command prints is kept, beside its result."""
     return path.with_name(f"{path.name}.std{kind}.txt")
-
-
-def _log(path: Path) -> bool:
-    return path.name.endswith((".stdout.txt", ".stderr.txt"))
 
 
 def _last(err: Path) -> str:

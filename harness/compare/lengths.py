@@ -74,7 +74,11 @@ def compared(pairs: Sequence[Pair], cuts_s: Sequence[float], alpha: float) -> li
     Several points share alpha equally, so that many of them do not make a false alarm likelier.
     """
     every = [*_answered(pairs, cuts_s)]
-    return [_row(one, alpha / len(every)) for one in every]
+    rows = []
+    for one in every:
+        change, decision = one.decided(alpha / len(every))
+        rows.append(verdict.row(one.series, decision) | {"change": change, "requests": one.requests})
+    return rows
 
 
 def gated(row: dict[str, Any]) -> dict[str, Any]:
@@ -100,11 +104,6 @@ def warning(row: dict[str, Any]) -> str | None:
         f"answers end where the server likes: {unseen} of the output tokens per request would have been found by "
         f"these {row['requests']:,} requests"
     )
-
-
-def _row(one: Answered, alpha: float) -> dict[str, Any]:
-    change, decision = one.decided(alpha)
-    return verdict.row(one.series, decision) | {"change": change, "requests": one.requests}
 
 
 def _answered(pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Iterable[Answered]:

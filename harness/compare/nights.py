@@ -82,7 +82,9 @@ def read(root: Path) -> dict[str, list[Night]]:
     found: dict[str, list[Night]] = {}
     for path, files in _folders(root):
         night = _night(path, [_info(file) for file in files])
-        found.setdefault(_series(path.parent, root), []).append(night)
+        below = path.parent.relative_to(root).as_posix()
+        series = below if below != "." else "/".join(path.parent.resolve().parts[-2:])
+        found.setdefault(series, []).append(night)
     if not found:
         raise UsageError(
             f"No night in '{root}': no folder below it has a date in its name and a run.json or capacity.json in it; "
@@ -131,11 +133,6 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
             yield path, here
 
 
-def _series(parent: Path, root: Path) -> str:
-    below = parent.relative_to(root).as_posix()
-    return below if below != "." else "/".join(parent.resolve().parts[-2:])
-
-
 def _info(file: Path) -> dict[str, Any]:
     try:
         info = json.loads(file.read_text(encoding="utf-8"))
@@ -150,13 +147,18 @@ def _night(path: Path, infos: Sequence[Mapping[str, Any]]) -> Night:
     why = next((reason for info in infos if (reason := _unusable(info)) is not None), None)
     overloaded = any(_part(info, "verdict").get("overloaded") for info in infos)
     exact = all(info.get("clock") == "virtual" for info in infos)
+    values: dict[str, float] = {}
+    if why is None:  # means over the runs of what all of them have
+        each = [_values(info) for info in infos]
+        names = [name for name in each[0] if all(name in one for one in each)]
+        values = {name: statistics.fmean(one[name] for one in each) for name in names}
     return Night(
         name=path.name,
         at=at,
         commit=commit,
         path=path,
         exact=exact,
-        values={} if why is not None else _means([_values(info) for info in infos]),
+        values=values,
         within={} if exact or why is not None or len(infos) > 1 else _within(first),
         why=why,
         overloaded=bool(overloaded),
@@ -216,12 +218,12 @@ def _within(info: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
 
 
 def _intervals(found: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    pairs = {name: _finite(dict(zip("lh", ends, strict=False))) for name, ends in found.items() if _is_pair(ends)}
+    pairs = {
+        name: _finite(dict(zip("lh", ends, strict=False)))
+        for name, ends in found.items()
+        if isinstance(ends, list) and len(ends) == 2
+    }
     return {name: (ends["l"], ends["h"]) for name, ends in pairs.items() if len(ends) == 2}
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2
 
 
 def _answer(info: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -237,12 +239,6 @@ def _finite(values: Mapping[str, Any]) -> dict[str, float]:
         for name, value in values.items()
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     }
-
-
-def _means(each: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean over runs of what all of them have."""
-    names = [name for name in each[0] if all(name in values for values in each)]
-    return {name: statistics.fmean(values[name] for values in each) for name in names}
 
 
 def _facts(infos: Sequence[Mapping[str, Any]]) -> dict[str, str]:

@@ -114,7 +114,9 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
         return Matched(tuple(pairs), tuple(base[len(pairs) :]), tuple(head[len(pairs) :]))
     order = {id(run): place for place, run in enumerate(base)}
     pairs.sort(key=lambda pair: order[id(pair.base)])
-    return Matched(tuple(_named(pairs, _varied(base))), tuple(left_base), tuple(left_head))
+    options = [_options(run) for run in base]
+    varied = {name for each in options for name in each if len({one.get(name) for one in options}) > 1}
+    return Matched(tuple(_named(pairs, varied)), tuple(left_base), tuple(left_head))
 
 
 def _for_seeds(side: Sequence[Source], other: Sequence[Source]) -> Sequence[Source]:
@@ -138,7 +140,12 @@ def joined(matches: Iterable[Matched]) -> Matched:
 
 def _nearest(base: Sequence[Source], head: Sequence[Source]) -> tuple[list[Pair], list[Source], list[Source]]:
     """Pairs of those who were told the most equal options, the nearest first; and what is left on both sides."""
-    near = sorted((_distance(ours, theirs), i, j) for i, ours in enumerate(base) for j, theirs in enumerate(head))
+    ours, theirs = [_options(run) for run in base], [_options(run) for run in head]
+    near = sorted(
+        (sum(one.get(name) != other.get(name) for name in {*one, *other}), i, j)
+        for i, one in enumerate(ours)
+        for j, other in enumerate(theirs)
+    )
     partner: dict[int, int] = {}
     for _, i, j in near:
         if i not in partner and j not in partner.values():
@@ -148,15 +155,10 @@ def _nearest(base: Sequence[Source], head: Sequence[Source]) -> tuple[list[Pair]
     return pairs, alone, [run for j, run in enumerate(head) if j not in partner.values()]
 
 
-def _distance(base: Source, head: Source) -> int:
-    """The number of options that are not the same."""
-    ours, theirs = _options(base), _options(head)
-    return sum(ours.get(name) != theirs.get(name) for name in {*ours, *theirs})
-
-
 def _named(pairs: Sequence[Pair], names: Iterable[str]) -> list[Pair]:
     """The pairs with their points, named by the folder where each has one, else by the fewest options of the base."""
-    points = [_point(pair.base, names) for pair in pairs]
+    own = [_options(pair.base) for pair in pairs]
+    points = [tuple((name, each[name]) for name in sorted(names) if name in each) for each in own]
     different = list(dict.fromkeys(points))
     if len(different) == 1:
         return [*pairs]
@@ -190,18 +192,6 @@ def schedule_of(run: Source) -> str | None:
 
 def _options(run: Source) -> dict[str, str]:
     return {name: str(value) for name, value in (run.info.get("spec") or {}).items() if name != "seed"}
-
-
-def _varied(runs: Sequence[Source]) -> set[str]:
-    """The options, but the seed, that are not the same in all runs of a side."""
-    options = [_options(run) for run in runs]
-    names = {name for each in options for name in each}
-    return {name for name in names if len({each.get(name) for each in options}) > 1}
-
-
-def _point(run: Source, names: Iterable[str]) -> Point:
-    options = _options(run)
-    return tuple((name, options[name]) for name in sorted(names) if name in options)
 
 
 def _grouped(

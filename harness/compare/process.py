@@ -46,9 +46,11 @@ class Watched:
 
     def call(self, words: Sequence[str], variables: Mapping[str, str], out: Path, err: Path) -> int:
         """The exit code of a command whose output goes to two files. Raises OSError where it cannot be started."""
+        # The guard ends the command when we end: else it would disturb the runs that come next.
+        guard = [sys.executable, "-I", "-S", "-c", _GUARD] if sys.platform == "linux" else []
         with out.open("wb") as told, err.open("wb") as complained:
             self._process = subprocess.Popen(  # noqa: S603  # the user's own command, and no shell
-                [*_guarded(), *words],
+                [*guard, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=told,
                 stderr=complained,
@@ -88,8 +90,3 @@ class Watched:
 
     def __repr__(self) -> str:
         return f"<Watched {'busy' if self._process else 'idle'}, interrupted {self.interruptions} times>"
-
-
-def _guarded() -> list[str]:
-    """What stands before a command so that it does not outlive us: else it would disturb the runs that come next."""
-    return [sys.executable, "-I", "-S", "-c", _GUARD] if sys.platform == "linux" else []

@@ -107,17 +107,13 @@ def _facts(source: Source) -> dict[str, Any]:
     virtual = info.get("clock") == "virtual"
     backend = info.get("backend") or {}
     parts = {
-        "": {name: value for name, value in backend.items() if name not in PASSING and _is_plain(value)},
+        "": {k: v for k, v in backend.items() if k not in PASSING and isinstance(v, str | int | float | None)},
         "option ": {k: v for k, v in (info.get("spec") or {}).items() if k not in backend},
         "version of ": versions if isinstance(versions := info.get("versions"), Mapping) else {},
         "server ": {k: v for k, v in (info.get("server") or {}).items() if k in ("kind", "version")},
         "host ": {} if virtual else {k: v for k, v in (info.get("host") or {}).items() if k != "load"},
     }
     return {f"{prefix}{name}": value for prefix, part in parts.items() for name, value in part.items()}
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, str | int | float)
 
 
 def _text(of: Callable[[Source], object]) -> Callable[[Source], str | None]:

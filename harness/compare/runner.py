@@ -220,12 +220,10 @@ class _Pairs:
 
     def _announce(self, pair: int, seed: int, side: int, place: int, *, again: bool) -> None:
         wanted = "auto" if self.wanted is None and self.book.rows and self.looking else self.wanted
-        text = f"pair {pair}{_total(wanted)}{', again' if again else ''}, seed {seed}: {SIDES[side]}"
-        self.say(f"{text}{_left_text(self._runs_left(pair, place), self.book.seconds(), wanted)}")
-
-    def _runs_left(self, pair: int, place: int) -> int:
+        of = "" if wanted is None else f" of up to {looks.LOOKS[-1]}" if wanted == "auto" else f" of {wanted}"
         last = self.wanted if isinstance(self.wanted, int) else looks.LOOKS[-1]
-        return 2 * (last - pair + 1) - place
+        left = _left_text(2 * (last - pair + 1) - place, self.book.seconds(), wanted)
+        self.say(f"pair {pair}{of}{', again' if again else ''}, seed {seed}: {SIDES[side]}{left}")
 
 
 def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
@@ -246,7 +244,10 @@ def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
     return Made(
         out=book.out,
         folders=_folders(book),
-        rows=[_as_json(row, book.out) for row in book.rows],
+        rows=[
+            {**asdict(row), **{f"{side}_run": str(book.out / getattr(row, f"{side}_run")) for side in SIDES}}
+            for row in book.rows
+        ],
         looks=sorted(book.looks),
         alpha=min(looks.alpha(each, pairs.alpha) for each in (book.looks, looks.LOOKS if pairs.looking else ())),
         notes=notes,
@@ -258,10 +259,6 @@ def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
 def count(pairs: int) -> str:
     """So many pairs, in words."""
     return "1 pair" if pairs == 1 else f"{pairs} pairs"
-
-
-def _as_json(row: Row, out: Path) -> dict[str, Any]:
-    return {**asdict(row), **{f"{side}_run": str(out / getattr(row, f"{side}_run")) for side in SIDES}}
 
 
 def _folders(book: Book) -> Folders:
@@ -289,12 +286,6 @@ def _shared(found: Mapping[int, Left]) -> str | None:
         f"base and head share the server at {base.address} and the salt of their prompts, so its prefix cache favours "
         "whichever runs second; leave salt=auto."
     )
-
-
-def _total(wanted: Wanted) -> str:
-    if wanted is None:
-        return ""
-    return f" of up to {looks.LOOKS[-1]}" if wanted == "auto" else f" of {wanted}"
 
 
 def _left_text(runs: int, seconds: float | None, wanted: Wanted) -> str:

@@ -64,7 +64,10 @@ def spread(row: Row) -> str:
 
 def _changed(info: Mapping[str, Any]) -> str:
     rows = [row for row in info["gates"] if row["verdict"] == info["verdict"]]
-    told = [f"{at(row)}{row['label']} {change(row)}{_why(row, info)}" for row in rows[:3]]
+    told = []
+    for row in rows[:3]:
+        why = bounds(row, info["alpha"]) if info["mode"] == "paired" else spread(row).replace(" .. ", " to ")
+        told.append(f"{at(row)}{row['label']} {change(row)}{f' ({why})' if why else ''}")
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     if any(row["metric"] == "output_tokens" for row in rows):
         more += (
@@ -72,11 +75,6 @@ def _changed(info: Mapping[str, Any]) -> str:
         )
     alone = "" if info["mode"] == "paired" or any(map(spread, rows)) else " (exact: a simulator has no noise)"
     return f"{info['verdict']}: {'; '.join(told)}{more}{alone}."
-
-
-def _why(row: Row, info: Mapping[str, Any]) -> str:
-    told = bounds(row, info["alpha"]) if info["mode"] == "paired" else spread(row).replace(" .. ", " to ")
-    return f" ({told})" if told else ""
 
 
 def _equivalent(info: Mapping[str, Any]) -> str:

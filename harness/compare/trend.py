@@ -56,13 +56,11 @@ def _whole(states: Sequence[str], series: Sequence[Mapping[str, Any]]) -> str:
         return "missing"
     if not states or set(states) != {"few"}:
         return "steady"
-    return "incomparable" if all(map(_never_judged, series)) else "few"
-
-
-def _never_judged(series: Mapping[str, Any]) -> bool:
-    """Whether there would have been nights enough, had they been comparable."""
-    states = {night["state"] for metric in series["metrics"] for night in metric["nights"]}
-    return bool(series["breaks"]) and series["valid"] > Rule().reference and states <= {"few", "gap"}
+    for one in series:
+        seen = {night["state"] for metric in one["metrics"] for night in metric["nights"]}
+        if not (one["breaks"] and one["valid"] > Rule().reference and seen <= {"few", "gap"}):
+            return "few"
+    return "incomparable"  # there would have been nights enough, had they been comparable
 
 
 def _series(name: str, nights: Sequence[Night]) -> dict[str, Any]:
@@ -101,7 +99,8 @@ class _Series:
         self.exact = _exact(nights)
         plain = Rule(least=metric.least, relative=metric.relative)
         self.rule = replace(EXACT, relative=metric.relative) if self.exact else plain
-        self.parts = [self._part(part) for part in _comparable(nights)]
+        places = [0, *_breaks(nights), len(nights)]  # between two of them nothing changed that must not
+        self.parts = [self._part(nights[start:stop]) for start, stop in pairwise(places)]
 
     def as_json(self) -> dict[str, Any]:
         """The metric as trend.json holds it."""
@@ -109,7 +108,10 @@ class _Series:
         last = self.parts[-1]
         state = self._state(last)
         scatter = None if self.exact else _scatter(last.values)
-        reference = self._reference(last, state)
+        # What the last value is shown beside: what it was held to, or the level before a step that is still news.
+        news = state in ("regressed", "improved", "changed", "longer")
+        beside = last.watch.steps if news else last.watch.judged
+        reference = beside[-1].reference if beside else None
         return {
             "name": self.metric.name,
             "unit": self.metric.unit,
@@ -142,7 +144,8 @@ class _Series:
             return "none"
         step = part.watch.steps[-1] if part.watch.steps else None
         if step is not None and step.ended is None and self._lasts(step, part):
-            matters = abs(self._loss(part, step)) >= self.metric.least
+            after = statistics.median(part.values[step.first : self._until(part, step)])
+            matters = abs(part.watch.loss(after, step.reference)) >= self.metric.least
             if matters and self.metric.name == OUTPUT_TOKENS and step.side == "better":
                 return "longer"  # more work: what came before is no measure of any speed
             return {"worse": "regressed", "better": "improved"}[step.side] if matters else "changed"
@@ -154,10 +157,6 @@ class _Series:
     def _lasts(self, step: Found, part: _Part) -> bool:
         """Whether a step is still news: for a week, or until its level is the reference."""
         return step.open or (self.exact and len(part.values) - step.first <= Rule().settled)
-
-    def _loss(self, part: _Part, step: Found) -> float:
-        after = statistics.median(part.values[step.first : self._until(part, step)])
-        return part.watch.loss(after, step.reference)
 
     def _until(self, part: _Part, step: Found) -> int:
         """Where the level of a step ends: it went back, or another step follows."""
@@ -182,12 +181,6 @@ class _Series:
             "loss_pct": _plain(100 * part.watch.loss(after, step.reference)),
             "changed": _changed(before.marks, night.marks),
         }
-
-    def _reference(self, part: _Part, state: str) -> float | None:
-        """What the last value is shown beside: what it was held to, or the level before a step that is still news."""
-        if state in ("regressed", "improved", "changed", "longer"):
-            return part.watch.steps[-1].reference
-        return part.watch.judged[-1].reference if part.watch.judged else None
 
     def _change(self, part: _Part, reference: float | None) -> float | None:
         """The last value beside a reference in %, plus being more; None where there is no reference."""
@@ -227,12 +220,6 @@ def _exact(nights: Sequence[Night]) -> bool:
     """Whether the clock was virtual, so that any difference is one of the systems."""
     usable = [night for night in nights if night.why is None]
     return bool(usable) and all(night.exact for night in usable)
-
-
-def _comparable(nights: Sequence[Night]) -> list[Sequence[Night]]:
-    """The nights in parts, within which nothing changed that must not."""
-    places = [0, *_breaks(nights), len(nights)]
-    return [nights[start:stop] for start, stop in pairwise(places)]
 
 
 def _breaks(nights: Sequence[Night]) -> dict[int, list[dict[str, str]]]:

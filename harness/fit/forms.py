@@ -93,7 +93,9 @@ def _mixed(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     del system
     rows, left_out = _without_unknown_pairs(rows, "prefill_token_squared_s", fixed)
     total = rows.tokens + rows.seqs
-    tried = _hinges(total)
+    # 0 and places among the loads that occur, of which the largest are left free to tell the slope
+    loads = np.quantile(np.unique(total), np.linspace(0, 0.9, HINGES))
+    tried: np.ndarray = np.unique(np.concatenate([[0.0], loads]))
     seen: list[float] = []
     found: list[tuple[float, float, Solution]] = []
     refused: UsageError | None = None
@@ -109,25 +111,14 @@ def _mixed(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
         if not found:
             break
         seen = sorted([*seen, *tried.tolist()])
-        tried = _between(seen, min(found, key=lambda f: f[0])[1])
+        place = seen.index(min(found, key=lambda f: f[0])[1])
+        tried = np.linspace(seen[max(0, place - 1)], seen[min(len(seen) - 1, place + 1)], 12)[1:-1]
     if not found:
         assert refused is not None  # without a hinge there always is a solution, or it is refused
         raise refused
     _, hinge, best = min(found, key=lambda f: f[0])
     values = {**best.values, "base_s": max(0.0, best.values["floor_s"] - best.values["token_s"] * hinge)}
     return Fitted("mixed", {"constants": "given", **values}, best.plus_minus, left_out)
-
-
-def _hinges(total: np.ndarray) -> np.ndarray:
-    """0 and places among the loads that occur, of which the largest are left free to tell the slope."""
-    loads: np.ndarray = np.unique(total)
-    return np.unique(np.concatenate([[0.0], np.quantile(loads, np.linspace(0, 0.9, HINGES))]))
-
-
-def _between(hinges: list[float], best: float) -> np.ndarray:
-    place = hinges.index(best)
-    low, high = hinges[max(0, place - 1)], hinges[min(len(hinges) - 1, place + 1)]
-    return np.linspace(low, high, 12)[1:-1]
 
 
 def _with_hinge(

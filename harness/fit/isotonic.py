@@ -14,15 +14,13 @@ def points(x: np.ndarray, seconds: np.ndarray) -> list[list[float]]:
     which = np.searchsorted(cuts, x, side="right").clip(max=len(cuts) - 1) if len(cuts) > 1 else np.zeros(len(x), int)
     bins = [which == i for i in np.unique(which)]
     places = [float(np.mean(x[one])) for one in bins]
-    heights = _not_falling([_mean(seconds[one]) for one in bins], [int(one.sum()) for one in bins])
+    means = []
+    for one in bins:  # what is far off is brought nearer
+        middle = float(np.median(seconds[one]))
+        usual = float(np.median(np.abs(seconds[one] - middle))) / 0.6745
+        means.append(float(np.clip(seconds[one], middle - FAR * usual, middle + FAR * usual).mean()))
+    heights = _not_falling(means, [int(one.sum()) for one in bins])
     return [[place, max(height, 1e-9)] for place, height in zip(places, heights, strict=True)]
-
-
-def _mean(seconds: np.ndarray) -> float:
-    """The mean, what is far off brought nearer."""
-    middle = float(np.median(seconds))
-    usual = float(np.median(np.abs(seconds - middle))) / 0.6745
-    return float(np.clip(seconds, middle - FAR * usual, middle + FAR * usual).mean())
 
 
 def _not_falling(values: list[float], weights: list[int]) -> list[float]:

@@ -156,7 +156,11 @@ def _corrected(
         errors = np.concatenate([_errors(run, mask, t) for (run, mask), t in zip(shown, times, strict=True)])
         if (error := float(np.median(np.abs(errors)))) < least:
             least, best = error, dict(constants)
-        again = guess([_timed(run, mask, *t) for (run, mask), t in zip(shown, times, strict=True)], given, replicas)
+        made = [
+            replace(run, ttft_s=ttft_s, tpot_s=tpot_s).take(mask)
+            for (run, mask), (ttft_s, tpot_s) in zip(shown, times, strict=True)
+        ]
+        again = guess(made, given, replicas)
         for name in measured.plus_minus:
             wrong = measured.values[name] - again.values[name]
             constants[name] = max(constants[name] + HEED * wrong, 0.0)
@@ -165,11 +169,6 @@ def _corrected(
 
 def _named(names: Mapping[str, str], values: Mapping[str, float]) -> dict[str, float]:
     return {names[name]: value for name, value in values.items()}
-
-
-def _timed(run: Measured, mask: np.ndarray, ttft_s: np.ndarray, tpot_s: np.ndarray) -> Measured:
-    """The requests that a fit sees, with simulated times."""
-    return replace(run, ttft_s=ttft_s, tpot_s=tpot_s).take(mask)
 
 
 def simulated(

@@ -52,6 +52,9 @@ def answer(
     """The whole answer, with `left` candidates not searched; no number in it is infinite or NaN."""
     each = {name: units(name, scored, asked.worth, asked.cluster) for name in asked.algorithms}
     best = by_algorithm(each)
+    in_order = sorted(
+        scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name)
+    )
     return {
         **asked_of(asked),
         "state": "interrupted" if left else "finished",
@@ -60,18 +63,16 @@ def answer(
                       "table": {name: dict(row) for name, row in asked.worth.table.items()}},
         "target_rps": asked.target_rps,
         "best": [_best(asked, unit, each[unit.algorithm], best) for unit in best],
-        "candidates": [_candidate(one) for one in _in_order(scored)],
+        "candidates": [
+            {"algorithm": one.algorithm, **one.system.describe(), "rate_rps": one.total_rps, **_rate(one.per_gpu),
+             "value": one.value, "binding": one.binding, "at_least": one.at_least}
+            for one in in_order
+        ],
         "skipped": [{"hardware": one.hardware, "name": one.name, "reason": one.reason} for one in skipped],
         "cost": {"candidates": len(scored), "left": left, "trials": sum(one.trials for one in found),
                  "requests": sum(one.requests for one in found), "wall_s": wall_s},
         "warnings": [{"code": code, "message": said} for code, said in _warnings(asked, best, each, scored, left)],
     }  # fmt: skip
-
-
-def _in_order(scored: Sequence[Scored]) -> list[Scored]:
-    return sorted(
-        scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name)
-    )
 
 
 def _best(asked: Asked, unit: Unit, here: Sequence[Unit], best: Sequence[Unit]) -> dict[str, Any]:
@@ -102,11 +103,6 @@ def _unit(unit: Unit) -> dict[str, Any]:
 
 def _short(unit: Unit) -> dict[str, Any]:
     return {"name": unit.name, "hardware": unit.hardware, "gpus": unit.gpus, "rate_per_gpu_rps": unit.per_gpu.value}
-
-
-def _candidate(one: Scored) -> dict[str, Any]:
-    return {"algorithm": one.algorithm, **one.system.describe(), "rate_rps": one.total_rps, **_rate(one.per_gpu),
-            "value": one.value, "binding": one.binding, "at_least": one.at_least}  # fmt: skip
 
 
 def _rate(rate: Rate) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -89,9 +89,10 @@ def units(algorithm: Algorithm, scored: Sequence[Scored], worth: Worth, cluster:
 
 def _apart(carried: Sequence[Scored], worth: Worth, cluster: Cluster) -> Iterator[Unit]:
     """Algorithm 1: the best of each side on each kind of GPU, in every ratio that the cluster holds."""
+    ordered = sorted(carried, key=lambda one: (-one.value, one.system.gpus, one.system.name))
     for hardware in dict.fromkeys(one.system.hardware for one in carried):
-        here = [one for one in carried if one.system.hardware == hardware]
-        prefill, decode = (_sorted(one for one in here if one.system.kind == kind) for kind in ("prefill", "decode"))
+        here = [one for one in ordered if one.system.hardware == hardware]
+        prefill, decode = ([one for one in here if one.system.kind == kind] for kind in ("prefill", "decode"))
         found = [*_of_sides(prefill[:1], decode[:1], worth, cluster)]
         found = found or [*_of_sides(prefill, decode, worth, cluster)]  # the cluster is too small for the best of both
         yield from sorted(found, key=lambda unit: (-unit.value, unit.gpus))[:MOST_RATIOS]
@@ -101,10 +102,6 @@ def _of_sides(prefills: Sequence[Scored], decodes: Sequence[Scored], worth: Wort
     for prefill in prefills:
         for decode in decodes:
             yield from _ratios(prefill, decode, worth, cluster)
-
-
-def _sorted(scored: Iterable[Scored]) -> list[Scored]:
-    return sorted(scored, key=lambda one: (-one.value, one.system.gpus, one.system.name))
 
 
 def _ratios(prefill: Scored, decode: Scored, worth: Worth, cluster: Cluster) -> Iterator[Unit]:

@@ -62,7 +62,11 @@ def conduct(
     begun_s = time.monotonic()
     every, skipped = candidates(asked)
     if not every:
-        raise UsageError(_nothing(skipped))
+        reasons = (skip.reason for skip in reversed(skipped) if "divide" not in skip.reason)
+        raise UsageError(
+            f"There is nothing to place: {next(reasons, 'no shape fits the cluster')}. "
+            "Give more GPUs, another --model or --hardware, or a --latency for it."
+        )
     sent = traffic(asked.spec, asked.seeds, released=asked.released)
     with store.opened(asked):
         by_key = {candidate.key: candidate for candidate in every}
@@ -121,8 +125,3 @@ def told(candidate: Candidate, found: Found, left: int) -> str:
     """One line about a candidate."""
     rates = ", ".join(f"{ends.low_rps:.4g}" for ends in found.ends.values())
     return f"{candidate.algorithm} {candidate.system.name}: {rates} req/s per GPU ({left} more)"
-
-
-def _nothing(skipped: list[Skipped]) -> str:
-    said = next((skip.reason for skip in reversed(skipped) if "divide" not in skip.reason), "no shape fits the cluster")
-    return f"There is nothing to place: {said}. Give more GPUs, another --model or --hardware, or a --latency for it."

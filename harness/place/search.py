@@ -102,18 +102,13 @@ def nearby(carries: Carries, guess: Ends) -> Ends:
     going = _Search(carries, 0.0, guess.high_rps)
     if guess.low_rps == 0.0 or going.carried(guess.low_rps):
         _upwards(going, guess.low_rps + width, width)
-    else:
-        _downwards(going, width)
+    else:  # ever longer steps down until a rate is carried
+        step = width
+        while going.high_rps > width and not going.carried(max(going.high_rps - step, width / 2)):
+            step *= 2
     if going.low_rps > 0.0:
         going.narrow(width)
     return going.ends
-
-
-def _downwards(going: _Search, step: float) -> None:
-    """Ever longer steps down until a rate is carried."""
-    least = step
-    while going.high_rps > least and not going.carried(max(going.high_rps - step, least / 2)):
-        step *= 2
 
 
 def _upwards(going: _Search, rate_rps: float, step: float) -> None:

@@ -36,7 +36,9 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> Asked:
     hardware = hardware_of(own["hardware"])
     if not hardware:
         raise UsageError("--hardware names no GPU; see 'bench list hardware'.")
-    _check_simulator(spec.backend)
+    backend = registry.find("backends", parse(spec.backend).name)
+    if not (hasattr(backend, "simulate") and hasattr(backend, "reset")):
+        raise UsageError(f"bench place simulates its candidates; leave out --backend '{spec.backend}', or take sim.")
     released = is_released(spec, hardware)
     objective = slo.parse(spec.slo if spec.slo is not None else load_workload(spec).slo_text, goal=spec.goal)
     if not objective.bounds:
@@ -48,7 +50,7 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> Asked:
         hardware=hardware,
         algorithms=algorithms_of(own["algorithm"]),
         definition=_one_of("condition", own["conditions"], CONDITIONS),
-        seeds=seeds_of(_seeds(own["seeds"], released=released), spec.seed),
+        seeds=seeds_of((1 if released else 3) if own["seeds"] is None else _whole(own["seeds"], "--seeds"), spec.seed),
         top_rps=_rate(own["max_rate"], "--max-rate"),
         width_rps=_rate(own["width"], "--width"),
         worth=worth(_one_of("objective", own["objective"], OBJECTIVES), _file(own), hardware),
@@ -90,16 +92,6 @@ def opened(text: str, workers: str | None, *, small: bool = False) -> pool.Pool:
     from harness.pool_ray import Ray  # Ray is an extra
 
     return Ray(address or None, count)
-
-
-def _check_simulator(backend: str) -> None:
-    cls = registry.find("backends", parse(backend).name)
-    if not (hasattr(cls, "simulate") and hasattr(cls, "reset")):
-        raise UsageError(f"bench place simulates its candidates; leave out --backend '{backend}', or take sim.")
-
-
-def _seeds(value: str | None, *, released: bool) -> int:
-    return (1 if released else 3) if value is None else _whole(value, "--seeds")
 
 
 def _file(own: Mapping[str, Any]) -> str | None:

@@ -55,7 +55,11 @@ def traffic(spec: RunSpec, seeds: Sequence[int], *, released: bool = False) -> T
         return Traffic(spec, own_rps, {})
     drawn = {seed: first if seed == seeds[0] else _draw(spec, own_rps, seed, 1.0) for seed in seeds}
     if released and parse(load_workload(spec).arrivals_text).name == "poisson":
-        drawn = {seed: _legacy(one, seed) for seed, one in drawn.items()}
+        # The gaps of a Poisson process as LLMServe/DistServe draws them (simdistserve/base/workload.py): numpy's legacy
+        # generator, the first request at 0.
+        for seed, unit in drawn.items():
+            gaps = np.random.RandomState(seed).gamma(1, 1.0, size=len(unit) - 1)
+            drawn[seed] = Schedule(_with(unit.table, "scheduled_s", np.cumsum([0.0, *gaps])), unit.sha256)
     return Traffic(spec, own_rps, drawn)
 
 
@@ -70,15 +74,6 @@ def _is_divided(spec: RunSpec, own_rps: float, unit: Schedule) -> bool:
 def _draw(spec: RunSpec, own_rps: float, seed: int, rate_rps: float) -> Schedule:
     asked = at_rate(replace(spec, seed=seed), rate_rps, own_rps)
     return Schedule.draw(load_workload(asked).workload, seed=seed, requests=spec.requests)
-
-
-def _legacy(unit: Schedule, seed: int) -> Schedule:
-    """The gaps of a Poisson process as LLMServe/DistServe draws them: numpy's legacy generator, the first request at 0.
-
-    Source: simdistserve/base/workload.py.
-    """
-    gaps = np.random.RandomState(seed).gamma(1, 1.0, size=len(unit) - 1)  # theirs is the legacy one
-    return Schedule(_with(unit.table, "scheduled_s", np.cumsum([0.0, *gaps])), unit.sha256)
 
 
 def _with(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:

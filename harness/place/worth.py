@@ -28,11 +28,11 @@ class Worth:
 
     def of(self, system: System, rate_rps: float) -> float:
         """How much a unit does for what it takes, at a rate of the whole unit; `UNITS` has the unit."""
-        taken = sum(gpus * self._each(system.hardware, role) for role, gpus in sides(system))
+        taken = sum(
+            gpus * (1.0 if self.objective == "gpu" else self.table[system.hardware][role])
+            for role, gpus in sides(system)
+        )
         return rate_rps / taken * {"gpu": 1.0, "cost": 3600.0, "power": 1000.0}[self.objective]
-
-    def _each(self, hardware: str, role: str) -> float:
-        return 1.0 if self.objective == "gpu" else self.table[hardware][role]
 
 
 def sides(system: System) -> list[tuple[str, int]]:

@@ -51,22 +51,6 @@ def _classes(source: Source) -> Grouping:
     return np.argsort(order)[codes], [names[i] for i in order]
 
 
-def _turns(source: Source) -> Grouping:
-    return _each_value(number(source.table, "turn") + 1, lambda turn: f"turn {turn:.0f}")
-
-
-def _replicas(source: Source) -> Grouping:
-    return _each_value(number(source.table, "replica"), lambda replica: f"replica {replica:.0f}")
-
-
-def _prompts(source: Source) -> Grouping:
-    return _tenths(number(source.table, "prompt_tokens"), "tokens")
-
-
-def _outputs(source: Source) -> Grouping:
-    return _tenths(number(source.table, "output_tokens_asked"), "tokens")
-
-
 def _cached(source: Source) -> Grouping:
     share = number(source.table, "cached_tokens") / np.maximum(number(source.table, "prompt_tokens"), 1)
     place = np.where(np.isnan(share), 3, np.where(share <= 0, 0, np.where(share < 0.5, 1, 2))).astype(np.int64)
@@ -113,12 +97,12 @@ def _first_blocks(schedule: pa.Table) -> Ints:
 GROUPINGS: Mapping[str, Callable[[Source], Grouping]] = MappingProxyType(
     {
         "class": _classes,
-        "turn": _turns,
-        "prompt": _prompts,
-        "output": _outputs,
+        "turn": lambda run: _each_value(number(run.table, "turn") + 1, lambda turn: f"turn {turn:.0f}"),
+        "prompt": lambda run: _tenths(number(run.table, "prompt_tokens"), "tokens"),
+        "output": lambda run: _tenths(number(run.table, "output_tokens_asked"), "tokens"),
         "prefix": _prefixes,
         "cached": _cached,
-        "replica": _replicas,
+        "replica": lambda run: _each_value(number(run.table, "replica"), lambda replica: f"replica {replica:.0f}"),
         "time": _times,
     }
 )

@@ -22,11 +22,16 @@ def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> 
     """Per goal that a search decided: the rate and its interval, in requests per second."""
     if not isinstance(objective, Slo):
         return []
+    free = {"rate", "seed", "scale", "slo", "goal", "requests", "warmup", "fail-under", "duration", "max-failed"}
     for info in _searches(source.path):
-        if set(restored(info).bounds) == set(objective.bounds) and _same_system(info, source.info):
-            found = [one for one in info.get("answers") or [] if one.get("goal") in goals]
+        if set(restored(info).bounds) != set(objective.bounds):
+            continue
+        # the same system and traffic, at whatever rate and seed
+        one, other = ({k: v for k, v in (i.get("spec") or {}).items() if k not in free} for i in (info, source.info))
+        if one == other:
+            found = [answer for answer in info.get("answers") or [] if answer.get("goal") in goals]
             keys = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "per_gpu_rps", "bracket")
-            return [{key: one.get(key) for key in keys} for one in found]
+            return [{key: answer.get(key) for key in keys} for answer in found]
     return []
 
 
@@ -39,10 +44,3 @@ def _searches(path: Path) -> Iterator[Mapping[str, Any]]:
             continue
         if isinstance(info, dict) and info.get("kind") == "capacity":
             yield info
-
-
-def _same_system(search: Mapping[str, Any], run: Mapping[str, Any]) -> bool:
-    """Whether the run is of the system and the traffic that were searched, at whatever rate and seed."""
-    free = {"rate", "seed", "scale", "slo", "goal", "requests", "warmup", "fail-under", "duration", "max-failed"}
-    one, other = ({k: v for k, v in (i.get("spec") or {}).items() if k not in free} for i in (search, run))
-    return one == other

@@ -71,14 +71,22 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None =
     rising = np.asarray(factors, np.float64)
     scores = (score(seen.table, slo, seen) if scored is None else scored).bounds
     each = [b for b in scores if b.bound.percentile is None]
-    places = {b.text: _places(seen, b, rising) for b in each} if len(rising) else {}
-    joint = np.maximum.reduce([_failed(seen, len(rising)), *places.values()]) if len(rising) else np.empty(0, np.int64)
+    failed = np.where(seen.ok, 0, len(rising))  # (requests,) beyond every factor
+    places: dict[str, Ints] = {}  # (requests,) the first factor at which each request meets the bound
+    for b in each if len(rising) else ():
+        found = first_within(seen.values(b.bound.metric), _limit(seen, b), rising)
+        places[b.text] = np.maximum(np.where(b.applies, found, 0), failed)
+    joint = np.maximum.reduce([failed, *places.values()]) if len(rising) else np.empty(0, np.int64)
     return Curve(
         rising,
         _shares(joint, len(rising)) if each or not scores else np.full(len(rising), np.nan),
         {b.text: _shares(places[b.text][b.applies], len(rising)) if places else np.empty(0) for b in each},
         _joint_ratio(seen, each),
-        {b.text: _factor(b) for b in scores if b.bound.percentile is not None},
+        {
+            b.text: 0.0 if b.value_s is None or np.isnan(b.value_s) else b.value_s / b.bound.limit
+            for b in scores
+            if b.bound.percentile is not None
+        },
     )
 
 
@@ -99,17 +107,6 @@ def first_within(values: Floats, limit: Floats | float, factors: Floats) -> Ints
     here = np.minimum(place, len(factors) - 1)
     place = np.where((place < len(factors)) & (values > factors[here] * limit), place + 1, place)
     return np.where(np.isnan(values), 0, place)
-
-
-def _places(seen: Seen, scored: BoundScore, factors: Floats) -> Ints:
-    """(requests,) the first factor at which each request meets the bound."""
-    found = first_within(seen.values(scored.bound.metric), _limit(seen, scored), factors)
-    return np.maximum(np.where(scored.applies, found, 0), _failed(seen, len(factors)))
-
-
-def _failed(seen: Seen, beyond: int) -> Ints:
-    """(requests,) 0, but `beyond` every factor for those that failed."""
-    return np.where(seen.ok, 0, beyond)
 
 
 def _limit(seen: Seen, scored: BoundScore) -> Floats | float:
@@ -134,9 +131,3 @@ def _shares(places: Ints, factors: int) -> Floats:
     """At each factor the share of requests whose place is at or before it; NaN of no requests."""
     met = np.cumsum(np.bincount(places, minlength=factors + 1)[:factors])
     return met / len(places) if len(places) else np.full(factors, np.nan)
-
-
-def _factor(scored: BoundScore) -> float:
-    """From which factor on a percentile bound holds."""
-    value_s = scored.value_s
-    return 0.0 if value_s is None or np.isnan(value_s) else value_s / scored.bound.limit

@@ -143,7 +143,11 @@ def groups_part(
                 "attainment": [None if m is None else m[i] / count[i] for m in met],
                 "goodput_rps": [None if m is None else per_second(int(m[i])) for m in met],
                 "bounds": [_bounds_in(found, code == i) for found in outcomes],
-                "latencies": {m.name: _in_group(source, m.name, code == i) for m in headline()},
+                "latencies": {
+                    metric.name: {"p50": quantile(values_s, 0.5), "p99": quantile(values_s, 0.99)}
+                    for metric in headline()
+                    for values_s in [source.seen.values(metric.name)[(code == i) & source.seen.ok]]
+                },
             }
             for i, name in enumerate(names)
         ],
@@ -158,11 +162,6 @@ def _bounds_in(found: Outcome, inside: np.ndarray) -> dict[str, float]:
         among = inside & one.applies
         shares[one.text] = float(one.met[among].mean()) if among.any() else math.nan
     return shares
-
-
-def _in_group(source: Source, metric: str, inside: np.ndarray) -> dict[str, float]:
-    values = source.seen.values(metric)[inside & source.seen.ok]
-    return {"p50": quantile(values, 0.5), "p99": quantile(values, 0.99)}
 
 
 def _tokens(

@@ -15,7 +15,7 @@ from harness import registry
 from harness.api import Slo
 from harness.measure import first_last
 from harness.metrics._lists import Lists, lists, number
-from harness.metrics.profiles._base import Events, Gaps, Judged, Profile, Times, step_quantile
+from harness.metrics.profiles._base import Events, Gaps, Profile, Times, step_quantile
 from harness.missing import missing
 from harness.quantiles import quantiles
 from harness.rescore.walk import events_of, token_gaps
@@ -53,7 +53,11 @@ def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> dict[
     """A column per profile, fit for JSON, and of each row how far the columns lie apart."""
     lost = missing(source.table)
     events = _events(source, lost)
-    gaps = None if "itl" in lost else _gaps(source.seen)
+    gaps: Gaps | None = None
+    if "itl" not in lost:
+        ok = source.seen.ok
+        made, seen = (number(source.seen.table, column)[ok].sum() for column in ("output_tokens", "events"))
+        gaps = Gaps(source.seen.sample("itl", ok), max(0, int(made - seen)))
     limits = {b.metric: b.limit for b in slo.bounds if b.metric in ("ttft", "tpot", "e2e") and _for_all(b)}
     pooled: dict[bool, list[float]] = {}
     columns = [_column(profile, events, gaps, limits, pooled) for profile in profiles]
@@ -125,17 +129,19 @@ def _each_gap(seen: Seen) -> Iterator[Lists]:
         at += len(piece)
 
 
-def _gaps(seen: Seen) -> Gaps:
-    tokens = number(seen.table, "output_tokens")[seen.ok].sum()
-    events = number(seen.table, "events")[seen.ok].sum()
-    return Gaps(seen.sample("itl", seen.ok), max(0, int(tokens - events)))
-
-
 def _column(
     profile: Profile, events: Events, gaps: Gaps | None, limits: Mapping[str, float], pooled: dict[bool, list[float]]
 ) -> dict[str, Any]:
     times = profile.times(events)
     judged = profile.judge(events, times, limits)
+    good, known = judged.good, {}
+    if limits:
+        known = {
+            "good": good,
+            "of": judged.of,
+            "attainment": good / judged.of if good is not None and judged.of else None,
+            "goodput_rps": good / judged.duration_s if good is not None and judged.duration_s else None,
+        }
     return {
         "name": profile.name,
         "tool": profile.tool,
@@ -143,7 +149,7 @@ def _column(
         "values": {
             **_latencies(profile, times),
             **_itl(profile, gaps, pooled),
-            **(_judged(judged) if limits else {}),
+            **known,
         },
         "said": dict(judged.said) if limits else {},
     }
@@ -178,12 +184,6 @@ def _statistic(profile: Profile, known: Floats, weight: Floats | None, statistic
         return float(np.average(known, weights=weight))
     q = int(statistic[1:]) / 100
     return profile.percentile(known, q) if weight is None else step_quantile(known, q, weight)
-
-
-def _judged(judged: Judged) -> dict[str, float | None]:
-    share = judged.good / judged.of if judged.good is not None and judged.of else None
-    rate = judged.good / judged.duration_s if judged.good is not None and judged.duration_s else None
-    return {"good": judged.good, "of": judged.of, "attainment": share, "goodput_rps": rate}
 
 
 def _apart(columns: Sequence[Mapping[str, float | None]]) -> dict[str, float]:

@@ -4,7 +4,6 @@ A bound on the whole answer (e2e), on a task, or any other, counts for all token
 deadline line of Etalon (Agrawal et al. 2024); the SLO classes and the service goodput of JITServe (NSDI 2026).
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,7 +15,7 @@ from harness.api import Slo
 from harness.measure import first_last
 from harness.metrics._lists import number
 from harness.rescore.walk import events_of
-from harness.slo import BoundScore, Score, Seen, score
+from harness.slo import Score, Seen, score
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -41,7 +40,8 @@ class Tokens:
 def tokens(seen: Seen, slo: Slo, scored: Score | None = None) -> Tokens:
     """The good tokens of each request. Bounds on percentiles play no part."""
     scored = score(seen.table, slo, seen) if scored is None else scored
-    gate = seen.ok & np.logical_and.reduce([np.ones(len(seen.ok), bool), *(b.met for b in _others(scored))])
+    others = [b.met for b in scored.bounds if b.bound.percentile is None and b.bound.metric not in LINE]
+    gate = seen.ok & np.logical_and.reduce([np.ones(len(seen.ok), bool), *others])
     ttft_s, tpot_s = (_limits(seen, scored, metric) for metric in LINE)
     in_time = gate & ~(seen.values("ttft") > ttft_s)
     asked, made = (number(seen.table, c) for c in ("output_tokens_asked", "output_tokens"))
@@ -50,10 +50,6 @@ def tokens(seen: Seen, slo: Slo, scored: Score | None = None) -> Tokens:
         np.where(in_time, number(seen.table, "prompt_tokens"), 0).astype(np.int64),
         np.where(seen.ok, made, asked).astype(np.int64),
     )
-
-
-def _others(scored: Score) -> Iterator[BoundScore]:
-    return (b for b in scored.bounds if b.bound.percentile is None and b.bound.metric not in LINE)
 
 
 def _limits(seen: Seen, scored: Score, metric: str) -> Floats:

@@ -33,14 +33,23 @@ def judged(run: Run, objective: Slo) -> dict[str, Any]:
     """Summary, warnings and verdict as run.json holds them."""
     source = run.info["source"]
     summary = summarize(run.requests, objective)
-    verdict = _checked(run, summary["passed"]) if source["per_request"] else _aggregates_only(source["tool"])
+    if source["per_request"]:
+        verdict = _checked(run, summary["passed"])
+    else:
+        tool = source["tool"]
+        message = f"The file holds what {tool} computed and no request of its own, so nothing can be checked or scored."
+        verdict = Verdict(False, [Caution("aggregates", message, DETAILS.get(tool, ""))])
     vllm = summary.pop("vllm")
     if not source["per_request"]:
         summary |= _aggregated(run.info["aggregates"], summary)
+    intervals = {}
+    if len(run.requests) and "sent_s" not in missing(run.requests):  # else the order of its requests is not known
+        found = within(run.requests, objective, overloaded=verdict.queue_grew, valid=verdict.valid)
+        intervals = {"within": found}
     return {
         **(vllm if source["per_request"] else {}),
         "summary": summary,
-        **_within(run, objective, verdict),
+        **intervals,
         "fidelity": {},
         "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in verdict.warnings],
         "verdict": {
@@ -55,25 +64,17 @@ def judged(run: Run, objective: Slo) -> dict[str, Any]:
     }
 
 
-def _within(run: Run, objective: Slo, verdict: Verdict) -> dict[str, Any]:
-    """Intervals within the run, where the order of its requests is known."""
-    if not len(run.requests) or "sent_s" in missing(run.requests):
-        return {}
-    return {"within": within(run.requests, objective, overloaded=verdict.queue_grew, valid=verdict.valid)}
-
-
 def _checked(run: Run, met: bool | None) -> Verdict:
     lost = missing(run.requests)
     known = "scheduled_s" not in lost
     closed = is_closed(run.info["workload"])
     found = judge(run.requests, None, clock="wall" if known else "virtual", closed=closed, as_asked=False, met=met)
-    kept = [_reworded(c) for c in found.warnings if "sent_s" not in lost or c.code not in (OVERLOAD, QUEUE_GREW)]
+    kept = [
+        Caution(c.code, c.message, _REMEDIES.get(c.code, c.remedy), c.facts)
+        for c in found.warnings
+        if "sent_s" not in lost or c.code not in (OVERLOAD, QUEUE_GREW)
+    ]
     return Verdict(found.valid, found.reasons, [*_of_source(run), *kept])
-
-
-def _reworded(caution: Caution) -> Caution:
-    remedy = _REMEDIES.get(caution.code, caution.remedy)
-    return Caution(caution.code, caution.message, remedy, caution.facts)
 
 
 def _of_source(run: Run) -> Iterator[Caution]:
@@ -89,11 +90,6 @@ def _of_source(run: Run) -> Iterator[Caution]:
         )
     for note in source["notes"]:
         yield Caution("imported", note)
-
-
-def _aggregates_only(tool: str) -> Verdict:
-    message = f"The file holds what {tool} computed and no request of its own, so nothing can be checked or scored."
-    return Verdict(False, [Caution("aggregates", message, DETAILS.get(tool, ""))])
 
 
 def _aggregated(aggregates: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:

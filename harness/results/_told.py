@@ -77,6 +77,10 @@ def as_run(told: Told, path: Path, name: str) -> Run:
     """The run, judged as far as its file allows. `name` tells it from others of that file."""
     missing = told.missing | {"lateness"} if "scheduled_s" in told.missing else told.missing
     table = marked(_table(told.answers), missing)
+    # What was asked, as far as every file tells it: rate and prompt lengths, in no order, because the order of sending
+    # differs from run to run by chance and the planned one is not in the files.
+    lengths = np.sort(table["prompt_tokens"].to_numpy()).astype("<i8")
+    sha256 = hashlib.sha256(f"{told.rate_rps}".encode() + lengths.tobytes()).hexdigest()
     info: dict[str, Any] = {
         "schema": VERSION,
         "state": "finished",
@@ -90,7 +94,7 @@ def as_run(told: Told, path: Path, name: str) -> Run:
         },
         "backend": {k: v for k, v in {"name": told.tool, "model": told.model, "url": told.url}.items() if v},
         "slo": slos.stored(told.slo),
-        "schedule": {"sha256": _identity(table, told.rate_rps), "requests": len(table)},
+        "schedule": {"sha256": sha256, "requests": len(table)},
         "source": {
             "tool": told.tool,
             "version": told.version,
@@ -152,12 +156,3 @@ def _record(i: int, answer: Answer, origin_s: float, sessions: Mapping[str, int]
         slo_ttft_s=answer.slo_ttft_s,
         slo_tpot_s=answer.slo_tpot_s,
     )
-
-
-def _identity(table: pa.Table, rate_rps: float | None) -> str:
-    """SHA-256 of what was asked, as far as every file tells it: rate and prompt lengths, in no order.
-
-    The order of sending differs from run to run by chance, and the planned one is not in the files.
-    """
-    lengths = np.sort(table["prompt_tokens"].to_numpy()).astype("<i8")
-    return hashlib.sha256(f"{rate_rps}".encode() + lengths.tobytes()).hexdigest()

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from harness.api import Slo
 from harness.results._fields import count, last_line, miscounted, number, objective, part, scaled, spread, text
 from harness.results._told import Answer, Json, Stamps, Told
 
@@ -67,7 +66,7 @@ class Aiperf:
             missing=frozenset([*([] if due else ["scheduled_s"]), *(["token_n"] if uneven else [])]),
             notes=tuple(notes),
             aggregates=_aggregates(whole),
-            slo=_slo(config),
+            slo=objective(part(config, "slos") or part(config, "goodput"), _BOUNDS, 1e-3),  # in the units it prints
         )
 
 
@@ -132,12 +131,6 @@ def _first(values: object, key: str | None = None) -> str | None:
     if not isinstance(values, list) or not values:
         return None
     return text(values[0] if key is None else part(values[0]).get(key))
-
-
-def _slo(config: Json) -> Slo:
-    """The bounds of --goodput, which are in the units in which aiperf prints."""
-    found = part(config, "slos") or part(config, "goodput")
-    return objective(found, _BOUNDS, 1e-3)
 
 
 def _aggregates(whole: Json) -> dict[str, Any]:

@@ -33,15 +33,14 @@ class InferencePerf:
         rows = [row for value in values if _is_list(value) for row in value]
         whole: Json = next((v for v in values if _is_summary(v)), {})
         answers = [_answer(row) for row in rows]
+        usage = (part(row, "info", "response_metrics", "server_usage").get("completion_tokens") for row in rows)
         yield Told(
             tool="inference-perf",
             answers=answers,
             rate_rps=number(part(whole, "load_summary").get("requested_rate")),
             per_request=bool(rows),
             missing=frozenset({"scheduled_s"}),
-            notes=tuple(
-                miscounted("inference-perf", zip((a.output_tokens for a in answers), _usage(rows), strict=True))
-            ),
+            notes=tuple(miscounted("inference-perf", zip((a.output_tokens for a in answers), usage, strict=True))),
             aggregates=_aggregates(whole),
         )
 
@@ -62,7 +61,10 @@ def _answer(row: Json) -> Answer:
     stamps, counts = np.unique(repeated, return_counts=True)  # a chunk's time stands once for each of its tokens
     error = row.get("error")
     ok = error is None and len(stamps) > 0
+    kind, message = text(part(error).get("error_type")), last_line(part(error).get("error_msg"))
+    why = ": ".join(words for words in (kind, message) if words) or last_line(error) or "no token came"
     server = part(told, "server_usage")
+    cached = part(server, "prompt_tokens_details").get("cached_tokens")
     return Answer(
         sent_s=number(row.get("start_time")),
         token_s=stamps,
@@ -71,28 +73,13 @@ def _answer(row: Json) -> Answer:
                             or server.get("prompt_tokens")),
         output_tokens=len(repeated),
         status="ok" if ok else "error",
-        error=None if ok else _error(error),
+        error=None if ok else why,
         ended_s=None if ok else number(row.get("end_time")),
         prompt_tokens_server=None if server.get("prompt_tokens") is None else count(server["prompt_tokens"]),
-        cached_tokens=_cached(server),
+        cached_tokens=None if cached is None else count(cached),
         slo_ttft_s=number(computed.get("ttft_slo_sec")),
         slo_tpot_s=number(computed.get("tpot_slo_sec")),
     )  # fmt: skip
-
-
-def _cached(server: Json) -> int | None:
-    found = part(server, "prompt_tokens_details").get("cached_tokens")
-    return None if found is None else count(found)
-
-
-def _error(error: object) -> str:
-    kind, message = part(error).get("error_type"), last_line(part(error).get("error_msg"))
-    return ": ".join(words for words in (text(kind), message) if words) or last_line(error) or "no token came"
-
-
-def _usage(rows: Sequence[Json]) -> Iterator[object]:
-    """Output tokens of each answer by the server."""
-    return (part(row, "info", "response_metrics", "server_usage").get("completion_tokens") for row in rows)
 
 
 def _aggregates(whole: Json) -> dict[str, Any]:

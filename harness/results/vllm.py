@@ -34,11 +34,14 @@ class Vllm:
             timed = bool(items(value.get("start_times"))) or not detailed
             answers = [*_answers(value)] if detailed else []
             rate = number(value.get("request_rate"))
+            started = text(value.get("date"))
+            with contextlib.suppress(ValueError):  # '20260102-030405' as ISO 8601; another text as it is
+                started = started and datetime.strptime(started, "%Y%m%d-%H%M%S").isoformat()  # noqa: DTZ007  # local
             yield Told(
                 tool="vllm",
                 answers=answers,
                 model=text(value.get("model_id")),
-                started=_iso(text(value.get("date"))),
+                started=started,
                 rate_rps=rate,
                 closed=rate is None and number(value.get("max_concurrency")) is not None,
                 per_request=detailed,
@@ -51,15 +54,8 @@ def _missing(answers: Sequence[Answer], *, timed: bool) -> Iterator[str]:
     yield "scheduled_s"
     if not timed:
         yield "sent_s"
-    if any(_uneven(answer) for answer in answers):
+    if any(a.status == "ok" and len(a.token_s) not in (a.output_tokens, a.output_tokens + 1) for a in answers):
         yield "token_n"
-
-
-def _iso(date: str | None) -> str | None:
-    """'20260102-030405' as ISO 8601; another text as it is."""
-    with contextlib.suppress(ValueError):
-        return None if date is None else datetime.strptime(date, "%Y%m%d-%H%M%S").isoformat()  # noqa: DTZ007  # local
-    return date
 
 
 def _answers(value: Json) -> Iterator[Answer]:
@@ -68,24 +64,21 @@ def _answers(value: Json) -> Iterator[Answer]:
         failed = bool(error) or count(output) == 0
         sent_s = 0.0 if start_s is None else start_s  # older versions write no start_times
         token_s: Stamps = [] if failed else stamps(sent_s + ttft_s, gaps_s)
+        made, events = count(output), len(token_s)
+        token_n: list[int] | None = None
+        if events == made + 1:  # the last one is the chunk that ends an answer without text
+            token_n = [*[1] * made, 0]
+        elif events != made:
+            token_n = spread(made, events)
         yield Answer(
             sent_s=sent_s,
             token_s=token_s,
-            token_n=None if len(token_s) == count(output) else _counts(count(output), len(token_s)),
+            token_n=token_n,
             prompt_tokens=count(prompt),
             output_tokens=0 if failed else count(output),
             status="error" if failed else "ok",
             error=last_line(error) or ("no token came" if failed else None),
         )
-
-
-def _counts(output_tokens: int, events: int) -> list[int]:
-    """Tokens of each event: the last of one too many is the chunk that ends an answer without text."""
-    return [*[1] * output_tokens, 0] if events == output_tokens + 1 else spread(output_tokens, events)
-
-
-def _uneven(answer: Answer) -> bool:
-    return answer.status == "ok" and len(answer.token_s) not in (answer.output_tokens, answer.output_tokens + 1)
 
 
 def _aggregates(value: Json) -> dict[str, Any]:

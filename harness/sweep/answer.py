@@ -1,6 +1,6 @@
 """What the runs of a sweep amount to: a curve with its spread over seeds, its crossings, what a reader must know."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from harness.measure import in_summary
@@ -53,8 +53,12 @@ def over_seeds(values: Mapping[str, Any], folder: str, runs: list[dict[str, Any]
     """One point, at `values` of the axes, over its seeds. Only valid runs count."""
     valid = [run for run in runs if run["valid"]]
     overloaded = sum(run["overloaded"] for run in valid)
-    names = [metric.name for metric in in_summary()]
-    metrics = {name: _latency(valid, name) for name in names if all(name in run["metrics"] for run in valid)}
+    metrics = {
+        metric.name: {part: spread([run["metrics"][metric.name][part] for run in valid]) for part in PARTS}
+        for metric in in_summary()
+        if all(metric.name in run["metrics"] for run in valid)
+    }
+    bounds = [bound for run in valid for bound in run["bounds"]]  # requests' own may be there in some runs only
     return {
         "values": dict(values),
         "folder": folder,
@@ -64,7 +68,10 @@ def over_seeds(values: Mapping[str, Any], folder: str, runs: list[dict[str, Any]
         "invalid": len(runs) - len(valid),
         "overloaded": overloaded,
         "attainment": _over(valid, "attainment"),
-        "bounds": _bounds(valid),
+        "bounds": [
+            _bound([bound for bound in bounds if bound["text"] == text])
+            for text in dict.fromkeys(bound["text"] for bound in bounds)
+        ],
         **{name: _over(valid, name) for name in RATES},
         "metrics": {} if overloaded else metrics,
         "runs": runs,
@@ -73,16 +80,6 @@ def over_seeds(values: Mapping[str, Any], folder: str, runs: list[dict[str, Any]
 
 def _over(runs: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any] | None:
     return spread([run[name] for run in runs], most=1.0 if name in SHARES else None)
-
-
-def _latency(runs: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any]:
-    return {part: spread([run["metrics"][name][part] for run in runs]) for part in PARTS}
-
-
-def _bounds(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each bound over the seeds; requests' own bounds may be there in some runs only."""
-    texts = dict.fromkeys(bound["text"] for run in runs for bound in run["bounds"])
-    return [_bound([b for run in runs for b in run["bounds"] if b["text"] == text]) for text in texts]
 
 
 def _bound(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -143,7 +140,8 @@ def _crossed(line: Sequence[Mapping[str, Any]], along: str, goal: float) -> dict
 
 def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
     """Sentences on what the curve does not tell, each with what to do."""
-    runs = [run for point in _once(info["points"]) for run in point["runs"]]
+    by_folder = {point["folder"]: point for point in info["points"]}  # what differs in its score alone shares its runs
+    runs = [run for point in by_folder.values() for run in point["runs"]]
     seeds = len(info["seeds"])
     if info["runs"]["done"] < info["runs"]["planned"]:
         yield (
@@ -163,7 +161,8 @@ def _warnings(info: Mapping[str, Any]) -> Iterator[str]:
     scored = [point for point in info["points"] if point["attainment"] is not None]
     if scored and not any(point["bounds"] for point in scored):
         yield "There is no SLO, so attainment counts every request that ended well; give --slo ttft=0.25,tpot=0.1."
-    if any(_skewed(point["attainment"]) for point in info["points"]):
+    shares = [point["attainment"] for point in scored if point["attainment"]["low"] is not None]
+    if any(share["mean"] > SKEWED and share["most"] - share["least"] > 0.01 for share in shares):
         yield (
             f"Intervals of attainment above {SKEWED:.0%} hold less often than they say where seeds differ, because a "
             "seed that is far worse is rare (docs/guide/sweep.md has figures); more --seeds help."
@@ -197,13 +196,6 @@ def _named(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in point["values"].items()) or "the one point"
 
 
-def _skewed(spread: Mapping[str, Any] | None) -> bool:
-    """Whether an interval is that of shares near 1 which differ by more than a percentage point."""
-    if spread is None or spread["low"] is None:
-        return False
-    return bool(spread["mean"] > SKEWED and spread["most"] - spread["least"] > 0.01)
-
-
 def cautions(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """What keeps single runs from counting, then what they warn of, each kind once with the first of its sentences."""
     for run in runs:
@@ -219,8 +211,3 @@ def cautions(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         first = found[0]
         where = f"{code} in {len(found)} of {len(runs)} runs, first in {first['folder']}"
         yield f"{where}: {first['message']}{'; ' if first['remedy'] else ''}{first['remedy']}."
-
-
-def _once(points: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """One point of each folder: those that differ in their score alone share their runs."""
-    return list({point["folder"]: point for point in points}.values())

@@ -41,7 +41,12 @@ class Layout:
     @classmethod
     def of(cls, axes: Sequence[Axis], seeds: Sequence[int]) -> Layout:
         """The layout over these axes, the last one counting fastest."""
-        return cls(tuple(_point(values) for values in points(axes)), tuple(seeds))
+        found = []
+        for values in points(axes):
+            at = dict(values)
+            look = Rescoring(at.get(SLO), float(at[SCALE]) if SCALE in at else 1.0)
+            found.append(Point(values, point_folder(values), look))
+        return cls(tuple(found), tuple(seeds))
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> Layout:
@@ -58,12 +63,6 @@ class Layout:
     def runs(self) -> list[str]:
         """The folders of all runs, each once."""
         return list(dict.fromkeys(run_folder(point.folder, seed) for seed in self.seeds for point in self.points))
-
-
-def _point(values: Values) -> Point:
-    at = dict(values)
-    look = Rescoring(at.get(SLO), float(at[SCALE]) if SCALE in at else 1.0)
-    return Point(values, point_folder(values), look)
 
 
 def point_folder(values: Values) -> str:

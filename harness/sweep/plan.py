@@ -67,15 +67,23 @@ def plan_sweep(
         raise UsageError(
             "There is nothing to sweep over; give --rate 1:4:0.5, --over policy=sarathi,static or --seeds 5."
         )
-    wanted = _goals(goals, file)
+    given = goals if goals is not None else _texts(file).get("goal", "0.9")
+    checks = [CHECKS["goal"](value, "--goal") for value in values(str(given), "--goal")]
+    wanted = tuple(float(goal) for goal in checks if isinstance(goal, float))  # the first one is that of the runs
     options = dict(asked.values) | {a.name: a.values[0] for a in axes if a.name == SLO}
     run_axes = [a for a in axes if not a.rescored]
     specs = {point: _spec(options, file, point, goal=wanted[0]) for point in points(run_axes)}
     virtual = isinstance(make_backend(next(iter(specs.values()))), Simulator)
-    specs = {point: _limited(spec, virtual) for point, spec in specs.items()}
+    for point, spec in specs.items():
+        if virtual and spec.trace is None and spec.requests is None and spec.duration is None:
+            specs[point] = replace(spec, requests=SIMULATED)  # a simulated run is long enough for its tail
     checked = _checked(specs, axes)
+    first = checked[0]
     specs = _rated(specs)
-    fixed = virtual and _is_fixed(checked[0])
+    fixed = False
+    if virtual and first.recorded:  # a recording that no seed moves: all simulated runs of a point are one
+        other = plan(replace(first.spec, seed=first.spec.seed + 1))
+        fixed = other.schedule.sha256 == first.schedule.sha256
     numbers = _seeds(seeds, asked, file, SEEDS if virtual and not fixed else 1)
     layout = Layout.of(axes, numbers)
     stored = {
@@ -89,9 +97,11 @@ def plan_sweep(
         "axes": [a.stored for a in axes],
         "seeds": list(numbers),
         "goals": list(wanted),
-        "fail_under": _judged(next(iter(specs.values())), checked[0]),
+        "fail_under": _judged(next(iter(specs.values())), first),
     }
-    return Sweep(stored, layout, tuple(_tasks(specs, layout, checked[0])), virtual, _home(checked[0]))
+    folder = default_folder(first)
+    home = folder.with_name(f"sweep-{folder.name}")
+    return Sweep(stored, layout, tuple(_tasks(specs, layout, first)), virtual, home)
 
 
 def _spec(options: Mapping[str, object], file: Given | None, point: Values, goal: float) -> RunSpec:
@@ -128,13 +138,6 @@ def _rated(specs: Mapping[Values, RunSpec]) -> dict[Values, RunSpec]:
     return found
 
 
-def _limited(spec: RunSpec, virtual: bool) -> RunSpec:
-    """A simulated run of a workload is long enough for its tail where nothing says how long."""
-    if virtual and spec.trace is None and spec.requests is None and spec.duration is None:
-        return replace(spec, requests=SIMULATED)
-    return spec
-
-
 def _checked(specs: Mapping[Values, RunSpec], axes: Sequence[Axis]) -> list[Plan]:
     """Plans of the first point and of each other value of each axis: a wrong one is told before the first run."""
     first = next(iter(specs))
@@ -147,13 +150,6 @@ def _checked(specs: Mapping[Values, RunSpec], axes: Sequence[Axis]) -> list[Plan
     if len({p.virtual for p in plans}) > 1:
         raise UsageError("Simulated and real time do not go into one sweep; make one of each.")
     return plans
-
-
-def _is_fixed(first: Plan) -> bool:
-    """Whether the traffic is a recording that no seed moves, so that all simulated runs of a point are one."""
-    return (
-        first.recorded and plan(replace(first.spec, seed=first.spec.seed + 1)).schedule.sha256 == first.schedule.sha256
-    )
 
 
 def _short(spec: RunSpec) -> RunSpec:
@@ -197,12 +193,6 @@ def _alike(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in found[0].items() if all(one.get(name) == value for one in found)}
 
 
-def _home(first: Plan) -> Path:
-    """bench-runs/sweep-<workload>-<backend>-<UTC stamp>."""
-    folder = default_folder(first)
-    return folder.with_name(f"sweep-{folder.name}")
-
-
 def _tasks(specs: Mapping[Values, RunSpec], layout: Layout, first: Plan) -> Iterator[Task]:
     """Seed by seed, so that a sweep that is cut short has the whole curve of some seeds."""
     for seed in layout.seeds:
@@ -222,13 +212,6 @@ def _sending_s(spec: RunSpec, first: Plan) -> float | None:
     if spec.trace is not None or requests is None or not rate_rps:
         return first.schedule.span_s or None
     return requests / rate_rps
-
-
-def _goals(text: str | None, file: Given | None) -> tuple[float, ...]:
-    """The shares that attainment is held against; the first one is that of the runs."""
-    given = text if text is not None else _texts(file).get("goal", "0.9")
-    found = [CHECKS["goal"](value, "--goal") for value in values(str(given), "--goal")]
-    return tuple(float(goal) for goal in found if isinstance(goal, float))
 
 
 def _seeds(text: str | None, asked: Given, file: Given | None, usual: int) -> tuple[int, ...]:

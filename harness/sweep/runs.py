@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -111,20 +111,16 @@ def _rescored(run: Run, look: Rescoring) -> dict[str, Any]:
     found = curve(slo.Seen(table), base, [look.scale])
     attainment = _known(float(found.attainment[0]))
     bounds = [_bound(bound, found, look.scale) for bound in base.bounds]
+    grew = run.info["verdict"].get("queue_grew", run.info["verdict"]["overloaded"])  # as older ones call it
     scored = bounds or found.bounds  # else there is no SLO, and the queue alone decides
     return {
         "slo": slo.text(scaled(base, look.scale)),
         "attainment": attainment,
-        "overloaded": _grew(run.info) and not (scored and slo.meets(attainment, bounds, base.goal)),
+        "overloaded": bool(grew) and not (scored and slo.meets(attainment, bounds, base.goal)),
         "bounds": bounds,
         "resolution": None,
         "goodput_rps": None if attainment is None else _known(per_second_of(table)(round(attainment * len(table)))),
     }
-
-
-def _grew(info: Mapping[str, Any]) -> bool:
-    """Whether the queue of a stored run grew; an older run.json calls that overload, be the SLO met or not."""
-    return bool(info["verdict"].get("queue_grew", info["verdict"]["overloaded"]))
 
 
 def _bound(bound: Bound, found: Curve, scale: float) -> dict[str, Any]:

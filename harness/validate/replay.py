@@ -19,7 +19,7 @@ from harness.records import to_table
 from harness.rescore.reading import Source, sources
 from harness.schedule import requests_of
 from harness.spec import parse
-from harness.validate import Pair, Target, Validation
+from harness.validate import Pair, Validation
 from harness.validate.scoring import LARGEST, target
 
 POINTS = 2.0
@@ -37,22 +37,14 @@ def validate(paths: Sequence[str], backend: str, bounds: str | None) -> Validati
     asked = None if bounds is None else slo.parse(bounds)
     pairs = [pair for source in found for pair in _pairs(source, backend, asked)]
     shares = list(dict.fromkeys(pair.metric for pair in pairs if pair.metric.endswith("_pct")))
+    names = {str((source.info.get("backend") or {}).get("backend", "a system")) for source in found}
     return Validation(
         name="stored runs",
-        title=f"{len(found)} run{'s' * (len(found) != 1)} of {_names(found)}, simulated by {backend}",
+        title=f"{len(found)} run{'s' * (len(found) != 1)} of {' and '.join(sorted(names))}, simulated by {backend}",
         setting=tuple(_setting(found)),
         pairs=tuple(pairs),
-        targets=tuple(_target(pairs, metric) for metric in shares),
+        targets=tuple(target(pairs, metric, LARGEST, POINTS, PUBLISHED) for metric in shares),
     )
-
-
-def _target(pairs: Sequence[Pair], metric: str) -> Target:
-    return target(pairs, metric, LARGEST, POINTS, PUBLISHED)
-
-
-def _names(found: Sequence[Source]) -> str:
-    names = {str((source.info.get("backend") or {}).get("backend", "a system")) for source in found}
-    return " and ".join(sorted(names))
 
 
 def _setting(found: Sequence[Source]) -> Iterator[str]:

@@ -36,6 +36,7 @@ def command(
     rate x execution time tensor parallelism has the lower mean, above it the pipeline.
     """
     from harness.theory import told
+    from harness.theory.queueing import crossover
 
     execution_s = _given.seconds(execution, "--execution")
     speedups = _given.numbers(speedup, "--speedup")
@@ -49,10 +50,11 @@ def command(
                                           ("P90", "s"), ("P99", "s")]  # fmt: skip
     if simulate:
         heads += [("simulated mean", "s"), ("P90", "s"), ("P99", "s")]
+    crossings = [(k, crossover(k, pp) if pp > 1 else None) for k in speedups]
     crossing = told.table(
         f"Where {pp}-way pipeline parallelism overtakes {pp}-way tensor parallelism",
         [("speed-up", "ratio"), ("rate x execution time", "number"), ("rate", "rps")],
-        [(k, c, None if c is None else c / execution_s * replicas) for k, c in _crossings(speedups, pp)],
+        [(k, c, None if c is None else c / execution_s * replicas) for k, c in crossings],
     )
     return _given.tell(told.answer(
         "prefill", {"execution_s": execution_s, "rates_rps": at, "tp": tp, "pp": pp, "speedups": speedups,
@@ -70,12 +72,6 @@ def _notes(rows: list[tuple[Any, ...]], crossings: tuple[tuple[Any, ...], ...]) 
         yield "A queue that is busy all the time grows without end: such a mean is '-'."
     if any(None in row for row in crossings):
         yield "No crossover ('-') where tensor parallelism stays ahead as long as both queues are stable."
-
-
-def _crossings(speedups: list[float], ways: int) -> Iterator[tuple[float, float | None]]:
-    from harness.theory.queueing import crossover
-
-    return ((k, crossover(k, ways) if ways > 1 else None) for k in speedups)
 
 
 def _rows(
