@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from harness.api import VERSION, RequestRecord, Step
 from harness.cut import kept, restored
 from harness.errors import UsageError
-from harness.measure import pieces
+from harness.metrics._lists import pieces
 from harness.records import HTTP, REQUESTS, STEPS, http_table, steps_table, to_table
 from harness.recount import Recounts, corrections
 from harness.run_shape import broken

@@ -1,6 +1,6 @@
 """Metrics applied to tables: all of them by name, in pieces that bound memory, on chosen requests."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from itertools import chain
@@ -14,14 +14,11 @@ import pyarrow.compute as pc
 
 from harness import registry
 from harness.api import Metric
-from harness.metrics._lists import first, last, lists
+from harness.metrics._lists import first, kept, last, lists, pieces
 from harness.missing import missing
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]
-
-CHUNK = 16_384
-"""Rows that a metric sees at one time: with 128 tokens each, 16 MB of stamps, which the allocator can use again."""
 
 
 @cache
@@ -93,19 +90,6 @@ def first_last(table: pa.Table) -> tuple[Floats, Floats]:
     both = (np.stack([first(s), last(s)], axis=1) for s in (lists(p, "token_s") for p in pieces(table)))
     found = joined((pair.ravel() for pair in both), 2 * len(table)).reshape(-1, 2)
     return found[:, 0], found[:, 1]
-
-
-def pieces(table: pa.Table) -> Iterator[pa.Table]:
-    """The table in slices of `CHUNK` rows, without a copy."""
-    for start in range(0, len(table), CHUNK):
-        yield table.slice(start, CHUNK)
-
-
-def kept(table: pa.Table, mask: Mask) -> Iterator[pa.Table]:
-    """The rows in `mask` (requests,), in pieces that copy nothing where nothing is left out."""
-    for i, piece in enumerate(pieces(table)):
-        wanted = mask[i * CHUNK : (i + 1) * CHUNK]
-        yield piece if wanted.all() else piece.filter(pa.array(wanted))
 
 
 def joined(parts: Iterable[np.ndarray], most: int) -> Floats:

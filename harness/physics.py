@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.api import Caution
-from harness.measure import first_last, pieces, succeeded
-from harness.metrics._lists import Lists, first, gap_lists, lists, number
+from harness.measure import first_last, succeeded
+from harness.metrics._lists import Lists, first, gap_lists, lists, number, pieces
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 

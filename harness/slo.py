@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from harness.api import Bound, Metric, Slo
 from harness.errors import no_such
-from harness.measure import joined, metrics, per_request, pieces, sample, succeeded
+from harness.measure import joined, metrics, per_request, sample, succeeded
+from harness.metrics._lists import pieces
 from harness.missing import check_bounds
 from harness.quantiles import quantile, with_failures
 from harness.slo_text import bound_text, parse, text

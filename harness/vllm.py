@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.api import Slo
-from harness.measure import first_last, kept
-from harness.metrics._lists import BLOCK, lists, number, ratio
+from harness.measure import first_last
+from harness.metrics._lists import BLOCK, kept, lists, number, ratio
 from harness.quantiles import quantiles
 
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from harness.api import Bound, Slo
 from harness.errors import UsageError
-from harness.measure import kept, metrics, succeeded
+from harness.measure import metrics, succeeded
+from harness.metrics._lists import kept
 from harness.slo import BoundScore, bound_text, score
 
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from harness import results, thin
 from harness.conclude import completed
 from harness.folder import Run, read_info
-from harness.measure import pieces
+from harness.metrics._lists import pieces
 from harness.records import REQUESTS
 from harness.slo import Seen
 
