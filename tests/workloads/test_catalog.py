@@ -120,6 +120,7 @@ def test_lengths_named_like_a_preset_are_lengths_where_they_have_arguments() -> 
     """If this failed, one of two things of a name could not be had."""
     assert "Classes: 2" in catalog.explain("burstgpt")
     assert "burstgpt:service=api" == catalog.load("burstgpt:service=api").lengths_text
+    assert catalog.load("burstgpt").lengths_text.endswith("; api: burstgpt:service=api")  # of classes of a preset too
 
 
 @settings(max_examples=30, deadline=None)
