@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backends import _engine_worker as worker
-from backends._core import Core
-from backends._engine_core import Turn
-from backends._engine_link import Link
+from backends.engine_process import worker
+from backends.engine_process.core import Turn
+from backends.engine_process.link import Link
+from backends.simulator.core import Core
 from harness.api import Content, Ended, Prompts, Request, Step, TokenEvent
 from harness.errors import BackendError
 

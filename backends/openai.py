@@ -17,14 +17,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from backends.client import stamps, target
-from backends.client.answer import Answer
 from backends.client.body import Api, Ask, Builder, base_url, sound_headers
 from backends.client.capabilities import Capabilities  # harness.spec reads the annotations of fields
-from backends.client.limits import Limits, allow_open_files
+from backends.client.message import Answer
 from backends.client.pool import Pool, Route, Target
 from backends.client.reading import Reader
 from backends.client.recount import Recount, ServerTokenizer, local
 from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction
+from backends.client.target import Limits, allow_open_files
 from harness.api import Content, CountedBy, Ended, NullServer, Request, Scraper, Status, Step, TokenEvent
 from harness.errors import BackendError, UsageError
 

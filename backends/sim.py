@@ -12,11 +12,18 @@ from typing import Literal
 
 import pyarrow as pa
 
-from backends._core import Core
-from backends._front import behind_front_end
-from backends._layout import (
+from backends.latency.recorded import Recorded
+from backends.serving.cluster import Cluster
+from backends.serving.handoff import Link
+from backends.serving.journal import Journal
+from backends.serving.pipeline import Pipeline
+from backends.serving.replica import Replica
+from backends.simulator.core import Core, gave_way
+from backends.simulator.front import behind_front_end
+from backends.simulator.layout import (
     Asked,
     Part,
+    Rate,
     altered,
     block_cost,
     blocks_of,
@@ -27,17 +34,9 @@ from backends._layout import (
     told,
     with_further_token,
 )
-from backends._loop import simulate, step_ends
-from backends._realtime import RealTime
-from backends._sides import Rate
-from backends._steplog import StepLog
-from backends._swapping import gave_way
-from backends.latency.recorded import Recorded
-from backends.serving.cluster import Cluster
-from backends.serving.handoff import Link
-from backends.serving.journal import Journal
-from backends.serving.pipeline import Pipeline
-from backends.serving.replica import Replica
+from backends.simulator.loop import simulate, step_ends
+from backends.simulator.real_time import RealTime
+from backends.simulator.step_log import StepLog
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord
 from harness.catalog import model
 from harness.errors import UsageError
@@ -174,10 +173,10 @@ class Sim:
         if self._plain:
             return simulate(self.cluster, model, steps, requests, follow_ups, leap=self.leap)
         if self.compat is not None and any(part.pp > 1 for part in self._parts):
-            from backends._simdistserve import Rings
+            from backends.simulator.simdistserve import Rings
 
             return Rings(self._parts, requests, follow_ups).records()
-        from backends._flow import flow  # it drives the same replicas with the functions of this module
+        from backends.simulator.flow import flow  # it drives the same replicas with the functions of this module
 
         self._flow = flow(self.cluster, self._parts, steps, requests, follow_ups, leap=self.leap)
         return self._flow.records()

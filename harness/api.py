@@ -474,7 +474,7 @@ class Simulator(Protocol):
         ...
 
     def steps_table(self) -> pa.Table:
-        """The `steps` rows since the last call (harness.records.STEPS)."""
+        """The `steps` rows since the last call (harness.data.records.STEPS)."""
         ...
 
     def describe(self) -> Mapping[str, object]:

@@ -13,20 +13,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from harness import answers, registry, writable
+from harness import registry
+from harness.data import storage
 from harness.errors import BenchError, UsageError
+from harness.experiments import answers
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from backends.server.run import Options, Running
     from harness.api import Loaded
-    from harness.folder import Run
+    from harness.data.folder import Run
     from reports._sheet import Sheet
     from workloads.fit.command import Mode
     from workloads.fit.model import Model
-    from workloads.trace_tools.download import Fetched
-    from workloads.trace_tools.sources import Source
+    from workloads.trace_tools.download import Fetched, Source
     from workloads.traces import Trace
 
 Content = str | bytes | Mapping[str, bytes]
@@ -133,23 +134,23 @@ def write_trace(
 
 def schedule_as_trace(schedule: pa.Table) -> tuple[pa.Table, int]:
     """The columns of a trace from those of a schedule, and the tokens of the blocks that it names."""
-    from workloads.trace_tools import drawn
+    from workloads.trace_tools import write as trace_tools_write
 
-    return drawn.trace_table(schedule), drawn.block_tokens(schedule)
+    return trace_tools_write.trace_table(schedule), trace_tools_write.block_tokens(schedule)
 
 
 def public_traces() -> dict[str, Source]:
     """The public traces that can be fetched, by name."""
-    from workloads.trace_tools import sources
+    from workloads.trace_tools import download as trace_tools_download
 
-    return sources.sources()
+    return trace_tools_download.sources()
 
 
 def public_trace(name_or_url: str) -> Source:
     """One of them, or what is at a URL. Raises UsageError with the nearest known name."""
-    from workloads.trace_tools import sources
+    from workloads.trace_tools import download as trace_tools_download
 
-    return sources.find(name_or_url)
+    return trace_tools_download.find(name_or_url)
 
 
 def download_trace(
@@ -163,7 +164,7 @@ def download_trace(
 ) -> Fetched:
     """Fetch a public trace, and check its hash; `timeout_s` None or 0: as long as is usual."""
     from workloads.trace_tools import download
-    from workloads.trace_tools._transfer import Watch
+    from workloads.trace_tools.download import Watch
 
     watch = Watch(note=note, progress=progress)
     return download.download(name, folder, force=force, watch=watch, timeout_s=timeout_s or download.TIMEOUT_S)
@@ -232,9 +233,9 @@ def render_run(form: str, run: Run, **given: object) -> Any:
 
 def report_path(run: Run, ending: str = "html") -> Path:
     """Where the report of a run stands: in its folder, or beside the file that it was read from."""
-    from harness import results
+    from harness.experiments import imports as experiments_imports
 
-    if results.is_foreign(run):
+    if experiments_imports.is_foreign(run):
         name = "-".join(re.findall(r"[^\s()]+", run.info["source"]["name"]))  # of several in a file: "all.json-1-of-2"
         return run.path.with_name(f"{name}.report.{ending}")
     return run.path / f"report.{ending}"
@@ -266,10 +267,11 @@ def render_answer(info: Mapping[str, Any], form: str) -> str:
 
 def export_comparison(info: Mapping[str, Any], form: str) -> str:
     """The answer of `bench compare` as junit, or in one of the forms that other tools read (`EXPORTS`)."""
-    from reports.answers import compare_junit, exports
+    from reports.answers import exports
+    from reports.answers import exports as answers_exports
 
     if form == "junit":
-        return compare_junit.junit(info)
+        return answers_exports.junit(info)
     return str(getattr(exports, form.replace("-", "_"))(info))
 
 
@@ -277,7 +279,7 @@ def show_answer(info: Mapping[str, Any], *, color: bool, blocks: bool, columns: 
     """The text of an answer for a terminal; without `blocks` only characters that every encoding has."""
     import importlib
 
-    from reports.answers._look import Look
+    from reports.answers._curve import Look
 
     module = importlib.import_module(f"reports.answers.{info['kind']}")
     return str(module.text(info, Look(terminal=True, color=color, blocks=blocks, columns=columns)))
@@ -344,9 +346,9 @@ def traffic_page(facts: Mapping[str, object], title: str) -> str:
 
 def find_browser() -> str:
     """The browser that draws pictures. Raises BenchError where there is none."""
-    from reports import _browser
+    from reports import _pictures
 
-    return _browser.find()
+    return _pictures.find()
 
 
 def beside(path: str | Path, ending: str = "html") -> Path:
@@ -360,9 +362,9 @@ def beside(path: str | Path, ending: str = "html") -> Path:
 def put(path: Path, content: str | bytes) -> None:
     """Write the file whole or not at all. Raises UsageError where it cannot be written, BenchError on a full disk."""
     try:
-        writable.put(path, content.encode() if isinstance(content, str) else content)
+        storage.put(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        raise writable.refused(path, error) from None
+        raise storage.refused(path, error) from None
 
 
 def _write_kept(path: Path, make: Callable[[], str], say: Callable[[str], None], where: str | Path) -> Path | None:

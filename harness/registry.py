@@ -40,7 +40,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "metrics": "harness.metrics.definitions",
         "profiles": "harness.metrics.profiles",
         "reports": "reports",
-        "results": "harness.results",
+        "results": "harness.experiments.imports",
     }
 )
 OF_TRIALS = ("workloads.catalog", "backends.sim")

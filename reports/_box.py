@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.folder import Run
-from harness.measure import headline
-from reports import _numbers, _remote, _system, _trust
-from reports._clean import clean
-from reports._facts import Facts, first, part
+from harness.data.folder import Run
+from harness.metrics.measure import headline
+from reports import _format, _sending, _system, _verdict
+from reports._format import clean
+from reports._system import Facts, first, part
 from reports._view import View
 
 LEAST_WORDS = 160
@@ -32,8 +32,8 @@ def box(run: Run, view: View) -> Facts:
 def _attained(info: Mapping[str, Any]) -> str:
     """The share and its interval within the run."""
     told = part(info, "summary").get("attainment")
-    share = _numbers.share(told) if isinstance(told, int | float) else "-"
-    interval = _trust.attained(info)
+    share = _format.share(told) if isinstance(told, int | float) else "-"
+    interval = _verdict.attained(info)
     return f"{share}, {interval}" if share and interval else share
 
 
@@ -63,11 +63,11 @@ def _floor(run: Run) -> str:
     """The client's own error, where it was measured, or why there is none."""
     if run.info.get("clock") == "virtual":
         return "none: time is simulated, so no client adds to it"
-    found = _remote.floors(run.info)
+    found = _sending.floors(run.info)
     if not found:
-        return "not measured" if _remote.client(run) else ""
+        return "not measured" if _sending.client(run) else ""
     shown = [(metric.label, found[metric.name]) for metric in headline() if metric.name in found]
-    texts = (f"{name} {_numbers.seconds(f.p50_s)} (p50), {_numbers.seconds(f.p99_s)} (p99)" for name, f in shown)
+    texts = (f"{name} {_format.seconds(f.p50_s)} (p50), {_format.seconds(f.p99_s)} (p99)" for name, f in shown)
     return "; ".join(texts)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from reports import _numbers
+from reports import _format
 from reports.figures._style import COUNTS
 
 COLUMNS = 8
@@ -45,4 +45,4 @@ def _added(trace: Any, z: np.ndarray) -> tuple[list[str], list[tuple[str, ...]],
 
 
 def _cell(value: float) -> str:
-    return _numbers.number(float(value))
+    return _format.number(float(value))

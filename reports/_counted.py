@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from harness.measure import succeeded
-from harness.metrics._lists import Lists, gap_lists, lists, row_max
+from harness.data.lists import Lists, gap_lists, lists, row_max
+from harness.metrics.measure import succeeded
 
 if TYPE_CHECKING:
-    from harness.folder import Part, Run
+    from harness.data.folder import Part, Run
 
 TIMES = 240
 """Stretches of time in which gaps are counted."""

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from harness.folder import Run
-from harness.measure import in_summary, metrics
-from harness.summary import describe, summarize
-from reports import _data, _numbers, _remote, _sending
-from reports._clean import clean
-from reports._errors import Error, errors
-from reports._facts import caution, part
-from reports._remote import Floor
+from harness.data.folder import Run
+from harness.metrics.measure import in_summary, metrics
+from harness.metrics.summary import describe, summarize
+from reports import _data, _format, _sending
+from reports import _sending as reports__sending
+from reports._format import Error, clean, errors
+from reports._sending import Floor
+from reports._system import caution, part
 
 MOST_CLASSES = 8
 _SHOWN = ("mean", "p50", "p90", "p99", "max")
@@ -99,7 +99,7 @@ def result(run: Run) -> Result:
     overloaded = caution(run.info, "overload") is not None
     measured = {} if overloaded else {**part(summary, "metrics"), **_largest(run, bounds)}
     counts = {status: n for status, n in {**statuses, "ok": ok}.items() if n or status == "ok"}
-    shares = _numbers.shares(list(counts.values()))
+    shares = _format.shares(list(counts.values()))
     return Result(
         total=total,
         ok=ok,
@@ -123,7 +123,7 @@ def result(run: Run) -> Result:
 
 def _client(run: Run) -> Client:
     unresolved = part(run.info, "resolution").get("unresolved") or []
-    return Client(_remote.floors(run.info), frozenset(map(str, unresolved)))
+    return Client(reports__sending.floors(run.info), frozenset(map(str, unresolved)))
 
 
 def rows(
@@ -170,20 +170,20 @@ def _row(
     limit = bound.get("limit_s") if bound else None
     measured = None if not values else values.get("p99")
     own = str((values or {}).get("unit") or "s")
-    shown = _numbers.unit_of([measured, limit]) if own == "s" else own
+    shown = _format.unit_of([measured, limit]) if own == "s" else own
     unit = "" if measured is None else shown  # the same of all rows without values
-    error = "" if floor is None or not unit else _remote.pair(floor, unit)
+    error = "" if floor is None or not unit else reports__sending.pair(floor, unit)
     if not values:
         mean, p50, p90, p99, most = [""] * 5
     else:
         # of a mean and a median the error is that of half of all
         errors_s = [0.0 if floor is None else floor.p50_s if k in ("mean", "p50") else floor.p99_s for k in _SHOWN]
         mean, p50, p90, p99, most = (
-            _numbers.in_unit(values.get(k), unit, error_s) for k, error_s in zip(_SHOWN, errors_s, strict=True)
+            _format.in_unit(values.get(k), unit, error_s) for k, error_s in zip(_SHOWN, errors_s, strict=True)
         )
     if bound is None:
         return Row(clean(name, 60), unit, mean, p50, p90, p99, most, "", "", False, error)
-    at = "per request" if limit is None else _numbers.limit(limit)
+    at = "per request" if limit is None else _format.limit(limit)
     met, missed = _met(bound, goal)
     if unresolved:
         met, missed = f"{met} unresolved", False
@@ -194,11 +194,11 @@ def _met(bound: Mapping[str, Any], goal: float) -> tuple[str, bool]:
     """The share within a bound and whether that is too few; of a percentile bound, its value and verdict."""
     if bound.get("percentile") is None:
         share = bound.get("attainment")
-        return _numbers.share(share, goal), share is not None and share < goal
+        return _format.share(share, goal), share is not None and share < goal
     if bound.get("passed") is None:
         return "-", False
     kept = bool(bound["passed"])
-    value = "too many failed" if bound.get("value_s") is None else _numbers.seconds(bound["value_s"])
+    value = "too many failed" if bound.get("value_s") is None else _format.seconds(bound["value_s"])
     return f"{'kept' if kept else 'broken'} ({value})", not kept
 
 
@@ -211,7 +211,7 @@ def _slo_text(bounds: list[Mapping[str, Any]], goal: float) -> str:
         return "none given"
     each = ", ".join(
         f"{_bound_name(b)} "
-        + ("as each request says" if b.get("limit_s") is None else f"<= {_numbers.limit(b['limit_s'])}")
+        + ("as each request says" if b.get("limit_s") is None else f"<= {_format.limit(b['limit_s'])}")
         for b in bounds
     )
     return each if _by_percentile(bounds) else f"{each}, for {goal * 100:g}% of all requests"
@@ -232,7 +232,7 @@ def _span(info: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
         return ""
     at_once = _sending.at_once(info)  # then the window is the time to the last token
     how = "measured" if part(info, "warmup").get("requests") else "sent"
-    return f"{how} over {_numbers.seconds(window)}" if window and not at_once else "sent at one instant"
+    return f"{how} over {_format.seconds(window)}" if window and not at_once else "sent at one instant"
 
 
 def _flow(
@@ -243,13 +243,13 @@ def _flow(
     name = "throughput"
     if overloaded:
         name, served, output = "served", info.get("request_throughput"), info.get("output_throughput")
-    yield f"{name} {_numbers.number(served)} req/s"
+    yield f"{name} {_format.number(served)} req/s"
     if summary.get("bounds") and _by_percentile(summary["bounds"]) and not overloaded:
         yield "goodput - (no bound on single requests)"
     elif summary.get("bounds") and not overloaded:
-        at = f" at {_numbers.plain(rate, 4)} req/s" if rate else ""
-        yield f"goodput {_numbers.number(summary.get('goodput_rps'))} req/s (within the SLO{at})"
-    yield f"output {_numbers.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
+        at = f" at {_format.plain(rate, 4)} req/s" if rate else ""
+        yield f"goodput {_format.number(summary.get('goodput_rps'))} req/s (within the SLO{at})"
+    yield f"output {_format.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
     yield f"failed {sum(int(n) for status, n in part(summary, 'status').items() if status != 'ok'):,}"
     if summary.get("preemptions"):
         yield f"preemptions {summary['preemptions']:,}{_gave_way(part(info, 'backend'))}"
@@ -272,14 +272,14 @@ def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(overflows, int) and overflows:
         yield f"{overflows:,} hand-offs without room"
     if isinstance(bubbles, float):
-        yield f"bubbles {_numbers.share(bubbles)} of busy stages"
+        yield f"bubbles {_format.share(bubbles)} of busy stages"
 
 
 def _found(run: Run) -> Iterator[str]:
     """What the prefix cache of a simulator or engine saved."""
     if part(run.info, "backend").get("prefix_cache") is True:
         found, asked = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))
-        yield f"prefix cache found {_numbers.share(found / asked if asked else 0.0)} of the prompt tokens"
+        yield f"prefix cache found {_format.share(found / asked if asked else 0.0)} of the prompt tokens"
 
 
 def _classes(run: Run, bounds: list[Mapping[str, Any]], goal: float, *, overloaded: bool) -> tuple[Group, ...]:
@@ -307,7 +307,7 @@ def _class(run: Run, tag: str | None, bounds: list[Mapping[str, Any]], goal: flo
     measured |= {} if overloaded else _largest(run, own, ours)
     name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
     failed = int(np.sum(ours & ~ok))
-    note = f"{_numbers.count(int(ours.sum()), 'request')} {name}, {failed:,} failed"
+    note = f"{_format.count(int(ours.sum()), 'request')} {name}, {failed:,} failed"
     return Group(note, rows(measured, own, goal, _client(run)))
 
 

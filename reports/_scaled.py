@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from harness.folder import Run
+from harness.data.folder import Run
 from reports import _data
 from reports.answers import _curve
 

@@ -1,11 +1,30 @@
 """How the requests were sent, in words: rate, burstiness, the law of the gaps, and how late the client was."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from reports import _numbers
-from reports._clean import clean
-from reports._facts import pairs, part
+import numpy as np
+import pyarrow.compute as pc
+
+from harness.data.folder import Run
+from harness.metrics.measure import in_summary
+from harness.metrics.quantiles import quantile
+from harness.validity import warnings
+from harness.validity.remote import (
+    column,
+    compared_of,
+    floor_of,
+    is_remote,
+    most,
+    senders_of,
+    shared_share,
+    stamps_of,
+    total,
+)
+from reports import _format
+from reports._format import clean
+from reports._system import Facts, pairs, part
 
 INSTANT_S = 1e-6
 """A schedule shorter than this comes at one instant: no clock of a network tells such gaps apart."""
@@ -30,10 +49,10 @@ def rate(info: Mapping[str, Any], asked_rps: float | None) -> str:
     told = part(info, "fidelity")
     after = part(told, "follow_ups")
     total = _known(part(told, "all"), "rps")
-    achieved = [] if total is None else [f"achieved {_numbers.number(total)} req/s"]
+    achieved = [] if total is None else [f"achieved {_format.number(total)} req/s"]
     if after.get("closed"):
-        return ", ".join([f"closed loop of {_numbers.count(told.get('scheduled'), 'user')}", *achieved])
-    asked = [f"asked {_numbers.plain(asked_rps, 4)} req/s"] if asked_rps else []
+        return ", ".join([f"closed loop of {_format.count(told.get('scheduled'), 'user')}", *achieved])
+    asked = [f"asked {_format.plain(asked_rps, 4)} req/s"] if asked_rps else []
     if after:
         sessions = ", ".join(_arrivals(info, _known(told, "requested_rps"), ""))
         return ", ".join([*asked, *achieved]) + (f"; sessions per second: {sessions}" if sessions else "")
@@ -44,18 +63,18 @@ def _arrivals(info: Mapping[str, Any], asked_rps: float | None, unit: str) -> It
     """Rates of what waits for no answer: asked, drawn, achieved."""
     told = part(info, "fidelity")
     if asked_rps:
-        yield f"asked {_numbers.plain(asked_rps, 4)}{unit}"
+        yield f"asked {_format.plain(asked_rps, 4)}{unit}"
         here = _known(told, "expected_rps")
         if here is not None and abs(here / asked_rps - 1) >= 0.005:
-            yield f"in this stretch {_numbers.number(here)}"
+            yield f"in this stretch {_format.number(here)}"
     if at_once(info):
         yield "all at one instant"
         return
     drawn_rps, sent_rps = _known(told, "drawn_rps"), _known(told, "achieved_rps")
     if drawn_rps is not None and not part(info, "workload").get("recorded"):
-        yield f"drawn {_numbers.number(drawn_rps)}"
+        yield f"drawn {_format.number(drawn_rps)}"
     if sent_rps is not None:
-        yield f"achieved {_numbers.number(sent_rps)}{unit}"
+        yield f"achieved {_format.number(sent_rps)}{unit}"
 
 
 def offered(info: Mapping[str, Any], asked_rps: float | None) -> float | None:
@@ -91,14 +110,14 @@ def _texts(told: Mapping[str, Any]) -> Iterator[str]:
     yield from _spread(told)
     if (ks := _known(told, "ks")) is not None and (p := _known(told, "ks_p")) is not None:
         how = " in operational time" if told.get("law") == "operational" else ""
-        yield f"gaps{how} KS {_numbers.number(ks, 2)} (p {_numbers.probability(p)})"
+        yield f"gaps{how} KS {_format.number(ks, 2)} (p {_format.probability(p)})"
     elif told.get("law") == "none" and _known(told, "achieved_rps") and not part(told, "follow_ups").get("closed"):
         yield "no gap law declared"
     late = {k: told.get(f"lateness_{k}_s") for k in ("p50", "p99", "max")}
     if late["max"] == 0:
         yield "lateness 0"
     elif all(isinstance(v, int | float) for v in late.values()):
-        yield "lateness " + ", ".join(f"{k} {_numbers.seconds(v)}" for k, v in late.items())
+        yield "lateness " + ", ".join(f"{k} {_format.seconds(v)}" for k, v in late.items())
     due, sent = told.get("scheduled"), told.get("sent")
     if isinstance(due, int) and isinstance(sent, int) and sent < due:
         yield f"{due - sent:,} not sent"
@@ -108,7 +127,7 @@ def _texts(told: Mapping[str, Any]) -> Iterator[str]:
 def _spread(told: Mapping[str, Any]) -> Iterator[str]:
     """Spread of the gaps, dispersion and memory of the counts; of the schedule too, where it is another."""
     if (tick_s := _known(told, "tick_s")) is not None:
-        yield f"stamps on a grid of {_numbers.limit(float(f'{tick_s:.3g}'))}, so gaps tell little"
+        yield f"stamps on a grid of {_format.limit(float(f'{tick_s:.3g}'))}, so gaps tell little"
     elif (cv := _known(told, "gap_cv")) is not None:
         yield f"gap CV {cv:,.2f}"
     sent, drawn = _by_width(told, "dispersion"), _by_width(part(told, "drawn"), "dispersion")
@@ -124,10 +143,10 @@ def _after(told: Mapping[str, Any]) -> Iterator[str]:
     sent, planned = told.get("sent"), told.get("planned")
     open_end = bool(told.get("closed") and told.get("not_sent"))  # users go on until the end: planned is an upper bound
     if isinstance(sent, int) and open_end:
-        yield f"{_numbers.count(sent, 'follow-up')} sent"
+        yield f"{_format.count(sent, 'follow-up')} sent"
         return
     if isinstance(sent, int) and isinstance(planned, int):
-        yield f"{sent:,} of {_numbers.count(planned, 'follow-up')} sent"
+        yield f"{sent:,} of {_format.count(planned, 'follow-up')} sent"
     for key, said in (("dropped", "dropped after a failure"), ("not_sent", "not due before the end")):
         if isinstance(n := told.get(key), int) and n:
             yield f"{n:,} {said}"
@@ -144,3 +163,278 @@ def _slashed(values: Mapping[str, float]) -> str:
 def _known(told: Mapping[str, Any], key: str) -> float | None:
     value = told.get(key)
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """The client's own error of a metric, seconds: half of all and 99% of all stamps are nearer to the truth."""
+
+    p50_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A quantity as the client and as the server tell it, printed; `apart` when they differ by more than is allowed."""
+
+    name: str
+    unit: str
+    client: str
+    server: str
+    difference: str
+    said: str
+    apart: bool
+
+
+def floors(info: Mapping[str, Any]) -> dict[str, Floor]:
+    """Per metric the client's floor; empty where none was measured."""
+    told = part(info, "floor")
+    found = {}
+    for metric, name in floor_of().items():
+        p50_s, p99_s = (part(told, name).get(key) for key in ("p50_s", "p99_s"))
+        if isinstance(p50_s, int | float) and isinstance(p99_s, int | float):
+            found[metric] = Floor(max(0.0, float(p50_s)), max(0.0, float(p99_s)))
+    return found
+
+
+def client(run: Run) -> Facts:
+    """How the client sent and read; empty for a run without senders."""
+    if not is_remote(run):
+        return ()
+    return tuple((name, text) for name, text in _client(run) if text)
+
+
+def line(run: Run) -> str:
+    """The same in one line, for a terminal; of the floor, which stands in the table, only that it is missing."""
+    if not is_remote(run):
+        return ""
+    senders, stamps = senders_of(run.info), stamps_of(run.info)
+    texts = [_processes(run)]
+    if senders:
+        texts.append(f"{_format.share(most(senders, 'cpu_share_max'))} of a core in the busiest second")
+    if stamps is not None:
+        texts.append(f"stamps of the {stamps}")
+    if any("read_lag_p99_s" in sender for sender in senders):
+        texts.append(f"read {_format.seconds(most(senders, 'read_lag_p99_s'))} after arrival (p99)")
+    missing = [] if floors(run.info) else [f"client floor {text}" for text in _floor(run.info)]
+    return ", ".join([*texts, *missing])
+
+
+def server(run: Run) -> tuple[Side, ...]:
+    """What client and server say of the same quantities."""
+    return tuple(_side(row) for row in compared_of(run.info))
+
+
+def server_note(run: Run) -> str:
+    """Where the server's own view comes from, or why there is none; empty for a run without a remote server."""
+    if not is_remote(run):
+        return ""
+    told = part(run.info, "server")
+    why = told.get("why")
+    pages = told.get("metrics_url")
+    if not told or not isinstance(pages, list) or not pages:
+        reason = f" ({clean(why, 200)})" if why else ""
+        return f"The server's own metrics were not read{reason}"
+    where = f"{clean(', '.join(map(str, pages)), 300)}, read {_format.count(told.get('scrapes'), 'time')}"
+    lost = told.get("failed")
+    gaps = f", {_format.count(lost, 'reading')} failed" if lost else ""
+    if not told.get("kind"):
+        return f"From {where}{gaps}: no server that we know has such names"
+    return f"{_who(run)} says of itself ({where}{gaps})"
+
+
+def _who(run: Run) -> str:
+    """The server, and whose names its metrics have where they are those of another."""
+    kind = clean(part(run.info, "server").get("kind") or "the server", 40)
+    own = clean(part(part(run.info, "backend"), "capabilities").get("kind") or kind, 40)
+    return own if own == kind else f"{own}, in the words of {kind},"
+
+
+def server_line(run: Run) -> str:
+    """The server's own view in one line, for a terminal: what both sides tell."""
+    sides = [side for side in server(run) if side.difference != "-"]
+    if not sides:
+        return f"{server_note(run)}."
+    said = {side.said for side in sides}
+    of_all = said.pop() if len(said) == 1 and not any(side.apart for side in sides) else None
+    texts = []
+    for side in sides:
+        unit = f" {side.unit}" if side.unit in ("ms", "s") else ""
+        aside = f", {side.said}" if of_all is None and side.said not in ("", "agree") else ""
+        texts.append(f"{side.name} {side.server}{unit} (client {side.client}{aside})")
+    return f"{_who(run)} says: {', '.join(texts)}" + (f"; {of_all}" if of_all not in (None, "", "agree") else "")
+
+
+def _side(row: Mapping[str, Any]) -> Side:
+    name, unit = clean(row.get("name") or "", 60), clean(row.get("unit") or "", 20)
+    client, server, difference = (_value(row.get(key)) for key in ("client", "server", "difference"))
+    said = {True: "agree", False: "differ"}.get(row["within"], "") if row.get("within") is not None else ""
+    if why := clean(row.get("why") or "", 60):
+        said = f"{said} ({why})" if said else f"not compared: {why}"
+    shown = _format.unit_of([client, server]) if unit == "s" else ""
+    return Side(
+        name=name,
+        unit=shown or ("" if unit in (name, "share") else unit),
+        client=_printed(client, unit, shown),
+        server=_printed(server, unit, shown),
+        difference=_signed(difference, unit, shown),
+        said=said,
+        apart=row.get("within") is False,
+    )
+
+
+def _value(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _printed(value: float | None, unit: str, shown: str) -> str:
+    if value is None:
+        return "-"
+    if unit == "s":
+        return _format.in_unit(value, shown)
+    if unit == "share":
+        return _format.share(value)
+    return _format.number(value) if value % 1 else f"{value:,.0f}"
+
+
+def _signed(value: float | None, unit: str, shown: str) -> str:
+    if value is None or value == 0:
+        return "-" if value is None else "0"
+    text = _printed(abs(value), unit, shown)
+    return text if text.startswith("<") else f"{'-' if value < 0 else '+'}{text}"
+
+
+def _client(run: Run) -> Iterator[tuple[str, str]]:
+    yield "Senders", ", ".join(_sending(run))
+    yield "Stamps", _stamps(run)
+    yield "Read lag", ", ".join(_lag(run))
+    yield "Client floor", ", ".join(_floor(run.info))
+    yield "Connections", ", ".join(_connections(run))
+    yield "HTTP status", _counted(run, "http_status")
+    yield "Finish reason", _counted(run, "finish_reason")
+    yield "Tokens counted by", _counted(run, "counted_by")
+    yield "Answers", ", ".join(_answers(run))
+    yield "First event", ", ".join(_first(run))
+    if len(_values(run, "address")) > 1:
+        yield "Addresses", _counted(run, "address")
+
+
+def _sending(run: Run) -> Iterator[str]:
+    senders = senders_of(run.info)
+    yield _processes(run)
+    if not senders:
+        return
+    yield f"busiest second {_format.share(most(senders, 'cpu_share_max'))} of a core"
+    yield f"waited {_format.share(most(senders, 'run_wait_share'))} of the time for one"
+    yield f"longest stall {_format.seconds(most(senders, 'stall_max_s'))}"
+    if pause_s := most(senders, "gc_max_s"):
+        yield f"garbage collection {_format.seconds(pause_s)} at most"
+
+
+def _processes(run: Run) -> str:
+    count = part(run.info, "client").get("senders")
+    if not isinstance(count, int):
+        count = len(senders_of(run.info)) or (0 if run.http is None else pc.count_distinct(run.http["sender"]).as_py())
+    return _format.count(count, "sender")
+
+
+def _stamps(run: Run) -> str:
+    how = stamps_of(run.info)
+    if how == "kernel":
+        reads = column(run.http, "reads").sum()
+        fell_back = total(senders_of(run.info), "process_stamps") or column(run.http, "process_stamps").sum()
+        rest = f" (of {_format.share(fell_back / reads)} of the reads: of the process)" if reads and fell_back else ""
+        return f"when the kernel received the bytes{rest}"
+    return "when the process read the bytes: this platform does not tell when they came" if how == "process" else ""
+
+
+def _lag(run: Run) -> Iterator[str]:
+    senders = senders_of(run.info)
+    for key, name in (("read_lag_p50_s", "p50"), ("read_lag_p99_s", "p99"), ("read_lag_max_s", "max")):
+        if any(key in sender for sender in senders):
+            yield (
+                f"read {name} {_format.seconds(most(senders, key))} after arrival"
+                if name == "p50"
+                else (f"{name} {_format.seconds(most(senders, key))}")
+            )
+    if (shared := shared_share(run)) is not None:
+        yield f"{_format.share(shared)} of the token events read with a later one"
+
+
+def _floor(info: Mapping[str, Any]) -> Iterator[str]:
+    found = floors(info)
+    told = part(info, "floor")
+    if not found:
+        why = info.get("floor_why") or told.get("floor_why") or told.get("why")
+        yield "not measured" + (f": {clean(why, 200)}" if why else "")
+        return
+    shown = [(metric.label, found[metric.name]) for metric in in_summary() if metric.name in found]
+    errors = (f"{name} {pair(floor, _unit(floor))} {_unit(floor)}" for name, floor in shown)
+    yield f"p50 / p99 of the client's error: {', '.join(errors)}"
+    streams, rate, seconds = (_value(told.get(key)) for key in ("streams", "rate_rps", "seconds"))
+    if streams is not None and rate is not None:
+        yield f"at {_format.count(streams, 'stream')} and {_format.number(rate)} req/s"
+    if seconds:
+        yield f"measured for {_format.seconds(seconds)} before and after the run"
+
+
+def _unit(floor: Floor) -> str:
+    return _format.unit_of([floor.p99_s])
+
+
+def pair(floor: Floor, unit: str) -> str:
+    """Half of all and 99% of all, in `unit`: '0.02 / 0.09', two digits each."""
+    values = [value_s * (1000.0 if unit == "ms" else 1.0) for value_s in (floor.p50_s, floor.p99_s)]
+    texts = ["<0.001" if value < _format.LEAST else _format.number(value, 2, 3) for value in values]
+    return texts[0] if texts[0] == texts[1] == "<0.001" else " / ".join(texts)
+
+
+def _connections(run: Run) -> Iterator[str]:
+    senders = senders_of(run.info)
+    if any("connections_opened" in sender for sender in senders):
+        yield f"{total(senders, 'connections_opened'):,.0f} opened"
+    waited_s = column(run.http, "connect_s")
+    if len(waited_s):
+        longest = _format.seconds(quantile(waited_s, 0.99))
+        yield f"{_format.count(len(waited_s), 'request')} waited for one (p99 {longest})"
+    if resent := total(senders, "resent"):
+        yield f"{_format.count(resent, 'request')} sent again on a fresh one"
+    if files := most(senders, "open_files"):
+        yield f"{files:,.0f} files open of {most(senders, 'open_files_limit'):,.0f}"
+
+
+def _answers(run: Run) -> Iterator[str]:
+    per_event = warnings.tokens_per_event(run.requests)
+    if np.isfinite(per_event):
+        yield f"{_format.number(per_event)} tokens per event"
+    short = warnings.short_answers(run.requests)
+    if short:
+        yield f"{_format.share(short)} shorter than asked"
+    planned, counted = (column(run.requests, name) for name in ("prompt_tokens", "prompt_tokens_server"))
+    if len(counted) == len(planned) and planned.sum() > 0:
+        apart = float(counted.sum() / planned.sum() - 1)
+        longer = f"{_format.share(abs(apart))} {'longer' if apart > 0 else 'shorter'} than"
+        yield f"prompts {longer if apart else 'as long as'} planned"
+    cached = column(run.requests, "cached_tokens")
+    if cached.sum() > 0 and counted.sum() > 0:
+        yield f"{_format.share(float(cached.sum() / counted.sum()))} of the prompt tokens from the server's cache"
+
+
+def _first(run: Run) -> Iterator[str]:
+    before_s, after_s = warnings.first_gaps_s(run)
+    if before_s > warnings.APART_S:
+        yield f"{_format.seconds(before_s)} before the first token (median)"
+    if after_s > warnings.APART_S:
+        yield f"first text of the answer {_format.seconds(after_s)} after the first token (median)"
+
+
+def _values(run: Run, name: str) -> list[tuple[str, int]]:
+    if run.http is None:
+        return []
+    rows = pc.value_counts(run.http[name]).to_pylist()
+    found = [(clean(row["values"], 60), row["counts"]) for row in rows if row["values"] is not None]
+    return sorted(found, key=lambda pair: (-pair[1], pair[0]))
+
+
+def _counted(run: Run, name: str) -> str:
+    return ", ".join(f"{value} ({n:,})" for value, n in _values(run, name)[:6])

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from reports import _page
-from reports._definitions import in_use
 from reports._page import Part
+from reports._system import in_use
 
 if TYPE_CHECKING:
-    from reports._facts import Facts
+    from reports._system import Facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,21 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from harness import slo as slos
 from harness.api import Slo
-from harness.folder import Run
-from reports import _data, _numbers, _page, _replay, _replay_study
-from reports._clean import clean, quoted
-from reports._facts import part as facts
-from reports._grid import Axis
+from harness.data.folder import Run
+from harness.metrics import slo as slos
+from reports import _data, _format, _page, _replay
+from reports import _replay as reports__replay
+from reports._format import clean, quoted
 from reports._page import Part
-from reports._replay import Cells
-from reports._replay_study import Rate, Replay, Scored
+from reports._replay import Cells, Rate, Replay, Scored
 from reports._sheet import Table
-from reports._study import Study
+from reports._system import part as facts
+from reports._tables import Axis
 from reports.figures import _followed as followed
 from reports.figures import capacity_plane, slo_scale_rates
 from reports.figures._plane import FOLLOWS
+from reports.study.runs import Study
 
 KEY, CURVE = "sliders", "sliders_rate"
 TITLE = "Other bounds, scored again"
@@ -51,7 +51,7 @@ def of_study(study: Study, *paths: str) -> tuple[Part, ...]:
 
     `paths` is what `bench slo` is to be given for the same runs.
     """
-    replay = _replay_study.of_study(study)
+    replay = reports__replay.of_study(study)
     if isinstance(replay, str):
         return (_page.part(KEY, TITLE, replay),)
     curve = _page.part(CURVE, "Attainment against rate under these bounds", followed.figure(replay))
@@ -114,13 +114,13 @@ def _caption(replay: Replay) -> str:
         "At its right end a slider stands for no bound.",
         f"{clean(rest, 200)} stays as it is." if rest else "",
         "Bounds that requests bring along stay as they are; the scale moves them too." if replay.grid.own else "",
-        _replay_study.PERCENTILE if replay.open else "",
-        f"{_numbers.count(replay.invalid, 'run')} not valid: bench slo counts them, this page does not."
+        reports__replay.PERCENTILE if replay.open else "",
+        f"{_format.count(replay.invalid, 'run')} not valid: bench slo counts them, this page does not."
         if replay.invalid
         else "",
         GROWN if any(rate.overloaded for system in replay.systems for rate in system.rates) else "",
-        f"{_numbers.count(replay.unread, 'run')} could not be read." if replay.unread else "",
-        f"{_numbers.count(replay.without, 'system')} not here: no runs of it are stored." if replay.without else "",
+        f"{_format.count(replay.unread, 'run')} could not be read." if replay.unread else "",
+        f"{_format.count(replay.without, 'system')} not here: no runs of it are stored." if replay.without else "",
     ]
     return " ".join(text for text in texts if text)
 
@@ -191,10 +191,10 @@ def _few_of_run(replay: Replay) -> Table:
     ttft, tpot = replay.grid.axes
     rows = []
     for i in down:
-        within = [_replay_study.at(run, i, j) for j in across]
+        within = [reports__replay.at(run, i, j) for j in across]
         rows.append((_bound(ttft, i), *(
-            f"{_numbers.number(float(run.goodput_rps(np.array(met))))} "
-            f"({_numbers.share(met / run.requests, replay.goals[0])})" for met in within
+            f"{_format.number(float(run.goodput_rps(np.array(met))))} "
+            f"({_format.share(met / run.requests, replay.goals[0])})" for met in within
         )))  # fmt: skip
     heads = ("TTFT bound, and TPOT bound:", *(_bound(tpot, j) for j in across))
     return Table("Goodput in req/s (requests within) under pairs of bounds", heads, tuple(rows))
@@ -207,8 +207,8 @@ def _few_of_rates(replay: Replay) -> Table:
     for system in replay.systems:
         head = f"{clean(system.name, 60)}: " if replay.named else ""
         for rate in system.rates:
-            shares = [rate.mean(lambda run, i=i: _replay_study.scaled(run, i) / run.requests) for i in factors]  # type: ignore[misc]
-            rows.append((f"{head}{_numbers.number(rate.rate_rps)}", *map(_numbers.share, shares)))
+            shares = [rate.mean(lambda run, i=i: reports__replay.scaled(run, i) / run.requests) for i in factors]  # type: ignore[misc]
+            rows.append((f"{head}{_format.number(rate.rate_rps)}", *map(_format.share, shares)))
     return Table("Requests within every bound of the SLO times a scale, mean over the seeds", heads, tuple(rows))
 
 
@@ -224,4 +224,4 @@ def _near(axis: Axis) -> list[int]:
 
 
 def _bound(axis: Axis, place: int) -> str:
-    return _numbers.limit(axis.limits_s[place]) if place < len(axis.limits_s) else "no bound"
+    return _format.limit(axis.limits_s[place]) if place < len(axis.limits_s) else "no bound"

@@ -4,17 +4,20 @@ The stages of DistServe (OSDI 2024, figure 10) with two of ours: lateness is tol
 decode. They add up to E2E.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from harness.folder import Run
-from harness.metrics._lists import number
+from harness.data.folder import Run
+from harness.data.lists import number
+from harness.metrics.measure import first_last
 from reports import _data
+from reports._format import count, option
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -159,3 +162,109 @@ def _so_far(start: Floats, end: Floats, at_s: Floats) -> Floats:
     last = np.maximum(i - 1, 0)
     found: Floats = lengths[last] + np.where(i > 0, np.minimum(at_s, end[last]) - start[last], 0.0)
     return found
+
+
+MOST_STEPS = 100_000
+ENDS = ("ended_s", "prefill_end_s", "handoff_end_s", "sent_s", "scheduled_s")
+"""Columns of which the latest is when a request without a token was over."""
+
+_TOLD = (
+    "request_id", "session", "turn", "tag", "scheduled_s", "sent_s", "arrived_s", "ended_s", "prefill_start_s",
+    "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s", "prompt_tokens", "cached_tokens",
+    "output_tokens", "status", "error", "replica", "preemptions",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """The part: `rows` of requests in the order in which they were due (with `first_s`, `last_s` of their tokens and
+    `met`, whether they kept the SLO), the `steps` that overlap it, sorted by replica and time, and a sentence."""
+
+    run: Run
+    rows: list[dict[str, Any]]
+    steps: pa.Table | None
+    from_s: float
+    to_s: float
+    said: str
+
+
+def shown(run: Run, most: int, start_s: float, window_s: float | None) -> Shown:
+    """The first `most` requests that are due, or still under way, from `start_s` on, within `window_s`."""
+    until_s = np.inf if window_s is None else start_s + window_s
+    due, ended = _data.column(run, "scheduled_s"), _ended(run)
+    there = np.flatnonzero((ended >= start_s) & (due < until_s))
+    order = there[np.lexsort((there, due[there]))]
+    kept = order[:most]
+    rows = _rows(run, kept)
+    to_s = float(min(until_s, np.max(ended[kept], initial=start_s)))
+    steps, left_out = _steps(run, start_s, to_s)
+    said = _said(len(kept), len(order), run, span(start_s, window_s))
+    cut = f"; {count(left_out, 'later step')} left out" if left_out else ""
+    return Shown(run, rows, steps, start_s, to_s, said + cut)
+
+
+def span(start_s: float, window_s: float | None) -> str:
+    """A window of the run in words."""
+    end = "on" if window_s is None else f"to {option(start_s + window_s)} s"
+    return f"from {option(start_s)} s {end}"
+
+
+def _said(kept: int, there: int, run: Run, where: str) -> str:
+    """How much of the run it is."""
+    total = run.requests.num_rows
+    which = f"all {there:,}" if kept == there else f"the first {kept:,} of {there:,}"
+    if there == total:
+        return f"{which} requests"
+    return f"{which} requests due or under way {where}, of {total:,} in all"
+
+
+def _ended(run: Run) -> np.ndarray:
+    """When a request is over, in seconds: its last token, its end, or, of one that was never sent, when it was due."""
+    last = first_last(run.requests)[1]
+    columns = [last, *(_data.column(run, name) for name in ENDS if name in run.requests.column_names)]
+    found: np.ndarray = np.fmax.reduce(columns)
+    return found
+
+
+def _rows(run: Run, kept: np.ndarray) -> list[dict[str, Any]]:
+    table = run.requests.take(pa.array(kept))
+    first, last = first_last(table)
+    columns = [name for name in _TOLD if name in table.column_names]
+    met = _met(run, kept)
+    rows: list[dict[str, Any]] = table.select(columns).to_pylist()
+    for row, first_s, last_s, kept_slo in zip(rows, first.tolist(), last.tolist(), met, strict=True):
+        row["first_s"] = first_s if np.isfinite(first_s) else None
+        row["last_s"] = last_s if np.isfinite(last_s) else None
+        row["met"] = kept_slo
+    return rows
+
+
+def _met(run: Run, kept: np.ndarray) -> list[bool | None]:
+    """Whether these requests kept every bound that is on single requests; None where there is no such bound."""
+    margins = _data.margins(run)
+    if not margins:
+        return [None] * len(kept)
+    met: list[bool | None] = (_data.joint(margins)[kept] <= 1.0).tolist()
+    return met
+
+
+def _steps(run: Run, from_s: float, to_s: float) -> tuple[pa.Table | None, int]:
+    """The steps that overlap a time, the first of them, and how many more there would be."""
+    if not _data.has_steps(run):
+        return None, 0
+    within = []
+    for piece in _pieces(run):
+        ends, starts = piece.column("end_s"), piece.column("start_s")
+        within.append(piece.filter(pc.and_(pc.greater_equal(ends, from_s), pc.less_equal(starts, to_s))))
+    found = pa.concat_tables(within)
+    found = found.sort_by([("start_s", "ascending"), ("replica", "ascending")])
+    kept = found.slice(0, MOST_STEPS).sort_by([("replica", "ascending"), ("start_s", "ascending")])
+    return kept, found.num_rows - kept.num_rows
+
+
+def _pieces(run: Run) -> Iterator[pa.Table]:
+    if run.steps is not None:
+        yield run.steps
+    elif run.whole is not None and run.whole.steps is not None:
+        for piece in run.whole.steps:
+            yield from piece()

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from reports._remote import floors
-from reports._study import Study
+from reports._sending import floors
+from reports.study.runs import Study
 
 
 def facts(folder: Path) -> dict[str, Any]:

@@ -4,14 +4,14 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness import slo
-from harness.sweep.axes import RATE
-from reports import _numbers
-from reports._clean import clean
-from reports._study import Info, Study
-from reports._study_sweep import at
+from harness.experiments.sweep.axes import RATE
+from harness.metrics import slo
+from reports import _format
+from reports._format import clean
 from reports.answers import _sweep_said as words
 from reports.figures import attainment_rate
+from reports.study.runs import Info, Study
+from reports.study.sweep import at
 
 _ENDS = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED", "failed": "BACKEND FAILED"}
 _JUDGED = {0: ("KEPT AT EVERY POINT", True), 1: ("NOT KEPT AT EVERY POINT", False), 5: ("NOT DECIDED", None)}
@@ -59,7 +59,7 @@ def _further(study: Study) -> Iterator[str]:
     for goal in study.goals[1:]:
         told = [(system, system.carried(goal)) for system in study.systems]
         known = [
-            f"{_numbers.number(one.rps / study.share(system))} {study.rate_unit}"
+            f"{_format.number(one.rps / study.share(system))} {study.rate_unit}"
             + (f" ({system.name})" if len(study.systems) > 1 else "")
             for system, one in told
             if one is not None and one.rps is not None
@@ -74,7 +74,7 @@ def _ranked(info: Info) -> str:
     if not told:  # all bounds are on percentiles, or nothing was scored
         points = [point for point in info["points"] if point["bounds"]]
         kept = sum(_kept(point, info["goals"][0]) for point in points)
-        return f"Every bound holds at {kept:,} of {_numbers.count(len(points), 'point')}." if points else ""
+        return f"Every bound holds at {kept:,} of {_format.count(len(points), 'point')}." if points else ""
     ordered = sorted(told, key=lambda point: -point["attainment"]["mean"])
     best, worst = ordered[0], ordered[-1]
     goal = info["goals"][0]
@@ -84,7 +84,7 @@ def _ranked(info: Info) -> str:
 
 def _share(point: Info, goal: float) -> str:
     spread = point["attainment"]
-    shown = _numbers.share(spread["mean"], goal)
+    shown = _format.share(spread["mean"], goal)
     return shown if spread["low"] is None else f"{shown} ({words.interval(spread)})"
 
 
@@ -99,12 +99,12 @@ def state(info: Info) -> str:
     invalid = sum(point["invalid"] for point in {p["folder"]: p for p in points}.values())
     grown = sum(bool(point["overloaded"]) for point in points)
     texts = [
-        f"{runs['done']:,} of {_numbers.count(runs['planned'], 'run')} done",
+        f"{runs['done']:,} of {_format.count(runs['planned'], 'run')} done",
         "" if not runs["done"] else f"{invalid:,} not valid, which do not count" if invalid else "all of them valid",
-        _numbers.count(seeds, "seed") + (" at each point" if len(points) > 1 else ""),
+        _format.count(seeds, "seed") + (" at each point" if len(points) > 1 else ""),
     ]
     if grown:
-        texts.append(f"a queue grew all through a run at {_numbers.count(grown, 'point')}")
+        texts.append(f"a queue grew all through a run at {_format.count(grown, 'point')}")
     return "; ".join(text for text in texts if text) + "."
 
 

@@ -1,14 +1,21 @@
 """What was measured and with what traffic, in a few words: the system, and where times and lengths come from."""
 
+from __future__ import annotations
+
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from harness.api import Metric
 from harness.errors import UsageError
+from harness.metrics.measure import placed
 from harness.spec import Spec, parse
-from reports import _numbers
-from reports._clean import clean
-from reports._facts import first, part
+from reports import _format
+from reports._format import clean
+
+if TYPE_CHECKING:
+    from harness.data.folder import Run
 
 
 def system(info: Mapping[str, Any]) -> str:
@@ -38,10 +45,10 @@ def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(replicas, int) and replicas > 1:
         yield f"{replicas:,} replicas ({first(backend, 'router') or 'one router'})"
     if isinstance(threads, int) and threads:
-        yield _numbers.count(threads, "BLAS thread")
+        yield _format.count(threads, "BLAS thread")
     elif isinstance(gpus, int) and gpus:
         shape = _shape(backend)
-        yield _numbers.count(gpus, "GPU") + (f" ({shape})" if shape else "")
+        yield _format.count(gpus, "GPU") + (f" ({shape})" if shape else "")
 
 
 def _rules(backend: Mapping[str, Any]) -> Iterator[str]:
@@ -72,7 +79,7 @@ def source(info: Mapping[str, Any]) -> list[str]:
     if arrivals is not None and arrivals == lengths:
         return [f"times and lengths {lengths}"]
     rate_rps = workload.get("rate_rps")
-    rate = f"{_numbers.plain(rate_rps, 4)} req/s" if isinstance(rate_rps, int | float) and rate_rps > 0 else ""
+    rate = f"{_format.plain(rate_rps, 4)} req/s" if isinstance(rate_rps, int | float) and rate_rps > 0 else ""
     trace = _trace(part(workload, "provenance"))
     mean = f" ({rate} on average)" if rate else ""
     if trace is None or arrivals is None or not arrivals.startswith("trace:"):
@@ -121,8 +128,8 @@ def _trace(provenance: Mapping[str, Any]) -> str | None:
     if "file" not in facts:
         return None
     start_s, stop_s = facts.get("start_s"), facts.get("stop_s")
-    begin = f" from {_numbers.plain(start_s)} s" if isinstance(start_s, int | float) and start_s else ""
-    end = f" to {_numbers.plain(stop_s)} s" if isinstance(stop_s, int | float) else ""
+    begin = f" from {_format.plain(start_s)} s" if isinstance(start_s, int | float) and start_s else ""
+    end = f" to {_format.plain(stop_s)} s" if isinstance(stop_s, int | float) else ""
     return ", ".join([f"{clean(facts['file'], 80)}{begin}{end}", *_changes(facts)])
 
 
@@ -137,3 +144,110 @@ def _changes(facts: Mapping[str, Any]) -> Iterator[str]:
         yield f"jitter {clean(facts['jitter'], 80)}"
     if facts.get("turns") == "answered":
         yield "later turns after the answer"
+
+
+Facts = tuple[tuple[str, str], ...]
+
+
+def part(info: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A nested object of `run.json`; empty where it is missing or is no object."""
+    value = info.get(name)
+    return value if isinstance(value, Mapping) else {}
+
+
+def caution(info: Mapping[str, Any], code: str) -> Mapping[str, Any] | None:
+    """The warning of that code, where the run carries one."""
+    found = (w for w in info.get("warnings") or [] if isinstance(w, Mapping))
+    return next((w for w in found if w.get("code") == code), None)
+
+
+def first(source: Mapping[str, Any], *names: str) -> str | None:
+    """The first of these keys that holds something, cleaned."""
+    found = (source.get(name) for name in names)
+    return next((clean(v, 600) for v in found if v not in (None, "", {}, [])), None)
+
+
+def pairs(source: Mapping[str, Any], leave_out: tuple[str, ...] = ()) -> str:
+    """'policy sarathi, kv blocks 512': the plain values of an object."""
+    plain = {k: v for k, v in source.items() if k not in leave_out and isinstance(v, str | int | float) and v != ""}
+    return ", ".join(f"{clean(str(k).replace('_', ' '), 40)} {clean(_plain(v), 80)}" for k, v in plain.items())
+
+
+def flat(source: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    """Every value of a nested object with its path as the name."""
+    for key, value in source.items():
+        name = f"{above} {clean(str(key).replace('_', ' '), 60)}".strip()
+        if isinstance(value, Mapping):
+            yield from flat(value, name)
+        elif isinstance(value, list | tuple):
+            yield name, clean(", ".join(_plain(v) for v in value), 600)
+        elif value not in (None, ""):
+            yield name, clean(_plain(value), 600)
+
+
+def used(run: Run) -> Facts:
+    """The rows of the table 'What was used'."""
+    info = run.info
+    rows = [(name, clean(info[name])) for name in ("started", "clock") if info.get(name) not in (None, "")]
+    seed = part(info, "spec").get("seed")
+    if seed is not None:
+        rows.append(("seed", clean(seed)))
+    for title in ("schedule", "workload", "backend", "versions", "host"):
+        rows += [(f"{title}: {name}", value) for name, value in flat(part(info, title))]
+    return tuple(rows)
+
+
+def commands(run: Run) -> tuple[str, ...]:
+    """Commands that repeat the run: as it was typed, and from the run folder; of another tool's file none of ours."""
+    if part(run.info, "source"):
+        return (f"bench report {shlex.quote(clean(run.path, None))}",)
+    typed = clean(run.info.get("command") or "", None)
+    again = f"bench run --config {shlex.quote(clean(run.path / 'run.json', None))}"
+    return (typed, again) if typed else (again,)
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return _format.option(value)
+    return str(value)
+
+
+def in_use() -> tuple[tuple[str, str], ...]:
+    """Those of the metrics, then of what is made of them."""
+    return (*(term for metric in placed() for term in _terms(metric)), *_OF_ALL)
+
+
+def _terms(metric: Metric) -> tuple[tuple[str, str], ...]:
+    if metric.terms or not metric.in_summary:
+        return metric.terms
+    return ((metric.label, metric.about.strip().split("\n\n")[0].replace("\n", " ")),)
+
+
+_OF_ALL = (
+    ("percentiles", "linear interpolation on the raw values of the requests that ended well"),
+    (
+        "attainment",
+        "share of all requests that meet every bound; rejected, failed, timed-out and dropped requests miss",
+    ),
+    ("goodput", "requests within the SLO per second, at the rate of this run"),
+    ("throughput", "requests that ended well per second"),
+)
+
+OF_REMOTE = (
+    ("token event", "an event of the stream whose first choice carries text of the answer, reasoning or a tool call"),
+    ("stamp", "when the kernel received the bytes that completed an event, in seconds of the monotonic clock"),
+    (
+        "read lag",
+        "reading minus receiving (s): it delays no stamp, but bytes that are read together share the last one",
+    ),
+    (
+        "client floor",
+        (
+            "the client's own error against a server with known times, at the rate and streams of the run: half and "
+            "99% of all stamps are nearer to the truth; no digit below it is printed, a bound within it is unresolved"
+        ),
+    ),
+)
+"""What only a run against a remote server needs."""

@@ -7,8 +7,8 @@ their number stands in the arguments.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reports._clean import clean
-from reports._timeline import ENDS, Shown
+from reports._format import clean
+from reports._stages import ENDS, Shown
 
 Event = dict[str, Any]
 Row = Mapping[str, Any]

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from harness import server_view
-from reports._clean import clean
-from reports._facts import part
-from reports._timeline import Shown
+from harness.validity import server_metrics
+from reports._format import clean
+from reports._stages import Shown
+from reports._system import part
 from reports._trace_requests import arrow, us
 
 Event = dict[str, Any]
@@ -141,7 +141,7 @@ def _step(replica: int, steps: Columns, lanes: np.ndarray, time_s: float, *, end
 
 def _gauges(shown: Shown) -> Iterator[Event]:
     """What a server elsewhere said of itself, reading by reading."""
-    told = server_view.view(shown.run)
+    told = server_metrics.view(shown.run)
     if told is None:
         return
     at_s = told.read_s[(told.read_s >= shown.from_s) & (told.read_s <= shown.to_s)]

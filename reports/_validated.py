@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from reports import _numbers
-from reports._clean import clean
+from reports import _format
+from reports._format import clean
 
 Info = Mapping[str, Any]
 
@@ -21,7 +21,7 @@ def name(metric: str) -> str:
 
 def value(metric: str, number: float) -> str:
     """A number of a metric with its unit."""
-    return f"{number:.1f}%" if metric.endswith("_pct") else _numbers.seconds(number)
+    return f"{number:.1f}%" if metric.endswith("_pct") else _format.seconds(number)
 
 
 def size(number: float, unit: str, *, signed: bool = False) -> str:
@@ -102,7 +102,7 @@ def verdict(one: Info) -> str:
     missed = [row for row in one["targets"] if not row["holds"]]
     if not one["targets"]:
         return "There is no target: the numbers stand side by side for information."
-    count = _numbers.count(len(one["targets"]), "target")
+    count = _format.count(len(one["targets"]), "target")
     if not missed:
         return f"{count} {'holds' if len(one['targets']) == 1 else 'hold'}: {_said(one['targets'])}."
     return f"{len(missed)} of {count} missed: {_said(missed)}."

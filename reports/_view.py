@@ -4,15 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.failures import exceeded
-from harness.folder import Run
-from reports import _data, _facts, _next, _numbers, _remote, _rows, _sending, _system, _trust
-from reports._clean import clean, sentence
-from reports._definitions import OF_REMOTE, in_use
-from reports._errors import Error
-from reports._facts import Facts, caution, first, pairs, part
-from reports._remote import Side
+from harness.data.folder import Run
+from harness.validity.work_done import exceeded
+from reports import _data, _format, _rows, _sending, _system
+from reports import _sending as reports__sending
+from reports import _system as reports__system
+from reports import _verdict as reports__verdict
+from reports._format import Error, clean, sentence
 from reports._rows import Group, Row
+from reports._sending import Side
+from reports._system import OF_REMOTE, Facts, caution, first, in_use, pairs, part
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class View:
     goal: str
     flow: str
     interval: str
-    checks: tuple[_trust.Checked, ...]
+    checks: tuple[reports__verdict.Checked, ...]
     counts: tuple[tuple[str, str, str], ...]
     errors: tuple[Error, ...]
     fidelity: str
@@ -67,7 +68,7 @@ class View:
     definitions: Facts
     commands: tuple[str, ...]
     facts: Facts
-    next: _next.Advice
+    next: reports__verdict.Advice
     floors: bool
     client: Facts
     client_line: str
@@ -104,26 +105,26 @@ def view(run: Run) -> View:
         classes=result.classes,
         bounded=result.asked,
         kept=result.kept or _unresolved(info),
-        met=_numbers.share(result.attainment, result.goal) + (" unresolved" if _unresolved(info) else ""),
+        met=_format.share(result.attainment, result.goal) + (" unresolved" if _unresolved(info) else ""),
         goal=f"goal {result.goal * 100:g}%" if result.attainment is not None else "",
         flow=result.flow,
-        interval="" if result.total == 0 else _trust.interval(info),
-        checks=_trust.checks(info),
+        interval="" if result.total == 0 else reports__verdict.interval(info),
+        checks=reports__verdict.checks(info),
         counts=result.counts,
         errors=result.errors,
         fidelity=_sending.fidelity(info),
         warnings=tuple(Warned(sentence(w.get("message"), 600), sentence(w.get("remedy"), 400)) for w in warned),
         no_warnings="None but the overload." if word == OVERLOADED else no_warnings,
-        definitions=(*in_use(), *(OF_REMOTE if _remote.client(run) else ())),
-        commands=_facts.commands(run),
-        facts=_facts.used(run),
-        next=_next.advice(run, result),
+        definitions=(*in_use(), *(OF_REMOTE if reports__sending.client(run) else ())),
+        commands=reports__system.commands(run),
+        facts=reports__system.used(run),
+        next=reports__verdict.advice(run, result),
         floors=any(row.floor for row in result.rows),
-        client=_remote.client(run),
-        client_line=_remote.line(run),
-        server=_remote.server(run),
-        server_note=_remote.server_note(run),
-        server_line=_remote.server_line(run),
+        client=reports__sending.client(run),
+        client_line=reports__sending.line(run),
+        server=reports__sending.server(run),
+        server_note=reports__sending.server_note(run),
+        server_line=reports__sending.server_line(run),
     )
 
 
@@ -147,14 +148,14 @@ def _count(run: Run) -> str:
     source = part(run.info, "source")
     if source and not source.get("per_request"):
         told = part(run.info, "summary").get("requests")
-        return f"aggregates of {_numbers.count(told if isinstance(told, int) else 0, 'request')}"
-    return _numbers.count(run.requests.num_rows, "request")
+        return f"aggregates of {_format.count(told if isinstance(told, int) else 0, 'request')}"
+    return _format.count(run.requests.num_rows, "request")
 
 
 def _rows_note(result: _rows.Result) -> str:
     if result.overloaded:
         return "No latencies: the queue grew all through the run, so they would tell how long the run was"
-    texts = (f"Latencies of {_numbers.count(result.ok, 'request')} that ended well", result.span)
+    texts = (f"Latencies of {_format.count(result.ok, 'request')} that ended well", result.span)
     return ", ".join(text for text in texts if text)
 
 
@@ -177,7 +178,7 @@ def _verdict(run: Run) -> tuple[str, str]:
         how = _ENDS.get(state, "It ended early")
         planned = _planned(run)
         of = f" of {planned:,} planned" if planned else ""
-        were = _numbers.were(planned or run.requests.num_rows, "request")
+        were = _format.were(planned or run.requests.num_rows, "request")
         text = f"{how}: {run.requests.num_rows:,}{of} {were} recorded, and all figures speak of these alone."
         told_all = " ".join([text, *(sentence(reason, 400) for reason in reasons)])
         return ("INTERRUPTED" if state == "interrupted" else "NOT FINISHED"), told_all
@@ -223,9 +224,9 @@ def _planned(run: Run) -> int:
 def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     if result.total == 0:
         return "Nothing can be scored." if part(run.info, "source") else "No request was recorded."
-    requests = _numbers.count(result.total, "request")
+    requests = _format.count(result.total, "request")
     one = "request" if result.rate_rps == 1 else "requests"
-    rate = f" at {_numbers.plain(result.rate_rps, 4)} {one} per second" if result.rate_rps else ""
+    rate = f" at {_format.plain(result.rate_rps, 4)} {one} per second" if result.rate_rps else ""
     if not result.asked:
         return f"{result.ok:,} of {requests} ended well{rate}; no SLO was given."
     if result.attainment is None:
@@ -243,9 +244,9 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     if not valid:
         end = f"this proves nothing about the goal of {result.goal * 100:g}%"
     part_of = "" if run.complete else " recorded so far"
-    told = f"{_numbers.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
+    told = f"{_format.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
     plain = run.complete and valid and not result.overloaded and not _unresolved(run.info)
-    return f"{told} {_trust.KNEE}" if plain else told
+    return f"{told} {reports__verdict.KNEE}" if plain else told
 
 
 def _of_percentiles(run: Run, result: _rows.Result, of: str, *, valid: bool) -> str:
@@ -281,7 +282,7 @@ def _heads(run: Run, result: _rows.Result) -> Facts:
         ("SLO", result.slo_text),
         ("System", _system.system(info) or _backend_name(info)),
         ("Rate", result.rate),
-        ("Warm-up", _trust.warmup(run)),
+        ("Warm-up", reports__verdict.warmup(run)),
     )
     return tuple((name, value) for name, value in rows if value)
 

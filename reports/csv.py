@@ -5,8 +5,8 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.folder import Run
-from reports import _metric_table
+from harness.data.folder import Run
+from reports import _tables
 
 _FORMULA = ("=", "+", "-", "@")
 """How a text begins that a spreadsheet takes for a formula (OWASP, CSV injection)."""
@@ -24,8 +24,8 @@ class Csv:
         """The same of several runs in one table."""
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_metric_table.HEADS)
-        writer.writerows([_cell(value) for value in row] for row in _metric_table.rows(runs))
+        writer.writerow(_tables.HEADS)
+        writer.writerows([_cell(value) for value in row] for row in _tables.rows(runs))
         return file.getvalue()
 
 

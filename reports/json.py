@@ -3,8 +3,8 @@
 import json
 from dataclasses import dataclass
 
-from harness.folder import Run
-from harness.summary import summarize
+from harness.data.folder import Run
+from harness.metrics.summary import summarize
 from reports import _data
 
 

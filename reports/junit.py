@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.conclude import completed
-from harness.failures import exceeded
-from reports._clean import clean
+from harness.validity.conclude import completed
+from harness.validity.work_done import exceeded
+from reports._format import clean, seconds, share
 from reports._junit import Case, Suite, render
-from reports._numbers import seconds, share
 
 if TYPE_CHECKING:
-    from harness.folder import Run
+    from harness.data.folder import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from harness.folder import Run
+from harness.data.folder import Run
 from reports import _view
-from reports._clean import in_markdown
+from reports._format import in_markdown
 
 HEADS = ("metric", "unit", "mean", "p50", "p90", "p99", "bound", "within")
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pyarrow.parquet as pq
 
-from harness.folder import Run
-from reports import _metric_table
+from harness.data.folder import Run
+from reports import _tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,5 +21,5 @@ class Parquet:
     def render_all(self, runs: Sequence[Run]) -> bytes:
         """The same of several runs in one table."""
         file = io.BytesIO()
-        pq.write_table(_metric_table.table(runs), file, compression="zstd")
+        pq.write_table(_tables.table(runs), file, compression="zstd")
         return file.getvalue()

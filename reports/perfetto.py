@@ -4,13 +4,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from harness.data.folder import Run
 from harness.errors import UsageError
-from harness.folder import Run
-from harness.missing import missing
-from reports import _timeline, _trace_requests, _trace_steps
-from reports._clean import clean
-from reports._facts import part
-from reports._timeline import Shown
+from harness.metrics.measure import missing
+from reports import _stages, _trace_requests, _trace_steps
+from reports._format import clean
+from reports._stages import Shown
+from reports._system import part
 
 Event = dict[str, Any]
 
@@ -38,9 +38,9 @@ class Perfetto:
             raise UsageError(f"'{run.path}' holds no single requests; there is no timeline of it.")
         if "sent_s" in missing(run.requests):
             raise UsageError(f"'{run.path}' does not tell when requests were sent; there is no timeline of it.")
-        shown = _timeline.shown(run, self.requests, self.start_s, self.window_s)
+        shown = _stages.shown(run, self.requests, self.start_s, self.window_s)
         if not len(shown.rows):
-            when = _timeline.span(self.start_s, self.window_s)
+            when = _stages.span(self.start_s, self.window_s)
             raise UsageError(f"No request of '{run.path}' is due or under way {when}; choose another start.")
         timed = [*_trace_requests.events(shown), *_trace_steps.events(shown)]
         timed.sort(key=lambda event: event["ts"])  # stable: of one instant in the order that they were made

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from harness.folder import Run
+from harness.data.folder import Run
 from reports import _pictures, html
 
 

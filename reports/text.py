@@ -11,9 +11,9 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from harness.folder import Run
+from harness.data.folder import Run
 from reports import _scaled, _view
-from reports._clean import clean
+from reports._format import clean
 from reports._rows import Row
 
 WIDTH, NARROWEST = 100, 40

@@ -56,10 +56,10 @@ def remote_run():
 
     import pyarrow as pa
 
-    from harness import slo as slos
     from harness.api import Exchange, RequestRecord
-    from harness.folder import Run
-    from harness.records import http_table, server_metrics_table, to_table
+    from harness.data.folder import Run
+    from harness.data.records import http_table, server_metrics_table, to_table
+    from harness.metrics import slo as slos
 
     sound = {
         "sent": 60, "cpu_share": 0.05, "cpu_share_max": 0.1, "run_wait_share": 0.0, "stall_max_s": 0.001,

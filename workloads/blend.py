@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.api import Arrivals
-from harness.records import SCHEDULE
+from harness.data.records import SCHEDULE
 from workloads import mixed
 from workloads.mixed import Mixed
 

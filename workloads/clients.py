@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from harness.records import schedule_chunk
+from harness.data.records import schedule_chunk
 from workloads._pool import Pool, choose
-from workloads._token_laws import TokenLaws
+from workloads.content._tokens import TokenLaws
 
 
 @dataclass(frozen=True, slots=True)

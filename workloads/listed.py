@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.api import Request
-from harness.records import scheduled_table
+from harness.data.records import scheduled_table
 
 
 @dataclass(frozen=True, slots=True)

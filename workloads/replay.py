@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from harness import registry
 from harness.api import Loaded
+from harness.data.records import schedule_chunk
 from harness.errors import UsageError, no_such
-from harness.records import schedule_chunk
 from harness.spec import Spec
 from workloads import traces, transforms
 from workloads.trace_tools import write

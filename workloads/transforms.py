@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from harness import burstiness
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse, seconds
-from workloads import _filter
-from workloads._trace_rows import conversations, joined, reordered, rows_of, with_columns, with_small_ids
-from workloads._turned import turned_copy
+from harness.stats import arrivals
+from workloads import trace_rows
+from workloads.trace_rows import conversations, joined, reordered, rows_of, turned_copy, with_columns, with_small_ids
 
 if TYPE_CHECKING:
     from workloads.traces import Trace
@@ -162,7 +161,9 @@ def filtered(trace: Trace, text: str) -> Trace:
 
     Time 0 stays the start of the slice, or becomes the first row kept. Raises UsageError when no row is left.
     """
-    kept, dropped = _filter.judge(trace.table, _filter.conditions(text), str(trace.facts.get("file", "the trace")))
+    kept, dropped = trace_rows.judge(
+        trace.table, trace_rows.conditions(text), str(trace.facts.get("file", "the trace"))
+    )
     if not kept.any():
         raise UsageError(f"--where '{text}' leaves none of {len(trace)} requests; loosen it.")
     trace = leaving_out(rows_of(trace, np.flatnonzero(kept)), dropped)
@@ -214,7 +215,7 @@ def grain_s(at_s: np.ndarray) -> float | None:
     distinct = np.unique(at_s)
     if len(distinct) < LEAST_STAMPS:
         return None
-    if tick := burstiness.tick_s(at_s):
+    if tick := arrivals.tick_s(at_s):
         return tick
     from_first = distinct - distinct[0]
     return next((r for r in RESOLUTIONS_S if np.abs(from_first - r * np.round(from_first / r)).max() < 1e-6), None)

@@ -9,12 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import Literal
 
-from backends.client.answer import How
-from backends.client.call import Call, Owner, Peer, Wire
 from backends.client.framing import BadFraming, Framing
-from backends.client.poller import READ, WRITE, Poller
-from backends.client.secure import NotSecureError, Secure
-from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, STAMP, stamped_socket
+from backends.client.message import Call, How, Owner, Peer, Wire
+from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, READ, STAMP, WRITE, Poller, stamped_socket
+from backends.client.target import NotSecureError, Secure
 
 READ_BYTES = 65536
 Stage = Literal["new", "connecting", "tunnel", "handshake", "open", "closed"]

@@ -7,8 +7,8 @@ the run, the server's or one that the user names; the number of token events.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from backends.client import chunks
-from backends.client.stream import Stream
+from backends.client import message
+from backends.client.framing import Stream
 from harness.api import CountedBy
 
 
@@ -22,7 +22,7 @@ class Counted(NamedTuple):
 
 def count(stream: Stream) -> Counted:
     """The token events of a stream and their tokens; the sum is what the server says, where it says it."""
-    total = chunks.whole(stream.usage.get("completion_tokens"))
+    total = message.whole(stream.usage.get("completion_tokens"))
     if is_continuous(stream):
         return _continuous(stream, total)
     which = [i for i, text in enumerate(stream.text) if text]

@@ -3,8 +3,21 @@
 Reads of a chunked body are looked at only when one of them may hold the last chunk; all else is read after the answer.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from backends.client import message
+from backends.client.message import Json
+
+if TYPE_CHECKING:
+    from backends.client.capabilities import UsageForm
+
 
 Body = Literal["head", "none", "length", "chunked", "close"]
 LATER = 64
@@ -195,3 +208,179 @@ def _fields(lines: Sequence[bytes]) -> dict[bytes, bytes]:
         key = name.strip().lower()
         fields[key] = fields[key] + b", " + value.strip() if key in fields else value.strip()
     return fields
+
+
+_LINE = re.compile(rb"([^\r\n]*)(\r\n|\r|\n|\Z)")
+_MARK = b"\xef\xbb\xbf"  # a byte order mark at the beginning is no part of the first line
+
+
+class Event(NamedTuple):
+    """`data` of an event, the offset in the body where it was complete, its name if not the usual one.
+
+    `whole` is False for the last event of a body that ends without the empty line behind it.
+    """
+
+    data: bytes
+    end: int
+    name: bytes | None = None
+    whole: bool = True
+
+
+_event = partial(tuple.__new__, Event)  # a third of the time of Event(...)
+
+
+def events(body: bytes) -> Iterator[Event]:
+    """Events that carry data, in order. Comments, ids and retry times are left out; nothing is decoded."""
+    start = len(_MARK) if body.startswith(_MARK) else 0
+    eol = _only_line_end(body)
+    if eol is None:
+        yield from _lines(body, start, len(body))
+        return
+    gap = eol + eol
+    *blocks, tail = (body[start:] if start else body).split(gap)
+    for block in blocks:
+        end = start + len(block) + len(gap)
+        if block[:5] == b"data:" and eol not in block:  # one line: nearly every event
+            yield _event((block[6:] if block[5:6] == b" " else block[5:], end, None, True))
+        else:
+            yield from _lines(body, start, end)
+        start = end
+    if tail:
+        yield from _lines(body, start, len(body))
+
+
+def _only_line_end(body: bytes) -> bytes | None:
+    """The line end of a body that knows only one, else None."""
+    returns = body.count(b"\r")
+    if not returns:
+        return b"\n"
+    feeds = body.count(b"\n")
+    if not feeds:
+        return b"\r"
+    return b"\r\n" if returns == feeds == body.count(b"\r\n") else None
+
+
+def _lines(body: bytes, start: int, end: int) -> Iterator[Event]:
+    """The events of `body[start:end]`, line by line."""
+    data: list[bytes] = []
+    name: bytes | None = None
+    for line in _LINE.finditer(body, start, end):
+        field, _, value = line[1].partition(b":")
+        value = value.removeprefix(b" ")
+        if field == b"data":
+            data.append(value)
+        elif field == b"event":
+            name = value if value != b"message" else None
+        last = line.end() == end and not (line[2] and not line[1])
+        if data and (not line[1] or last):
+            yield Event(b"\n".join(data), line.end(), name, whole=not last)
+        if not line[1]:
+            data, name = [], None
+        if line.end() == end:
+            return
+
+
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(slots=True)
+class Stream:
+    """What was said.
+
+    Item i of the lists belongs to the i-th event that may be a token event: where in the body it was complete
+    (`end`), its text, and the completion tokens that its usage told (None without). An event without text is among
+    them when it came with usage before the end: it may carry a token that decodes to nothing. `first_event`,
+    `first_answer` are places in the body,
+    `finish_at` is the item that told the finish reason, None if it came in an event of its own.
+    """
+
+    end: list[int] = field(default_factory=list)
+    text: list[str] = field(default_factory=list)
+    counted: list[int | None] = field(default_factory=list)
+    usage: Json = field(default_factory=dict)
+    timings: Json = field(default_factory=dict)
+    metrics: Json = field(default_factory=dict)
+    finish_reason: str | None = None
+    finish_at: int | None = None
+    done: bool = False
+    fault: str | None = None
+    first_event: int | None = None
+    first_answer: int | None = None
+    first_role: int | None = None
+    usage_at: UsageForm | None = None
+
+
+def follow(events: Iterable[Event], *, whole: bool) -> Stream:
+    """Read events up to `[DONE]`, an error, or their end; `whole`: the body ended as its framing says."""
+    stream = Stream()
+    for data, end, name, complete in events:
+        if data[:1] != b"{" and data.strip() == b"[DONE]":
+            stream.done = True
+            return stream
+        chunk = decoded(data)
+        if chunk is None:
+            if complete or whole:
+                stream.fault = f"malformed event: {data[:1000].decode(errors='replace')}"
+            return stream
+        if stream.first_event is None:
+            stream.first_event = end
+        suspect = name is not None or "error" in chunk or chunk.get("object") == "error"
+        if suspect and _failed(stream, name, data, chunk):
+            return stream
+        take(stream, chunk, end)
+    return stream
+
+
+def _failed(stream: Stream, name: bytes | None, data: bytes, chunk: Json) -> bool:
+    """Whether the event tells of an error (`"error": null` does not)."""
+    stream.fault = message.error_text(chunk)
+    if stream.fault is None and name == b"error":
+        stream.fault = data[:1000].decode(errors="replace")
+    return stream.fault is not None
+
+
+def decoded(data: bytes) -> Json | None:
+    """The JSON object in the data of an event, None if it holds none."""
+    text = data.decode(errors="replace").strip(" \t\r\n")  # what JSON takes for space
+    try:
+        found, end = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError):
+        return None
+    return found if end == len(text) and isinstance(found, dict) else None
+
+
+def _place(stream: Stream, choice: Json | None) -> UsageForm:
+    """Where the latest usage rides, after what came before."""
+    if choice is None:
+        return "a chunk of its own"
+    return "after the finish" if stream.finish_reason is not None else "the finish chunk"
+
+
+def take(stream: Stream, chunk: Json, end: int) -> None:
+    """Add what one object says; `end` is where it was complete."""
+    choice = message.first_choice(chunk)
+    used = message.usage(chunk, choice) if "usage" in chunk or (choice is not None and "usage" in choice) else None
+    if used is not None:
+        stream.usage, stream.usage_at = used, _place(stream, choice)
+    if choice is not None:
+        _say(stream, choice, used, end)
+    if "timings" in chunk:
+        stream.timings = message.inside(chunk["timings"]) or stream.timings
+    if "metrics" in chunk:
+        stream.metrics = message.inside(chunk["metrics"]) or stream.metrics
+
+
+def _say(stream: Stream, choice: Json, used: Json | None, end: int) -> None:
+    """The text of a choice, and whether it ends the answer."""
+    text, reasoning = message.said(choice)
+    if text and stream.first_answer is None:
+        stream.first_answer = end
+    if text or reasoning or (used is not None and stream.finish_reason is None):
+        stream.end.append(end)
+        stream.text.append(reasoning + text if reasoning else text)
+        stream.counted.append(None if used is None else message.whole(used.get("completion_tokens")))
+    elif stream.first_role is None:
+        stream.first_role = end
+    if stream.finish_reason is None and (reason := choice.get("finish_reason")):
+        stream.finish_reason = message.finish_reason(reason)
+        stream.finish_at = len(stream.end) - 1 if stream.end and stream.end[-1] == end else None

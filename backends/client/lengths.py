@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backends.client import chunks
+from backends.client import message
 from backends.client.body import PATHS, Builder
 from backends.client.capabilities import Capabilities
 from harness.api import Content, LearningContent, Request
@@ -94,5 +94,5 @@ def counted(found: object) -> int | None:
     if not isinstance(found, dict):
         return None
     tokens = found.get("tokens")
-    count = chunks.whole(found.get("count"))
+    count = message.whole(found.get("count"))
     return count if count is not None else len(tokens) if isinstance(tokens, list) else None

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import ssl
+import struct
+from array import array
 from asyncio import AbstractEventLoop
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, cast
 
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.http import HttpProcessingError, HttpResponseParser
 from aiohttp.http_exceptions import ContentLengthError, TransferEncodingError
 
 if TYPE_CHECKING:
-    from backends.client.answer import Answer
+    from backends.client.connection import Connection
+
 
 _BODY_BYTES = 1 << 30  # the parser never has to ask for a pause: all bytes are here
 _LINE_BYTES = 1 << 16
@@ -109,3 +115,198 @@ def _end(parser: HttpResponseParser, found: Message) -> None:
 
 def _first_line(text: str) -> str:
     return " ".join(text.split())[:200]
+
+
+How = Literal["complete", "closed", "reset", "refused", "failed", "timeout", "cancelled"]
+"""How an answer ended on the wire.
+
+`complete`: its framing says that all of it came. `closed`: the server closed the connection (the end of an answer
+without a length, or an answer cut short: the reader tells). `reset`: the connection broke. `refused`: no connection
+could be opened. `failed`: anything else that kept us from sending or receiving, such as a certificate. `timeout` and
+`cancelled`: we hung up.
+"""
+
+
+@dataclass(slots=True)
+class Answer:
+    """The reads of one answer, in order. Times are in seconds of the run (`time.monotonic() - epoch_s`).
+
+    Read i brought `data[i]` (decrypted, headers and framing included), which arrived at `stamp_s[i]` and was read at
+    `read_s[i]`; `process_stamps` of the stamps are times of reading, because the kernel's could not be believed.
+    `sent_s` is just before the first write of the request, None when it never left; `written_s` when its last byte
+    was handed to the kernel. `connect_s` is how long the request waited for a connection, None when one was open.
+    `why` is the reason in words wherever `how` is not `complete` or `closed`.
+    """
+
+    sender: int = 0
+    address: str = ""
+    sent_s: float | None = None
+    written_s: float | None = None
+    connect_s: float | None = None
+    resent: bool = False
+    ended_s: float = 0.0
+    how: How = "complete"
+    why: str | None = None
+    data: list[bytes] = field(default_factory=list)
+    stamp_s: array[float] = field(default_factory=lambda: array("d"))
+    read_s: array[float] = field(default_factory=lambda: array("d"))
+    process_stamps: int = 0
+
+
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
+_TCP_INFO = struct.Struct("=100xI32xI")
+"""struct tcp_info of linux/tcp.h: tcpi_total_retrans at byte 100, tcpi_segs_out at byte 136."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where a connection goes: the addresses to try in turn, and what must happen before the first request.
+
+    `tunnel` is what a proxy is told first (CONNECT); `server_name` is what a certificate must name, with `tls`.
+    """
+
+    addresses: Sequence[tuple[int, SocketAddress]]
+    name: str
+    tls: ssl.SSLContext | None = None
+    server_name: str | None = None
+    tunnel: bytes | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """A request under way: what goes out for it, what has come, and who waits for the end."""
+
+    request_id: int
+    rest: bytes
+    future: asyncio.Future[Answer]
+    asked_s: float  # monotonic, when its fetch began
+    answer: Answer = field(default_factory=Answer)
+    connection: Connection | None = None
+    target: int = 0
+    refused_by: tuple[int, ...] = ()
+    heard_s: float = 0.0  # of the run: when the last bytes were read, or the request was sent
+    started: bool = False  # a first token is known to be among the reads
+
+
+@dataclass(slots=True)
+class Wire:
+    """What TCP did for all closed connections of a process; zero where the system does not tell."""
+
+    segments: int = 0
+    retransmits: int = 0
+
+    def count(self, sock: socket.socket) -> None:
+        """Add what this connection sent; to be called before it is closed."""
+        try:
+            info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+            retransmits, segments = _TCP_INFO.unpack(info)
+        except (OSError, AttributeError, struct.error):
+            return
+        self.segments += segments
+        self.retransmits += retransmits
+
+
+class Owner(Protocol):
+    """What a connection tells its pool."""
+
+    def opened(self, connection: Connection) -> None:
+        """It can be sent to."""
+        ...
+
+    def ended(self, connection: Connection, how: How, why: str | None) -> None:
+        """Its call has ended, or it was lost: connecting, idle, or under way. `connection.call` tells."""
+        ...
+
+
+Json: TypeAlias = Mapping[str, object]
+NONE: Json = {}
+
+
+Said: TypeAlias = tuple[str, str]
+"""Text of the answer itself (tool calls included), and text of the reasoning before it."""
+
+_NOTHING: Said = ("", "")
+
+
+def first_choice(chunk: Json) -> Json | None:
+    """`choices[0]`, by position; None where there is none."""
+    choices = chunk.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    return None
+
+
+def said(choice: Json) -> Said:
+    """The text of a choice of a stream (`delta`), of a whole answer (`message`) or of a completion (`text`)."""
+    part = choice.get("delta") or choice.get("message")
+    if not isinstance(part, dict):
+        text = choice.get("text")
+        return (text, "") if isinstance(text, str) else _NOTHING
+    content = part.get("content")
+    if len(part) == 1 and isinstance(content, str):
+        return content, ""
+    reasoning = part.get("reasoning_content") or part.get("reasoning")
+    answer = _text(content) + _text(part.get("refusal")) + _tools(part)
+    return answer, _text(reasoning)
+
+
+def _text(value: object) -> str:
+    """A text, or the texts of the parts of one."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        return "".join(_text(part.get("text")) for part in value if isinstance(part, dict))
+    return ""
+
+
+def _tools(part: Json) -> str:
+    calls = part.get("tool_calls")
+    listed = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    named = [function for function in (*listed, part.get("function_call")) if isinstance(function, dict)]
+    return "".join(_text(function.get("name")) + _text(function.get("arguments")) for function in named)
+
+
+def finish_reason(reason: object) -> str | None:
+    """Why the answer ended, None while it goes on (an empty text says nothing)."""
+    return reason[:100].encode(errors="replace").decode() if isinstance(reason, str) and reason else None
+
+
+def usage(chunk: Json, choice: Json | None) -> Json | None:
+    """The usage object, wherever it rides."""
+    found = chunk.get("usage")
+    if found is None and choice is not None:
+        found = choice.get("usage")
+    return found if isinstance(found, dict) else None
+
+
+def whole(value: object) -> int | None:
+    """A count: a number without a fraction, not negative."""
+    if type(value) is int and 0 <= value < 1 << 31:
+        return value
+    if not isinstance(value, float) or not 0 <= value < 1 << 31:
+        return None
+    return int(value) if value == int(value) else None
+
+
+def inside(value: object) -> Json:
+    """An object within an object, empty where there is none."""
+    return value if isinstance(value, dict) else NONE
+
+
+def seconds(value: object) -> float | None:
+    """Milliseconds of a server as seconds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
+        return None
+    return value / 1000
+
+
+def error_text(chunk: Json) -> str | None:
+    """What an object says of an error, None if it tells of none."""
+    error = chunk.get("error")
+    if not error and chunk.get("object") != "error":
+        return None
+    source = error if isinstance(error, dict) else chunk
+    if isinstance(error, str):
+        return error
+    message = source.get("message") or source.get("detail") or source.get("type")
+    return message if isinstance(message, str) else str(error or message or "an error without words")

@@ -13,13 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from backends.client.answer import Answer, How
-from backends.client.call import Call, Peer, Wire
 from backends.client.connection import Connection
 from backends.client.framing import says_done
-from backends.client.limits import Limits, open_files
-from backends.client.poller import poller
-from backends.client.stamps import Clock, Lags, stamped_socket
+from backends.client.message import Answer, Call, How, Peer, Wire
+from backends.client.stamps import Clock, Lags, poller, stamped_socket
+from backends.client.target import Limits, open_files
 
 Route = Literal["round-robin", "least-outstanding", "reject-forward"]
 MAX_IDLE_S = 2.0

@@ -5,10 +5,9 @@ import ssl as ssl_module
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from backends.client import chunks, counting, lengths
-from backends.client.body import PATHS, Ask, Builder
+from backends.client import counting, lengths, message
+from backends.client.body import PATHS, SPELLING, WITHOUT, Ask, Builder
 from backends.client.capabilities import COSTS, Capabilities, Dropped, TokenizeForm, UsageForm
-from backends.client.fields import SPELLING, WITHOUT
 from backends.client.secrets import Redaction
 from backends.client.talk import Heard, Talk
 from harness.api import Content, Request, TextContent
@@ -58,7 +57,7 @@ async def probe(
         model, entry = _chosen(ask.model, models, talk.hint)
         prober = _Prober(talk, replace(ask, model=model), content, key)
         # sizes to try for token ids, the likeliest first: the user's own, or the server's and what every model has
-        reported = chunks.whole(chunks.inside(entry.get("meta")).get("n_vocab"))
+        reported = message.whole(message.inside(entry.get("meta")).get("n_vocab"))
         sizes = [reported, *VOCABULARIES] if ask.vocab_size is None else [ask.vocab_size]
         heard = await prober.settle([size for size in sizes if size])
         prober.look(heard, entry)
@@ -237,14 +236,14 @@ class _Prober:
 
     def look(self, heard: Heard, entry: Mapping[str, object]) -> None:
         """Write down what the answer shows."""
-        said, meta = heard.stream, chunks.inside(entry.get("meta"))
+        said, meta = heard.stream, message.inside(entry.get("meta"))
         if self.ask.stream and not heard.streamed:
             raise BackendError("The server does not stream: it answers with one JSON object; ask with stream=false.")
         if not heard.events:
             self.cautions.append("the probe's answer held no text, so its first token cannot be seen")
         if said.finish_reason is None:
             self.cautions.append("the probe's answer broke off without finish_reason: such answers count as truncated")
-        details = chunks.inside(said.usage.get("prompt_tokens_details"))
+        details = message.inside(said.usage.get("prompt_tokens_details"))
         server = heard.headers.get("Server")
         names = " ".join(name.lower() for name in (entry.get("owned_by"), server) if isinstance(name, str))
         kind = next((kind for mark, kind in KINDS.items() if mark in names), None)
@@ -258,7 +257,7 @@ class _Prober:
             finish_reason=said.finish_reason is not None,
             tokens_per_event=heard.tokens / heard.events if heard.tokens and heard.events else None,
             cached_tokens="cached_tokens" in details or "cache_n" in said.timings,
-            max_model_len=chunks.whole(entry.get("max_model_len")) or chunks.whole(meta.get("n_ctx")),
+            max_model_len=message.whole(entry.get("max_model_len")) or message.whole(meta.get("n_ctx")),
             server=None if server is None else self.talk.shown(server),
             kind=kind or ("transformers" if self.ask.generation_config else None),
             cautions=(*(f"the server refuses {name}: {cost}" for name, cost in dropped), *self.cautions),
@@ -292,7 +291,7 @@ async def _tokenize(talk: Talk, found: Capabilities) -> Capabilities:
     for form, question in forms.items():
         status, told = await talk.post(url, question)
         if status == 200 and lengths.counted(told):
-            longest = chunks.whole(told.get("max_model_len")) if isinstance(told, dict) else None
+            longest = message.whole(told.get("max_model_len")) if isinstance(told, dict) else None
             return replace(found, tokenize=url, tokenize_form=form, max_model_len=found.max_model_len or longest)
         if status == 404:
             break

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
 
-from backends.client import chunks, counting, sse, stream
+from backends.client import counting, framing
+from backends.client import message as client_message
+from backends.client.framing import Stream
 from backends.client.message import Message, message
 from backends.client.secrets import Redaction
-from backends.client.stream import Stream
 from harness.api import CountedBy, Ended, Exchange, Request, Status, TokenEvent
 
 if TYPE_CHECKING:
-    from backends.client.answer import Answer
+    from backends.client.message import Answer
 
 REJECTED = (429, 503, 529)
 ERROR_CHARACTERS = 300
@@ -57,10 +58,10 @@ class Reader:
         body = b"".join(head.pieces)
         ends = list(accumulate(map(len, head.pieces)))
         if head.status != 200:
-            return _Told(head, stream.Stream(), ends, body=body)
+            return _Told(head, framing.Stream(), ends, body=body)
         if _is_stream(head.headers, body):
             whole = answer.how == "complete" and not head.cut and head.fault is None
-            return _Told(head, stream.follow(sse.events(body), whole=whole), ends, body=body)
+            return _Told(head, framing.follow(framing.events(body), whole=whole), ends, body=body)
         return _Told(head, _plain(head, body, answer, streamed=self.stream), ends, body=body)
 
     def _shown(self, error: str | None) -> str | None:
@@ -122,16 +123,16 @@ def _is_stream(headers: Mapping[str, str], body: bytes) -> bool:
 
 def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool) -> Stream:
     """One JSON object as a stream of one event."""
-    found = stream.Stream()
+    found = framing.Stream()
     kind = head.headers.get("Content-Type", "no content type")
     ended = answer.how in ("complete", "closed") and not head.cut and head.fault is None
-    chunk = stream.decoded(body) if ended else None
-    if chunk is not None and (error := chunks.error_text(chunk)) is not None:
+    chunk = framing.decoded(body) if ended else None
+    if chunk is not None and (error := client_message.error_text(chunk)) is not None:
         found.fault = error
     elif ended and streamed:
         found.fault = f"the server does not stream: it answered with {kind}; ask with stream=false"
     elif chunk is not None:
-        stream.take(found, chunk, len(body))
+        framing.take(found, chunk, len(body))
     elif ended:
         found.fault = f"malformed answer ({kind}): {body[:1000].decode(errors='replace')}"
     return found
@@ -152,9 +153,12 @@ def _broken(answer: Answer, events: int) -> str | None:
 
 def _http_error(head: Message, body: bytes) -> str:
     """Status and the server's own words."""
-    chunk = stream.decoded(body) or {}
+    chunk = framing.decoded(body) or {}
     words = (
-        chunks.error_text(chunk) or chunk.get("message") or chunk.get("detail") or body[:2000].decode(errors="replace")
+        client_message.error_text(chunk)
+        or chunk.get("message")
+        or chunk.get("detail")
+        or body[:2000].decode(errors="replace")
     )
     parts = [f"HTTP {head.status} {head.reason}".rstrip()]
     if (after := head.headers.get("Retry-After")) is not None:
@@ -187,18 +191,18 @@ def _ended(
     error: str | None,
 ) -> Ended:
     said, usage = told.stream, told.stream.usage
-    details = chunks.inside(usage.get("prompt_tokens_details"))
-    cached = chunks.whole(details.get("cached_tokens"))
+    details = client_message.inside(usage.get("prompt_tokens_details"))
+    cached = client_message.whole(details.get("cached_tokens"))
     if cached is None:
-        cached = chunks.whole(usage.get("prompt_cache_hit_tokens"))
+        cached = client_message.whole(usage.get("prompt_cache_hit_tokens"))
     return Ended(
         request_id=request.id,
         at_s=answer.ended_s,
         status=status,
         error=error,
         sent_s=answer.sent_s,
-        prompt_tokens_server=chunks.whole(usage.get("prompt_tokens")),
-        cached_tokens=cached if cached is not None else chunks.whole(said.timings.get("cache_n")),
+        prompt_tokens_server=client_message.whole(usage.get("prompt_tokens")),
+        cached_tokens=cached if cached is not None else client_message.whole(said.timings.get("cache_n")),
         exchange=_exchange(answer, told, by, shared),
     )
 
@@ -222,13 +226,15 @@ def _exchange(answer: Answer, told: _Told, by: CountedBy | None, shared: int) ->
         resent=answer.resent,
         first_event_s=stamp(said.first_event),
         first_content_s=stamp(said.first_answer),
-        reasoning_tokens=chunks.whole(
-            chunks.inside(said.usage.get("completion_tokens_details")).get("reasoning_tokens")
+        reasoning_tokens=client_message.whole(
+            client_message.inside(said.usage.get("completion_tokens_details")).get("reasoning_tokens")
         ),
-        server_queue_s=chunks.seconds(said.metrics.get("queue_time_ms")),
-        server_ttft_s=chunks.seconds(said.metrics.get("time_to_first_token_ms")),
-        server_prefill_s=chunks.seconds(said.timings.get("prompt_ms")),
-        server_decode_s=chunks.seconds(said.timings.get("predicted_ms", said.metrics.get("generation_time_ms"))),
+        server_queue_s=client_message.seconds(said.metrics.get("queue_time_ms")),
+        server_ttft_s=client_message.seconds(said.metrics.get("time_to_first_token_ms")),
+        server_prefill_s=client_message.seconds(said.timings.get("prompt_ms")),
+        server_decode_s=client_message.seconds(
+            said.timings.get("predicted_ms", said.metrics.get("generation_time_ms"))
+        ),
         reads=len(answer.data),
         read_lag_s=max(0.0, *lags) if lags else None,
         shared_events=shared,

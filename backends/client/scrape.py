@@ -21,8 +21,8 @@ from urllib.parse import urlsplit, urlunsplit
 
 import pyarrow as pa
 
+from harness.data.records import server_metrics_table
 from harness.errors import UsageError
-from harness.records import server_metrics_table
 
 EVERY_S = 1.0
 TIMEOUT_S = 5.0

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from backends.client import chunks, counting, sse, stream
+from backends.client import counting, framing
+from backends.client import message as client_message
+from backends.client.framing import Stream
 from backends.client.secrets import Redaction
-from backends.client.stream import Stream
 from backends.client.target import likely_url
 from harness.api import Request
 from harness.errors import BackendError
@@ -45,12 +46,12 @@ class Heard:
     @property
     def tokens(self) -> int | None:
         """Completion tokens by the server's own count."""
-        return chunks.whole(self.stream.usage.get("completion_tokens"))
+        return client_message.whole(self.stream.usage.get("completion_tokens"))
 
     @property
     def prompt_tokens(self) -> int | None:
         """Prompt tokens by the server's own count."""
-        return chunks.whole(self.stream.usage.get("prompt_tokens"))
+        return client_message.whole(self.stream.usage.get("prompt_tokens"))
 
 
 class Talk:
@@ -162,7 +163,7 @@ class Talk:
     def _fill(self, heard: Heard, body: bytes, arrivals: list[tuple[int, float]]) -> None:
         heard.streamed = body.lstrip().startswith((b"data:", b":", b"event:", b"id:"))
         if heard.status == 200 and heard.streamed:
-            said = heard.stream = stream.follow(sse.events(body), whole=not heard.cut)
+            said = heard.stream = framing.follow(framing.events(body), whole=not heard.cut)
             tokens = counting.count(said).which
             heard.events = len(tokens)
             if said.fault is not None:
@@ -173,12 +174,12 @@ class Talk:
             return
         found = _json(body)
         chunk = found if isinstance(found, dict) else {}
-        words = chunks.error_text(chunk) or chunk.get("message") or chunk.get("detail")
+        words = client_message.error_text(chunk) or chunk.get("message") or chunk.get("detail")
         heard.words = self.shown(str(words or body[:2000].decode(errors="replace"))) if heard.status != 200 else ""
         if heard.status == 200:
-            stream.take(heard.stream, chunk, len(body))
+            framing.take(heard.stream, chunk, len(body))
             heard.events = len(counting.count(heard.stream).which)
-            heard.words = self.shown(chunks.error_text(chunk) or "")
+            heard.words = self.shown(client_message.error_text(chunk) or "")
 
     def shown(self, text: str) -> str:
         """A server's words in one line of at most 300 characters, without secrets."""

@@ -2,14 +2,16 @@
 
 import asyncio
 import base64
+import resource
 import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from pathlib import Path
+from typing import NamedTuple, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from backends.client.call import Peer, SocketAddress
+from backends.client.message import Peer, SocketAddress
 from harness.errors import BackendError, UsageError
 
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
@@ -153,3 +155,111 @@ def likely_url(url: str) -> str | None:
 
 def _port(parts: SplitResult) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+SWEEP_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds after which a request is given up; None: never.
+
+    `total_s` counts from the sending, `first_token_s` too, `idle_s` from the last bytes.
+    """
+
+    connect_s: float = 10.0
+    total_s: float | None = 600.0
+    first_token_s: float | None = None
+    idle_s: float | None = None
+
+    @property
+    def sweep_s(self) -> float:
+        """How often to look whether one has passed: a quarter of the shortest, 10 ms to `SWEEP_S`."""
+        given = [s for s in (self.connect_s, self.total_s, self.first_token_s, self.idle_s) if s is not None]
+        return min(SWEEP_S, max(0.01, min(given) / 4))
+
+
+def open_files(otherwise: int) -> int:
+    """Files that this process has open now, and so many more; only the latter where there is no /proc."""
+    try:
+        return sum(1 for _ in Path("/proc/self/fd").iterdir()) + otherwise
+    except OSError:
+        return otherwise
+
+
+def allow_open_files(needed: int) -> int:
+    """Raise the soft limit on open files as far as the hard one allows; returns the limit. Never lowers it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return soft
+    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
+READ_BYTES = 65536
+
+
+class NotSecureError(Exception):
+    """No secure connection; the message is what OpenSSL says, without the numbers of its source lines."""
+
+
+class Plain(NamedTuple):
+    """What could be decrypted, and whether the other side has said that nothing follows."""
+
+    data: bytes
+    ended: bool
+
+
+class Secure:
+    """One side of a TLS connection; what goes to the other side is fetched by `outgoing`."""
+
+    __slots__ = ("_in", "_out", "_tls")
+
+    def __init__(self, context: ssl.SSLContext, server_name: str | None) -> None:
+        self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._in, self._out, server_hostname=server_name)
+
+    def __repr__(self) -> str:
+        return f"<Secure {self._tls.version() or 'opening'}>"
+
+    def receive(self, data: bytes) -> None:
+        """Bytes from the other side."""
+        self._in.write(data)
+
+    def outgoing(self) -> bytes:
+        """Bytes for the other side."""
+        return self._out.read()
+
+    def shake(self) -> bool:
+        """Go on with the handshake; True when it is done. Raises NotSecureError."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        except (ssl.SSLError, ssl.CertificateError) as error:
+            raise NotSecureError(_said(error)) from None
+        return True
+
+    def encrypt(self, data: bytes) -> None:
+        """Make `data` part of what is outgoing."""
+        self._tls.write(data)
+
+    def decrypt(self) -> Plain:
+        """All that can be read now. Raises NotSecureError."""
+        parts: list[bytes] = []
+        try:
+            while part := self._tls.read(READ_BYTES):
+                parts.append(part)
+        except ssl.SSLWantReadError:
+            return Plain(b"".join(parts), ended=False)
+        except ssl.SSLZeroReturnError:
+            pass
+        except ssl.SSLError as error:
+            raise NotSecureError(_said(error)) from None
+        return Plain(b"".join(parts), ended=True)
+
+
+def _said(error: Exception) -> str:
+    verify = getattr(error, "verify_message", None)
+    return str(verify or getattr(error, "reason", None) or error)

@@ -1,15 +1,152 @@
-"""The weights as the forward pass wants them: fused, transposed, with norms and scales folded in."""
+"""The named tensors of a model, as Hugging Face stores them: read, made from a seed, or saved."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save_file
+
+from backends.executors._config import Config, read_json, to_json
+from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from backends.executors._config import Config
-    from backends.executors._tensors import Tensors
+
+Tensors = dict[str, np.ndarray]
+_INDEX = "model.safetensors.index.json"
+
+
+def expected(config: Config) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor of the model; a matrix is (outputs, inputs)."""
+    hidden, q, kv = config.hidden, config.heads * config.head_dim, config.kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab, hidden)}
+    for layer in range(config.layers):
+        at = f"model.layers.{layer}."
+        shapes[at + "input_layernorm.weight"] = (hidden,)
+        for name, rows in (("q", q), ("k", kv), ("v", kv)):
+            shapes[f"{at}self_attn.{name}_proj.weight"] = (rows, hidden)
+            if config.qkv_bias:
+                shapes[f"{at}self_attn.{name}_proj.bias"] = (rows,)
+        shapes[at + "self_attn.o_proj.weight"] = (hidden, q)
+        shapes[at + "post_attention_layernorm.weight"] = (hidden,)
+        shapes[at + "mlp.gate_proj.weight"] = (config.intermediate, hidden)
+        shapes[at + "mlp.up_proj.weight"] = (config.intermediate, hidden)
+        shapes[at + "mlp.down_proj.weight"] = (hidden, config.intermediate)
+    shapes["model.norm.weight"] = (hidden,)
+    if not config.tied:
+        shapes["lm_head.weight"] = (config.vocab, hidden)
+    return shapes
+
+
+def seeded(config: Config, seed: int) -> Tensors:
+    """Float32 weights drawn from `seed`: variance 1/inputs, so that every layer matters; norms are ones."""
+    rng = np.random.default_rng(seed)
+    made: Tensors = {}
+    for name, shape in expected(config).items():
+        if name.endswith("norm.weight"):
+            made[name] = np.ones(shape, np.float32)
+            continue
+        made[name] = rng.standard_normal(shape, dtype=np.float32)
+        if name != "model.embed_tokens.weight":
+            made[name] *= np.float32(shape[-1] ** -0.5)
+    return made
+
+
+def save(folder: Path, config: Config, tensors: Tensors) -> None:
+    """Write config.json and model.safetensors (float32) to `folder`, which is made."""
+    folder.mkdir(parents=True, exist_ok=True)
+    full = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
+    save_file(full, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(to_json(config), encoding="utf-8")
+
+
+def read(folder: Path, config: Config) -> Tensors:
+    """All tensors of the model in float32. UsageError for one that is missing, unknown or misshapen."""
+    shapes = expected(config)
+    found: Tensors = {}
+    for name, tensor, path in _stored(folder):
+        # old files carry tensors that are computed: rotary tables, a tied output head
+        if name.endswith("rotary_emb.inv_freq") or (config.tied and name == "lm_head.weight"):
+            continue
+        if name not in shapes:
+            near = get_close_matches(name, shapes, n=1, cutoff=0.8)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise UsageError(f"'{path}' holds tensor '{name}', which this model has no place for.{hint}")
+        if name in found:
+            raise UsageError(f"'{path}' holds tensor '{name}' a second time.")
+        if tensor.shape != shapes[name]:
+            raise UsageError(
+                f"'{path}': tensor '{name}' has shape {tensor.shape}, but config.json asks for {shapes[name]}."
+            )
+        if not np.isfinite(tensor).all():
+            raise UsageError(f"'{path}': tensor '{name}' holds numbers that are not finite; the file is damaged.")
+        found[name] = tensor
+    missing = [name for name in shapes if name not in found]
+    if missing:
+        rest = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise UsageError(f"Model folder '{folder}' has no tensor '{missing[0]}'{rest}.")
+    return found
+
+
+def _stored(folder: Path) -> Iterator[tuple[str, np.ndarray, Path]]:
+    """(name, tensor, file) of everything stored; with an index, each tensor must be where the index says."""
+    if (folder / _INDEX).exists():
+        wanted = _index(folder / _INDEX)
+        for file in sorted(set(wanted.values())):
+            names = {name for name, where in wanted.items() if where == file}
+            for name, tensor in _file(folder / file):
+                names.discard(name)
+                yield name, tensor, folder / file
+            if names:
+                raise UsageError(f"'{folder / file}' has no tensor '{min(names)}', although {_INDEX} names it there.")
+        return
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UsageError(f"Model folder '{folder}' has no *.safetensors file; only safetensors weights are read.")
+    for path in files:
+        for name, tensor in _file(path):
+            yield name, tensor, path
+
+
+def _index(path: Path) -> dict[str, str]:
+    wanted = read_json(path).get("weight_map")
+    if not isinstance(wanted, dict) or not all(isinstance(v, str) for v in wanted.values()):
+        raise UsageError(f"'{path}': weight_map must map tensor names to file names.")
+    for file in wanted.values():
+        if Path(file).name != file:
+            raise UsageError(f"'{path}': weight_map names '{file}', which is not a file of this folder.")
+    return wanted
+
+
+def _file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
+    try:
+        stored = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]  # safetensors ships no types
+    except FileNotFoundError:
+        raise UsageError(f"Model folder '{path.parent}' has no {path.name}, which {_INDEX} names.") from None
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be read: {error.strerror}.") from None
+    except SafetensorError as error:
+        raise UsageError(f"'{path}' is not a whole safetensors file: {error}.") from None
+    for name, entry in stored:
+        yield name, _array(entry, f"'{path}': tensor '{name}'")
+
+
+def _array(entry: dict[str, Any], where: str) -> np.ndarray:
+    """Raw little-endian bytes as float32."""
+    kind, raw, shape = entry["dtype"], entry["data"], tuple(entry["shape"])
+    if kind == "F32":
+        return np.frombuffer(raw, "<f4").astype(np.float32, copy=False).reshape(shape)
+    if kind == "F16":
+        return np.frombuffer(raw, "<f2").astype(np.float32).reshape(shape)
+    if kind == "BF16":  # the upper half of a float32
+        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
+    raise UsageError(f"{where} is stored as {kind}; known: F32, F16, BF16.")
 
 
 @dataclass(frozen=True, slots=True)

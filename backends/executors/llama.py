@@ -19,14 +19,10 @@ from typing import Literal
 import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
 
-from backends.executors import _tensors
-from backends.executors._attention import PagedAttention
+from backends.executors import _weights as executors__weights
 from backends.executors._config import Config, check, kv_bytes_per_token, read_config
-from backends.executors._linear import multiply
+from backends.executors._layers import PagedAttention, Rotary, Scratch, multiply, sample
 from backends.executors._plan import Memory, Plan, plan
-from backends.executors._rotary import Rotary
-from backends.executors._sampling import sample
-from backends.executors._scratch import Scratch
 from backends.executors._weights import Layer, Weights, fuse
 from harness.api import Piece
 from harness.errors import UsageError
@@ -147,7 +143,7 @@ class Llama:
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a Hugging Face folder (float32)."""
-        _tensors.save(Path(folder), self.config, self._tensors())
+        executors__weights.save(Path(folder), self.config, self._tensors())
 
     def _shape(self) -> Config:
         config = Config(
@@ -164,10 +160,10 @@ class Llama:
         check(config, "llama")
         return config
 
-    def _tensors(self) -> _tensors.Tensors:
+    def _tensors(self) -> executors__weights.Tensors:
         if self.model is None:
-            return _tensors.seeded(self.config, self.seed)
-        return _tensors.read(Path(self.model), self.config)
+            return executors__weights.seeded(self.config, self.seed)
+        return executors__weights.read(Path(self.model), self.config)
 
     def _threads(self) -> int:
         if self.threads is not None:

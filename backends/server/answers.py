@@ -6,18 +6,19 @@ Note: a stream writes to its transport itself, because an `await` a token costs 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import socket
 import struct
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from json.encoder import encode_basestring as quote
 from typing import TYPE_CHECKING
 
-from backends.server import errors
-from backends.server.chunks import DONE, LAST_CHUNK, Chunks, Usage, error_event, frame
-from backends.server.fields import Ask
+from backends.server import fields
+from backends.server.fields import Api, Ask
 from backends.server.metrics import Metrics
 from backends.server.service import EndReason, Listener, Ticket, Tokenizer
 from backends.server.words import Words
@@ -25,6 +26,7 @@ from backends.server.words import Words
 if TYPE_CHECKING:
     from backends.server.faults import Fault
     from backends.server.truth import Record
+
 
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER on, 0 s: closing sends RST."""
@@ -179,7 +181,7 @@ class Streamed:
         outcome.record.error = error or None
         events = self._event(text) if text or outcome.ask.usage_on_every_chunk else self._role()
         if reason == "error":
-            events += error_event(errors.body(500, error or "The backend failed."))
+            events += error_event(fields.body(500, error or "The backend failed."))
         else:
             events += self._chunks.finish(reason, self._so_far())
         if outcome.ask.usage and reason != "error":
@@ -274,3 +276,99 @@ def cut(transport: asyncio.Transport, fault: Fault) -> None:
     connection = transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     transport.abort()
+
+
+DONE = "data: [DONE]\n\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """How many tokens were read, made, and found in the prefix cache."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+
+    def fields(self) -> dict[str, object]:
+        """As OpenAI's API writes it."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class Chunks:
+    """Builds the events of one streamed answer. Texts are put in as they are, not escaped to ASCII."""
+
+    __slots__ = ("_after", "_before", "_chat", "_head", "_usage_before", "prompt_tokens")
+
+    def __init__(self, api: Api, answer_id: str, created: int, model: str, prompt_tokens: int) -> None:
+        self._chat = api == "chat"
+        self.prompt_tokens = prompt_tokens
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        head = _json({"id": answer_id, "object": kind, "created": created, "model": model})
+        self._head = f"data: {head[:-1]}," + '"choices":['
+        self._before = self._head + ('{"index":0,"delta":{"content":' if self._chat else '{"index":0,"text":')
+        self._after = ("}" if self._chat else "") + ',"logprobs":null,"finish_reason":null}]'
+        self._usage_before = f',"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":'
+
+    def text(self, text: str, made: int | None = None) -> str:
+        """A piece of the answer, with the usage so far where `made` tokens are told."""
+        return f"{self._before}{quote(text)}{self._after}{self._usage(made)}}}\n\n"
+
+    def role(self, told: bool = False) -> str:
+        """The first chunk of a chat, with a usage of no tokens where usage is told; a completion has none."""
+        if not self._chat:
+            return ""
+        delta = '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+        return f"{self._head}{delta}{self._usage(0 if told else None)}}}\n\n"
+
+    def finish(self, reason: str, made: int | None = None) -> str:
+        """Tells why the answer has ended."""
+        what = '{"index":0,"delta":{}' if self._chat else '{"index":0,"text":""'
+        return f'{self._head}{what},"logprobs":null,"finish_reason":"{reason}"}}]{self._usage(made)}}}\n\n'
+
+    def usage(self, usage: Usage) -> str:
+        """The chunk of its own that a client asks for with `include_usage`."""
+        return f'{self._head}],"usage":{_json(usage.fields())}}}\n\n'
+
+    def _usage(self, made: int | None) -> str:
+        if made is None:
+            return ""
+        return f'{self._usage_before}{made},"total_tokens":{self.prompt_tokens + made}}}'
+
+
+def error_event(error_json: str) -> str:
+    """An error after the head of the answer has gone."""
+    return f"data: {error_json}\n\n"
+
+
+def frame(payload: bytes) -> bytes:
+    """One chunk of the chunked transfer encoding."""
+    return b"%x\r\n%b\r\n" % (len(payload), payload)
+
+
+def whole(
+    api: Api, answer_id: str, created: int, model: str, text: str, reason: str, usage: Usage
+) -> Mapping[str, object]:
+    """The answer to a request that does not stream."""
+    choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": reason}
+    if api == "chat":
+        choice["message"] = {"role": "assistant", "content": text}
+    else:
+        choice["text"] = text
+    return {
+        "id": answer_id,
+        "object": "chat.completion" if api == "chat" else "text_completion",
+        "created": created,
+        "model": model,
+        "choices": [choice],
+        "usage": usage.fields(),
+    }
+
+
+def _json(fields: Mapping[str, object]) -> str:
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":"))

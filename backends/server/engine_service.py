@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backends import _engine_worker as worker
-from backends._engine_core import Turn, Wish
-from backends._engine_link import Link
-from backends._token_blocks import block_names
 from backends.engine import Engine
-from backends.server.limits import longest_tokens
+from backends.engine_process import worker
+from backends.engine_process.core import Turn, Wish
+from backends.engine_process.link import Link
+from backends.engine_process.token_blocks import block_names
+from backends.server.fields import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import builtin, of_folder
 from backends.serving.replica import Replica

@@ -4,13 +4,21 @@ Unknown fields are ignored, as the servers do that this one stands in for; what 
 given (several answers, log probabilities, images) is refused with a sentence.
 """
 
+from __future__ import annotations
+
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal, cast
 
-from backends.server.errors import Refused
 from backends.server.service import Sampling, Tokenizer
+from harness.api import Request
+
+if TYPE_CHECKING:
+    from backends.serving.cluster import Cluster
+    from backends.serving.replica import Replica
+
 
 Api = Literal["chat", "completions"]
 COMPLETION_TOKENS = 16
@@ -237,3 +245,50 @@ def _number(fields: Mapping[str, object], name: str, default: float | None, low:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
         raise Refused(400, f"{name} must be a number from {low:g} to {high:g}.", param=name)
     return float(value)
+
+
+TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
+
+
+class Refused(Exception):
+    """The request gets this answer instead of tokens; `message` is one sentence for the client."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+
+def body(status: int, message: str, param: str | None = None, code: str | None = None) -> str:
+    """The JSON text of an error."""
+    kind = TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def longest_tokens(serving: Replica | Cluster, most: int) -> int:
+    """Tokens of the longest prompt and answer that are served, at most `most` (what the model takes).
+
+    Memory and policy judge a request of one token of prompt, for which nothing else refuses what is shorter.
+    """
+    return 1 + bisect_left(
+        range(2, most + 1), True, key=lambda total: serving.refusal(Request(0, 0.0, 1, total - 1)) is not None
+    )

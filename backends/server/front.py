@@ -17,9 +17,11 @@ from aiohttp import web
 from aiohttp.http import StreamWriter
 from aiohttp.typedefs import Handler
 
-from backends.server import answers, chunks, errors, fields, metrics
-from backends.server.errors import Refused
+from backends.server import answers, fields, metrics
+from backends.server import answers as server_answers
+from backends.server import fields as server_fields
 from backends.server.faults import Fault, Faults
+from backends.server.fields import Refused
 from backends.server.service import Listener, Service
 from backends.server.truth import Record, Truth
 from harness.errors import BackendError
@@ -173,7 +175,9 @@ class Front:
     ) -> web.StreamResponse:
         record = outcome.record
         response = web.StreamResponse(headers=self._headers(STREAM_HEADERS, record))
-        builder = chunks.Chunks(outcome.ask.api, record.id, int(time.time()), self.names[0], record.prompt_tokens)
+        builder = server_answers.Chunks(
+            outcome.ask.api, record.id, int(time.time()), self.names[0], record.prompt_tokens
+        )
         transport = _transport(request)
         malformed = next((fault.token for fault in faults if fault.kind == "malformed"), 0)
         framed = request.version >= (1, 1)
@@ -194,8 +198,8 @@ class Front:
         await self._run(request, outcome, answer, faults)
         if record.finish_reason == "error":
             raise Refused(500, record.error or "The backend failed.")
-        usage = chunks.Usage(record.prompt_tokens, record.output_tokens, record.cached_tokens)
-        content = chunks.whole(
+        usage = server_answers.Usage(record.prompt_tokens, record.output_tokens, record.cached_tokens)
+        content = server_answers.whole(
             outcome.ask.api, record.id, int(time.time()), self.names[0], answer.text, record.finish_reason or "", usage
         )
         text = json.dumps(content, ensure_ascii=False)
@@ -325,5 +329,5 @@ def _new_id() -> str:
 
 
 def _error(status: int, message: str, param: str | None = None, code: str | None = None) -> web.Response:
-    text = errors.body(status, message, param, code)
+    text = server_fields.body(status, message, param, code)
     return web.Response(status=status, body=text.encode(), headers={"Content-Type": "application/json"})

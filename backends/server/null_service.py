@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from backends.null import Null
 from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import BYTES, builtin
-from harness import alarm
 from harness.api import Step
 from harness.errors import UsageError
+from harness.runner import timer
 from harness.spec import Spec, build
 
 VOCAB_SIZE = 1024
@@ -53,14 +53,14 @@ class NullService:
     model: str = "null"
     max_model_len: int = MAX_MODEL_LEN
     tokenizer: Tokenizer = field(default_factory=lambda: builtin(VOCAB_SIZE), repr=False)
-    _alarm: alarm.Alarm | None = field(default=None, init=False, repr=False)
+    _alarm: timer.Alarm | None = field(default=None, init=False, repr=False)
     _due: list[tuple[float, int, _Answer]] = field(default_factory=list, init=False, repr=False)
     _order: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
     _running: int = field(default=0, init=False)
 
     async def start(self) -> None:
         """Set the alarm up in the running loop."""
-        self._alarm = alarm.alarm(self._ring)
+        self._alarm = timer.alarm(self._ring)
 
     def submit(
         self,

@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from backends._realtime import Ran, RealTime
-from backends._token_blocks import block_names
-from backends.server.limits import longest_tokens
+from backends.engine_process.token_blocks import block_names
+from backends.server.fields import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket
 from backends.server.tokenizer import Builtin, builtin
 from backends.sim import Sim
-from harness import alarm
+from backends.simulator.real_time import Ran, RealTime
 from harness.api import Request, Step
 from harness.catalog import model
+from harness.runner import timer
 from harness.spec import Spec, build
 
 _GOLDEN = 2654435761  # 2**32 over the golden ratio: neighbours land far apart (Knuth, TAOCP 3, section 6.4)
@@ -62,7 +62,7 @@ class SimService:
     max_model_len: int = field(init=False)
     tokenizer: Builtin = field(init=False, repr=False)
     _live: RealTime = field(init=False, repr=False)
-    _alarm: alarm.Alarm | None = field(default=None, init=False, repr=False)
+    _alarm: timer.Alarm | None = field(default=None, init=False, repr=False)
     _open: dict[int, _Answer] = field(default_factory=dict, init=False, repr=False)
     _ids: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
     _steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT), init=False, repr=False)
@@ -77,7 +77,7 @@ class SimService:
 
     async def start(self) -> None:
         """Set the alarm up in the running loop."""
-        self._alarm = alarm.alarm(self._ring)
+        self._alarm = timer.alarm(self._ring)
 
     def submit(
         self,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from heapq import heappop, heappush
 
-from backends.serving.sequence import Phase, Sequence
+from backends.serving.batch import Phase, Sequence
 
 TRIM = 1 << 16  # ticks no member has lived through are forgotten in pieces of this many
 

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
+from backends.serving.batch import Phase, Sequence
 from backends.serving.plugins import Router
 from backends.serving.replica import Replica
-from backends.serving.sequence import Phase, Sequence
 from harness.api import Request
 
 GATE = 0.05

@@ -8,11 +8,10 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import Literal
 
-from backends.serving.batch import Batch
+from backends.serving.batch import Batch, Sequence
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import arrived_prefilled
 from backends.serving.replica import Replica
-from backends.serving.sequence import Sequence
 from backends.serving.speculation import Drafts
 from harness.api import Request
 

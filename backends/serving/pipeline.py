@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from backends.serving.batch import Batch
 
 if TYPE_CHECKING:
+    from backends.serving.batch import Sequence
     from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
 
 
 class Pipeline:

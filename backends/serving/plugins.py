@@ -14,8 +14,8 @@ from backends.serving.batch import Batch
 from harness.api import Request
 
 if TYPE_CHECKING:
+    from backends.serving.batch import Sequence
     from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
 
 
 class Policy(Protocol):

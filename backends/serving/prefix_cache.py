@@ -19,7 +19,7 @@ from backends.serving.blocks import Blocks
 from harness.api import Request
 
 if TYPE_CHECKING:
-    from backends.serving.sequence import Sequence
+    from backends.serving.batch import Sequence
 
 _SEED = 0x9E3779B97F4A7C15  # where every chain begins
 

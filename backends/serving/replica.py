@@ -13,13 +13,12 @@ from collections.abc import Sequence as ListOf
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from backends.serving.batch import Batch
+from backends.serving.batch import Batch, Phase, Sequence
 from backends.serving.blocks import Blocks
 from backends.serving.decodes import Decodes
 from backends.serving.pipeline import Pipeline
 from backends.serving.plugins import Admission, Memory, Policy
 from backends.serving.prefix_cache import PrefixCache
-from backends.serving.sequence import Phase, Sequence
 from backends.serving.speculation import Drafts, Speculation
 from harness.api import Request
 

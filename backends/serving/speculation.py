@@ -12,7 +12,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
 from backends.serving._checks import at_least
-from backends.serving.sequence import Phase, Sequence
+from backends.serving.batch import Phase, Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,8 @@ Source: Kwon et al., vLLM, SOSP 2023, section 4.5 (swapping; a scheduler that ad
 from collections import deque
 from collections.abc import Iterator
 
-from backends.serving.batch import Batch
+from backends.serving.batch import Batch, Phase, Sequence
 from backends.serving.replica import Replica
-from backends.serving.sequence import Phase, Sequence
 
 
 class Swap:

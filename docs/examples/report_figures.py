@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness import answers, results
-from harness.measure import metrics, per_request
+from harness.experiments import answers, imports
+from harness.metrics.measure import metrics, per_request
 from reports import figures, study
 from reports.figures import attainment_rate, latency_cdf
 
@@ -26,7 +26,7 @@ folder.mkdir(exist_ok=True)
 # the warm-up. Seconds and tokens everywhere.
 
 # %%
-(run,) = results.open(run_path)
+(run,) = imports.open(run_path)
 print(run.info["verdict"]["text"])
 print(run.measured.select(["scheduled_s", "prompt_tokens", "output_tokens", "status"]).slice(0, 2).to_pylist())
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from playwright.sync_api import Page, sync_playwright
 
-from reports import _browser
+from reports import _pictures
 
 HERE = Path(__file__).resolve().parent
 WIDTH, SCALE, COLOURS = 900, 1.5, 32
@@ -88,7 +88,7 @@ def small(picture: np.ndarray) -> bytes:
 def main(gallery: Path) -> None:
     """Write every picture beside this file. Raises SystemExit for one that is too large."""
     with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=_browser.find(), args=["--no-sandbox", "--disable-gpu"])
+        browser = driver.chromium.launch(executable_path=_pictures.find(), args=["--no-sandbox", "--disable-gpu"])
         context = browser.new_context(viewport={"width": WIDTH, "height": 1800}, device_scale_factor=SCALE)
         page, reader = context.new_page(), context.new_page()
         for name, picture in taken(page, gallery):

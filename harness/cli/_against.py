@@ -3,21 +3,23 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from harness.cli import _terminal, _written
+from harness.cli import _terminal
+from harness.cli import _terminal as cli__terminal
 from harness.errors import UsageError
-from harness.validate import Validation, conduct
+from harness.experiments.validate import Validation
+from harness.experiments.validate import answer as validate_answer
 
 
 def tell(against: Sequence[str], *, backend: str | None, slo: str | None, form: str, out: str | None) -> int:
     """Compare, print the answer or write it to `out` in the form that its ending names; returns the exit code."""
     if out is not None:
-        _written.check(out)
-    info = conduct.answer([*_compared(against, backend, slo)], _command(against, backend, slo))
+        cli__terminal.check(out)
+    info = validate_answer.answer([*_compared(against, backend, slo)], _command(against, backend, slo))
     if out is None:
         _terminal.tell(form, info)
     else:
-        _written.put(info, out)
-        _written.tell_verdict(info)
+        cli__terminal.put(info, out)
+        cli__terminal.tell_verdict(info)
     return int(info["exit_code"])
 
 
@@ -32,16 +34,16 @@ def _compared(against: Sequence[str], backend: str | None, slo: str | None) -> I
         raise UsageError("--against RUN needs the simulator that repeats it: --backend sim:latency=..., with a latency "
                          "model fitted on other runs (bench fit).")  # fmt: skip
     if files:
-        from harness.validate import measured_runs  # heavy, and only for tables
+        from harness.experiments.validate import measured_runs  # heavy, and only for tables
 
         for one in files:
             yield measured_runs.validate(Path(one), backend, slo)
     if runs:
-        from harness.validate import replay  # heavy, and only for stored runs
+        from harness.experiments.validate import replay  # heavy, and only for stored runs
 
         yield replay.validate(runs, backend or "", slo)
 
 
 def _command(against: Sequence[str], backend: str | None, slo: str | None) -> str:
     given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo)]
-    return _written.command("bench validate", given)
+    return cli__terminal.command("bench validate", given)

@@ -148,8 +148,8 @@ def blas() -> Found:
 
 def engine() -> Found:
     """Four short requests through the built-in engine, from plan to run folder."""
-    from harness.config import Given, run_spec
-    from harness.run import execute
+    from harness.options import Given, run_spec
+    from harness.runner.run import execute
 
     small = {"lengths": "fixed:prompt=32,output=4", "arrivals": "constant", "rate": 8, "requests": 4}
     spec = run_spec(Given(small))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from harness.config import Given
+    from harness.options import Given
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -139,10 +140,33 @@ def _name(option: Callable[..., Any]) -> str:
 
 
 def given(options: Mapping[str, Any], header: tuple[str, ...] = ()) -> Given:
-    """What was given of a run on the command line, in the form that `harness.config.run_spec` takes."""
-    from harness.config import Given
+    """What was given of a run on the command line, in the form that `harness.options.run_spec` takes."""
+    from harness.options import Given
 
     values = {name.replace("_", "-"): value for name, value in options.items() if value is not None}
     if header:
         values["header"] = "\n".join(header)
     return Given(values)
+
+
+OTHER = "Other options"
+
+
+class Sectioned(click.Command):
+    """`sections` maps a heading to the options under it (without dashes); the rest comes last."""
+
+    def __init__(self, *args: object, sections: Mapping[str, Sequence[str]], **kwargs: object) -> None:
+        super().__init__(*args, **kwargs)  # type: ignore[arg-type]  # handed on as they came
+        self._sections = sections
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups one below the other."""
+        told = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]  # arguments: in the usage
+        records = {str(param.name).replace("_", "-"): param.get_help_record(ctx) for param in told}
+        named = {name for names in self._sections.values() for name in names}
+        groups = {**self._sections, OTHER: [name for name in records if name not in named]}
+        for heading, names in groups.items():
+            rows = [record for name in names if (record := records.get(name)) is not None]
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows)

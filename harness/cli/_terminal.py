@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from harness import compose
+from harness.data import storage
+from harness.errors import UsageError
+
 if TYPE_CHECKING:
-    from harness.folder import Run
+    from harness.data.folder import Run
 
 
 def say(text: str) -> None:
@@ -85,3 +92,32 @@ def blocks(encoding: str | None) -> bool:
 def colored() -> bool:
     """Whether standard output is a terminal that knows colours, and whose user wants them (no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+_ENDS = {".html": "html", ".md": "markdown", ".json": "json", ".txt": "text"}
+
+
+def check(out: str) -> None:
+    """Raise UsageError where no answer can be written under this name, before the work that makes it."""
+    if Path(out).suffix not in _ENDS:
+        raise UsageError(f"--out '{out}' must end in {', '.join(_ENDS)}: the ending names the form.")
+    storage.check(out)
+
+
+def put(info: dict[str, Any], out: str) -> None:
+    """Write an answer there."""
+    check(out)
+    form = _ENDS[Path(out).suffix]
+    text = compose.answer_page(info, Path(out)) if form == "html" else compose.render_answer(info, form)
+    compose.put(Path(out), text)
+    note(f"Written to {out}.")
+
+
+def command(name: str, given: Iterable[tuple[str, str | None]]) -> str:
+    """The command with those options that were given, as one would type it."""
+    return " ".join([name, *(f"{option} {shlex.quote(text)}" for option, text in given if text is not None)])
+
+
+def tell_verdict(info: dict[str, Any]) -> None:
+    """Say how a validation that was written came out: its file alone would leave exit code 1 unexplained."""
+    say(compose.outcome_line(info))

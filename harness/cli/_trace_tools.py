@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import compose, writable
+from harness import compose
 from harness.cli import _terminal
-from harness.config import credible_rate
+from harness.data import storage
 from harness.errors import UsageError
+from harness.options import credible_rate
 from harness.spec import seconds
 
 say = _terminal.say
@@ -69,7 +70,7 @@ def show(facts: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str], as_
 def page_to_write(html: str | None) -> None:
     """Raise UsageError where the page of pictures cannot be written: before the work, not after it."""
     if html is not None:
-        writable.check(html)
+        storage.check(html)
 
 
 def draw(html: str, facts: Mapping[str, object], title: str) -> None:

@@ -2,8 +2,7 @@
 
 import click
 
-from harness.cli._run_options import SECTIONS, given, run_options
-from harness.cli._sections import Sectioned
+from harness.cli._run_options import SECTIONS, Sectioned, given, run_options
 
 _NONE = ("duration", "fail-under", "rate", "scale")
 _OWN = ("goal", "requests", "warmup")
@@ -109,12 +108,12 @@ def command(
     best guess narrow the interval until it is as small as asked. Simulated trials run several at a time.
     """
     from harness import compose
-    from harness import config as configuration
-    from harness.capacity.conduct import conduct, folder_of, set_up
-    from harness.capacity.settings import settings
-    from harness.capacity.store import Store
+    from harness import options as configuration
     from harness.cli import _terminal
     from harness.errors import no_such
+    from harness.experiments.capacity.conditions import settings
+    from harness.experiments.capacity.execute import conduct, folder_of, set_up
+    from harness.experiments.capacity.store import Store
 
     if form not in ("text", "markdown", "json"):
         raise no_such("format", form, ("text", "markdown", "json"))

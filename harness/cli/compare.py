@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli._compare_runs import OPTIONS, pair_options
-from harness.cli._run_options import SECTIONS, given, run_options
-from harness.cli._sections import Sectioned
+from harness.cli._compare import OPTIONS, pair_options
+from harness.cli._run_options import SECTIONS, Sectioned, given, run_options
 
 if TYPE_CHECKING:
-    from harness.cli._compare_files import Files
-    from harness.compare.answer import Settings
-    from harness.config import Given
+    from harness.cli._compare import Files
+    from harness.experiments.compare.answer import Settings
+    from harness.options import Given
 
 OWN = ("gate", "alpha", "allow-different")
 WRITTEN = ("form", "html", "markdown", "junit", "as-json", "export", "quiet")
@@ -105,9 +104,9 @@ def command(runs: tuple[str, ...], config: str | None, header: tuple[str, ...], 
     BASE and HEAD are stored runs: a run, a folder of runs, a sweep, a search, a result file of another tool; or a,b,c.
     Without them the pairs are made now. From an SLO, a goal or a warm-up cut given here, stored runs are scored anew.
     """
-    from harness.cli import _compare_files
+    from harness.cli import _compare
 
-    files = _compare_files.checked(options)
+    files = _compare.checked(options)
     asked = given({name: options[name] for name in options if name.replace("_", "-") not in _NOT_OF_A_RUN}, header)
     if options["trend"] is not None:
         info = _trend(runs, options, {**asked.values, **({"config": config} if config else {})}, files)
@@ -115,7 +114,7 @@ def command(runs: tuple[str, ...], config: str | None, header: tuple[str, ...], 
         info = _made(runs, options, asked, config)
     else:
         info = _stored(runs, options, asked, config)
-    _compare_files.write(info, files)
+    _compare.write(info, files)
     return int(info["exit_code"])
 
 
@@ -128,8 +127,8 @@ def _trend(
     """The answer on a series of nights, which are judged as they are stored, by a rule of their own."""
     from pathlib import Path
 
-    from harness.compare.trend import trend
     from harness.errors import UsageError
+    from harness.experiments.compare.trend import trend
 
     folder = options["trend"]
     given = [name for name in (*OWN, *OPTIONS) if name != "trend" and options.get(name.replace("-", "_"))]
@@ -146,9 +145,9 @@ def _trend(
 
 def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
     """The answer on runs that are there."""
-    from harness.cli import _compare_files
-    from harness.compare import answer, pairing
+    from harness.cli import _compare
     from harness.errors import NotValid, UsageError
+    from harness.experiments.compare import answer, pairing
 
     if len(runs) != 2:
         raise UsageError(
@@ -159,7 +158,7 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
     foreign += [name for name in OPTIONS if options.get(name.replace("-", "_"))]
     if foreign:
         raise UsageError(f"--{foreign[0]} is for runs that are made: give --base and --head, not stored runs.")
-    settings = _compare_files.settings(options)
+    settings = _compare.settings(options)
     base, head = (pairing.opened(path, settings.goal) for path in runs)
     if isinstance(base[0], pairing.Numbers) != isinstance(head[0], pairing.Numbers):
         raise NotValid(f"'{runs[0]}' and '{runs[1]}' are not of a kind: one holds runs, the other numbers or a search.")
@@ -170,23 +169,23 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
 def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
     """The answer on pairs that are made now; it stands in their folder too."""
     from harness import compose
-    from harness import config as configuration
-    from harness.cli import _compare_files, _compare_runs, _terminal
-    from harness.compare.commands import shown
+    from harness import options as configuration
+    from harness.cli import _compare, _terminal
+    from harness.data.storage import write_json
     from harness.errors import UsageError, first_of
-    from harness.storage import write_json
+    from harness.experiments.compare.pair_log import shown
 
     if runs:
         raise UsageError(f"'{runs[0]}' is a stored run, but --base, --head and --run make runs; give one or the other.")
     commands = bool(options["run"])
-    settings = _compare_files.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
+    settings = _compare.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
     file = configuration.read(config).given if config is not None else None
     say = _terminal.nothing if options["quiet"] else _terminal.note
-    made = _compare_runs.made(options, asked, file, _judge(settings), say, settings.alpha)
+    made = _compare.made(options, asked, file, _judge(settings), say, settings.alpha)
     base, head = map(shown, options["run"]) if commands else _redacted(made.folders[0])
     compared = _answered(made.folders, replace(settings, alpha=made.alpha))
     info = compared(base=base, head=head, rows=made.rows, looks=made.looks, notes=made.notes)
-    info["notes"] += _compare_runs.same_sides(made, info["gates"])
+    info["notes"] += _compare.same_sides(made, info["gates"])
     info["exit_code"] = first_of(made.exit_code or 0, info["exit_code"])
     write_json(made.out / "compare.json", info)
     if not options["no_html"]:
@@ -196,7 +195,7 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
 
 def _redacted(folders: tuple[Path, Path]) -> tuple[str, str]:
     """The backends of a pair of runs as they are stored, which is without secrets."""
-    from harness.compare.pairing import made
+    from harness.experiments.compare.pairing import made
 
     base, head = (str((made(folder)[0].info.get("spec") or {}).get("backend")) for folder in folders)
     return base, head
@@ -215,7 +214,7 @@ def _answered(folders: Sequence[tuple[Path, Path]], settings: Settings) -> Calla
     """What compares the two sides that each pair of folders holds."""
     from functools import partial
 
-    from harness.compare import answer, pairing
+    from harness.experiments.compare import answer, pairing
 
     matches = [pairing.match(pairing.made(base), pairing.made(head)) for base, head in folders]
     return partial(answer.compare, pairing.joined(matches), settings)

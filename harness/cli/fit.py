@@ -76,9 +76,9 @@ def _answer(
     from pathlib import Path
 
     from harness.cli import _terminal
-    from harness.fit.answer import Asked, from_endpoint, from_requests, from_steps
-    from harness.fit.forms import System
-    from harness.fit.probe import Probe
+    from harness.experiments.fit.answer import Asked, from_endpoint, from_requests, from_steps
+    from harness.experiments.fit.forms import System
+    from harness.experiments.fit.probe import Probe
     from harness.spec import parse
 
     asked = Asked(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)

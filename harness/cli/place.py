@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from harness.cli._run_options import SECTIONS, given, run_options
-from harness.cli._sections import Sectioned
+from harness.cli._run_options import SECTIONS, Sectioned, given, run_options
 
 _NONE = (
     "trace", "reader", "columns", "start", "stop", "limit", "where", "scale", "jitter", "turns", "rate", "duration",
@@ -113,9 +112,9 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     from harness import compose
     from harness.cli import _terminal
     from harness.errors import no_such
-    from harness.place.conduct import conduct
-    from harness.place.settings import asked, opened
-    from harness.place.store import Store
+    from harness.experiments.place.execute import conduct
+    from harness.experiments.place.settings import asked, opened
+    from harness.experiments.place.store import Store
 
     if form not in ("text", "markdown", "json"):
         raise no_such("format", form, ("text", "markdown", "json"))

@@ -33,9 +33,9 @@ def command(
     from pathlib import Path
 
     from harness.cli import _terminal
+    from harness.data.folder import new_folder
     from harness.errors import UsageError
-    from harness.folder import new_folder
-    from harness.policies import Traffic, check, measured
+    from harness.experiments.policies import Traffic, check, measured
 
     if form not in ("text", "markdown", "json"):
         raise UsageError(f"--format must be text, markdown or json, got '{form}'.")

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli._sections import Sectioned
+from harness.cli._run_options import Sectioned
 
 if TYPE_CHECKING:
-    from harness.cli._report_files import Asked
-    from harness.cli._report_subjects import Subject
+    from harness.cli._report import Asked, Subject
 
 _SECTIONS = {
     "What is made": ("forms", "out", "open"),
@@ -64,31 +63,32 @@ def command(
 
     What was killed, or still goes on, is reported with everything it had written.
     """
-    from harness.cli import _report_files, _report_subjects
+    from harness.cli import _report as cli__report
 
-    asked = _report_files.asked(
+    asked = cli__report.asked(
         forms, out, show=open, sections=sections, bundle=plotly_bundle, plain=plain
     )  # a wrong name is told before the first run is read
-    return _report(_report_subjects.of(runs), asked)
+    return _report(cli__report.of(runs), asked)
 
 
 def _report(subject: Subject, asked: Asked) -> int:
-    from harness.cli import _report_files, _terminal
+    from harness.cli import _report as cli__report
+    from harness.cli import _terminal
 
     for form in asked.forms or subject.default:
         for each in subject.split(form):
             for path in _made(each, form, asked):
                 _terminal.say(str(path))
                 if asked.show and form == "html":
-                    _report_files.show(path)
+                    cli__report.show(path)
     return 0
 
 
 def _made(subject: Subject, form: str, asked: Asked) -> Iterator[Path]:
     """Print the form, or write it; the files that were written."""
-    from harness.cli import _report_files
+    from harness.cli import _report as cli__report
 
     if asked.prints(form):
         subject.tell(form)
         return
-    yield from _report_files.write(subject.form(form, asked.look), subject, form, asked)
+    yield from cli__report.write(subject.form(form, asked.look), subject, form, asked)

@@ -2,8 +2,7 @@
 
 import click
 
-from harness.cli._run_options import SECTIONS, given, run_options
-from harness.cli._sections import Sectioned
+from harness.cli._run_options import SECTIONS, Sectioned, given, run_options
 
 _SECTIONS = {
     **SECTIONS,
@@ -80,9 +79,9 @@ def command(
     Every option but --config, --out, --force, --json, --quiet and --no-html may stand in a TOML file too (bench init).
     """
     from harness import compose
-    from harness import config as configuration
+    from harness import options as configuration
     from harness.cli import _terminal
-    from harness.run import execute, why
+    from harness.runner.run import execute, why
 
     asked = given(options, header)
     file = configuration.read(config) if config is not None else None

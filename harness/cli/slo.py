@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli._sections import Sectioned
+from harness.cli._run_options import Sectioned
 
 if TYPE_CHECKING:
     from harness.api import Caution
-    from harness.rescore.asked import Asked
+    from harness.experiments.rescore.options import Asked
 
 _SECTIONS = {
     "Objectives": ("slo", "goal", "conditions", "fail-under"),
@@ -79,17 +79,18 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     """
     from pathlib import Path
 
-    from harness import answers, writable
     from harness.cli import _terminal
+    from harness.data import storage
+    from harness.data.storage import write_json
     from harness.errors import no_such
-    from harness.rescore.answer import answer
-    from harness.rescore.reading import sources
-    from harness.storage import write_json
+    from harness.experiments import answers
+    from harness.experiments.rescore.answer import answer
+    from harness.experiments.rescore.reading import sources
 
     if form not in answers.FORMS:
         raise no_such("format", form, answers.FORMS)
     if out is not None:
-        writable.check(out)
+        storage.check(out)
     asked = _asked(options)
     for caution in _loose(asked):
         _terminal.note(f"warning: {caution.message}; {caution.remedy}")
@@ -105,16 +106,15 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
 def _loose(asked: Asked) -> list[Caution]:
     """What looks like milliseconds where seconds are meant."""
     from harness.api import Slo
-    from harness.cautions import loose
+    from harness.validity.warnings import loose
 
     return [caution for objective in asked.objectives if isinstance(objective, Slo) for caution in loose(objective)]
 
 
 def _asked(options: dict[str, Any]) -> Asked:
-    from harness.rescore import objectives, side_by_side
-    from harness.rescore.asked import Asked
-    from harness.rescore.groups import check
-    from harness.rescore.ranges import numbers
+    from harness.experiments.rescore import objectives, side_by_side
+    from harness.experiments.rescore.groups import check
+    from harness.experiments.rescore.options import Asked, numbers
 
     by = (check(name) for given in options["by"] for name in given.split(","))
     goals = () if options["goal"] is None else (_share(goal, "--goal") for goal in options["goal"].split(","))
@@ -135,8 +135,8 @@ def _asked(options: dict[str, Any]) -> Asked:
 def _limits_s(text: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
     """The limits of two latency metrics."""
     from harness.errors import UsageError, no_such
-    from harness.measure import metrics
-    from harness.rescore.ranges import named
+    from harness.experiments.rescore.options import named
+    from harness.metrics.measure import metrics
     from harness.spec import seconds
 
     found = named(text, "--plane", seconds)
@@ -153,7 +153,7 @@ def _limits_s(text: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
 
 def _share(text: str, name: str) -> float:
     """0.9 of '0.9' or '90%'."""
-    from harness.config import CHECKS
+    from harness.options import CHECKS
 
     return float(str(CHECKS["goal"](text.strip(), name)))
 

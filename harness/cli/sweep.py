@@ -4,8 +4,7 @@ from typing import Any
 
 import click
 
-from harness.cli._run_options import SECTIONS, given, run_options
-from harness.cli._sections import Sectioned
+from harness.cli._run_options import SECTIONS, Sectioned, given, run_options
 
 _OWN = ("rate", "goal", "requests", "warmup", "seed", "fail-under")
 """Options of a run that take a list here, or have another default, or mean every point."""
@@ -111,15 +110,16 @@ def command(
     """
     from pathlib import Path
 
-    from harness import answers, compose
-    from harness import config as configuration
+    from harness import compose
+    from harness import options as configuration
     from harness.cli import _terminal
-    from harness.config import CHECKS
+    from harness.data.folder import new_folder
     from harness.errors import no_such
-    from harness.folder import new_folder
-    from harness.sweep import axes
-    from harness.sweep.conduct import conduct
-    from harness.sweep.plan import plan_sweep
+    from harness.experiments import answers
+    from harness.experiments.sweep import axes
+    from harness.experiments.sweep.execute import conduct
+    from harness.experiments.sweep.plan import plan_sweep
+    from harness.options import CHECKS
 
     if form not in answers.FORMS:
         raise no_such("format", form, answers.FORMS)

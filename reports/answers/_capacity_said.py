@@ -6,9 +6,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.capacity.conditions import Share
-from reports import _numbers
-from reports._clean import clean
+from harness.experiments.capacity.conditions import Share
+from reports import _format
+from reports._format import clean
 
 HEADS = ("rate (req/s)", "seeds", "attainment", "least", "most", "queue grew")
 BOUND_HEADS = ("bound", "goal", "own capacity (req/s)", "attainment at capacity")
@@ -32,7 +32,7 @@ def headline(info: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     if one["capacity_rps"] is None:
         return f"{start}: {_between(one) or 'not found'}{_unresolved(one)}"
     if one["low_rps"] is None:
-        rate = f"{start}: {_numbers.number(one['capacity_rps'])} req/s"
+        rate = f"{start}: {_format.number(one['capacity_rps'])} req/s"
         return rate + ("" if info["one_traffic"] else " (no interval)") + _unresolved(one)
     half = (one["high_rps"] - one["low_rps"]) / 2
     digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 3  # two digits of the half-width
@@ -70,7 +70,7 @@ def sentences(info: Mapping[str, Any], one: Mapping[str, Any]) -> Iterator[str]:
     if one["binding"]:
         yield f"{clean(one['binding'])} binds: it is the first that gives way as the rate grows."
     if one["per_gpu_rps"] is not None and (info["gpus"] or 0) > 1:
-        yield f"{_numbers.number(one['per_gpu_rps'])} req/s per GPU ({info['gpus']} GPUs)."
+        yield f"{_format.number(one['per_gpu_rps'])} req/s per GPU ({info['gpus']} GPUs)."
     if one["why"]:
         yield because(one)
     if one["needs"]:
@@ -86,7 +86,7 @@ def _tried(bracket: Mapping[str, Any]) -> Iterator[str]:
     yield "No estimate, but rates that were tried: "
     yield "; ".join(
         f"{bracket[f'{end}_rate_rps']:g} req/s was {side}{' (the queue grew)' if bracket[f'{end}_grew'] else ''}, "
-        f"{_numbers.count(bracket[f'{end}_requests'], 'request')} of {_numbers.count(bracket[f'{end}_seeds'], 'seed')}"
+        f"{_format.count(bracket[f'{end}_requests'], 'request')} of {_format.count(bracket[f'{end}_seeds'], 'seed')}"
         for end, side in zip(_ENDS, ("sustained", "not sustained"), strict=True)
         if bracket[f"{end}_rate_rps"] is not None
     )
@@ -139,8 +139,8 @@ def bound_rows(one: Mapping[str, Any]) -> Sequence[Sequence[str]]:
         (
             clean(bound["text"]),
             percent(bound["goal"]),
-            "not among the rates tried" if bound["capacity_rps"] is None else _numbers.number(bound["capacity_rps"]),
-            _numbers.share(bound["attainment"]),
+            "not among the rates tried" if bound["capacity_rps"] is None else _format.number(bound["capacity_rps"]),
+            _format.share(bound["attainment"]),
         )
         for bound in one["bounds"]
     ]
@@ -168,7 +168,7 @@ def curve_rows(info: Mapping[str, Any]) -> Sequence[Sequence[str]]:
         (
             f"{p['rate_rps']:g}",
             str(p["seeds"]),
-            *(_numbers.share(p[name]) for name in ("attainment", "least", "most")),
+            *(_format.share(p[name]) for name in ("attainment", "least", "most")),
             f"in {p['overloaded']}" if p["overloaded"] else "",
         )
         for p in info.get("curve") or []
@@ -177,11 +177,11 @@ def curve_rows(info: Mapping[str, Any]) -> Sequence[Sequence[str]]:
 
 def cost(info: Mapping[str, Any]) -> str:
     spent = info["cost"]
-    trials, probes = (_numbers.count(spent[f"{name}s"], name) for name in ("trial", "probe"))
-    told = f"cost: {_numbers.count(spent['requests'], 'request')} in {trials} and {probes}"
+    trials, probes = (_format.count(spent[f"{name}s"], name) for name in ("trial", "probe"))
+    told = f"cost: {_format.count(spent['requests'], 'request')} in {trials} and {probes}"
     if invalid := info.get("invalid"):
         told += (
-            f" ({_numbers.count(len(invalid), 'trial')} not valid and left out: {clean(invalid[0], 300).rstrip('.')})"
+            f" ({_format.count(len(invalid), 'trial')} not valid and left out: {clean(invalid[0], 300).rstrip('.')})"
         )
     sending = "" if info["clock"] == "virtual" else f", {_time(spent['system_s'])} of traffic"
     return f"{told}{sending}; {_time(spent['wall_s'])} of waiting."
@@ -239,7 +239,7 @@ def around(info: Mapping[str, Any]) -> str:
     return _command(
         "sweep",
         info,
-        {"rate": ",".join(_numbers.option(rate, 2) for rate in each)},
+        {"rate": ",".join(_format.option(rate, 2) for rate in each)},
         leave_out=("goal", "requests", "seed"),
     )
 

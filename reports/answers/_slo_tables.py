@@ -1,11 +1,13 @@
 """Tables of `bench slo`: scores, scales, planes, groups, tokens, curves."""
 
+import csv as tables
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports import _numbers
-from reports._clean import clean
+from reports import _format
+from reports._format import clean
 
 Info = Mapping[str, Any]
 
@@ -36,7 +38,7 @@ class Rows:
 
 def rate(value: float | None) -> str:
     """Requests per second, without the unit, which stands in the head."""
-    return _numbers.number(value)
+    return _format.number(value)
 
 
 def goal_heads(goals: Sequence[float]) -> list[str]:
@@ -54,21 +56,21 @@ def scores(run: Info, info: Info) -> Rows:
         kept = ["reached" if yes else "missed" for yes in slo[conditions]]
         per_gpu = [rate(slo["goodput_rps_per_gpu"])] if several else []
         rows.append(
-            [clean(slo["text"]), _numbers.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]), *per_gpu, *kept]
+            [clean(slo["text"]), _format.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]), *per_gpu, *kept]
         )
         several_bounds = [b for b in slo["bounds"] if len(slo["bounds"]) > 1 or b["percentile"] is not None]
         rows += [_bound(b, goals) for b in several_bounds]
-        rows += [[f"- class {clean(name, 40)}", _numbers.share(share, goals[0]), *[""] * (len(heads) - 2)]
+        rows += [[f"- class {clean(name, 40)}", _format.share(share, goals[0]), *[""] * (len(heads) - 2)]
                  for name, share in slo["classes"].items() if len(slo["classes"]) > 1]  # fmt: skip
     return Rows(heads, [row + [""] * (len(heads) - len(row)) for row in rows])
 
 
 def _bound(bound: Info, goals: Sequence[float]) -> list[str]:
     """Name and share of one bound; of a percentile bound also its value, and whether it is kept."""
-    name, share = f"- {clean(bound['text'])}", _numbers.share(bound["attainment"], goals[0])
+    name, share = f"- {clean(bound['text'])}", _format.share(bound["attainment"], goals[0])
     if bound["percentile"] is None:
         return [name, share]
-    value = "never" if bound["value_s"] is None else _numbers.seconds(bound["value_s"])
+    value = "never" if bound["value_s"] is None else _format.seconds(bound["value_s"])
     return [f"{name}: {value}, {'kept' if bound['passed'] else 'broken'}", share]
 
 
@@ -84,7 +86,7 @@ def overview(runs: Sequence[Info], info: Info) -> Rows:
     names = _names([run["path"] for run in runs])
     rows = [
         [name, clean(slo["text"], 60), rate(run["rate_rps"] or run["scheduled_rps"]),
-         _numbers.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]),
+         _format.share(slo["attainment"], goals[0]), rate(slo["goodput_rps"]),
          clean(slo["binding"], 40) if slo["binding"] and differ(slo["bounds"]) else "-",
          *("reached" if yes else "missed" for yes in slo[info["conditions"]])]
         for name, run in zip(names, runs, strict=True) for slo in run["slos"]
@@ -116,8 +118,8 @@ def scale(slo: Info) -> Iterator[Rows]:
     names = list(found["bounds"]) if len(found["bounds"]) > 1 else []
     heads = ["SLO scale", "within", "goodput (req/s)", *(f"{clean(name, 30)} alone" for name in names)]
     rows = [
-        [_numbers.number(factor), _numbers.share(found["attainment"][i]), rate(found["goodput_rps"][i]),
-         *(_numbers.share(found["bounds"][name][i]) for name in names)]
+        [_format.number(factor), _format.share(found["attainment"][i]), rate(found["goodput_rps"][i]),
+         *(_format.share(found["bounds"][name][i]) for name in names)]
         for i, factor in enumerate(found["factors"])
     ]  # fmt: skip
     yield Rows(heads, rows, title=f"{clean(slo['text'])}, every bound times the scale")
@@ -131,7 +133,7 @@ def tokens(slo: Info, untold: int) -> Iterator[Rows]:
     heads = ["", "tokens in time", "token goodput (tokens/s)", "service 1:8", "service 0:1"]
     lines = [("all", found), *((f"class {name}", part) for name, part in found["classes"].items())]
     rows = [
-        [clean(name, 40), _numbers.share(part["share"]), rate(part["token_goodput_tps"]),
+        [clean(name, 40), _format.share(part["share"]), rate(part["token_goodput_tps"]),
          rate(part["service"]["1:8"]), rate(part["service"]["0:1"])]
         for name, part in lines
     ]  # fmt: skip
@@ -156,12 +158,12 @@ def plane(run: Info) -> Iterator[Rows]:
     (down, across), (down_s, across_s) = found["metrics"], found["limits_s"]
     last = len(across_s) - 1
     shown = sorted({round(i * last / (COLUMNS - 1)) for i in range(COLUMNS)})
-    heads = [f"{down} \\ {across}", *(_numbers.limit(across_s[j]) for j in shown)]
+    heads = [f"{down} \\ {across}", *(_format.limit(across_s[j]) for j in shown)]
     rows = [
         [
-            _numbers.limit(limit),
+            _format.limit(limit),
             *(
-                f"{rate(found['goodput_rps'][i][j])} ({_numbers.share(found['attainment'][i][j], run['goals'][0])})"
+                f"{rate(found['goodput_rps'][i][j])} ({_format.share(found['attainment'][i][j], run['goals'][0])})"
                 for j in shown
             ),
         ]
@@ -180,11 +182,11 @@ def groups(found: Info) -> Rows:
     heads = [found["by"], "requests", *(["within"] if one else [clean(s, 30) for s in found["slos"]]),
              *(clean(name, 24) for name in names), "goodput (req/s)", "TTFT p50", "p99", "TPOT p99"]  # fmt: skip
     rows = [
-        [clean(group["name"], 40), f"{group['requests']:,}", *map(_numbers.share, group["attainment"]),
-         *(_numbers.share(group["bounds"][0][name]) for name in names),
+        [clean(group["name"], 40), f"{group['requests']:,}", *map(_format.share, group["attainment"]),
+         *(_format.share(group["bounds"][0][name]) for name in names),
          rate(group["goodput_rps"][0]),
-         _numbers.seconds(group["latencies"]["ttft"]["p50"]), _numbers.seconds(group["latencies"]["ttft"]["p99"]),
-         _numbers.seconds(group["latencies"]["tpot"]["p99"])]
+         _format.seconds(group["latencies"]["ttft"]["p50"]), _format.seconds(group["latencies"]["ttft"]["p99"]),
+         _format.seconds(group["latencies"]["tpot"]["p99"])]
         for group in found["groups"]
     ]  # fmt: skip
     alone = len(rows) == 1 and found["by"] in ALONE
@@ -200,18 +202,18 @@ def curve_tables(curve: Info) -> Iterator[Rows | str]:
     heads = ["rate (req/s)", "runs", "within", "95% of the mean", "range", "goodput (req/s)",
              *(clean(name, 24) for name in names)]  # fmt: skip
     rows = [
-        [_numbers.number(point["rate_rps"]), runs_at(point), *_spread(point["attainment"]),
+        [_format.number(point["rate_rps"]), runs_at(point), *_spread(point["attainment"]),
          rate((point["goodput_rps"] or {}).get("mean")),
-         *(_numbers.share((point["bounds"][name] or {}).get("mean")) for name in names)]
+         *(_format.share((point["bounds"][name] or {}).get("mean")) for name in names)]
         for point in curve["points"]
     ]  # fmt: skip
     yield Rows(heads, rows, title=f"{clean(curve['slo'])} over the rate{label}", notes=tuple(crossed(curve)))
     scales = [point for point in curve["points"] if point["scale"] and point["factors"]]
     for at in range(0, len(scales), COLUMNS):
         part = scales[at : at + COLUMNS]
-        heads = ["SLO scale", *(f"{_numbers.number(point['rate_rps'])} req/s" for point in part)]
+        heads = ["SLO scale", *(f"{_format.number(point['rate_rps'])} req/s" for point in part)]
         rows = [
-            [_numbers.number(factor), *(_numbers.share(point["scale"][i]) for point in part)]
+            [_format.number(factor), *(_format.share(point["scale"][i]) for point in part)]
             for i, factor in enumerate(part[0]["factors"])
         ]
         yield Rows(heads, rows, title="" if at else f"{clean(curve['slo'])}, every bound times the scale{label}")
@@ -227,9 +229,9 @@ def _spread(found: Info | None) -> list[str]:
     if found is None:
         return ["-", "-", "-"]
     low, high = found["low"], found["high"]
-    interval = "-" if low is None else f"{_numbers.share(low)} to {_numbers.share(high)}"
-    span = "-" if found["n"] < 2 else f"{_numbers.share(found['least'])} to {_numbers.share(found['most'])}"
-    return [_numbers.share(found["mean"]), interval, span]
+    interval = "-" if low is None else f"{_format.share(low)} to {_format.share(high)}"
+    span = "-" if found["n"] < 2 else f"{_format.share(found['least'])} to {_format.share(found['most'])}"
+    return [_format.share(found["mean"]), interval, span]
 
 
 def crossed(curve: Info) -> Iterator[str]:
@@ -242,6 +244,151 @@ def crossed(curve: Info) -> Iterator[str]:
         else:
             low, high = found["between"]
             yield (
-                f"{goal} is crossed near {_numbers.number(found['at_rps'])} req/s, between {_numbers.number(low)} and "
-                f"{_numbers.number(high)}; bench capacity gives the rate with its interval"
+                f"{goal} is crossed near {_format.number(found['at_rps'])} req/s, between {_format.number(low)} and "
+                f"{_format.number(high)}; bench capacity gives the rate with its interval"
             )
+
+
+ROWS = {
+    "ttft_mean_s": "TTFT mean",
+    "ttft_p50_s": "TTFT p50",
+    "ttft_p99_s": "TTFT p99",
+    "tpot_mean_s": "TPOT mean",
+    "tpot_p50_s": "TPOT p50",
+    "tpot_p99_s": "TPOT p99",
+    "itl_p50_s": "ITL p50",
+    "itl_p99_s": "ITL p99",
+    "e2e_mean_s": "E2E mean",
+    "e2e_p99_s": "E2E p99",
+    "good": "good",
+    "of": "of requests",
+    "attainment": "attainment",
+    "goodput_rps": "goodput (req/s)",
+}
+WIDE = 5
+"""Columns of tools that fit side by side."""
+
+
+def profiles(run: Info) -> Iterator[Rows]:
+    """The table in parts of a few tools, each beside ours; nothing where no profile was asked for."""
+    found = run["profiles"]
+    if found is None:
+        return
+    ours, *others = found["columns"]
+    parts = [others[at : at + WIDE] for at in range(0, len(others), WIDE)] or [[]]
+    for number, part in enumerate(parts):
+        last = number == len(parts) - 1
+        title = "definitions of other tools, from the same tokens" if number == 0 else ""
+        yield _part([ours, *part], found, title, tuple(_notes(found)) if last else (), apart=last)
+
+
+def _part(columns: Sequence[Info], found: Info, title: str, notes: tuple[str, ...], *, apart: bool) -> Rows:
+    heads = ["", *(clean(column["name"], 20) for column in columns), *(["apart"] if apart else [])]
+    rows = []
+    for key, name in ROWS.items():
+        values = [column["values"].get(key) for column in columns]
+        if any(value is not None for value in values):
+            far = [_apart(found["apart"].get(key))] if apart else []
+            rows.append([name, *(_value(key, value, values) for value in values), *far])
+    said = dict.fromkeys(name for column in columns for name in column["said"])
+    for name in said:
+        cells = []
+        for value in (column["said"].get(name) for column in columns):
+            word = "yes" if value else "no"
+            cells.append("" if value is None else word if "within" in name else _format.share(value))
+        rows.append([name, *cells, *([""] if apart else [])])
+    return Rows(heads, rows, title=title, notes=notes)
+
+
+def _value(key: str, value: float | None, row: Sequence[float | None]) -> str:
+    if value is None:
+        return "-"
+    if key.endswith("_s"):
+        unit = _format.unit_of(row)
+        return f"{_format.in_unit(value, unit)} {unit}"
+    if key == "attainment":
+        return _format.share(value)
+    return f"{value:,.0f}" if key in ("good", "of") else _format.number(value)
+
+
+def _apart(value: float | None) -> str:
+    return "" if value is None else "0" if value < 5e-5 else f"{value * 100:.2g}%"
+
+
+def _notes(found: Info) -> Iterator[str]:
+    worst = max(found["apart"].items(), key=lambda item: item[1], default=None)
+    if worst is not None and worst[1] >= 5e-5:
+        yield f"largest relative difference: {_apart(worst[1])}, of {ROWS.get(worst[0], worst[0])}"
+    if found["left_out"]:
+        left_out = clean(", ".join(found["left_out"]))
+        yield f"these tools know bounds on ttft, tpot and e2e of every request; not used: {left_out}"
+    if not found["limits"]:
+        yield "no bound on ttft, tpot or e2e, so there is no attainment to compare: give --slo ttft=0.25,tpot=0.1"
+    for column in found["columns"]:
+        if column["notes"]:
+            yield f"{clean(column['name'], 20)} ({clean(column['tool'], 40)}): {'; '.join(column['notes'])}"
+
+
+HEADS = ("run", "rate_rps", "seed", "objective", "what", "of", "at", "at_other", "value")
+
+
+def csv(info: Info) -> str:
+    """The numbers of all runs, one a line."""
+    file = io.StringIO()
+    writer = tables.writer(file, lineterminator="\n")
+    writer.writerow(HEADS)
+    for run in info["runs"]:
+        for row in _rows(run):
+            writer.writerow([clean(cell) if isinstance(cell, str) else cell for cell in row])
+    return file.getvalue()
+
+
+def _rows(run: Info) -> Iterator[list[Any]]:
+    first = [run["path"], run["rate_rps"] or run["scheduled_rps"], run["seed"]]
+    for slo in run["slos"]:
+        for row in _slo(slo, run["goals"]):
+            yield [*first, slo["text"], *row]
+    for row in _plane(run["plane"]):
+        yield [*first, "", *row]
+    for found in run["groups"]:
+        for group in found["groups"]:
+            for i, text in enumerate(found["slos"]):
+                yield [
+                    *first,
+                    text,
+                    "attainment",
+                    f"{found['by']}: {group['name']}",
+                    None,
+                    None,
+                    group["attainment"][i],
+                ]
+    for column in (run["profiles"] or {"columns": ()})["columns"]:
+        for name, value in column["values"].items():
+            yield [*first, "", name, column["name"], None, None, value]
+
+
+def _slo(slo: Info, goals: Sequence[float]) -> Iterator[list[Any]]:
+    yield ["attainment", "all", None, None, slo["attainment"]]
+    for goal, joint, separate in zip(goals, slo["joint"], slo["separate"], strict=True):
+        yield ["reached", "joint", goal, None, int(joint)]
+        yield ["reached", "separate", goal, None, int(separate)]
+    yield ["goodput_rps", "all", None, None, slo["goodput_rps"]]
+    for bound in slo["bounds"]:
+        yield ["attainment", bound["text"], None, None, bound["attainment"]]
+    scale = slo["scale"] or {"factors": ()}
+    for i, factor in enumerate(scale["factors"]):
+        yield ["attainment", "scale", factor, None, scale["attainment"][i]]
+        yield ["goodput_rps", "scale", factor, None, scale["goodput_rps"][i]]
+    if slo["tokens"] is not None:
+        yield ["token_goodput_tps", "all", None, None, slo["tokens"]["token_goodput_tps"]]
+        yield ["tokens_in_time", "all", None, None, slo["tokens"]["share"]]
+
+
+def _plane(found: Info | None) -> Iterator[list[Any]]:
+    if found is None:
+        return
+    for i, limit in enumerate(found["limits_s"][0]):
+        for j, other in enumerate(found["limits_s"][1]):
+            of = "plane: " + ", ".join(found["metrics"])
+            yield ["attainment", of, limit, other, found["attainment"][i][j]]
+            yield ["goodput_rps", of, limit, other, found["goodput_rps"][i][j]]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from harness.measure import headline, metrics
-from reports import _numbers
-from reports._clean import clean
+from harness.metrics.measure import headline, metrics
+from reports import _format
+from reports._format import clean
 
 Info = Mapping[str, Any]
 
@@ -42,11 +42,11 @@ def title(info: Info) -> str:
 def asked(info: Info) -> str:
     """SLO, goals, seeds, requests and the cut of the warm-up."""
     spec, seeds = info["spec"], info["seeds"]
-    goals = " and ".join(f"{_numbers.option(goal * 100)}%" for goal in info["goals"])
+    goals = " and ".join(f"{_format.option(goal * 100)}%" for goal in info["goals"])
     parts = [f"SLO {clean(spec['slo'])} (seconds), goal {goals}"] if spec.get("slo") else [f"goal {goals}"]
-    parts.append(f"{_numbers.count(len(seeds), 'seed')} at each point")
+    parts.append(f"{_format.count(len(seeds), 'seed')} at each point")
     if spec.get("requests"):
-        parts.append(f"{_numbers.count(spec['requests'], 'request')} a run")
+        parts.append(f"{_format.count(spec['requests'], 'request')} a run")
     parts.append(f"warm-up cut: {clean(spec.get('warmup', 'several rules'))}")
     return "; ".join(parts)
 
@@ -70,11 +70,11 @@ def _attainment(info: Info) -> Rows:
         for bound in point["bounds"]
     }
     columns: dict[str, Callable[[Info], str]] = {
-        "attainment": lambda point: _mean(point["attainment"], partial(_numbers.share, goal=goal)),
+        "attainment": lambda point: _mean(point["attainment"], partial(_format.share, goal=goal)),
         "95% interval": lambda point: interval(point["attainment"]),
         "range of seeds": lambda point: _range(point["attainment"]),
         **{head: partial(_met, name=name) for name, head in bounds.items()},
-        "goodput (req/s)": lambda point: _mean(point["goodput_rps"], _numbers.number),
+        "goodput (req/s)": lambda point: _mean(point["goodput_rps"], _format.number),
         "overload": lambda point: _of(point, "overloaded"),
         "not valid": lambda point: _of(point, "invalid"),
     }
@@ -107,8 +107,8 @@ def _crossed(info: Info, along: str) -> Rows:
         if crossing["along"] == along:
             between = crossing["between"]
             beside = "-" if crossing["side"] is None else f"all {clean(crossing['side'])}"
-            around = beside if between is None else " .. ".join(_numbers.option(end) for end in between)
-            at = _numbers.number(crossing["at"])
+            around = beside if between is None else " .. ".join(_format.option(end) for end in between)
+            at = _format.number(crossing["at"])
             rows.append([*(clean(crossing["where"][name]) for name in names), _goal(crossing), at, around])
     return Rows([*map(axis, names), "goal", f"crossed at {axis(along)}", "between"], rows, len(names))
 
@@ -123,7 +123,7 @@ def axis(name: str) -> str:
 
 
 def _goal(crossing: Info) -> str:
-    return f"{_numbers.option(crossing['goal'] * 100)}%"
+    return f"{_format.option(crossing['goal'] * 100)}%"
 
 
 def _tag(bound: Info) -> str:
@@ -137,9 +137,9 @@ def _met(point: Info, name: str) -> str:
     if bound is None:
         return "-"
     if bound["percentile"] is None:
-        return _mean(bound["attainment"], _numbers.share)
-    value = "too many failed" if bound["value_s"] is None else _numbers.seconds(bound["value_s"]["mean"])
-    return value if bound["passed"] else f"{value} > {_numbers.seconds(bound['limit_s'])}"
+        return _mean(bound["attainment"], _format.share)
+    value = "too many failed" if bound["value_s"] is None else _format.seconds(bound["value_s"]["mean"])
+    return value if bound["passed"] else f"{value} > {_format.seconds(bound['limit_s'])}"
 
 
 def values(names: Sequence[str], point: Info) -> list[str]:
@@ -165,7 +165,7 @@ def _range(spread: Info | None) -> str:
 
 
 def _percent(value: float) -> str:
-    return _numbers.share(value).removesuffix("%")
+    return _format.share(value).removesuffix("%")
 
 
 def _times(point: Info, metrics: Sequence[str]) -> list[str]:
@@ -173,7 +173,7 @@ def _times(point: Info, metrics: Sequence[str]) -> list[str]:
     found = []
     for name in metrics:
         parts = point["metrics"].get(name) or {}
-        found += [_mean(parts.get(part), lambda v: _numbers.in_unit(v, "ms")) for part in PERCENTILES]
+        found += [_mean(parts.get(part), lambda v: _format.in_unit(v, "ms")) for part in PERCENTILES]
     return found
 
 
@@ -190,8 +190,8 @@ def crossings(info: Info) -> Iterator[str]:
         if crossing["at"] is None:
             yield f"{goal} is not crossed: {clean(crossing['why'], None)}."
             continue
-        low, high = (_numbers.option(value) for value in crossing["between"])
-        at = _numbers.number(crossing["at"])
+        low, high = (_format.option(value) for value in crossing["between"])
+        at = _format.number(crossing["at"])
         place = f"{at} req/s" if crossing["along"] == "rate" else f"{axis(crossing['along'])} {at}"
         yield f"{goal} is crossed near {place}: interpolated between {low} and {high}, without an interval."
     if any(crossing["along"] == "rate" and crossing["at"] is not None for crossing in info["crossings"]):

@@ -4,13 +4,12 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.compare import said
-from harness.compare.gates import compared
-from harness.measure import placed
-from reports._clean import clean, clean_line, in_markdown
-from reports._numbers import number, option, seconds, share
-from reports.answers import _table
-from reports.answers._look import PLAIN, Look
+from harness.experiments.compare import wording
+from harness.experiments.compare.gates import compared
+from harness.metrics.measure import placed
+from reports._format import clean, clean_line, in_markdown, number, option, seconds, share
+from reports.answers import _curve
+from reports.answers._curve import PLAIN, Look
 
 Row = Mapping[str, Any]
 
@@ -77,16 +76,16 @@ def interval(row: Row) -> str:
     """The bounds of the change; none where nothing changed at all."""
     if row["low_pct"] is None or not any(row["losses"]):
         return "-"
-    return f"{said.percent(row['low_pct'], signed=True)} .. {_signed(row, row['high_pct'])}"
+    return f"{wording.percent(row['low_pct'], signed=True)} .. {_signed(row, row['high_pct'])}"
 
 
 def _wrapped(line: str) -> str:
     """A line for a terminal, its continuation indented."""
-    return textwrap.fill(clean_line(line, 4000), _table.WIDTH, subsequent_indent="    ", break_on_hyphens=False)
+    return textwrap.fill(clean_line(line, 4000), _curve.TABLE_WIDTH, subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _signed(row: Row, pct: float) -> str:
-    return f"{said.percent(pct, signed=True)}{_unit(row)}"
+    return f"{wording.percent(pct, signed=True)}{_unit(row)}"
 
 
 def _unit(row: Row) -> str:
@@ -96,8 +95,8 @@ def _unit(row: Row) -> str:
 def _mde(row: Row) -> str:
     if row["mde_pct"] is None or not any(row["losses"]):
         return "-"
-    large = row["mde_pct"] > said.MOST_PCT
-    return f"{f'>{said.MOST_PCT:,}' if large else number(row['mde_pct'], 2)}{_unit(row)}"
+    large = row["mde_pct"] > wording.MOST_PCT
+    return f"{f'>{wording.MOST_PCT:,}' if large else number(row['mde_pct'], 2)}{_unit(row)}"
 
 
 def heading(info: Mapping[str, Any]) -> str:
@@ -133,12 +132,14 @@ def _spread_heads(info: Mapping[str, Any], rows: Sequence[Row]) -> tuple[str, ..
 def cells(names: Sequence[str], row: Row, info: Mapping[str, Any]) -> list[str]:
     """A row under the heads of these names, printed."""
     read: dict[str, Callable[[], str]] = {
-        "at": lambda: said.where(row),
+        "at": lambda: wording.where(row),
         "metric": lambda: str(row["label"]),
         "base": lambda: value(row, "base"),
         "head": lambda: value(row, "head"),
         "change": lambda: change(row, exact=info["mode"] == "exact"),
-        "over the pairs": lambda: (said.spread(row) or "-").replace(" points", " pts") if any(row["losses"]) else "-",
+        "over the pairs": lambda: (
+            (wording.spread(row) or "-").replace(" points", " pts") if any(row["losses"]) else "-"
+        ),
         "MDE": lambda: _mde(row),
         "verdict": lambda: str(row["verdict"]),
     }
@@ -152,7 +153,7 @@ def _rows_text(rows: Sequence[Row], info: Mapping[str, Any], look: Look, *, gate
     told = rows[:MOST_ROWS]
     tones = [GOOD.get(row["verdict"]) for row in told] if gated else []
     left = names.index("metric") + 1
-    table = _table.text(names, [cells(names, row, info) for row in told], left=left, look=look, tones=tones)
+    table = _curve.text(names, [cells(names, row, info) for row in told], left=left, look=look, tones=tones)
     more = f"... and {len(rows) - MOST_ROWS} more rows in the JSON\n" if len(rows) > MOST_ROWS else ""
     return ("" if gated else "not gated\n") + table + more
 
@@ -161,7 +162,7 @@ def _rows_markdown(rows: Sequence[Row], info: Mapping[str, Any], *, gated: bool)
     if not rows:
         return ""
     names = heads(info, rows, gated=gated)
-    return _table.markdown(names, [cells(names, row, info) for row in rows], left=names.index("metric") + 1)
+    return _curve.markdown(names, [cells(names, row, info) for row in rows], left=names.index("metric") + 1)
 
 
 def shown(info: Mapping[str, Any]) -> list[Row]:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from reports._clean import in_markdown
-from reports.answers import _table
-from reports.answers._look import PLAIN, Look
+from reports._format import in_markdown
+from reports.answers import _curve
+from reports.answers._curve import PLAIN, Look
 
 _ERRORS = ("rows", "count", "mean error", "P90", "summed time")
 _UNITS = {
@@ -20,12 +20,12 @@ _Table = Callable[..., str]
 
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """Constants, errors on seen and unseen rows, and what to do next."""
-    return "\n".join(_parts(info, partial(_table.text, look=look), _table.wrapped))
+    return "\n".join(_parts(info, partial(_curve.text, look=look), _curve.wrapped))
 
 
 def markdown(info: Mapping[str, Any]) -> str:
     """The same as markdown."""
-    return "\n".join(_parts(info, _table.markdown, partial(in_markdown, limit=None)))
+    return "\n".join(_parts(info, _curve.markdown, partial(in_markdown, limit=None)))
 
 
 def _parts(info: Mapping[str, Any], table: _Table, told: Callable[[str], str]) -> Iterator[str]:

@@ -5,10 +5,10 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
-from reports import _numbers
-from reports._clean import clean, in_markdown
-from reports.answers import _table
-from reports.answers._look import PLAIN, Look
+from reports import _format
+from reports._format import clean, in_markdown
+from reports.answers import _curve
+from reports.answers._curve import PLAIN, Look
 
 Info = Mapping[str, Any]
 
@@ -24,7 +24,7 @@ def text(info: Info, look: Look = PLAIN) -> str:
     if "best" not in info:
         return look.bold(RUNNING) + "\n"
     heads = heads_of(info)
-    parts = [look.bold(title) + "\n" + _table.text(heads, rows, left=3, look=look) for title, rows in tables(info)]
+    parts = [look.bold(title) + "\n" + _curve.text(heads, rows, left=3, look=look) for title, rows in tables(info)]
     if info["skipped"]:
         parts.append(look.bold("left out") + "\n" + "\n".join(_wrapped(line, "  ") for line in skipped(info)))
     parts.append(_wrapped(cost(info)))
@@ -41,7 +41,7 @@ def markdown(info: Info) -> str:
         return RUNNING + "\n"
     parts = [f"**{in_markdown(headline(info), None)}**\n\n{in_markdown(' '.join(sentences(info)), None)}"]
     heads = heads_of(info)
-    parts += [f"{in_markdown(title, None)}\n\n{_table.markdown(heads, rows, left=3)}" for title, rows in tables(info)]
+    parts += [f"{in_markdown(title, None)}\n\n{_curve.markdown(heads, rows, left=3)}" for title, rows in tables(info)]
     parts += [in_markdown(f"Left out: {line}", None) for line in skipped(info)]
     parts += [in_markdown(f"Note: {one['message']}.", None) for one in info["warnings"]]
     parts.append(cost(info))
@@ -56,7 +56,7 @@ def headline(info: Info) -> str:
     best = info["best"][0]
     objective = info["objective"]
     worth = "" if objective["name"] == "gpu" else f", {_number(best['value'])} {objective['unit']}"
-    so_far = f"interrupted; best so far, {_numbers.count(left, 'candidate')} not searched" if left else "best"
+    so_far = f"interrupted; best so far, {_format.count(left, 'candidate')} not searched" if left else "best"
     return f"{so_far}: {_named(best)}, {_gpus(best)}, {_per_gpu(best)}{worth}"
 
 
@@ -127,7 +127,7 @@ def interval(one: Info) -> str:
     """The interval of a rate per GPU."""
     if one["low_per_gpu_rps"] is None:
         return "-"
-    return f"{_numbers.number(one['low_per_gpu_rps'])} to {_numbers.number(one['high_per_gpu_rps'])}"
+    return f"{_format.number(one['low_per_gpu_rps'])} to {_format.number(one['high_per_gpu_rps'])}"
 
 
 def skipped(info: Info) -> Iterator[str]:
@@ -144,9 +144,9 @@ def cost(info: Info) -> str:
     spent = info["cost"]
     left = f", {spent['left']} candidates left" if spent["left"] else ""
     return (
-        f"cost: {_numbers.count(spent['candidates'], 'candidate')}, {_numbers.count(spent['trials'], 'trial')}, "
+        f"cost: {_format.count(spent['candidates'], 'candidate')}, {_format.count(spent['trials'], 'trial')}, "
         f"{spent['requests']:,} requests, "
-        f"{_numbers.seconds(spent['wall_s'])}{left}"
+        f"{_format.seconds(spent['wall_s'])}{left}"
     )
 
 
@@ -176,7 +176,7 @@ def _bounded(one: Info, rate_rps: float) -> str:
 
 
 def _number(value: float) -> str:
-    return _numbers.number(value, 4)
+    return _format.number(value, 4)
 
 
 def _wrapped(sentence: str, indent: str = "") -> str:

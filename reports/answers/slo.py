@@ -4,14 +4,25 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from harness.measure import headline
-from reports import _numbers
-from reports._clean import clean, in_markdown
-from reports.answers import _curve, _table
-from reports.answers._look import PLAIN, Look
-from reports.answers._slo_csv import csv
-from reports.answers._slo_profiles import profiles
-from reports.answers._slo_tables import Rows, curve_tables, differ, groups, overview, plane, scale, scores, tokens
+from harness.metrics.measure import headline
+from reports import _format
+from reports._format import clean, in_markdown
+from reports.answers import _curve
+from reports.answers import _curve as answers__curve
+from reports.answers._curve import PLAIN, Look
+from reports.answers._slo_tables import (
+    Rows,
+    csv,
+    curve_tables,
+    differ,
+    groups,
+    overview,
+    plane,
+    profiles,
+    scale,
+    scores,
+    tokens,
+)
 
 __all__ = ["csv", "markdown", "text"]
 
@@ -35,7 +46,7 @@ def text(info: Info, look: Look = PLAIN) -> str:
             blocks.append(_wrapped(part))
         else:
             title = f"{look.bold(part.title)}\n" if part.title else ""
-            table = _table.text(part.heads, part.rows, left=part.left, look=look)
+            table = answers__curve.text(part.heads, part.rows, left=part.left, look=look)
             blocks.append(title + table + "".join(_wrapped(note) for note in part.notes))
     if look.curve:  # before the sentence that says what to do next
         blocks[-1:-1] = [_curve.drawn(curve, blocks=look.blocks) for curve in _drawn(info)]
@@ -51,7 +62,9 @@ def markdown(info: Info) -> str:
         else:
             title = f"**{in_markdown(part.title, None)}**\n\n" if part.title else ""
             notes = "".join(f"- {in_markdown(note, None)}\n" for note in part.notes)
-            blocks.append(title + _table.markdown(part.heads, part.rows, left=part.left) + (notes and f"\n{notes}"))
+            blocks.append(
+                title + answers__curve.markdown(part.heads, part.rows, left=part.left) + (notes and f"\n{notes}")
+            )
     return "\n".join(blocks)
 
 
@@ -108,7 +121,7 @@ def opening(run: Info) -> str:
     else:
         what = " on ".join(part for part in (clean(run["workload"] or run["name"], 60), backend) if part)
     rate = run["rate_rps"] or run["scheduled_rps"]
-    parts = [what, f"{_numbers.number(rate)} req/s", _numbers.count(run["measured"], "measured request")]
+    parts = [what, f"{_format.number(rate)} req/s", _format.count(run["measured"], "measured request")]
     if run["left_out"]:
         parts.append(f"{run['left_out']:,} before the cut")
     if run["seed"] is not None:
@@ -117,7 +130,7 @@ def opening(run: Info) -> str:
 
 
 def _time(value_s: float | None, never: str) -> str:
-    return never if value_s is None else _numbers.seconds(value_s)
+    return never if value_s is None else _format.seconds(value_s)
 
 
 def _flow(run: Info, info: Info) -> str:
@@ -128,7 +141,7 @@ def _flow(run: Info, info: Info) -> str:
         if m.name in run["latencies"]
     )
     return (
-        f"throughput {_numbers.number(run['throughput_rps'])} req/s, output {_numbers.number(run['output_tps'])} "
+        f"throughput {_format.number(run['throughput_rps'])} req/s, output {_format.number(run['output_tps'])} "
         f"tokens/s, failed {run['failed']:,}; {latencies}"
     )
 
@@ -143,14 +156,14 @@ def _remarks(run: Info) -> Iterator[str]:
             yield _capacity(found)
         if (told := slo["resolution"]) is not None and told["unresolved"]:
             names = clean(", ".join(told["unresolved"]))
-            shares = " and ".join(map(_numbers.share, told["attainment"] or ()))
+            shares = " and ".join(map(_format.share, told["attainment"] or ()))
             between = f"; attainment lies between {shares}" if shares else ""
             yield f"{clean(slo['text'])}: unresolved within the client's own error: {names}{between}"
         if (found := slo["tasks"]) is not None:
             yield (
-                f"{clean(slo['text'])}: {_numbers.share(found['attainment'])} of {found['tasks']:,} tasks kept it as a "
-                f"whole, {_numbers.number(found['goodput_tasks_rps'])} tasks/s; a task counts once in "
-                f"{_numbers.number(found['goodput_users_rps'])} good tasks and single requests/s"
+                f"{clean(slo['text'])}: {_format.share(found['attainment'])} of {found['tasks']:,} tasks kept it as a "
+                f"whole, {_format.number(found['goodput_tasks_rps'])} tasks/s; a task counts once in "
+                f"{_format.number(found['goodput_users_rps'])} good tasks and single requests/s"
             )
 
 
@@ -166,7 +179,7 @@ def _crossings(slo: Info, goals: Sequence[float]) -> Iterator[str]:
 
 
 def _from(scale: float | None) -> str:
-    return "at no scale" if scale is None else f"from scale {_numbers.number(scale)} on"
+    return "at no scale" if scale is None else f"from scale {_format.number(scale)} on"
 
 
 def _capacity(found: Info) -> str:
@@ -176,8 +189,8 @@ def _capacity(found: Info) -> str:
         ends = [(found.get("bracket") or {}).get(f"{end}_rate_rps") for end in ("low", "high")]
         tried = f"between {ends[0]:g} and {ends[1]:g} req/s, " if all(ends) else ""
         return f"capacity at {goal}: {tried}unresolved by the search in this folder"
-    between = "" if low is None or high is None else f" ({_numbers.number(low)} to {_numbers.number(high)})"
-    return f"capacity at {goal}: {_numbers.number(rate)} req/s{between}, by the search in this folder"
+    between = "" if low is None or high is None else f" ({_format.number(low)} to {_format.number(high)})"
+    return f"capacity at {goal}: {_format.number(rate)} req/s{between}, by the search in this folder"
 
 
 def warnings(runs: Sequence[Info]) -> Iterator[str]:
@@ -189,11 +202,11 @@ def warnings(runs: Sequence[Info]) -> Iterator[str]:
         yield f"warning: {clean(bad[0]['path'], 100)} is not valid{reason}{more}"
     growing = sum(run["overloaded"] for run in runs)
     if growing:
-        who = "the queue" if len(runs) == 1 else f"the queue of {_numbers.count(growing, 'run')}"
+        who = "the queue" if len(runs) == 1 else f"the queue of {_format.count(growing, 'run')}"
         yield f"warning: {who} grew all through: latencies tell how long the run was"
     open_ones = sum(run["state"] not in (None, "finished") for run in runs if not run["source"])
     if open_ones:
-        yield f"warning: {_numbers.count(open_ones, 'run')} did not finish; what was kept is scored"
+        yield f"warning: {_format.count(open_ones, 'run')} did not finish; what was kept is scored"
     if len(runs) == 1 and runs[0]["measured"]:
         how = "" if runs[0]["source"] else " (bench sweep --seeds 5)"
         again = f"near a goal, repeat it with other seeds{how}"
@@ -213,4 +226,4 @@ def _drawn(info: Info) -> Iterator[_curve.Curve]:
 
 
 def _wrapped(sentence: str) -> str:
-    return "\n".join(textwrap.wrap(sentence, _table.WIDTH, subsequent_indent="  ")) + "\n"
+    return "\n".join(textwrap.wrap(sentence, answers__curve.TABLE_WIDTH, subsequent_indent="  ")) + "\n"

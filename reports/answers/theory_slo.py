@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from reports import _numbers
-from reports._clean import in_markdown
-from reports.answers import _table
-from reports.answers._look import PLAIN, Look
+from reports import _format
+from reports._format import in_markdown
+from reports.answers import _curve
+from reports.answers._curve import PLAIN, Look
 
 _DERIVED = ("derived", "decode steps", "p99 ITL", "--slo")
 _PUBLISHED = ("Sarathi-Serve, table 3", "--model", "strict", "relaxed")
@@ -16,18 +16,18 @@ _Table = Callable[..., str]
 
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """The derived SLOs, the published ones, and what to know about them."""
-    return "\n".join(_parts(info, partial(_table.text, look=look), _table.wrapped))
+    return "\n".join(_parts(info, partial(_curve.text, look=look), _curve.wrapped))
 
 
 def markdown(info: Mapping[str, Any]) -> str:
     """The same as markdown."""
-    return "\n".join(_parts(info, _table.markdown, partial(in_markdown, limit=None)))
+    return "\n".join(_parts(info, _curve.markdown, partial(in_markdown, limit=None)))
 
 
 def _parts(info: Mapping[str, Any], table: _Table, told: Callable[[str], str]) -> Iterator[str]:
     yield f"{told(_step(info))}\n"
     derived = [
-        (row["name"], f"{row['factor']:g}", _numbers.seconds(row["itl_p99_s"]), f"p99:itl={row['itl_p99_s']:.4g}")
+        (row["name"], f"{row['factor']:g}", _format.seconds(row["itl_p99_s"]), f"p99:itl={row['itl_p99_s']:.4g}")
         for row in info["derived"]
     ]
     yield table(_DERIVED, derived)
@@ -45,7 +45,7 @@ def _step(info: Mapping[str, Any]) -> str:
     what = f"{of['model']} on {of['hardware']}{gpus} ({of['latency']})" if "model" in of else of["latency"]
     return (
         f"A decode step of {what}: "
-        f"{_numbers.seconds(info['decode_step_s'])} for {info['batch']} sequences with {info['context_tokens']:,} "
+        f"{_format.seconds(info['decode_step_s'])} for {info['batch']} sequences with {info['context_tokens']:,} "
         "tokens of context each."
     )
 

@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reports import _trend_said as said
-from reports._clean import clean, in_markdown
-from reports.answers import _table
-from reports.answers._look import PLAIN, Look
+from reports._format import clean, in_markdown
+from reports.answers import _curve
+from reports.answers._curve import PLAIN, Look
+from reports.trend import wording as said
 
 
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """The trend for a terminal, at most 100 columns."""
     lines = [look.bold(said.head(info)), ""]
     for series in info["series"]:
-        table = _table.text(said.HEADS, said.rows(series), look=look, tones=said.tones(series))
+        table = _curve.text(said.HEADS, said.rows(series), look=look, tones=said.tones(series))
         lines += [look.bold(said.title(series)), "", table.rstrip("\n"), ""]
         more = [*said.told(series), *said.footnotes(series)]
         lines += [*(line for sentence in more for line in _wrapped(clean(sentence, 400))), *([""] if more else [])]
@@ -26,7 +26,7 @@ def markdown(info: Mapping[str, Any]) -> str:
     parts = [f"**{in_markdown(said.head(info), 400)}**\n"]
     for series in info["series"]:
         parts.append(f"### {in_markdown(said.title(series), 400)}\n")
-        parts.append(_table.markdown(said.HEADS, said.rows(series)))
+        parts.append(_curve.markdown(said.HEADS, said.rows(series)))
         told = [*said.told(series), *said.footnotes(series)]
         if told:
             parts.append("".join(f"- {in_markdown(sentence, 400)}\n" for sentence in told))
@@ -37,4 +37,6 @@ def markdown(info: Mapping[str, Any]) -> str:
 def _wrapped(sentence: str) -> list[str]:
     import textwrap
 
-    return textwrap.wrap(sentence, _table.WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        sentence, _curve.TABLE_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )

@@ -5,9 +5,9 @@ from functools import partial
 from typing import Any
 
 from reports import _validated as said
-from reports._clean import in_markdown
-from reports.answers import _table
-from reports.answers._look import PLAIN, Look
+from reports._format import in_markdown
+from reports.answers import _curve
+from reports.answers._curve import PLAIN, Look
 
 MOST = 60
 """Pairs that are printed."""
@@ -18,13 +18,13 @@ _Table = Callable[..., str]
 def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
     """Each comparison: what was compared, targets, errors, pairs; its verdict last."""
     return "\n".join(
-        part for one in info["validations"] for part in _parts(one, partial(_table.text, look=look), _table.wrapped, "")
+        part for one in info["validations"] for part in _parts(one, partial(_curve.text, look=look), _curve.wrapped, "")
     )
 
 
 def outcome(info: Mapping[str, Any]) -> str:
     """The verdict of each comparison, a line each."""
-    return "\n".join(_table.wrapped(f"{one['name']}: {said.verdict(one)}") for one in info["validations"])
+    return "\n".join(_curve.wrapped(f"{one['name']}: {said.verdict(one)}") for one in info["validations"])
 
 
 def markdown(info: Mapping[str, Any]) -> str:
@@ -32,7 +32,7 @@ def markdown(info: Mapping[str, Any]) -> str:
     return "\n".join(
         part
         for one in info["validations"]
-        for part in _parts(one, _table.markdown, partial(in_markdown, limit=None), "## ")
+        for part in _parts(one, _curve.markdown, partial(in_markdown, limit=None), "## ")
     )
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.compare import said
 from harness.errors import UsageError
-from reports._clean import clean
-from reports._facts import Facts
+from harness.experiments.compare import wording
+from reports._format import clean
+from reports._system import Facts
 from reports.comparison import _contrast, _runs
 from reports.comparison._contrast import Contrast
 
@@ -120,4 +120,4 @@ def _point(info: Mapping[str, Any]) -> tuple[Mapping[str, str], str]:
 
 
 def _said(row: Row, why: str) -> str:
-    return f"{clean(said.where(row))}, {why}"
+    return f"{clean(wording.where(row))}, {why}"

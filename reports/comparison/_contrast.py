@@ -9,13 +9,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness import slo as slos
 from harness.api import Slo
-from harness.metrics._lists import number
-from harness.rescore import scale
-from harness.rescore.reading import Source
-from harness.slo import Seen
-from harness.sweep.spread import CONFIDENCE, LEAST_SEEDS
+from harness.data.lists import number
+from harness.experiments.rescore import scale
+from harness.experiments.rescore.reading import Source
+from harness.metrics import slo as slos
+from harness.metrics.slo import Seen
+from harness.stats.seeds import CONFIDENCE, LEAST_SEEDS
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

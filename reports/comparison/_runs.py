@@ -5,14 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness import answers, results
-from harness.compare import numbers
+from harness.data.folder import read_info
 from harness.errors import UsageError
-from harness.folder import read_info
-from harness.rescore import reading
-from harness.rescore.reading import Source
-from reports import _data, _numbers, _remote
-from reports._facts import Facts
+from harness.experiments import answers, imports
+from harness.experiments.compare import pairing
+from harness.experiments.rescore import reading
+from harness.experiments.rescore.reading import Source
+from reports import _data, _format, _sending
+from reports._system import Facts
 
 SEARCH = "capacity.json"
 
@@ -64,7 +64,7 @@ def searches(info: Mapping[str, Any], beside: Path) -> dict[str, Mapping[str, An
 def only_numbers(info: Mapping[str, Any], beside: Path) -> bool:
     """Whether the first pair left numbers that a command printed, and nothing else."""
     run = next((str(pair.get("base_run") or "") for pair in info["pairs"]), "")
-    return any((place / numbers.FILE).is_file() for place in _places(Path(run), beside))
+    return any((place / pairing.FILE).is_file() for place in _places(Path(run), beside))
 
 
 def floors(info: Mapping[str, Any], beside: Path) -> Facts:
@@ -85,9 +85,9 @@ def _floor(info: Mapping[str, Any], pair: Mapping[str, Any], side: str, beside: 
     path = folder_of(info, pair, side, beside)
     if path is None or not (path / "run.json").is_file():
         return ""
-    found = _remote.floors(read_info(path))
-    units = {name: _numbers.unit_of([floor.p99_s]) for name, floor in found.items()}
-    texts = [f"{_data.label(name)} {_remote.pair(floor, units[name])} {units[name]}" for name, floor in found.items()]
+    found = _sending.floors(read_info(path))
+    units = {name: _format.unit_of([floor.p99_s]) for name, floor in found.items()}
+    texts = [f"{_data.label(name)} {_sending.pair(floor, units[name])} {units[name]}" for name, floor in found.items()]
     return f"{', '.join(texts)} (half / 99% of all stamps are nearer to the truth)" if texts else ""
 
 
@@ -98,7 +98,7 @@ def _read(path: Path, cut_s: float) -> Iterator[Source]:
             yield run
         else:
             yield from (
-                reading.of_run(replace(each, info={**each.info, "warmup": None})) for each in results.open(path)
+                reading.of_run(replace(each, info={**each.info, "warmup": None})) for each in imports.open(path)
             )
 
 

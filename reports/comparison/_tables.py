@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from harness.compare import said
-from reports import _numbers
-from reports._clean import clean
+from harness.experiments.compare import wording
+from reports import _format
+from reports._format import clean
 from reports._sheet import Cell, Table
 from reports.answers import compare as told
 from reports.comparison import Comparison, _runs
@@ -81,7 +81,7 @@ def changed(found: Comparison) -> tuple[Table, ...]:
         return ()
     rows = tuple(
         (f"pair {each.pair}", f"{each.requests:,}",
-         *(f"{each.met[which]:,} ({_numbers.share(each.met[which] / each.requests)})" if each.requests else "-"
+         *(f"{each.met[which]:,} ({_format.share(each.met[which] / each.requests)})" if each.requests else "-"
            for which in ("both", "base", "head", "neither")))
         for each in found.contrasts[:MOST]
     )  # fmt: skip
@@ -120,8 +120,8 @@ def _limits(row: Info) -> tuple[str, ...]:
         if row["pairs_needed"] is None
         else f"{row['pairs_needed']:,}"
     )
-    chances = ("-" if row[key] is None else _numbers.probability(row[key]) for key in ("p", "p_signflip"))
-    limits = (f"{row[key]:g}{said.unit(row)}" for key in ("min_effect_pct", "must_detect_pct"))
+    chances = ("-" if row[key] is None else _format.probability(row[key]) for key in ("p", "p_signflip"))
+    limits = (f"{row[key]:g}{wording.unit(row)}" for key in ("min_effect_pct", "must_detect_pct"))
     return (*limits, needed, *chances)
 
 
@@ -132,7 +132,7 @@ def _pair(info: Info, pair: Info, folder: Path) -> tuple[str | Cell, ...]:
     again = ", made again" if pair.get("repeated") else ""
     return (
         clean(pair["pair"], 40),
-        clean(said.where({"point": pair.get("point") or {}}), 120) or "-",
+        clean(wording.where({"point": pair.get("point") or {}}), 120) or "-",
         "-" if pair.get("seed") is None else clean(pair["seed"], 40),
         clean(pair.get("order") or "-", 20),
         *(
@@ -143,8 +143,8 @@ def _pair(info: Info, pair: Info, folder: Path) -> tuple[str | Cell, ...]:
             f"valid{again}" if pair["valid"] else clean(f"not valid: {why}", 400), good=None if pair["valid"] else False
         ),
         clean(str(pair.get("schedule_hash") or "-")[:12], 20),
-        "-" if cut_s is None else _numbers.number(cut_s),
-        *("-" if cached.get(side) is None else _numbers.share(cached[side]) for side in ("base", "head")),
+        "-" if cut_s is None else _format.number(cut_s),
+        *("-" if cached.get(side) is None else _format.share(cached[side]) for side in ("base", "head")),
     )
 
 

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from harness.folder import Run
+    from harness.data.folder import Run
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
 Subject = Literal["run", "study", "compare", "trend", "validate", "place", "theory"]
 SUBJECTS: dict[str, str] = {
-    "run": "a harness.folder.Run",
+    "run": "a harness.data.folder.Run",
     "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
     "compare": "a reports.comparison.Comparison: the answer of `bench compare`, and what its stored runs tell",
     "trend": "the answer of `bench compare --trend` as trend.json has it",

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _numbers
-from reports._clean import in_figure
+from reports import _format
+from reports._format import in_figure
 from reports.figures import _plane
 from reports.figures import _style as style
 
@@ -70,7 +70,7 @@ def _curve(
 def _crossed(told: Info, goals: Sequence[float]) -> str:
     texts = [
         f"{goal * 100:g}% are within it at no scale" if at is None else
-        f"{goal * 100:g}% are within it from scale {_numbers.number(at)} on"
+        f"{goal * 100:g}% are within it from scale {_format.number(at)} on"
         for goal, at in zip(goals, told["crossings"], strict=True)
     ]  # fmt: skip
     return f"Of the requests {' and '.join(texts)}."
@@ -84,6 +84,6 @@ def _plane_finding(told: Info, goal: float) -> str:
         return f"No pair of these bounds is kept by {goal * 100:g}% of the requests."
     i, j = min(kept.tolist(), key=lambda at: first[at[0]] * second[at[1]])
     names = told["metrics"]
-    pair = f"{names[0]} {_numbers.limit(first[i])} and {names[1]} {_numbers.limit(second[j])}"
-    goodput = _numbers.number(told["goodput_rps"][i][j])
+    pair = f"{names[0]} {_format.limit(first[i])} and {names[1]} {_format.limit(second[j])}"
+    goodput = _format.number(told["goodput_rps"][i][j])
     return f"{goal * 100:g}% of the requests keep {pair}, the tightest such pair, with goodput {goodput} req/s."

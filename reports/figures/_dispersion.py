@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from harness import burstiness
-from reports import _numbers
+from harness.stats import arrivals as stats_arrivals
+from reports import _format
 from reports.figures import _style as style
 from reports.figures._rate import span_text
 from reports.figures._traffic import Curves, Floats, Stream
@@ -80,10 +80,10 @@ def figure(curves: Sequence[Curve], span_s: float, known: Curves | None = None) 
 
 def widths(span_s: float, arrivals: int, grain_s: float | None = None) -> Floats:
     """1, 2, 5 of each decade: from a few arrivals' distance (or the grain of the stamps) to a tenth of the span."""
-    if span_s <= 0 or arrivals < burstiness.MIN_BINS:
+    if span_s <= 0 or arrivals < stats_arrivals.MIN_BINS:
         return np.zeros(0)
     least = max(grain_s or 0.0, 0.2 * span_s / arrivals, span_s / MOST_BINS)
-    most = span_s / burstiness.MIN_BINS
+    most = span_s / stats_arrivals.MIN_BINS
     if grain_s:
         tenfold = [grain_s * m * 10.0**e for e in range(9) for m in (1, 2, 5)]
     else:
@@ -115,8 +115,8 @@ def finding(curves: Sequence[Curve], span_s: float) -> str:
     first = curves[0]
     low, high = chance(first.widths_s, span_s, FAR)
     above, below = first.values > high, first.values < low
-    ends = [(_numbers.plain(float(first.values[i]), 3), span_text(float(first.widths_s[i]))) for i in (0, -1)]
-    least, most = (_numbers.plain(float(v), 3) for v in (first.values.min(), first.values.max()))
+    ends = [(_format.plain(float(first.values[i]), 3), span_text(float(first.widths_s[i]))) for i in (0, -1)]
+    least, most = (_format.plain(float(v), 3) for v in (first.values.min(), first.values.max()))
     # the curve at least doubles over its last decade, which a renewal process does at its first alone
     decade = first.values[first.widths_s >= first.widths_s[-1] / 10.001]
     rises = above[-1] and len(first.widths_s) > 3 and first.values[-1] > 2 * decade[0]
@@ -132,7 +132,7 @@ def finding(curves: Sequence[Curve], span_s: float) -> str:
         said += f"less than those of a Poisson process, down to {least} times as much"
     else:
         said += f"{least} to {most} times as much as Poisson's, by the width of the bins"
-    rest = "".join(f"; {c.name}, up to {_numbers.plain(float(c.values.max()), 3)} times" for c in curves[2:])
+    rest = "".join(f"; {c.name}, up to {_format.plain(float(c.values.max()), 3)} times" for c in curves[2:])
     return said + _other(curves) + rest + "."
 
 
@@ -142,7 +142,7 @@ def _other(curves: Sequence[Curve]) -> str:
     first, second = curves[:2]
     common = np.intersect1d(first.widths_s, second.widths_s)
     pick = [np.isin(c.widths_s, common) for c in (first, second)]
-    distance = burstiness.curve_distance(second.values[pick[1]], first.values[pick[0]])
+    distance = stats_arrivals.curve_distance(second.values[pick[1]], first.values[pick[0]])
     if not math.isfinite(distance):
         return ""
     name = second.name

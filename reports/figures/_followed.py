@@ -6,11 +6,10 @@ from functools import partial
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.sweep.crossing import Crossing
-from reports import _numbers, _replay_study
-from reports._clean import in_figure
-from reports._replay import Cells
-from reports._replay_study import Replay, Scored
+from harness.stats.curves import Crossing
+from reports import _format, _replay
+from reports._format import in_figure
+from reports._replay import Cells, Replay, Scored
 from reports.figures import _style as style
 from reports.figures._systems import NO_CURVE
 
@@ -40,7 +39,7 @@ def figure(replay: Replay) -> go.Figure | str:
     )
     for goal in replay.goals:
         style.level(drawn, goal * 100, f"goal {goal * 100:g}%")
-    percentile = _replay_study.PERCENTILE if replay.open else ""
+    percentile = _replay.PERCENTILE if replay.open else ""
     rates = [rate for system in replay.systems for rate in system.rates]
     means = "Means over the seeds." if any(len(rate.runs) > 1 for rate in rates) else ""
     hollow = "Hollow points: a queue grew all through a run, so a longer run falls further."
@@ -55,7 +54,7 @@ def _draw(drawn: go.Figure, replay: Replay, system: Scored, number: int) -> None
     color, symbol = _COLORS[number % len(_COLORS)], _SYMBOLS[number % len(_SYMBOLS)]
     x = np.array([rate.rate_rps for rate in system.rates]) / system.share
     ttft, tpot = replay.grid.axes
-    joint = _percent(system, lambda run: _replay_study.at(run, ttft.start, tpot.start) / run.requests)
+    joint = _percent(system, lambda run: _replay.at(run, ttft.start, tpot.start) / run.requests)
     alone = [_percent(system, partial(_alone, axis=i, place=a.start)) for i, a in enumerate(replay.grid.axes)]
     drawn.add_scatter(x=x, y=joint, name=f"{prefix}the SLO itself", mode="lines", showlegend=False, hoverinfo="skip",
                       line=style.line(style.GREY, "solid", 1), meta=style.MARKS)  # fmt: skip
@@ -79,7 +78,7 @@ def _draw(drawn: go.Figure, replay: Replay, system: Scored, number: int) -> None
 
 def _crossing(replay: Replay, system: Scored, goal: float) -> Crossing:
     ttft, tpot = replay.grid.axes
-    return system.crossing(lambda run: _replay_study.at(run, ttft.start, tpot.start), goal)
+    return system.crossing(lambda run: _replay.at(run, ttft.start, tpot.start), goal)
 
 
 def _percent(system: Scored, of: Callable[[Cells], float | None]) -> list[float | None]:
@@ -105,7 +104,7 @@ def _crossed(replay: Replay, system: Scored) -> str:
     found, goal = _crossing(replay, system, replay.goals[0]), f"{replay.goals[0] * 100:g}%"
     name = f"{system.name}: " if replay.named else ""
     if found.at is not None:
-        at = f"{_numbers.number(found.at / system.share)} {replay.unit}"
+        at = f"{_format.number(found.at / system.share)} {replay.unit}"
         return f"{name}{goal} is crossed near {at} under the SLO itself"
     if len(system.rates) == 1:
         return f"{name}{goal} is {'reached' if found.side == 'above' else 'missed'} at its one rate"

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.gap_law import SHORTEST_S, kolmogorov_smirnov
-from reports import _numbers
+from harness.stats.arrivals import SHORTEST_S, kolmogorov_smirnov
+from reports import _format
 from reports.figures import _reduce
 from reports.figures import _style as style
 from reports.figures._traffic import Floats, Law, Stream
@@ -51,7 +51,7 @@ def of_traffic(streams: Sequence[Stream], law: Law | None, grain_s: float | None
     if law is not None:
         declared = Tail(law.name, at := spaced(gaps[0][1]), 1 - np.asarray(law.cdf(at), np.float64))
         ks, p = kolmogorov_smirnov(gaps[0][1], law.cdf, least=SHORTEST_S)
-        distance = f"; KS distance from {law.name} {_numbers.number(ks, 2)} (p {_numbers.probability(p)})"
+        distance = f"; KS distance from {law.name} {_format.number(ks, 2)} (p {_format.probability(p)})"
     said = told(gaps[0][1], operational=clock is not None) + distance + "."
     reduced = _reduce.note(len(gaps[0][1]), len(tails[0].gaps), "gaps", _reduce.RANKS)
     return figure(tails, declared, said, [reduced], operational=clock is not None)
@@ -60,7 +60,7 @@ def of_traffic(streams: Sequence[Stream], law: Law | None, grain_s: float | None
 def on_grid(tick_s: float) -> str:
     """Why there is no picture of gaps between ticks."""
     return (
-        f"Gaps are not drawn: the stamps stand on a grid of {_numbers.limit(float(f'{tick_s:.3g}'))}, so a gap is a "
+        f"Gaps are not drawn: the stamps stand on a grid of {_format.limit(float(f'{tick_s:.3g}'))}, so a gap is a "
         "number of ticks and not a time; the dispersion tells how bursty the traffic is."
     )
 
@@ -108,7 +108,7 @@ def told(gaps: Floats, *, operational: bool) -> str:
     if operational:
         return f"In operational time, where the mean is 1, gaps have a coefficient of variation of {cv:.2f}"
     return (
-        f"Half of the gaps are below {_numbers.seconds(middle)} and 1% above {_numbers.seconds(high)}; their "
+        f"Half of the gaps are below {_format.seconds(middle)} and 1% above {_format.seconds(high)}; their "
         f"coefficient of variation is {cv:.2f} (Poisson: 1)"
     )
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from harness import server_view
-from reports import _numbers
+from harness.validity import server_metrics
+from reports import _format
 from reports.figures import _reduce
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
-    from harness.folder import Run
+    from harness.data.folder import Run
 
 _PANELS = (
     ("running", "running", "running<br>requests", style.BLUE, 1.0),
@@ -24,7 +24,7 @@ _PANELS = (
 
 def figure(run: Run) -> go.Figure | None:
     """A panel per gauge that the server has, at the times of the readings; None where it has none."""
-    told = server_view.view(run)
+    told = server_metrics.view(run)
     if told is None:
         return None
     at_s = told.read_s[told.read_s >= 0.0]  # between the reading before and the start lies the client's calibration
@@ -36,7 +36,7 @@ def figure(run: Run) -> go.Figure | None:
         return None
     shown = [panel for panel in _PANELS if panel[0] in found]
     drawn = style.panels([1 / len(shown)] * len(shown), 180 + 150 * len(shown))
-    ours = server_view.in_flight(run.requests, at_s)
+    ours = server_metrics.in_flight(run.requests, at_s)
     kept = _reduce.extremes([*found.values(), ours])
     for row, (word, name, title, color, scale) in enumerate(shown, start=1):
         _line(drawn, row, at_s[kept], scale * found[word][kept], name, style.line(color, width=1.5))
@@ -56,10 +56,10 @@ def _line(drawn: go.Figure, row: int, x: np.ndarray, y: np.ndarray, name: str, l
 
 def _finding(found: dict[str, np.ndarray]) -> str:
     running = found["running"]
-    mean = _numbers.number(float(running.mean()))
+    mean = _format.number(float(running.mean()))
     texts = [f"{mean} requests were running in the mean of the readings, {running.max():,.0f} at most"]
     if "waiting" in found:
-        texts.append(f"requests waited at {_numbers.share(float((found['waiting'] > 0).mean()))} of the readings")
+        texts.append(f"requests waited at {_format.share(float((found['waiting'] > 0).mean()))} of the readings")
     if "kv_use" in found:
-        texts.append(f"{_numbers.share(float(found['kv_use'].max()))} of the KV memory was in use at most")
+        texts.append(f"{_format.share(float(found['kv_use'].max()))} of the KV memory was in use at most")
     return "; ".join(texts) + "."

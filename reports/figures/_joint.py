@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.ranks import spearman
+from harness.metrics.quantiles import spearman
 from reports.figures import _reduce
 from reports.figures import _style as style
 from reports.figures._traffic import Floats, Stream

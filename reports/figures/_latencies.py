@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from harness.folder import Run
-from harness.measure import in_summary
-from harness.quantiles import quantile
+from harness.data.folder import Run
+from harness.metrics.measure import in_summary
+from harness.metrics.quantiles import quantile
 from reports import _data
 from reports.figures import _style as style
 

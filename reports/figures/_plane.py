@@ -7,8 +7,8 @@ import numpy as np
 import plotly.graph_objects as go
 
 from reports import _data
-from reports._clean import in_figure
-from reports._grid import Axis, Grid
+from reports._format import in_figure
+from reports._tables import Axis, Grid
 from reports.figures import _style as style
 
 FOLLOWS = "bounds of the sliders"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _numbers
+from reports import _format
 from reports.figures import _style as style
 from reports.figures._traffic import Floats, Rate, Stream
 
@@ -69,17 +69,17 @@ def _finding(stream: Stream, width: float) -> str:
     if mean == 0:
         return text + "."
     return (
-        f"{text}, {_numbers.number(mean)} per second in the mean; the busiest {span_text(width)} had "
-        f"{_numbers.number(float(per_s.max()))} per second, the quietest {_numbers.number(float(per_s.min()))}."
+        f"{text}, {_format.number(mean)} per second in the mean; the busiest {span_text(width)} had "
+        f"{_format.number(float(per_s.max()))} per second, the quietest {_format.number(float(per_s.min()))}."
     )
 
 
 def span_text(seconds: float) -> str:
     """A stretch of time in the largest unit of which it has several: '31 days', '58.4 minutes', '20 s'."""
     if seconds >= 2 * 86400:
-        return f"{_numbers.plain(seconds / 86400, 3)} days"
+        return f"{_format.plain(seconds / 86400, 3)} days"
     if seconds >= 3 * 3600:
-        return f"{_numbers.plain(seconds / 3600, 3)} hours"
+        return f"{_format.plain(seconds / 3600, 3)} hours"
     if seconds >= 10 * 60:
-        return f"{_numbers.plain(seconds / 60, 3)} minutes"
-    return _numbers.limit(float(f"{seconds:.4g}"))
+        return f"{_format.plain(seconds / 60, 3)} minutes"
+    return _format.limit(float(f"{seconds:.4g}"))

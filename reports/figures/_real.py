@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports import _validated as said
-from reports._clean import in_figure
+from reports._format import in_figure
 from reports.figures import _style as style
 
 Pair = Mapping[str, Any]

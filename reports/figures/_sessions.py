@@ -3,7 +3,7 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _numbers
+from reports import _format
 from reports.figures import _reduce
 from reports.figures import _style as style
 from reports.figures._traffic import Floats
@@ -25,8 +25,8 @@ def turns(counts: Floats) -> go.Figure:
     )
     one, middle, high = float(np.mean(counts == 1)), *np.quantile(counts, [0.5, 0.99])
     said = (
-        f"{len(counts):,} sessions have {_numbers.number(float(counts.mean()))} requests in the mean, {middle:,.0f} in "
-        f"the median and {high:,.0f} at p99; {_numbers.share(one)} are a single request."
+        f"{len(counts):,} sessions have {_format.number(float(counts.mean()))} requests in the mean, {middle:,.0f} in "
+        f"the median and {high:,.0f} at p99; {_format.share(one)} are a single request."
     )
     return style.done(drawn, said)
 
@@ -45,6 +45,6 @@ def think(times_s: Floats, since: str) -> go.Figure:
         yaxis=style.axis("think times at or below (%)", range=[-2, 104]),
     )
     middle, high = (float(v) for v in np.quantile(found, [0.5, 0.9]))
-    said = f"Half of the next requests come within {_numbers.seconds(middle)} of {since}, a tenth after "
-    said += f"{_numbers.seconds(high)}."
+    said = f"Half of the next requests come within {_format.seconds(middle)} of {since}, a tenth after "
+    said += f"{_format.seconds(high)}."
     return style.done(drawn, said, [_reduce.note(len(found), len(kept), "think times", _reduce.RANKS)])

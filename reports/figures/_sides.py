@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from reports._clean import in_figure
+from reports._format import in_figure
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -36,9 +36,9 @@ def label(text: object) -> str:
 
 def row_label(row: Mapping[str, Any]) -> str:
     """A metric, and below it its point where there are several."""
-    from harness.compare import said
+    from harness.experiments.compare import wording
 
-    return label(row["label"]) + (f"<br>{label(said.where(row))}" if row["point"] else "")
+    return label(row["label"]) + (f"<br>{label(wording.where(row))}" if row["point"] else "")
 
 
 def unit(row: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _numbers
+from reports import _format
 from reports.figures import _share, _sides
 from reports.figures import _style as style
 
@@ -99,7 +99,7 @@ def _drop(drawn: go.Figure, found: Found, side: str, goal: float, place: int) ->
             fillcolor=style.faint(_sides.COLORS[side]),
         )  # fmt: skip
     drawn.add_annotation(
-        x=low or rate, y=0.02 + 0.08 * place, yref="paper", text=f"{side} {_numbers.number(rate)}", showarrow=False,
+        x=low or rate, y=0.02 + 0.08 * place, yref="paper", text=f"{side} {_format.number(rate)}", showarrow=False,
         font={"size": 12}, xanchor="right", xshift=-4, yanchor="bottom",
     )  # fmt: skip
 
@@ -107,7 +107,7 @@ def _drop(drawn: go.Figure, found: Found, side: str, goal: float, place: int) ->
 def _finding(found: Mapping[str, Found], unit: str, goal: float) -> str:
     told = {side: _told(capacity, unit) for side, capacity in found.items()}
     base, head = (found[side][0] for side in _sides.SIDES)
-    times = f": {_numbers.number(head / base)} times as much" if base and head else ""
+    times = f": {_format.number(head / base)} times as much" if base and head else ""
     return f"At {goal * 100:g}% the base carries {told['base']}, the head {told['head']}{times}."
 
 
@@ -115,5 +115,5 @@ def _told(found: Found, unit: str) -> str:
     rate, low, high = found
     if rate is None:
         return "nothing that the search could tell"
-    between = f" ({_numbers.number(low)} to {_numbers.number(high)})" if low is not None and high is not None else ""
-    return f"{_numbers.number(rate)} {unit}{between}"
+    between = f" ({_format.number(low)} to {_format.number(high)})" if low is not None and high is not None else ""
+    return f"{_format.number(rate)} {unit}{between}"

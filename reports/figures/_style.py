@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from reports import _numbers
+from reports import _format
 
 BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#bb6699", "#777777"
 OCHRE = "#8a6d00"
@@ -97,7 +97,7 @@ def log_axis(title: str, values: Iterable[float], **more: object) -> dict[str, o
     if len(shown) < _FEW:
         several = positive.max() > positive.min()
         shown = _even(10.0**low, 10.0**high) if several else [float(f"{10.0 ** ((low + high) / 2):.3g}")]
-    text = [_numbers.plain(t, 10) for t in shown]
+    text = [_format.plain(t, 10) for t in shown]
     return axis(title, type="log", range=[low, high], tickvals=shown, ticktext=text, **more)
 
 

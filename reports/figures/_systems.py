@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _numbers
-from reports._clean import in_figure
+from reports import _format
+from reports._format import in_figure
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def groups(study: Study) -> list[Group]:
     if not curves:
         single = lines(study, made=True, least=1)
         points = {
-            line.prefix.removesuffix(": ") or f"{_numbers.plain(float(line.x[0]), 4)} {study.rate_unit}": line.points[0]
+            line.prefix.removesuffix(": ") or f"{_format.plain(float(line.x[0]), 4)} {study.rate_unit}": line.points[0]
             for line in single
         }
         return [Group("", "", points)] if points else []
@@ -98,7 +98,7 @@ def groups(study: Study) -> list[Group]:
         Group(
             line.prefix.removesuffix(": "),
             study.rate_unit,
-            {_numbers.plain(float(x), 4): point for x, point in zip(line.x, line.points, strict=True)},
+            {_format.plain(float(x), 4): point for x, point in zip(line.x, line.points, strict=True)},
         )
         for line in curves
     ]
@@ -118,7 +118,7 @@ def left_out(study: Study, drawn: Sequence[Line]) -> str:
     if missing <= 0:
         return ""
     have = "has one rate only" if len(drawn) < MOST else "would not be told apart"
-    return f"{_numbers.count(missing, 'system')} more {have}; the tables have all."
+    return f"{_format.count(missing, 'system')} more {have}; the tables have all."
 
 
 def no_panel(study: Study, found: Sequence[Group]) -> str:
@@ -129,7 +129,7 @@ def no_panel(study: Study, found: Sequence[Group]) -> str:
         return ""
     most = PANELS if found[0].unit else MOST
     why = f"at most {most} are drawn here" if shown >= most else "no runs at several rates can be read of them"
-    return f"{_numbers.count(missing, 'system')} more left out: {why}."
+    return f"{_format.count(missing, 'system')} more left out: {why}."
 
 
 def rate_axis(study: Study, drawn: Sequence[Line]) -> dict[str, object]:
@@ -157,4 +157,4 @@ def hollow(points: Sequence[Point]) -> str:
 def runs(points: Sequence[Point]) -> str:
     """'5 seeds at each point', or '1 to 5'."""
     least, most = min(p.seeds for p in points), max(p.seeds for p in points)
-    return f"{_numbers.count(most, 'seed')} at each point" if least == most else f"{least} to {most} seeds at a point"
+    return f"{_format.count(most, 'seed')} at each point" if least == most else f"{least} to {most} seeds at a point"

@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness import burstiness
+from harness.stats import arrivals as stats_arrivals
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -40,9 +40,9 @@ class Stream:
     def dispersion(self, width_s: float, tick_s: float | None = None) -> float | None:
         """Index of dispersion at a width; None where it cannot be told. Stamps on ticks are counted in whole ones."""
         if self.times_s is not None and tick_s is not None:
-            return _in_groups(burstiness.per_tick(self.times_s, tick_s), round(width_s / tick_s))
+            return _in_groups(stats_arrivals.per_tick(self.times_s, tick_s), round(width_s / tick_s))
         if self.times_s is not None:
-            return burstiness.dispersion(self.times_s, width_s)
+            return stats_arrivals.dispersion(self.times_s, width_s)
         if self.counts is None or self.bin_s is None or width_s < self.bin_s:
             return None
         per = round(width_s / self.bin_s)
@@ -67,7 +67,7 @@ class Stream:
 def _in_groups(counts: npt.NDArray[np.int64] | Floats, per: int) -> float | None:
     """Index of dispersion of counts that are added up `per` at a time."""
     whole = len(counts) // per * per
-    return burstiness.spread(counts[:whole].reshape(-1, per).sum(axis=1))
+    return stats_arrivals.spread(counts[:whole].reshape(-1, per).sum(axis=1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _numbers
-from reports import _trend_said as said
-from reports._clean import clean, in_figure
+from reports import _format
+from reports._format import clean, in_figure
 from reports.figures import _style as style
 from reports.figures._trend_panel import Info, Panel, panels
+from reports.trend import wording as said
 
 _FEW_DAYS, _DAY_MS = 14, 86_400_000
 _PANEL_PX, _REST_PX = 150, 130
@@ -201,7 +201,7 @@ def _without_news(found: Sequence[Panel]) -> str:
     last = max(panel.at[-1] for panel in found)
     names = ", ".join(dict.fromkeys(clean(panel.metric["name"], 60) for panel in found))
     few = all(panel.metric["state"] == "few" for panel in found)
-    nights = _numbers.count(max(len(panel.metric["nights"]) for panel in found), "night")
+    nights = _format.count(max(len(panel.metric["nights"]) for panel in found), "night")
     if few:
         return f"{nights} are too few to tell a step in {names}, up to {last}."
     if stayed := [(panel, step) for panel in found for step in panel.metric["steps"] if step["ended"] is None]:

@@ -5,8 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports import _numbers
-from reports._clean import in_figure
+from reports import _format
+from reports._format import in_figure
 
 Info = Mapping[str, Any]
 MOST = 1000
@@ -84,7 +84,7 @@ def marked(series: Info, shown: Collection[str] | None = None) -> list[tuple[str
 
 def _unit(metric: Info, nights: Sequence[Info]) -> tuple[str, float]:
     if metric["unit"] == "s":
-        unit = _numbers.unit_of(night["value"] for night in nights)
+        unit = _format.unit_of(night["value"] for night in nights)
         return unit, 1000.0 if unit == "ms" else 1.0
     if metric["unit"] == "share":
         return "%", 100.0

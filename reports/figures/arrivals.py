@@ -3,10 +3,10 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from harness.quantiles import quantile
-from reports import _data, _numbers
-from reports._facts import part
+from harness.data.folder import Run
+from harness.metrics.quantiles import quantile
+from reports import _data, _format
+from reports._system import part
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
 from reports.figures._rate import stretch
@@ -43,7 +43,7 @@ def figure(run: Run) -> go.Figure | str:
     drawn.update_xaxes(style.axis("time since the start (s)"), row=2, col=1)
     finite = late[np.isfinite(late)]
     notes = [
-        f"Rates are counts of {_numbers.limit(width)} each.",
+        f"Rates are counts of {_format.limit(width)} each.",
         _reduce.note(len(finite), kept, "values of lateness", "evenly chosen, with the extremes of each stretch"),
     ]
     return style.done(drawn, _finding(due, sent, finite), notes)
@@ -120,8 +120,8 @@ def _finding(due: int, sent: np.ndarray, late: np.ndarray) -> str:
     if not np.any(late):
         return text + ", every one at its planned time."
     behind = int(np.sum(late > LATE_S))
-    share = f"{_numbers.share(behind / len(late))} were" if behind else "none was"
+    share = f"{_format.share(behind / len(late))} were" if behind else "none was"
     return (
-        f"{text}; half left within {_numbers.seconds(quantile(late, 0.5))} of their time, the latest "
-        f"{_numbers.seconds(float(np.max(late)))} after it; {share} more than 10 ms late."
+        f"{text}; half left within {_format.seconds(quantile(late, 0.5))} of their time, the latest "
+        f"{_format.seconds(float(np.max(late)))} after it; {share} more than 10 ms late."
     )

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.sweep.axes import RATE, SCALE
-from reports import _numbers
-from reports._clean import clean, in_figure
-from reports._study_sweep import at
+from harness.experiments.sweep.axes import RATE, SCALE
+from reports import _format
+from reports._format import clean, in_figure
 from reports.answers._sweep_said import axis as axis_title
 from reports.figures import _style as style
 from reports.figures import _systems
+from reports.study.sweep import at
 
 if TYPE_CHECKING:
     from reports.study import Study
@@ -65,7 +65,7 @@ def figure(study: Study) -> go.Figure | str:
     grown = any(point["overloaded"] for line in lines for point in line.points)
     hollow = "Hollow points: a queue grew all through a run, so a longer run falls further." if grown else ""
     left = len(every) - len(lines)
-    more = f"{_numbers.count(left, 'more line')} would not be told apart; the tables have all." if left else ""
+    more = f"{_format.count(left, 'more line')} would not be told apart; the tables have all." if left else ""
     return style.done(drawn, _finding(info, name, lines), [_band(lines), hollow, more])
 
 
@@ -143,7 +143,7 @@ def _finding(info: Mapping[str, Any], name: str, lines: Sequence[_Line]) -> str:
     found = [crossing for crossing in info["crossings"] if crossing["along"] == name and crossing["at"] is not None]
     if found:
         told = [
-            _numbers.number(one["at"]) + (f" ({where})" if (where := at(one["where"].items())) else "")
+            _format.number(one["at"]) + (f" ({where})" if (where := at(one["where"].items())) else "")
             for one in found
             if one["goal"] == found[0]["goal"]
         ]
@@ -153,11 +153,11 @@ def _finding(info: Mapping[str, Any], name: str, lines: Sequence[_Line]) -> str:
     for line in lines[:3]:
         best = max(zip(line.points, line.values, strict=True), key=lambda pair: pair[0]["attainment"]["mean"])
         worst = min(zip(line.points, line.values, strict=True), key=lambda pair: pair[0]["attainment"]["mean"])
-        shares = [_numbers.share(point["attainment"]["mean"]) for point, _ in (worst, best)]
+        shares = [_format.share(point["attainment"]["mean"]) for point, _ in (worst, best)]
         ends = f"{shares[0]} at {_value(worst[1])} to {shares[1]} at {_value(best[1])}"
         told.append(f"{ends}{f' ({line.name})' if line.name else ''}")
     return f"Attainment over {clean(name, 40)} goes from {'; '.join(told)}."
 
 
 def _value(value: float | str) -> str:
-    return value if isinstance(value, str) else _numbers.plain(value)
+    return value if isinstance(value, str) else _format.plain(value)

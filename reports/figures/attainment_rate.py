@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.capacity import curve
-from harness.capacity.conditions import JOINT
-from reports import _data, _numbers
-from reports._clean import clean, in_figure
+from harness.experiments.capacity.conditions import JOINT
+from harness.stats import curves
+from reports import _data, _format
+from reports._format import clean, in_figure
 from reports.figures import _share, _systems
 from reports.figures import _style as style
 from reports.figures._systems import Line
@@ -68,7 +68,7 @@ def _draw(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
     look = style.line(line.color, width=3)
     if _searched(line):
         _curve(drawn, x, [_mean(p) for p in points], f"{joint}, as found", look, line.ring(points), mode="markers")
-        falling = curve.falling([_mean(p) for p in points], [max(p.requests, 1) for p in points])
+        falling = curves.falling([_mean(p) for p in points], [max(p.requests, 1) for p in points])
         drawn.add_scatter(x=x, y=np.array(falling) * 100, name=joint, mode="lines", line=look, hoverinfo="skip")
     else:
         _curve(drawn, x, [_mean(p) for p in points], joint, look, line.ring(points))
@@ -138,10 +138,10 @@ def _drop(drawn: go.Figure, study: Study, line: Line, told: Capacity, number: in
 
 
 def _label(told: Capacity, share: float) -> str:
-    text = f"{told.goal * 100:g}% up to {_numbers.number((told.rps or 0.0) / share)}"
+    text = f"{told.goal * 100:g}% up to {_format.number((told.rps or 0.0) / share)}"
     if told.low_rps is None or told.high_rps is None:
         return text
-    return f"{text} ({_numbers.number(told.low_rps / share)} to {_numbers.number(told.high_rps / share)})"
+    return f"{text} ({_format.number(told.low_rps / share)} to {_format.number(told.high_rps / share)})"
 
 
 def finding(study: Study) -> str:
@@ -156,12 +156,12 @@ def finding(study: Study) -> str:
     sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
     if len(study.systems) == 1 and (rule := _rule(study)):
         return (
-            f"With definition {rule}, {_numbers.number(best)} {study.rate_unit} is carried at {goal * 100:g}%, {sure}."
+            f"With definition {rule}, {_format.number(best)} {study.rate_unit} is carried at {goal * 100:g}%, {sure}."
         )
     if len(study.systems) == 1:
-        return f"Attainment falls below {goal * 100:g}% at {_numbers.number(best)} {study.rate_unit}, {sure}."
-    text = f"At {goal * 100:g}% {name} carries {_numbers.number(best)} {study.rate_unit} ({sure})"
-    beside = [f"{_numbers.number(best / rps)} times that of {other} ({_numbers.number(rps)})"
+        return f"Attainment falls below {goal * 100:g}% at {_format.number(best)} {study.rate_unit}, {sure}."
+    text = f"At {goal * 100:g}% {name} carries {_format.number(best)} {study.rate_unit} ({sure})"
+    beside = [f"{_format.number(best / rps)} times that of {other} ({_format.number(rps)})"
               for other, rps, _ in others[:_NAMED]]  # fmt: skip
     return "; ".join([", ".join([text, *beside]), *_beyond(told)]) + "."
 

@@ -3,9 +3,9 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
+from harness.data.folder import Run
 from reports import _data
-from reports._facts import part
+from reports._system import part
 from reports.figures import _dispersion
 from reports.figures._traffic import Stream
 

@@ -3,14 +3,14 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.sweep.crossing import crossing
-from reports import _numbers, _replay_study
-from reports._clean import in_figure
-from reports._grid import Axis
-from reports._replay_study import Replay, Scored
-from reports._study import Study
+from harness.stats.curves import crossing
+from reports import _format, _replay
+from reports._format import in_figure
+from reports._replay import Replay, Scored
+from reports._tables import Axis
 from reports.figures import _plane
 from reports.figures import _style as style
+from reports.study.runs import Study
 
 ORDER = 4
 OF = "study"
@@ -24,7 +24,7 @@ POSITIONS = 24
 
 def figure(study: Study) -> go.Figure | str:
     """The highest rate whose attainment reaches the goal, as contours over the two bounds."""
-    replay = _replay_study.of_study(study)
+    replay = _replay.of_study(study)
     if isinstance(replay, str):
         return replay
     if (lacking := _plane.bare(replay.grid)) is not None:
@@ -112,18 +112,18 @@ def _looser(replay: Replay, system: Scored) -> str:
         first, second = (twice, tpot.start) if axis is ttft else (ttft.start, twice)
         name = axis.metric.upper()
         said.append(
-            f"{_at(replay, system, first, second)} with a {name} bound of {_numbers.limit(axis.limits_s[twice])}"
+            f"{_at(replay, system, first, second)} with a {name} bound of {_format.limit(axis.limits_s[twice])}"
         )
     return f"; {' and '.join(said)}" if said else ""
 
 
 def _at(replay: Replay, system: Scored, first: int, second: int) -> str:
     """The rate that is carried at a pair of positions, as text."""
-    found = system.crossing(lambda run: _replay_study.at(run, first, second), replay.goals[0])
+    found = system.crossing(lambda run: _replay.at(run, first, second), replay.goals[0])
     if found.at is not None:
-        return _numbers.number(found.at / system.share)
+        return _format.number(found.at / system.share)
     end = system.rates[-1 if found.side == "above" else 0].rate_rps / system.share
-    return f"{'at least' if found.side == 'above' else 'less than'} {_numbers.number(end)}"
+    return f"{'at least' if found.side == 'above' else 'less than'} {_format.number(end)}"
 
 
 def _notes(replay: Replay, systems: list[Scored], found: list[tuple[np.ndarray, bool]]) -> list[str]:
@@ -131,10 +131,10 @@ def _notes(replay: Replay, systems: list[Scored], found: list[tuple[np.ndarray, 
     more = len(replay.systems) - len(systems)
     return [
         f"Each of the {found[0][0].size:,} pairs of bounds is interpolated between the rates tried.",
-        _replay_study.PERCENTILE if replay.open else "",
+        _replay.PERCENTILE if replay.open else "",
         "Where nothing is drawn, not even the lowest rate is carried." if empty else "",
         "The highest shade stands for the highest rate tried, or more." if any(top for _, top in found) else "",
-        f"{_numbers.count(more, 'system')} more: only {MOST} are drawn, and only those with several rates."
+        f"{_format.count(more, 'system')} more: only {MOST} are drawn, and only those with several rates."
         if more
         else "",
     ]

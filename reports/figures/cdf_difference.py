@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import plotly.graph_objects as go
 
-from harness import slo as slos
 from harness.errors import UsageError
-from reports import _data, _numbers
+from harness.metrics import slo as slos
+from reports import _data, _format
 from reports.comparison import Comparison, _contrast
 from reports.comparison._contrast import METRICS, TIMES_S, Band
 from reports.figures import _sides
@@ -87,7 +87,7 @@ def _metric(drawn: go.Figure, comparison: Comparison, metric: str, row: int) -> 
     for limit in _limits(comparison, metric):
         drawn.add_annotation(
             x=float(np.log10(limit)), y=0, yanchor="bottom", xanchor="left", xshift=4, showarrow=False, row=row, col=1,
-            text=f"SLO {_numbers.limit(limit)}", font={"size": 12},
+            text=f"SLO {_format.limit(limit)}", font={"size": 12},
         )  # fmt: skip
     return found
 
@@ -101,7 +101,7 @@ def _table(comparison: Comparison, tops: dict[str, Band]) -> style.Table:
         base, head = (100 * side.mean(axis=0) for side in _within(comparison, metric))
         for at in shown[np.unique(np.linspace(0, len(shown) - 1, min(len(shown), ROWS)).astype(np.int64))]:
             values = (TIMES_S[at], base[at], head[at], band.mean[at], band.low[at], band.high[at])
-            rows.append([_data.label(metric), *map(_numbers.number, map(float, values))])
+            rows.append([_data.label(metric), *map(_format.number, map(float, values))])
     heads = ["metric", "s", "base, at or below (%)", "head, at or below (%)", "head - base (points)"]
     heads += ["low end of the band (points)", "high end of the band (points)"]
     return heads, rows, points, ""
@@ -127,8 +127,8 @@ def _finding(tops: dict[str, Band]) -> str:
             parts.append(f"{label} is the same on both sides to 0.05 points at any time")
             continue
         parts.append(
-            f"{label}: the sides are furthest apart at {_numbers.seconds(float(TIMES_S[at]))}, where the head has "
-            f"answered {_numbers.number(abs(points))} points {'more' if points > 0 else 'fewer'} of the requests"
+            f"{label}: the sides are furthest apart at {_format.seconds(float(TIMES_S[at]))}, where the head has "
+            f"answered {_format.number(abs(points))} points {'more' if points > 0 else 'fewer'} of the requests"
         )
     return "; ".join(parts) + "."
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.compare import said
-from reports import _numbers
-from reports._clean import clean
+from harness.experiments.compare import wording
+from reports import _format
+from reports._format import clean
 from reports.figures import _reduce, _sides
 from reports.figures import _style as style
 
@@ -149,9 +149,7 @@ def _told(row: Row, *, exact: bool) -> str:
         return "same"
     if not exact and (row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"]):
         return "~"
-    return (
-        f"{said.percent(_loss(row, row['change_pct']), signed=True)}{' pts' if row['scale'] == 'difference' else '%'}"
-    )
+    return f"{wording.percent(_loss(row, row['change_pct']), signed=True)}{' pts' if row['scale'] == 'difference' else '%'}"
 
 
 def _pairs(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str]) -> None:
@@ -185,7 +183,7 @@ def _table(rows: Sequence[Row], info: Mapping[str, Any]) -> style.Table:
         pairs = [_loss(row, change) for change in row["changes_pct"][:most]]
         numbers = [_loss(row, row["change_pct"]), *_ends(row, exact=exact), *pairs, *[math.nan] * (most - len(pairs))]
         unit = "points" if row["scale"] == "difference" else "%"
-        printed.append([clean(f"{said.at(row)}{row['label']}"), unit, *(_numbers.number(n) for n in numbers)])
+        printed.append([clean(f"{wording.at(row)}{row['label']}"), unit, *(_format.number(n) for n in numbers)])
     return heads, printed, len(rows), ""
 
 
@@ -232,12 +230,12 @@ def _finding(rows: Sequence[Row], info: Mapping[str, Any]) -> str:
             info["mode"] == "paired"
         ) else f"{_every(rows)} equivalent: none is worse."  # fmt: skip
     if len(rows) == 1:
-        return clean(f"{verdicts[0].capitalize()}: {said.at(rows[0])}{rows[0]['label']} {said.change(rows[0])}.")
+        return clean(f"{verdicts[0].capitalize()}: {wording.at(rows[0])}{rows[0]['label']} {wording.change(rows[0])}.")
     counts = ", ".join(f"{sum(row['verdict'] == v for row in rows)} {v}" for v in verdicts)
     worst = max(rows, key=lambda row: (row["verdict"] == verdicts[0], abs(_loss(row, row["change_pct"]))))
-    where = f" at {said.where(worst)}" if worst["point"] else ""
-    told = clean(f"{worst['label']}{where}, which {said.change(worst)}")
-    return f"Of {_numbers.count(len(rows), 'row')} {counts}; the furthest {verdicts[0]} is {told}."
+    where = f" at {wording.where(worst)}" if worst["point"] else ""
+    told = clean(f"{worst['label']}{where}, which {wording.change(worst)}")
+    return f"Of {_format.count(len(rows), 'row')} {counts}; the furthest {verdicts[0]} is {told}."
 
 
 def _every(rows: Sequence[Row]) -> str:
@@ -257,4 +255,4 @@ def _notes(rows: Sequence[Row], left_out: int, info: Mapping[str, Any]) -> Itera
         yield f"{left_out} more rows that are equivalent are in the table of the gates."
     far = [row for row in rows if row["endless"]]
     if far:
-        yield f"In {_numbers.count(len(far), 'row')} some pairs were measured on one side only, and have no dot."
+        yield f"In {_format.count(len(far), 'row')} some pairs were measured on one side only, and have no dot."

@@ -5,7 +5,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from reports._clean import in_figure
+from reports._format import in_figure
 from reports.figures import _real
 from reports.figures import _style as style
 

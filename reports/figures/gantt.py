@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from harness.metrics._lists import number
-from reports import _data, _numbers, _stages
+from harness.data.folder import Run
+from harness.data.lists import number
+from reports import _data, _format, _stages
 from reports.figures import _phases
 from reports.figures import _style as style
 
@@ -73,9 +73,9 @@ def figure(run: Run) -> go.Figure | str:
     drawn.update_layout(barmode="overlay", bargap=0.25)
     drawn.update_xaxes(style.axis("time since the request was due (s)"), row=1, col=1)
     drawn.update_xaxes(style.axis("time since the start (s)"), row=2, col=1)
-    how = f"Above: {_numbers.count(len(at_worst), 'request')}, the worst first; below: "
-    how += f"{_numbers.count(len(at_near), 'neighbour')} from the middle of the run; all of those that ended well."
-    hidden = f"{_numbers.count(left, 'stall')} too short to see {'is' if left == 1 else 'are'} not drawn."
+    how = f"Above: {_format.count(len(at_worst), 'request')}, the worst first; below: "
+    how += f"{_format.count(len(at_near), 'neighbour')} from the middle of the run; all of those that ended well."
+    hidden = f"{_format.count(left, 'stall')} too short to see {'is' if left == 1 else 'are'} not drawn."
     notes = [how, "" if stages.apart else _stages.UNTOLD, hidden if left else ""]
     return style.done(drawn, _finding(run, stages, at_worst, by), notes, _table(stages, at_worst, at_near, worst, near))
 
@@ -195,8 +195,8 @@ def _table(
     names = [_phases.LOOKS[stages.keys[i]].name for i in used]
     heads = ["panel", "request (id)", "due at (s)", *(f"{name} (s)" for name in names), "E2E (s)", "marked"]
     rows = [
-        [panel, name, _numbers.number(float(due)), *(_numbers.number(float(stages.seconds[i][at])) for i in used),
-         _numbers.number(float(stages.seconds[:, at].sum())),
+        [panel, name, _format.number(float(due)), *(_format.number(float(stages.seconds[i][at])) for i in used),
+         _format.number(float(stages.seconds[:, at].sum())),
          ", ".join(text for text, true in (("preempted", again), ("missed the SLO", missed)) if true) or "-"]
         for panel, ats, found in (("upper", at_worst, worst), ("lower", at_near, near))
         for at, name, due, again, missed in zip(ats, found.names, found.due, found.preempted, found.missed, strict=True)
@@ -208,12 +208,12 @@ def _finding(run: Run, stages: _stages.Stages, worst: np.ndarray, by: str) -> st
     first = int(worst[0])
     seconds = stages.seconds[:, first]
     took = [(seconds[i], _phases.LOOKS[key].name) for i, key in enumerate(stages.keys) if seconds[i] > 0]
-    parts = ", ".join(f"{name} {_numbers.seconds(float(value))}" for value, name in took)
+    parts = ", ".join(f"{name} {_format.seconds(float(value))}" for value, name in took)
     row = run.requests.slice(first, 1)
-    tokens = _numbers.count(number(row, "prompt_tokens")[0], "token")
+    tokens = _format.count(number(row, "prompt_tokens")[0], "token")
     many = int(np.sum(number(run.requests.take(worst), "preemptions") > 0))
     again = f"; {many} of these {len(worst)} were preempted" if many else ""
     return (
         f"Of the requests that {by}, the worst, {number(row, 'request_id')[0]:.0f} with a prompt of {tokens}, took "
-        f"{_numbers.seconds(float(np.sum(seconds)))}: {parts}{again}."
+        f"{_format.seconds(float(np.sum(seconds)))}: {parts}{again}."
     )

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from reports import _data, _numbers
-from reports._facts import part
+from harness.data.folder import Run
+from reports import _data, _format
+from reports._system import part
 from reports.figures import _gaps, _reduce
 from reports.figures._gaps import Tail
 
@@ -60,4 +60,4 @@ def _distance(told: Mapping[str, Any]) -> str:
     ks, p = told.get("ks"), told.get("ks_p")
     if not isinstance(ks, int | float) or not isinstance(p, int | float):
         return "at an unknown distance from their declared law"
-    return f"{_numbers.number(ks, 2)} from their declared law (KS, p {_numbers.probability(p)})"
+    return f"{_format.number(ks, 2)} from their declared law (KS, p {_format.probability(p)})"

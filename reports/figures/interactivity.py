@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _numbers
+from reports import _format
 from reports.figures import _style as style
 from reports.figures import _systems
 from reports.figures._systems import Line
@@ -57,7 +57,7 @@ def _draw(drawn: go.Figure, study: Study, line: Line, goal: float) -> None:
     points, users, gpus = _points(study, line)
     kept = np.array([point.keeps(goal) for point in points])
     name = line.prefix.removesuffix(": ") or "all rates"
-    rates = [_numbers.plain(point.rate_rps / study.share(line.system), 3) for point in points]
+    rates = [_format.plain(point.rate_rps / study.share(line.system), 3) for point in points]
     drawn.add_scatter(
         x=users, y=gpus, name=name, mode="lines+markers+text", line=style.line(line.color, "dot", 1.5),
         marker={"symbol": [line.symbol if one else f"{line.symbol}-open" for one in kept], "size": 9,
@@ -80,7 +80,7 @@ def _finding(study: Study, lines: Sequence[Line], goal: float, unit: str) -> str
         kept = [(gpu, user) for point, user, gpu in zip(points, users, gpus, strict=True) if point.keeps(goal)]
         if kept:
             gpu, user = max(kept)
-            told.append(f"{line.prefix}{_numbers.number(float(gpu))} {unit} at {_numbers.number(float(user))} "
+            told.append(f"{line.prefix}{_format.number(float(gpu))} {unit} at {_format.number(float(user))} "
                         "tok/s per user")  # fmt: skip
     if not told:
         return f"No rate that was tried keeps the SLO for {goal * 100:g}% of the requests."

@@ -3,9 +3,9 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from harness.missing import missing
-from reports import _data, _numbers
+from harness.data.folder import Run
+from harness.metrics.measure import missing
+from reports import _data, _format
 from reports._counted import Gaps
 from reports.figures import _style as style
 
@@ -48,9 +48,9 @@ def figure(run: Run) -> go.Figure | str:
         margin={"r": 90},
     )  # fmt: skip
     notes = [
-        f"{found.total:,} gaps are counted, in stretches of {_numbers.seconds(float(edges_s[1] - edges_s[0]))}.",
+        f"{found.total:,} gaps are counted, in stretches of {_format.seconds(float(edges_s[1] - edges_s[0]))}.",
         "Lines are read off the bins of the counts, which are at most 3.2% wide.",
-        f"{_numbers.share(below)} of the gaps are shorter than the picture reaches." if below else "",
+        f"{_format.share(below)} of the gaps are shorter than the picture reaches." if below else "",
         _data.warmed_up(run),
     ]
     return style.done(drawn, _finding(run, found), notes)
@@ -105,13 +105,13 @@ def _finding(run: Run, found: Gaps) -> str:
     long = found.counts[:, first:]
     share = float(long.sum()) / found.total
     when = int(np.count_nonzero(long.sum(axis=1))) / int(np.count_nonzero(found.counts.sum(axis=1)))
-    text = f"Half of the gaps are below {_numbers.seconds(middle)} and 1% above {_numbers.seconds(high)}"
+    text = f"Half of the gaps are below {_format.seconds(middle)} and 1% above {_format.seconds(high)}"
     if not middle > 0:
         return text + "."
     if share == 0:
         return text + "; none is longer than ten times the median."
-    least = _numbers.seconds(float(found.bins_s[first]))
+    least = _format.seconds(float(found.bins_s[first]))
     return (
-        f"{text}; {_numbers.share(share)} last {least}, about ten times the median, or longer, and they occur in "
-        f"{_numbers.share(when)} of the stretches of the run."
+        f"{text}; {_format.share(share)} last {least}, about ten times the median, or longer, and they occur in "
+        f"{_format.share(when)} of the stretches of the run."
     )

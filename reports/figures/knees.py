@@ -9,9 +9,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from reports import _numbers
-from reports._study import Study
+from reports import _format
 from reports.figures import _style as style
+from reports.study.runs import Study
 
 ORDER = 60
 OF = "study"
@@ -65,18 +65,18 @@ def _estimate(drawn: go.Figure, one: Mapping[str, Any], share: float, color: str
 
 def _finding(one: Mapping[str, Any], share: float, unit: str) -> str:
     rates = [rate / share for rate in _knees(one).values()]
-    least, most = (_numbers.number(end) for end in (min(rates), max(rates)))
+    least, most = (_format.number(end) for end in (min(rates), max(rates)))
     together = "".join(_together(one, share))
     return f"At {_goal(one)} the {len(rates)} seeds by themselves tell {least} to {most} {unit}{together}."
 
 
 def _together(one: Mapping[str, Any], share: float) -> Iterator[str]:
     if one["capacity_rps"]:
-        yield f"; together {_numbers.number(one['capacity_rps'] / share)}"
+        yield f"; together {_format.number(one['capacity_rps'] / share)}"
         if one["low_rps"] is not None and one["high_rps"] is not None:
-            low, high = (_numbers.number(one[end] / share) for end in ("low_rps", "high_rps"))
+            low, high = (_format.number(one[end] / share) for end in ("low_rps", "high_rps"))
             yield f" ({low} to {high})"
 
 
 def _goal(one: Mapping[str, Any]) -> str:
-    return f"{_numbers.option(one['goal'] * 100)}%"
+    return f"{_format.option(one['goal'] * 100)}%"

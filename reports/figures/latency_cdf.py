@@ -3,9 +3,9 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from harness.quantiles import quantile
-from reports import _data, _numbers
+from harness.data.folder import Run
+from harness.metrics.quantiles import quantile
+from reports import _data, _format
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
 from reports.figures._latencies import looks
@@ -55,7 +55,7 @@ def _draw(drawn: go.Figure, name: str, found: np.ndarray) -> int:
 
 def _notes(values: dict[str, np.ndarray], kept: int) -> list[str]:
     zeros = {name: int(np.sum(found <= 0)) for name, found in values.items()}
-    left = [f"{_numbers.count(n, 'value')} of {looks()[name].name} at 0 s cannot stand on a log axis."
+    left = [f"{_format.count(n, 'value')} of {looks()[name].name} at 0 s cannot stand on a log axis."
             for name, n in zeros.items() if n]  # fmt: skip
     return [_reduce.note(sum(len(v) for v in values.values()), kept, "values", _reduce.RANKS), *left]
 
@@ -65,11 +65,11 @@ def _bound(drawn: go.Figure, name: str, limit: float, found: np.ndarray, place: 
     low, high = drawn.layout.xaxis.range
     left = np.log10(limit) > (low + high) / 2  # the side that has room
     drawn.add_vline(x=limit, line={"color": color, "width": 1.5, "dash": dash})
-    within = f": {_numbers.share(float(np.mean(found <= limit)))}" if len(found) else ""
+    within = f": {_format.share(float(np.mean(found <= limit)))}" if len(found) else ""
     drawn.add_annotation(
         x=float(np.log10(limit)), y=0.02 + 0.07 * place, yref="paper", showarrow=False,
         xanchor="right" if left else "left", xshift=-4 if left else 4,
-        text=f"{shown} SLO {_numbers.limit(limit)}{within}", font={"size": 12}, yanchor="bottom",
+        text=f"{shown} SLO {_format.limit(limit)}{within}", font={"size": 12}, yanchor="bottom",
     )  # fmt: skip
 
 
@@ -78,9 +78,9 @@ def _finding(values: dict[str, np.ndarray], limits: dict[str, float]) -> str:
     for name, found in values.items():
         if not len(found):
             continue
-        text = f"{looks()[name].name} is {_numbers.seconds(quantile(found, 0.5))} in the median"
-        text += f" and {_numbers.seconds(quantile(found, 0.99))} at p99"
+        text = f"{looks()[name].name} is {_format.seconds(quantile(found, 0.5))} in the median"
+        text += f" and {_format.seconds(quantile(found, 0.99))} at p99"
         if name in limits:
-            text += f" ({_numbers.share(float(np.mean(found <= limits[name])))} within {_numbers.limit(limits[name])})"
+            text += f" ({_format.share(float(np.mean(found <= limits[name])))} within {_format.limit(limits[name])})"
         parts.append(text)
     return "; ".join(parts) + ", of the requests that ended well."

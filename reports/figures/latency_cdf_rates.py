@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.quantiles import quantile
-from reports import _data, _numbers, _study_requests
-from reports._clean import in_figure
-from reports._study_requests import Told
+from harness.metrics.quantiles import quantile
+from reports import _data, _format
+from reports._format import in_figure
 from reports.figures import _reduce, _systems
 from reports.figures import _style as style
 from reports.figures._systems import Line
+from reports.study import runs
+from reports.study.runs import Told
 
 if TYPE_CHECKING:
     from reports.study import Point, Study
@@ -45,23 +46,23 @@ def figure(study: Study) -> go.Figure | str:
     lines = _systems.lines(study, made=True)
     curves = [curve for curve in _curves(study, lines) if any(one.requests for one in curve.told)]
     if not curves:
-        return _study_requests.GONE
+        return runs.GONE
     drawn = style.panels([0.5, 0.5], 700, shared=False, spacing=0.14)
     kept = total = 0
-    for row, metric in enumerate(_study_requests.SAMPLES, 1):
-        samples = [_study_requests.pooled(curve.told, metric) for curve in curves]
+    for row, metric in enumerate(runs.SAMPLES, 1):
+        samples = [runs.pooled(curve.told, metric) for curve in curves]
         for number, (curve, found) in enumerate(zip(curves, samples, strict=True)):
             kept += _draw(drawn, row, curve.name, found, number)
             total += len(found)
         _axes(drawn, row, metric, curves, samples)
-    seeds = _study_requests.seeds_note(study, [curve.point for curve in curves])
+    seeds = runs.seeds_note(study, [curve.point for curve in curves])
     left = sum(not system.again for system in study.systems) - (1 if len(lines) == 1 else len(curves))
     notes = [
         _reduce.note(total, kept, "values", _reduce.RANKS),
         seeds,
         _grown(curves),
         _chosen(lines),
-        f"{_numbers.count(left, 'system')} more left out." if left > 0 else "",
+        f"{_format.count(left, 'system')} more left out." if left > 0 else "",
     ]
     return style.done(drawn, _finding(curves), notes)
 
@@ -74,12 +75,12 @@ def _curves(study: Study, lines: Sequence[Line]) -> list[_Curve]:
     if not lines:
         single = next(iter(_systems.groups(study)), None)
         told = list(single.points.items())[:MOST] if single is not None else []
-        return [_Curve(name, point, _study_requests.of(study, point)) for name, point in told]
+        return [_Curve(name, point, runs.of(study, point)) for name, point in told]
     if len(lines) == 1:
         points = lines[0].points
         shown = np.unique(np.linspace(0, len(points) - 1, min(MOST, len(points))).astype(int))
-        names = [f"{_numbers.plain(float(lines[0].x[i]), 4)} {study.rate_unit}" for i in shown]
-        return [_Curve(name, points[i], _study_requests.of(study, points[i]))
+        names = [f"{_format.plain(float(lines[0].x[i]), 4)} {study.rate_unit}" for i in shown]
+        return [_Curve(name, points[i], runs.of(study, points[i]))
                 for name, i in zip(names, shown, strict=True)]  # fmt: skip
     # the highest rate that all systems were tried at, of those at which no queue grew if there is one
     shared = set.intersection(*(set(line.x.tolist()) for line in lines))
@@ -88,8 +89,8 @@ def _curves(study: Study, lines: Sequence[Line]) -> list[_Curve]:
     if common is None:
         return []
     found = [(line, next(p for x, p in zip(line.x, line.points, strict=True) if x == common)) for line in lines[:MOST]]
-    unit = f"at {_numbers.plain(common, 4)} {study.rate_unit}"
-    return [_Curve(f"{line.prefix}{unit}", point, _study_requests.of(study, point)) for line, point in found]
+    unit = f"at {_format.plain(common, 4)} {study.rate_unit}"
+    return [_Curve(f"{line.prefix}{unit}", point, runs.of(study, point)) for line, point in found]
 
 
 def _draw(drawn: go.Figure, row: int, name: str, found: np.ndarray, number: int) -> int:
@@ -119,7 +120,7 @@ def _axes(drawn: go.Figure, row: int, metric: str, curves: Sequence[_Curve], sam
     for limit_s in bounds:
         drawn.add_vline(x=limit_s, line={"color": style.GREY, "width": 1.5, "dash": "dash"}, row=row, col=1)
         drawn.add_annotation(
-            x=float(np.log10(limit_s)), y=2, text=in_figure(f"SLO {_numbers.limit(limit_s)}"), showarrow=False,
+            x=float(np.log10(limit_s)), y=2, text=in_figure(f"SLO {_format.limit(limit_s)}"), showarrow=False,
             xanchor="left", xshift=4, yanchor="bottom", font={"size": 12}, row=row, col=1,
         )  # fmt: skip
 
@@ -145,9 +146,9 @@ def _finding(curves: Sequence[_Curve]) -> str:
     texts = []
     for curve in ends:
         told = [
-            f"{_data.label(metric)} {_numbers.seconds(quantile(found, 0.99))}"
-            for metric in _study_requests.SAMPLES
-            if len(found := _study_requests.pooled(curve.told, metric))
+            f"{_data.label(metric)} {_format.seconds(quantile(found, 0.99))}"
+            for metric in runs.SAMPLES
+            if len(found := runs.pooled(curve.told, metric))
         ]
         texts.append(f"{curve.name}: {', '.join(told)}")
     return f"99% of the requests that ended well stay within, {'; '.join(texts)}."

@@ -3,10 +3,10 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.cut import restored
-from harness.folder import Run
-from harness.quantiles import quantile
-from reports import _data, _numbers
+from harness.data.folder import Run
+from harness.data.warmup_cut import restored
+from harness.metrics.quantiles import quantile
+from reports import _data, _format
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
 
@@ -82,9 +82,9 @@ def _finding(ttft: np.ndarray) -> str:
     """Compares the last third with the first: a queue that grows makes the later requests wait longer."""
     third = len(ttft) // 3
     if third < _LEAST:
-        return f"TTFT lies between {_numbers.seconds(float(ttft.min()))} and {_numbers.seconds(float(ttft.max()))}."
+        return f"TTFT lies between {_format.seconds(float(ttft.min()))} and {_format.seconds(float(ttft.max()))}."
     first, last = quantile(ttft[:third], 0.5), quantile(ttft[-third:], 0.5)
     return (
-        f"The median TTFT is {_numbers.seconds(first)} in the first third of the requests and "
-        f"{_numbers.seconds(last)} in the last third."
+        f"The median TTFT is {_format.seconds(first)} in the first third of the requests and "
+        f"{_format.seconds(last)} in the last third."
     )

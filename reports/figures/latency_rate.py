@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _data, _numbers, _stored
-from reports._clean import in_figure
+from reports import _data, _format, _stored
+from reports._format import in_figure
 from reports.figures import _style as style
 from reports.figures import _systems
 from reports.figures._systems import Line
@@ -90,13 +90,13 @@ def _panel(drawn: go.Figure, row: int, metric: str, lines: Sequence[Line], floor
     drawn.update_yaxes(axis, row=row, col=1)
     for kept in bounds:
         which = "" if kept.percentile is None else f" p{kept.percentile:g}"
-        _level(drawn, row, kept.limit_s, in_figure(f"SLO{which} {_numbers.limit(kept.limit_s)}"))
+        _level(drawn, row, kept.limit_s, in_figure(f"SLO{which} {_format.limit(kept.limit_s)}"))
     if floor_s is not None and near:
         low = 10 ** axis["range"][0]  # type: ignore[index]  # what log_axis made
         drawn.add_hrect(y0=low, y1=floor_s, fillcolor=style.faint(style.GREY), line_width=0, row=row, col=1)
-        yield f"Grey: below the client's floor for {_data.label(metric)} ({_numbers.seconds(floor_s)})."
+        yield f"Grey: below the client's floor for {_data.label(metric)} ({_format.seconds(floor_s)})."
     elif floor_s is not None:
-        yield f"The client's floor for {_data.label(metric)}, {_numbers.seconds(floor_s)}, lies below the drawing."
+        yield f"The client's floor for {_data.label(metric)}, {_format.seconds(floor_s)}, lies below the drawing."
 
 
 def _level(drawn: go.Figure, row: int, limit_s: float, text: str) -> None:
@@ -116,9 +116,9 @@ def _finding(study: Study, lines: Sequence[Line]) -> str:
     for metric in METRICS:
         ends = [_value(point, metric, "p99") for point in (first, last)]
         if np.all(np.isfinite(ends)):
-            texts.append(f"{_data.label(metric)} p99 goes from {_numbers.seconds(ends[0])} to "
-                         f"{_numbers.seconds(ends[1])}")  # fmt: skip
-    rates = f"from {_numbers.plain(float(low), 4)} to {_numbers.plain(float(high), 4)} {study.rate_unit}"
+            texts.append(f"{_data.label(metric)} p99 goes from {_format.seconds(ends[0])} to "
+                         f"{_format.seconds(ends[1])}")  # fmt: skip
+    rates = f"from {_format.plain(float(low), 4)} to {_format.plain(float(high), 4)} {study.rate_unit}"
     mean = ", in the mean over the seeds" if max(point.seeds for _, point in known) > 1 else ""
     return f"{line.prefix}{' and '.join(texts)} {rates}{mean}."
 
@@ -128,6 +128,6 @@ def _missing(study: Study, lines: Sequence[Line]) -> str:
     if not without:
         return ""
     return (
-        f"No latencies from {_numbers.plain(float(min(without)), 4)} {study.rate_unit} on where a queue grew all "
+        f"No latencies from {_format.plain(float(min(without)), 4)} {study.rate_unit} on where a queue grew all "
         "through a run: they would tell how long the run was."
     )

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from harness.measure import metrics
-from harness.quantiles import quantile
-from reports import _data, _numbers
+from harness.data.folder import Run
+from harness.metrics.measure import metrics
+from harness.metrics.quantiles import quantile
+from reports import _data, _format
 from reports.figures import _latencies, _reduce
 from reports.figures import _style as style
 from reports.figures._latencies import looks
@@ -83,19 +83,19 @@ def _bound(drawn: go.Figure, tail: Tail, limit_s: float, place: int) -> None:
     drawn.add_annotation(
         x=float(np.log10(limit_s)), y=0.03 + 0.08 * place, yref="paper", showarrow=False, font={"size": 12},
         xanchor="right" if left else "left", xshift=-4 if left else 4, yanchor="bottom",
-        text=f"{name} SLO {_numbers.limit(limit_s)}: {_numbers.share(tail.beyond(limit_s))} beyond",
+        text=f"{name} SLO {_format.limit(limit_s)}: {_format.share(tail.beyond(limit_s))} beyond",
     )  # fmt: skip
 
 
 def _finding(tails: list[Tail], limits: dict[str, float]) -> str:
     parts = []
     for tail in tails:
-        worst, high = (_numbers.seconds(quantile(tail.values, q)) for q in (1.0, 0.999))
+        worst, high = (_format.seconds(quantile(tail.values, q)) for q in (1.0, 0.999))
         text = f"{looks()[tail.metric].name} is {worst} at worst"
         if len(tail.values) >= 1000 and high != worst:
             text = f"{looks()[tail.metric].name} exceeds {high} in one of 1,000 requests and is {worst} at worst"
         if tail.metric in limits:
-            beyond = _numbers.share(tail.beyond(limits[tail.metric]))
-            text += f" ({beyond} beyond its bound of {_numbers.limit(limits[tail.metric])})"
+            beyond = _format.share(tail.beyond(limits[tail.metric]))
+            text += f" ({beyond} beyond its bound of {_format.limit(limits[tail.metric])})"
         parts.append(text)
     return "; ".join(parts) + ", of the requests that ended well."

@@ -3,8 +3,8 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from harness.quantiles import quantile
+from harness.data.folder import Run
+from harness.metrics.quantiles import quantile
 from reports import _data
 from reports.figures import _reduce
 from reports.figures import _style as style

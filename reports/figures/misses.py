@@ -2,9 +2,9 @@
 
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from reports import _data, _misses, _numbers, _stages
-from reports._clean import in_figure
+from harness.data.folder import Run
+from reports import _data, _format, _stages, _tables
+from reports._format import in_figure
 from reports.figures import _phases
 from reports.figures import _style as style
 
@@ -14,7 +14,7 @@ SECTION = "figures"
 TITLE = "What made requests miss the SLO"
 UNBOUND = "The run had no bound on single requests; give --slo ttft=0.25,tpot=0.1 to see what makes requests miss it."
 NONE = "No request missed the SLO, so there are no causes to tell apart; a higher --rate or a tighter --slo shows them."
-_LOOK = {_misses.PREEMPTED: "preempted", _misses.UNKNOWN: "unknown (no stamps)"}
+_LOOK = {_tables.PREEMPTED: "preempted", _tables.UNKNOWN: "unknown (no stamps)"}
 _FAILED = _phases.Look("", style.GREY, "-")
 
 
@@ -22,7 +22,7 @@ def figure(run: Run) -> go.Figure | str:
     """Bars of the share of the misses that each cause has (%), the greatest first."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
-    found = _misses.causes(run)
+    found = _tables.causes(run)
     if found is None:
         return UNBOUND
     if not found:
@@ -30,7 +30,7 @@ def figure(run: Run) -> go.Figure | str:
     total = sum(found.values())
     drawn = style.new(130 + 42 * len(found))
     names = [name(cause) for cause in found]
-    shares = _numbers.shares(list(found.values()))
+    shares = _format.shares(list(found.values()))
     drawn.add_bar(
         x=[count / total * 100.0 for count in found.values()], y=names, orientation="h", name="share of the misses",
         text=[f"{share} ({count:,})" for share, count in zip(shares, found.values(), strict=True)],
@@ -49,8 +49,8 @@ def figure(run: Run) -> go.Figure | str:
     apart = [] if _stages.QUEUE in found or _stages.FIRST not in found else [_stages.UNTOLD]
     parts = [f"{cause} {share}" for cause, share in zip(names, shares, strict=True)][:4]
     all_requests = f"{run.requests.num_rows:,}"
-    finding = f"{_numbers.count(total, 'request')} of {all_requests} missed the SLO, because of: {', '.join(parts)}."
-    return style.done(drawn, finding, [_misses.RULE, *apart], table)
+    finding = f"{_format.count(total, 'request')} of {all_requests} missed the SLO, because of: {', '.join(parts)}."
+    return style.done(drawn, finding, [_tables.RULE, *apart], table)
 
 
 def name(cause: str) -> str:

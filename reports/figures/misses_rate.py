@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from reports import _misses, _numbers, _study_requests
-from reports._clean import in_figure
+from reports import _format, _tables
+from reports._format import in_figure
 from reports.figures import _phases, _stacked, _systems, misses
 from reports.figures import _style as style
 from reports.figures._systems import Group
+from reports.study import runs as study_runs
 
 if TYPE_CHECKING:
     from reports.study import Study
@@ -32,21 +33,21 @@ def figure(study: Study) -> go.Figure | str:
     groups = _systems.groups(study)
     found = [(group, causes) for group in groups if (causes := _causes(study, group))]
     if not found:
-        readable = any(_study_requests.of(study, point) for group in groups for point in group.points.values())
-        return misses.UNBOUND if readable else _study_requests.GONE
+        readable = any(study_runs.of(study, point) for group in groups for point in group.points.values())
+        return misses.UNBOUND if readable else study_runs.GONE
     if not any(shares for _, causes in found for shares in causes.values()):
         return "No request missed the SLO; higher rates or a tighter --slo show what makes them miss."
     drawn = _stacked.figure(study, [(group, _percents(causes)) for group, causes in found], _AXIS, _look)
-    seeds = _study_requests.seeds_note(study, [point for group in groups for point in group.points.values()])
+    seeds = study_runs.seeds_note(study, [point for group in groups for point in group.points.values()])
     left = _systems.no_panel(study, [group for group, _ in found])
     rescored = any(axis.get("rescored") for source in study.sources for axis in source.get("axes") or [])
     under = "Misses are those of the SLO under which the runs were made." if rescored else ""
-    return style.done(drawn, _finding(*found[0]), [under, _misses.RULE, seeds, left])
+    return style.done(drawn, _finding(*found[0]), [under, _tables.RULE, seeds, left])
 
 
 def _causes(study: Study, group: Group) -> Causes:
     """The shares at each label whose runs can be read and had an SLO of their own."""
-    told = {label: _study_requests.of(study, point) for label, point in group.points.items()}
+    told = {label: study_runs.of(study, point) for label, point in group.points.items()}
     return {
         label: _shares([(one.requests, one.causes) for one in runs if one.causes is not None])
         for label, runs in told.items()
@@ -74,7 +75,7 @@ def _look(cause: str) -> _phases.Look:
     """The look of a phase; of other causes one of their own."""
     if cause in _phases.LOOKS:
         return _phases.LOOKS[cause]
-    color, hatch = (style.GREEN, "+") if cause == _misses.PREEMPTED else (style.GREY, "-")
+    color, hatch = (style.GREEN, "+") if cause == _tables.PREEMPTED else (style.GREY, "-")
     return _phases.Look(in_figure(misses.name(cause)), color, hatch)
 
 
@@ -83,5 +84,5 @@ def _finding(group: Group, causes: Causes) -> str:
     total = sum(shares.values())
     most = max(shares, key=lambda cause: shares[cause])
     at = f"{f'{group.name}: at' if group.name else 'At'} {label} {group.unit}".strip()
-    first = f"the first cause is {in_figure(misses.name(most))} ({_numbers.share(shares[most] / total)} of them)"
-    return f"{at} {_numbers.share(total)} of the requests missed; {first}."
+    first = f"the first cause is {in_figure(misses.name(most))} ({_format.share(shares[most] / total)} of them)"
+    return f"{at} {_format.share(total)} of the requests missed; {first}."

@@ -9,9 +9,9 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from harness.compare import said
-from reports import _numbers
-from reports._clean import clean
+from harness.experiments.compare import wording
+from reports import _format
+from reports._format import clean
 from reports.answers import compare as told
 from reports.figures import _sides
 from reports.figures import _style as style
@@ -67,7 +67,7 @@ def _points(gates: Sequence[Row]) -> dict[str, tuple[Row, np.ndarray]]:
 def _table(gates: Sequence[Row], found: Mapping[str, Any]) -> style.Table:
     """A row for each pair of each metric, evenly chosen where they are many."""
     every = [
-        [clean(f"{said.at(row)}{row['label']}"), str(pair), *(told.value({**row, "base": v}, "base") for v in both)]
+        [clean(f"{wording.at(row)}{row['label']}"), str(pair), *(told.value({**row, "base": v}, "base") for v in both)]
         for row in gates
         if row["metric"] in found
         for pair, both in enumerate(zip(*(row["values"][side] for side in _sides.SIDES), strict=True), 1)
@@ -117,7 +117,7 @@ def _finding(found: Mapping[str, tuple[Row, np.ndarray]]) -> str:
         worse = np.count_nonzero(head > base if row["better"] == "lower" else head < base)
         same = np.count_nonzero(base == head)
         equal = f" and the same in {same}" if same else ""
-        parts.append(f"{clean(row['label'])} is worse in {worse} of {_numbers.count(len(points), 'pair')}{equal}")
+        parts.append(f"{clean(row['label'])} is worse in {worse} of {_format.count(len(points), 'pair')}{equal}")
     return "In the head " + ", ".join(parts) + "."
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from reports import _numbers
-from reports._clean import in_figure
+from reports import _format
+from reports._format import in_figure
 from reports.answers import place as said
 from reports.figures import _style as style
 
@@ -78,7 +78,7 @@ def _finding(info: Info) -> str:
     if not info["best"]:
         return "No placement keeps the SLO at any rate."
     best = info["best"][0]
-    worth = f"{_numbers.number(best['value'], 4)} {info['objective']['unit']}"
+    worth = f"{_format.number(best['value'], 4)} {info['objective']['unit']}"
     return f"The best is {in_figure(best['name'], 60)} of {best['algorithm']} with {worth}."
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from reports import _numbers
+from reports import _format
 from reports import _validated as said
 from reports.figures import _real
 from reports.figures import _style as style
@@ -60,5 +60,5 @@ def _finding(pairs: Sequence[Mapping[str, Any]]) -> str:
     for unit, found in _real.panels(scored).items():
         worst = max(found, key=lambda pair: abs(pair["error"]))
         error = said.size(worst["error"], unit, signed=True)
-        parts.append(f"{error} ({said.name(worst['metric'])} at {_numbers.option(worst['x'])} req/s)")
+        parts.append(f"{error} ({said.name(worst['metric'])} at {_format.option(worst['x'])} req/s)")
     return f"The largest error is {' and '.join(parts)}."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _numbers
+from reports import _format
 from reports.figures import _style as style
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def _finding(comparison: Comparison) -> str:
     if not lost and not won:
         return f"Not one of {total:,} requests changed sides: each met the SLO on both sides or on neither."
     return (
-        f"Of {_numbers.count(total, 'request')} {lost:,} met the SLO in the base and miss it in the head "
-        f"({_numbers.share(lost / total)}), {won:,} the other way round ({_numbers.share(won / total)})."
+        f"Of {_format.count(total, 'request')} {lost:,} met the SLO in the base and miss it in the head "
+        f"({_format.share(lost / total)}), {won:,} the other way round ({_format.share(won / total)})."
     )
 
 
@@ -95,5 +95,5 @@ def _notes(comparison: Comparison, drawn: int) -> Iterator[str]:
     if drawn < first.requests:
         yield f"Drawn are {drawn:,} of the {first.requests:,} requests{of}, evenly chosen of those that ended well."
     elif of:
-        yield f"Drawn are the {_numbers.count(drawn, 'request')}{of}."
+        yield f"Drawn are the {_format.count(drawn, 'request')}{of}."
     yield "Below the dashed line a request used less of its bounds in the head."

@@ -7,10 +7,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from reports import _numbers
-from reports._study import Study, System
+from reports import _format
 from reports.answers._capacity_said import LONE
 from reports.figures import _style as style
+from reports.study.runs import Study, System
 
 ORDER = 61
 OF = "study"
@@ -40,7 +40,7 @@ def figure(study: Study) -> go.Figure | str:
     if not made or system is None:
         return MISSING
     if len(made) < FEWEST:
-        return f"{_numbers.count(len(made), 'trial')} told enough, so there was nothing to search."
+        return f"{_format.count(len(made), 'trial')} told enough, so there was nothing to search."
     share = study.share(system)
     shown = []
     for row in made:
@@ -83,8 +83,8 @@ def kind(row: Mapping[str, Any]) -> str:
 def _rates(rows: Sequence[Mapping[str, Any]], share: float, name: str, color: str, symbol: str) -> go.Scatter:
     hover = []
     for row in rows:
-        met = "" if row["attainment"] is None else f"{_numbers.share(row['attainment'])} met, "
-        hover.append(f"{met}seed {row['seed']}, {_numbers.count(row['requests'], 'request')}")
+        met = "" if row["attainment"] is None else f"{_format.share(row['attainment'])} met, "
+        hover.append(f"{met}seed {row['seed']}, {_format.count(row['requests'], 'request')}")
     return go.Scatter(
         x=[row["order"] for row in rows], y=[row["rate_rps"] / share for row in rows], name=name, mode="markers",
         marker={"color": color, "symbol": symbol, "size": 9}, customdata=hover,
@@ -111,15 +111,15 @@ def _capacities(drawn: go.Figure, system: System, share: float) -> None:
         drawn.add_hline(y=at, line=style.line(style.GREY, "dash", 1), row=1, col=1)
         drawn.add_annotation(
             x=1.005, xref="x domain", y=math.log10(at), yref="y", yanchor="middle", xanchor="left", showarrow=False,
-            text=f"{_numbers.option(found.goal * 100)}%", font={"size": 12},
+            text=f"{_format.option(found.goal * 100)}%", font={"size": 12},
         )  # fmt: skip
 
 
 def _finding(made: Sequence[Mapping[str, Any]], shown: Sequence[Mapping[str, Any]], share: float, unit: str) -> str:
     probes = sum(row["goal"] is not None for row in made)
     rates = [row["rate_rps"] / share for row in shown]
-    trials = _numbers.count(len(made) - probes, "whole trial")
-    told = f"{_numbers.count(probes, 'probe')} and {trials}" if probes else trials
-    sent = _numbers.count(sum(row["requests"] for row in made), "request")
-    ends = " to ".join(dict.fromkeys(_numbers.number(end) for end in (min(rates), max(rates))))
+    trials = _format.count(len(made) - probes, "whole trial")
+    told = f"{_format.count(probes, 'probe')} and {trials}" if probes else trials
+    sent = _format.count(sum(row["requests"] for row in made), "request")
+    ends = " to ".join(dict.fromkeys(_format.number(end) for end in (min(rates), max(rates))))
     return f"{told} at {ends} {unit} took {sent}."

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.sweep.crossing import crossing
-from harness.sweep.spread import LEAST_SEEDS, spread
-from reports import _numbers
-from reports._clean import clean, in_figure
+from harness.stats.curves import crossing
+from harness.stats.seeds import LEAST_SEEDS, spread
+from reports import _format
+from reports._format import clean, in_figure
 from reports.figures import _share, _sides, _sides_searched
 from reports.figures import _style as style
 
@@ -177,7 +177,7 @@ def _drop(
     )
     left = at > (min(values) + max(values)) / 2
     drawn.add_annotation(
-        x=at, y=0.02 + 0.08 * place, yref="paper", text=f"{side} {_numbers.number(at)}", showarrow=False,
+        x=at, y=0.02 + 0.08 * place, yref="paper", text=f"{side} {_format.number(at)}", showarrow=False,
         font={"size": 12}, xanchor="right" if left else "left", xshift=-4 if left else 4, yanchor="bottom",
     )  # fmt: skip
 
@@ -187,20 +187,20 @@ def _finding(carried: Mapping[str, float | str], found: _Axis, goal: float, rows
     base, head = carried["base"], carried["head"]
     if isinstance(base, float) and isinstance(head, float):
         return (
-            f"The base keeps {goal * 100:g}% up to {_numbers.number(base)} {unit}, the head up to "
-            f"{_numbers.number(head)}: {_numbers.number(head / base)} times as far."
+            f"The base keeps {goal * 100:g}% up to {_format.number(base)} {unit}, the head up to "
+            f"{_format.number(head)}: {_format.number(head / base)} times as far."
         )
     told = {
         "above": f"keeps {goal * 100:g}% at all points", "below": f"keeps {goal * 100:g}% at none of the points",
         "unknown": "was not measured at all points",
     }  # fmt: skip
     parts = [
-        f"the {side} keeps {goal * 100:g}% up to {_numbers.number(at)} {unit}"
+        f"the {side} keeps {goal * 100:g}% up to {_format.number(at)} {unit}"
         if isinstance(at, float)
         else f"the {side} {told[at]}"
         for side, at in carried.items()
     ]
-    low, high = (_numbers.option(end) for end in (min(found.values), max(found.values)))
+    low, high = (_format.option(end) for end in (min(found.values), max(found.values)))
     return f"Over {len(rows)} points from {clean(found.name)} {low} to {high} {' and '.join(parts)}."
 
 
@@ -210,5 +210,5 @@ def _notes(rows: Sequence[Row], found: _Axis, carried: Mapping[str, float | str]
     if max(row["pairs"] for row in rows) > 1:
         yield f"Bands are the {'95% interval of the mean' if _enough(rows) else 'range'} over the pairs."
     if found.name == "rate" and found.gpus["base"] != found.gpus["head"]:
-        base, head = (_numbers.count(found.gpus[side], "GPU") for side in _sides.SIDES)
+        base, head = (_format.count(found.gpus[side], "GPU") for side in _sides.SIDES)
         yield f"The base has {base}, the head {head}."

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _numbers
+from reports import _format
 from reports.comparison import Comparison
 from reports.comparison._contrast import SCALES, Band, band
 from reports.figures import _sides
@@ -91,7 +91,7 @@ def _mark(drawn: go.Figure, at: float | None, side: str, place: int, scales: np.
     left = np.log(at / scales[0]) > 0.6 * np.log(scales[-1] / scales[0])
     drawn.add_vline(x=at, line={"color": _sides.COLORS[side], "width": 1.5, "dash": "dot"})
     drawn.add_annotation(
-        x=float(np.log10(at)), y=0.02 + 0.08 * place, yref="paper", text=f"{side} from {_numbers.number(at)}",
+        x=float(np.log10(at)), y=0.02 + 0.08 * place, yref="paper", text=f"{side} from {_format.number(at)}",
         showarrow=False, font={"size": 12}, yanchor="bottom", xanchor="right" if left else "left",
         xshift=-4 if left else 4,
     )  # fmt: skip
@@ -99,9 +99,9 @@ def _mark(drawn: go.Figure, at: float | None, side: str, place: int, scales: np.
 
 def _finding(found: Mapping[str, Band], crossings: Mapping[str, float | None], goal: float) -> str:
     one = int(np.searchsorted(SCALES, 1.0))
-    met = [_numbers.share(float(found[side].mean[one]), goal) for side in _sides.SIDES]
+    met = [_format.share(float(found[side].mean[one]), goal) for side in _sides.SIDES]
     reached = [
-        f"the {side} {'at no scale' if at is None else f'from {_numbers.number(at)} times its bounds on'}"
+        f"the {side} {'at no scale' if at is None else f'from {_format.number(at)} times its bounds on'}"
         for side, at in crossings.items()
     ]
     return (

@@ -3,10 +3,10 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from reports import _data, _numbers, _replay
-from reports._grid import Axis
+from harness.data.folder import Run
+from reports import _data, _format, _replay
 from reports._replay import Cells
+from reports._tables import Axis
 from reports.figures import _plane
 from reports.figures import _style as style
 
@@ -48,9 +48,9 @@ def _finding(counted: Cells, ttft: Axis, tpot: Axis, goal: float) -> str:
     met = counted.met()
     share = met / counted.requests
     here = int(met[ttft.start, tpot.start])
-    goodput = f"Goodput is {_numbers.number(float(counted.goodput_rps(np.array(here))))} req/s"
-    within = f"{_numbers.share(here / counted.requests, goal)} of the requests are within the bounds"
-    told = ", ".join(f"{_data.label(a.metric)} {_numbers.limit(a.own_s)}" for a in (ttft, tpot) if a.own_s is not None)
+    goodput = f"Goodput is {_format.number(float(counted.goodput_rps(np.array(here))))} req/s"
+    within = f"{_format.share(here / counted.requests, goal)} of the requests are within the bounds"
+    told = ", ".join(f"{_data.label(a.metric)} {_format.limit(a.own_s)}" for a in (ttft, tpot) if a.own_s is not None)
     where = f"at {told}" if told else "without a bound on all requests"
     start = f"{goodput if np.isfinite(counted.per_s) else within} {where}"
     kept = [_least(ttft, share[:-1, tpot.start], goal), _least(tpot, share[ttft.start, :-1], goal)]
@@ -65,9 +65,7 @@ def _finding(counted: Cells, ttft: Axis, tpot: Axis, goal: float) -> str:
 def _least(axis: Axis, shares: np.ndarray, goal: float) -> str:
     """The least bound of an axis that reaches the goal."""
     reached = np.flatnonzero(shares >= goal)
-    return (
-        f"a {_data.label(axis.metric)} bound from {_numbers.limit(axis.limits_s[reached[0]])}" if len(reached) else ""
-    )
+    return f"a {_data.label(axis.metric)} bound from {_format.limit(axis.limits_s[reached[0]])}" if len(reached) else ""
 
 
 def _notes(run: Run, met: np.ndarray, ttft: Axis, tpot: Axis) -> list[str]:

@@ -7,9 +7,9 @@ missed to met is the greatest of its value / bound, so one stored run gives the 
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from reports import _data, _numbers
-from reports._clean import in_figure
+from harness.data.folder import Run
+from reports import _data, _format
+from reports._format import in_figure
 from reports.figures import _style as style
 
 ORDER = 3
@@ -44,7 +44,7 @@ def figure(run: Run) -> go.Figure | str:
     cross = crossing(together, goal)
     _mark(drawn, 1.0, "SLO of this run", 0.14, scales)
     if cross is not None:
-        _mark(drawn, cross, f"{goal * 100:g}% at scale {_numbers.number(cross)}", 0.02, scales)
+        _mark(drawn, cross, f"{goal * 100:g}% at scale {_format.number(cross)}", 0.02, scales)
     return style.done(drawn, _finding(found, together, goal, cross))
 
 
@@ -86,15 +86,15 @@ def _mark(drawn: go.Figure, x: float, text: str, y: float, scales: np.ndarray) -
 
 
 def _finding(found: list[_data.Margin], together: np.ndarray, goal: float, cross: float | None) -> str:
-    met = _numbers.share(float(np.mean(together <= 1.0)), goal)
+    met = _format.share(float(np.mean(together <= 1.0)), goal)
     if cross is None:
         failed = int(np.sum(~np.isfinite(together)))
         return (
             f"{met} of the requests meet the SLO; no scale reaches {goal * 100:g}%, because "
-            f"{_numbers.count(failed, 'request')} of {len(together):,} failed."
+            f"{_format.count(failed, 'request')} of {len(together):,} failed."
         )
     named = [m for m in found if np.isfinite(m.bound.limit)]
-    bounds = ", ".join(f"{m.name} {_numbers.seconds(m.bound.limit * cross)}" for m in named) or "as each request says"
+    bounds = ", ".join(f"{m.name} {_format.seconds(m.bound.limit * cross)}" for m in named) or "as each request says"
     kept = "is kept down to" if cross <= 1 else "is reached only from"
-    scaled = f"{_numbers.number(cross)} times its bounds ({bounds})"
+    scaled = f"{_format.number(cross)} times its bounds ({bounds})"
     return f"{met} of the requests meet the SLO; {goal * 100:g}% {kept} {scaled}."

@@ -8,12 +8,11 @@ from functools import partial
 import numpy as np
 import plotly.graph_objects as go
 
-from reports import _numbers, _replay_study
-from reports._clean import in_figure
-from reports._replay import Cells
-from reports._replay_study import Rate, Replay, Scored
-from reports._study import Study
+from reports import _format, _replay
+from reports._format import in_figure
+from reports._replay import Cells, Rate, Replay, Scored
 from reports.figures import _style as style
+from reports.study.runs import Study
 
 ORDER = 3
 OF = "study"
@@ -28,7 +27,7 @@ _ALONE = (("TTFT only", style.VERMILLION, "dot", "square"), ("TPOT only", style.
 
 def figure(study: Study) -> go.Figure | str:
     """Share of requests within every bound times the scale, at the highest rate that reaches the first goal."""
-    replay = _replay_study.of_study(study)
+    replay = _replay.of_study(study)
     if isinstance(replay, str):
         return replay
     if not replay.grid.factors:
@@ -59,7 +58,7 @@ def rate_of(replay: Replay, system: Scored) -> Rate:
 
 def share(rate: Rate, factor: int) -> float:
     """The mean share of requests within every bound times a factor."""
-    return rate.mean(lambda run: _replay_study.scaled(run, factor) / run.requests) or 0.0
+    return rate.mean(lambda run: _replay.scaled(run, factor) / run.requests) or 0.0
 
 
 def crossed(replay: Replay, rate: Rate, goal: float) -> float | None:
@@ -100,7 +99,7 @@ def _share_alone(run: Cells, axis: int, factor: int) -> float | None:
 
 
 def _at(replay: Replay, system: Scored, rate: Rate) -> str:
-    return f"{_numbers.number(rate.rate_rps / system.share)} {replay.unit}"
+    return f"{_format.number(rate.rate_rps / system.share)} {replay.unit}"
 
 
 def _mark(drawn: go.Figure, replay: Replay, rate: Rate, number: int) -> None:
@@ -115,7 +114,7 @@ def _mark(drawn: go.Figure, replay: Replay, rate: Rate, number: int) -> None:
         )
         drawn.add_annotation(
             x=float(np.log10(at)), y=2 + 7 * (number * len(replay.goals) + place), showarrow=False, xanchor="left",
-            xshift=4, yanchor="bottom", font={"size": 12}, text=f"{goal * 100:g}% from scale {_numbers.number(at)}",
+            xshift=4, yanchor="bottom", font={"size": 12}, text=f"{goal * 100:g}% from scale {_format.number(at)}",
         )  # fmt: skip
 
 
@@ -125,7 +124,7 @@ def _finding(replay: Replay, chosen: list[tuple[Scored, Rate]]) -> str:
     for system, rate in chosen:
         name = f"{system.name} at" if replay.named else "At"
         at = crossed(replay, rate, goal)
-        known = "at no scale drawn" if at is None else f"from about {_numbers.number(at)} times the bounds on"
+        known = "at no scale drawn" if at is None else f"from about {_format.number(at)} times the bounds on"
         texts.append(f"{name} {_at(replay, system, rate)}, {goal * 100:g}% of the requests are within the SLO {known}")
     return f"{'; '.join(texts)}."
 
@@ -138,9 +137,9 @@ def _notes(replay: Replay, chosen: list[tuple[Scored, Rate]]) -> list[str]:
     several = any(len(system.rates) > 1 for system, _ in chosen)
     return [
         f"The rate is the highest one tried at which {goal} is reached." if several else "",
-        _replay_study.PERCENTILE if replay.open else "",
+        _replay.PERCENTILE if replay.open else "",
         f"At no rate of {', '.join(short)} it is; the lowest is drawn." if short and replay.named else "",
         f"At no rate tried {goal} is reached, so the lowest is drawn." if short and not replay.named else "",
         f"Means over {seeds} seeds." if seeds > 1 else "",
-        f"{_numbers.count(more, 'system')} more would not be told apart." if more > 0 else "",
+        f"{_format.count(more, 'system')} more would not be told apart." if more > 0 else "",
     ]

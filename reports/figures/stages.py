@@ -3,8 +3,8 @@
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from reports import _data, _numbers, _stages
+from harness.data.folder import Run
+from reports import _data, _format, _stages
 from reports.figures import _phases
 from reports.figures import _style as style
 
@@ -81,10 +81,10 @@ def _finding(keys: tuple[str, ...], whole: _stages.Shares, slowest: _stages.Shar
     ttft = sum(slowest.mean_s[i] for i in before)
     part = _share(slowest.mean_s[most] / max(ttft, 1e-12) * 100)
     return (
-        f"Of all time of the requests {text}; of the slowest hundredth of the first tokens, {_numbers.seconds(ttft)} "
+        f"Of all time of the requests {text}; of the slowest hundredth of the first tokens, {_format.seconds(ttft)} "
         f"in the mean, {part} is {_phases.LOOKS[keys[most]].name}."
     )
 
 
 def _share(percent: float) -> str:
-    return _numbers.share(percent / 100.0)
+    return _format.share(percent / 100.0)

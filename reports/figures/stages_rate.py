@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
-from reports import _numbers, _stages, _study_requests
+from reports import _format, _stages
 from reports.figures import _phases, _stacked, _systems
 from reports.figures import _style as style
 from reports.figures._systems import Group
+from reports.study import runs as study_runs
 
 if TYPE_CHECKING:
     from reports.study import Study
@@ -29,11 +30,11 @@ def figure(study: Study) -> go.Figure | str:
     groups = _systems.groups(study)
     found = []
     for group in groups:
-        told = {name: _study_requests.phases(_study_requests.of(study, point)) for name, point in group.points.items()}
+        told = {name: study_runs.phases(study_runs.of(study, point)) for name, point in group.points.items()}
         if shares := {name: one for name, one in told.items() if one is not None}:  # whose runs can be read
             found.append((group, shares))
     if not found:
-        return _study_requests.GONE if groups else NONE
+        return study_runs.GONE if groups else NONE
     percents = [
         (group, {name: dict(zip(one.keys, one.summed_percent, strict=True)) for name, one in shares.items()})
         for group, shares in found
@@ -41,7 +42,7 @@ def figure(study: Study) -> go.Figure | str:
     drawn = _stacked.figure(study, percents, "time (%)", _phases.LOOKS.__getitem__, top=100.5)
     apart = all(_stages.QUEUE in one.keys for _, shares in found for one in shares.values())
     notes = ["Time of all requests taken together.", _stages.RULE if apart else _stages.UNTOLD,
-             _study_requests.seeds_note(study, [p for group in groups for p in group.points.values()]),
+             study_runs.seeds_note(study, [p for group in groups for p in group.points.values()]),
              _systems.no_panel(study, [group for group, _ in found])]  # fmt: skip
     return style.done(drawn, _finding(*found[0]), notes)
 
@@ -50,9 +51,9 @@ def _finding(group: Group, shares: dict[str, _stages.Shares]) -> str:
     [(low, first), (high, last)] = [list(shares.items())[i] for i in (0, -1)]
     most = max(last.keys, key=lambda key: _of(last, key) - (_of(first, key) if len(shares) > 1 else 0.0))
     if not group.unit or len(shares) == 1:
-        texts = [f"{_numbers.share(_of(one, most))} at {label}" for label, one in shares.items()]
+        texts = [f"{_format.share(_of(one, most))} at {label}" for label, one in shares.items()]
         return f"{_phases.LOOKS[most].name.capitalize()} is {', '.join(texts[:4])} of all time of the requests."
-    ends = f"{_numbers.share(_of(first, most))} to {_numbers.share(_of(last, most))} of all time of the requests"
+    ends = f"{_format.share(_of(first, most))} to {_format.share(_of(last, most))} of all time of the requests"
     prefix = f"{group.name}: from" if group.name else "From"
     return f"{prefix} {low} to {high} {group.unit} {_phases.LOOKS[most].name} grows most: from {ends}."
 

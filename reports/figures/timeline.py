@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.folder import Run
-from reports import _data, _numbers
+from harness.data.folder import Run
+from reports import _data, _format
 from reports._counted import Stretches
-from reports._facts import part
+from reports._system import part
 from reports.figures import _gauges, _reduce
 from reports.figures import _style as style
 from reports.figures._rate import stretch
@@ -104,7 +104,7 @@ def _preemptions(drawn: go.Figure, row: int, at_s: np.ndarray, end_s: float) -> 
     line = style.line(style.OCHRE, width=1.5)
     _line(drawn, row, edges, np.append(counts, counts[-1]), "preemptions", line)
     drawn.update_yaxes(style.axis("preemptions<br>(count)", rangemode="tozero"), row=row, col=1)
-    return f"Preemptions are counted per {_numbers.limit(width)}, when the preempted request ended."
+    return f"Preemptions are counted per {_format.limit(width)}, when the preempted request ended."
 
 
 def _draw_replicas(drawn: go.Figure, panels: list[Panel], steps: dict[str, np.ndarray]) -> list[str]:
@@ -163,10 +163,10 @@ def _finding(found: Stretches, blocks: int | None, preemptions: int) -> str:
     fewest = found.fewest[_FREE]
     memory = f"free blocks never fell below {fewest:,}"
     if blocks is not None:
-        memory = f"{_numbers.share(1.0 - fewest / blocks)} of the KV memory was in use at most"
-    again = f"; requests were preempted {_numbers.count(preemptions, 'time')}" if preemptions else ""
+        memory = f"{_format.share(1.0 - fewest / blocks)} of the KV memory was in use at most"
+    again = f"; requests were preempted {_format.count(preemptions, 'time')}" if preemptions else ""
     return (
-        f"Over {_numbers.count(found.steps, 'step')} a batch decoded {_numbers.number(found.means['decode_seqs'])} "
+        f"Over {_format.count(found.steps, 'step')} a batch decoded {_format.number(found.means['decode_seqs'])} "
         f"sequences in the mean of the busy time and {found.most['decode_seqs']:,} at most; a batch left "
-        f"requests waiting during {_numbers.share(found.waiting_share)} of it; {memory}{again}."
+        f"requests waiting during {_format.share(found.waiting_share)} of it; {memory}{again}."
     )

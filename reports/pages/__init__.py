@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from harness import answers
 from harness.errors import UsageError, no_such
+from harness.experiments import answers
 from reports import _sheet
 from reports._sheet import Cell, Section, Sheet
 
 if TYPE_CHECKING:
-    from harness.folder import Run
+    from harness.data.folder import Run
 
 __all__ = ["html", "kinds", "moved", "page", "pictures", "sheet", "together"]
 

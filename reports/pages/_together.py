@@ -5,17 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.data.folder import Run
 from harness.errors import UsageError
-from harness.folder import Run
-from harness.sweep.gathered import gathered
-from reports import _numbers, _sweep_verdict
-from reports._clean import clean, quoted
+from harness.experiments.sweep.gathered import gathered
+from reports import _format, _sweep_verdict
+from reports._format import clean, quoted
 from reports._sheet import Section, Sheet, Table
-from reports._study import Info, Study
 from reports.answers import _capacity_said, _sweep_said
 from reports.figures import attainment_rate
 from reports.pages import sweep
 from reports.study import of_capacity, of_many, of_sweep
+from reports.study.runs import Info, Study
 
 RUNS = "runs"
 """How the runs are called that no sweep made."""
@@ -42,7 +42,7 @@ def sheet(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run]
     studies = {name: _study(info, path) for name, (info, path) in found.items()}
     study = of_many(studies) if len(studies) > 1 else next(iter(studies.values()))
     return Sheet(
-        title=f"{_numbers.count(len(study.systems), 'system')} side by side",
+        title=f"{_format.count(len(study.systems), 'system')} side by side",
         subtitle=", ".join(found),
         mark="SIDE BY SIDE",
         good=None,
@@ -62,7 +62,7 @@ def _of_runs(info: Info, home: Path) -> Sheet:
     found = sweep.sheet(info, home, folders if len(folders) <= MOST else [os.path.commonpath(folders)])
     count, systems = len(folders), len(study.systems)
     return Sheet(
-        title=f"{_numbers.count(count, 'run')} of {_numbers.count(systems, 'system')}",
+        title=f"{_format.count(count, 'run')} of {_format.count(systems, 'system')}",
         subtitle=f"made one by one; goal {' and '.join(f'{100 * goal:g}%' for goal in info['goals'])}",
         mark=found.mark,
         good=found.good,
@@ -128,7 +128,7 @@ def _traffic(study: Study) -> Iterator[tuple[str, str]]:
                 sent.setdefault((point["values"].get("rate"), run["seed"]), set()).add(str(run["schedule_sha256"]))
     apart = sum(len(schedules) > 1 for schedules in sent.values())
     if apart and len(study.systems) > 1:
-        of = f"{apart} of {_numbers.count(len(sent), 'pair')} of rate and seed"
+        of = f"{apart} of {_format.count(len(sent), 'pair')} of rate and seed"
         yield (
             f"Systems were not sent the same requests (at {of}), so part of what parts them is chance.",
             ("Make their runs with the same workload, rates, number of requests and seeds."),

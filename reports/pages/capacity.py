@@ -5,18 +5,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from harness.capacity.conditions import JOINT
-from harness.capacity.runs import TRIALS, folder_name
-from harness.capacity.trials import Tried
-from reports import _numbers, _page, figures
-from reports._clean import clean
-from reports._facts import Facts, first, flat, part
+from harness.experiments.capacity.conditions import JOINT
+from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
+from harness.experiments.capacity.trials import Tried, folder_name
+from reports import _format, _page, figures
+from reports._format import clean
 from reports._page import Part
 from reports._sheet import Cell, Section, Sheet, Table
-from reports._study import Study
-from reports._study_capacity import folders, of_capacity, share, trials
+from reports._system import Facts, first, flat, part
 from reports.answers import _capacity_said as said
 from reports.pages import sweep
+from reports.study.capacity import folders, of_capacity, share, trials
+from reports.study.runs import Study
 
 Info = Mapping[str, Any]
 
@@ -78,7 +78,7 @@ def _mark(info: Info) -> tuple[str, bool | None]:
 def _told(info: Info, one: Info) -> str:
     line = said.headline(info, one)
     gpus = info.get("gpus") or 0
-    per_gpu = f"; {_numbers.number(one['per_gpu_rps'])} req/s per GPU" if one["per_gpu_rps"] and gpus > 1 else ""
+    per_gpu = f"; {_format.number(one['per_gpu_rps'])} req/s per GPU" if one["per_gpu_rps"] and gpus > 1 else ""
     return f"{line[:1].upper()}{line[1:]}{per_gpu}."
 
 
@@ -97,7 +97,7 @@ def _warnings(info: Info) -> Iterator[tuple[str, str]]:
             yield f"At {said.percent(one['goal'])}: {clean(one['why'], 600)}", needs[:1].upper() + needs[1:]
     grown = [point for point in info.get("curve") or [] if point["overloaded"]]
     if grown:
-        rates = f"{_numbers.option(grown[0]['rate_rps'])} req/s"
+        rates = f"{_format.option(grown[0]['rate_rps'])} req/s"
         yield (
             f"From {rates} on a queue grew all through some trials: attainment there falls further in longer ones.",
             "",
@@ -145,10 +145,10 @@ _GOAL_HEADS = (
 
 
 def _goal_row(one: Info) -> tuple[str | Cell, ...]:
-    rates = (_numbers.number(one[name], 4) for name in ("capacity_rps", "low_rps", "high_rps", "per_gpu_rps"))
-    half = "-" if one["half_width"] is None else _numbers.number(100 * one["half_width"], 2)
+    rates = (_format.number(one[name], 4) for name in ("capacity_rps", "low_rps", "high_rps", "per_gpu_rps"))
+    half = "-" if one["half_width"] is None else _format.number(100 * one["half_width"], 2)
     state = Cell(str(one["state"]), good=said.good({**one, "at": None}))
-    tried = (_numbers.number((one.get("bracket") or {}).get(f"{end}_rate_rps"), 4) for end in ("low", "high"))
+    tried = (_format.number((one.get("bracket") or {}).get(f"{end}_rate_rps"), 4) for end in ("low", "high"))
     binds = clean(one["binding"] or "-")
     return (said.percent(one["goal"]), state, *rates, half, str(one["seeds"]), *tried, binds)
 
@@ -171,15 +171,15 @@ def _trial(number: int, tried: Tried, kept: Mapping[str, Path]) -> tuple[str | C
     what = "whole trial"
     if key.goal is not None:
         what = f"probe at {said.percent(key.goal)}: {'carried' if tried.passed else 'too much'}"
-    met = "-" if key.goal is not None or not tried.by_request else _numbers.share(share(tried, JOINT))
+    met = "-" if key.goal is not None or not tried.by_request else _format.share(share(tried, JOINT))
     return (
         Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in kept else None),
         what,
-        _numbers.option(key.rate_rps),
+        _format.option(key.rate_rps),
         str(key.seed),
         f"{tried.requests:,}",
         met,
-        _numbers.number(tried.wall_s, 2),
+        _format.number(tried.wall_s, 2),
     )
 
 

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.compare import gates, said
-from reports import _numbers, _page, _system, comparison, figures
-from reports._clean import clean, quoted, sentence
-from reports._definitions import in_use
-from reports._facts import Facts, first, flat, part
+from harness.experiments.compare import gates, wording
+from reports import _format, _page, _system, comparison, figures
+from reports._format import clean, quoted, sentence
 from reports._sheet import Section, Sheet
+from reports._system import Facts, first, flat, in_use, part
 from reports.answers import compare as told
 from reports.comparison import Comparison
 from reports.comparison import _tables as tables
@@ -94,7 +93,7 @@ def _heads(found: Comparison) -> Iterator[tuple[str, str]]:
     for side in ("base", "head"):
         yield side.capitalize(), clean(info[side]["label"], 300)
     if info["slo"]:
-        yield "SLO", f"{clean(info['slo'], 300)}, goal {_numbers.option(100 * info['goal'])}%"
+        yield "SLO", f"{clean(info['slo'], 300)}, goal {_format.option(100 * info['goal'])}%"
     yield from _traffic(part(info, "workload"))
     backends = [info[side]["system"] for side in ("base", "head")]
     systems = [_system.system({"backend": b}) or first(b, "backend", "name") or "" for b in backends]
@@ -109,7 +108,7 @@ def _heads(found: Comparison) -> Iterator[tuple[str, str]]:
     every = {pair["pair"] for pair in info["pairs"]}
     good = {pair["pair"] for pair in info["pairs"] if pair["valid"]}
     if every:
-        yield "Validity", f"{len(good):,} of {_numbers.count(len(every), 'pair')} valid"
+        yield "Validity", f"{len(good):,} of {_format.count(len(every), 'pair')} valid"
 
 
 def _traffic(workload: Info) -> Iterator[tuple[str, str]]:
@@ -130,8 +129,8 @@ def _limits(info: Info) -> str:
     if info["mode"] == "exact":
         return clean(", ".join(str(row["label"]) for row in once), 400) + (": any loss counts" if once else "")
     texts = [
-        f"{row['label']} (ignored up to {row['min_effect_pct']:g}{said.unit(row)}, must be found from "
-        f"{row['must_detect_pct']:g}{said.unit(row)})"
+        f"{row['label']} (ignored up to {row['min_effect_pct']:g}{wording.unit(row)}, must be found from "
+        f"{row['must_detect_pct']:g}{wording.unit(row)})"
         for row in once
     ]
     return clean(", ".join(texts), 900)
@@ -182,7 +181,7 @@ def _commands(found: Comparison) -> tuple[str, ...]:
         return (f"bench report {quoted(found.folder)}",)
     words = ["bench", "compare", *(clean(info[side]["label"], None) for side in ("base", "head"))]
     if info.get("rescored") and info["slo"]:
-        words += ["--slo", clean(info["slo"], None), "--goal", f"{_numbers.option(100 * info['goal'])}%"]
+        words += ["--slo", clean(info["slo"], None), "--goal", f"{_format.option(100 * info['goal'])}%"]
     for option, value in (("--warmup", info.get("warmup")), ("--gate", _gates(info))):
         words += [option, clean(value, None)] if value else []
     words += ["--alpha", f"{100 * info['alpha']:g}%"] if info["alpha"] != _ALPHA else []

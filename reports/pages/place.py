@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from reports import _page, figures
-from reports._clean import clean
-from reports._facts import Facts, flat, part
+from reports._format import clean
 from reports._sheet import Section, Sheet, Table
+from reports._system import Facts, flat, part
 from reports.answers import place as said
 
 Info = Mapping[str, Any]

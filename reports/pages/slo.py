@@ -5,16 +5,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from reports import _numbers, _page
-from reports._clean import clean
-from reports._facts import Facts
+from reports import _format, _page
+from reports._format import clean
 from reports._page import Part
 from reports._sheet import Section, Sheet, Table
-from reports._study import Capacity, Kept, Point, Spread, Study, System
+from reports._system import Facts
 from reports.answers import _slo_tables as tables
 from reports.answers import slo as words
 from reports.answers._slo_tables import Rows
 from reports.figures import _answered, attainment_rate
+from reports.study.runs import Capacity, Kept, Point, Spread, Study, System
 
 Info = Mapping[str, Any]
 
@@ -31,7 +31,7 @@ def sheet(info: Info, path: Path) -> Sheet:
         title = f"{clean(runs[0]['workload'] or runs[0]['name'], 60)} under other objectives"
         subtitle = words.opening(runs[0])
     else:
-        title = f"{_numbers.count(len(runs), 'stored run')} scored again"
+        title = f"{_format.count(len(runs), 'stored run')} scored again"
         subtitle = f"{len(runs)} runs, {sum(run['measured'] for run in runs):,} measured requests"
     return Sheet(
         title=title,
@@ -64,14 +64,14 @@ def _answer(info: Info) -> str:
     if told is None:
         return "No request is left to score."
     slo, goal = told["slos"][0], told["goals"][0]
-    share = _numbers.share(slo["attainment"], goal)
+    share = _format.share(slo["attainment"], goal)
     kept = "reached" if slo[info["conditions"]][0] else "missed"
     more = "" if len(runs) == 1 and len(told["slos"]) == 1 else " The tables have the others."
     if slo["attainment"] is None:  # every bound is on a percentile of the run
         return f"{clean(slo['text'], 200)} is {'kept' if slo[info['conditions']][0] else 'broken'}.{more}"
     return (
-        f"{share} of {_numbers.count(told['measured'], 'request')} keep {clean(slo['text'], 200)}: goodput is "
-        f"{_numbers.number(slo['goodput_rps'])} req/s, the goal of {goal * 100:g}% is {kept}.{more}"
+        f"{share} of {_format.count(told['measured'], 'request')} keep {clean(slo['text'], 200)}: goodput is "
+        f"{_format.number(slo['goodput_rps'])} req/s, the goal of {goal * 100:g}% is {kept}.{more}"
     )
 
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from harness.measure import headline
-from reports import _numbers, _page, _sliders, _stored, _sweep_verdict, _system, figures
-from reports._clean import clean
-from reports._facts import Facts, first, flat, part
+from harness.metrics.measure import headline
+from reports import _format, _page, _sliders, _stored, _sweep_verdict, _system, figures
+from reports._format import clean
 from reports._sheet import Cell, Section, Sheet, Table
-from reports._study import Info, Study
-from reports._study_sweep import of_sweep
+from reports._system import Facts, first, flat, part
 from reports.answers import _sweep_said as words
 from reports.figures import attainment_over
+from reports.study.runs import Info, Study
+from reports.study.sweep import of_sweep
 
 SECTIONS = {
     "figures": "Goodput",
@@ -82,7 +82,7 @@ def _floor(info: Info, study: Study) -> str:
     if info["clock"] == "virtual":
         return "none: times are those of a simulator"
     floors = _stored.floor_s(study)
-    told = [f"{m.label} {_numbers.seconds(floors[m.name])}" for m in headline() if m.name in floors]
+    told = [f"{m.label} {_format.seconds(floors[m.name])}" for m in headline() if m.name in floors]
     return f"{', '.join(told)} (99% of all times are nearer to the truth)" if told else "not measured"
 
 
@@ -126,13 +126,13 @@ def runs(info: Info, home: Path, page: Path | None = None) -> Table:
 def _run(run: Info, home: Path, page: Path) -> tuple[str | Cell, ...]:
     state = "not valid" if not run["valid"] else "overloaded" if run["overloaded"] else "valid"
     p99 = [part(part(run, "metrics"), metric.name).get("p99") for metric in headline()]
-    timed = [_numbers.in_unit(value, "ms") if run["valid"] and not run["overloaded"] else "-" for value in p99]
+    timed = [_format.in_unit(value, "ms") if run["valid"] and not run["overloaded"] else "-" for value in p99]
     return (
         Cell(f"seed {clean(run['seed'])}", link=link(home, run["folder"], page)),
         Cell(state, good=None if run["valid"] and not run["overloaded"] else False),
         f"{run['requests']:,}",
-        _numbers.share(run["attainment"]),
-        _numbers.number(run["goodput_rps"]),
+        _format.share(run["attainment"]),
+        _format.number(run["goodput_rps"]),
         *timed,
     )
 

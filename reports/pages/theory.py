@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reports import _numbers, figures
-from reports._clean import clean
+from reports import _format, figures
+from reports._format import clean
 from reports._page import part
 from reports._sheet import Section, Sheet, Table
 from reports.answers.theory import cell
@@ -57,7 +57,7 @@ def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, (int, float)):
-        return _numbers.option(value, 12)
+        return _format.option(value, 12)
     if isinstance(value, list):
         return ", ".join(f"({','.join(map(_value, one))})" if isinstance(one, list) else _value(one) for one in value)
     return str(value)

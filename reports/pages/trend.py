@@ -4,17 +4,15 @@ from collections.abc import Iterator, Mapping, Sized
 from pathlib import Path
 from typing import Any
 
-from harness.compare.nights import METRICS
-from reports import _trend_said as said
+from harness.experiments.compare.history import METRICS
 from reports import figures
-from reports._clean import clean, sentence
-from reports._numbers import count, option
+from reports._format import clean, count, option, sentence
 from reports._page import Part, part
 from reports._sheet import Cell, Section, Sheet, Table
-from reports._trend_index import EXPLAINED, anchor, table
-from reports._trend_links import links
-from reports._trend_room import Room, room
 from reports.figures import _trend_panel
+from reports.trend import wording as said
+from reports.trend.index import EXPLAINED, anchor, links, table
+from reports.trend.wording import Room, room
 
 Info = Mapping[str, Any]
 JUDGED = "trend_judged"
@@ -96,7 +94,7 @@ def _section(place: int, series: Info, info: Info, found: Mapping[str, str], the
     return Section(
         key=anchor(place),
         title=clean(series["name"], 80),
-        texts=(said.title(series), *(sentence(text, 400) for text in said.steps_of(series)[-said.MOST :])),
+        texts=(said.title(series), *(sentence(text, 400) for text in said.steps_of(series)[-said.MOST_LINES :])),
         tables=tables,
         parts=tuple(_parts(place, series, info, there)),
     )

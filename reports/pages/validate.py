@@ -6,7 +6,7 @@ from typing import Any
 
 from reports import _validated as said
 from reports import figures
-from reports._clean import clean
+from reports._format import clean
 from reports._page import part
 from reports._sheet import Cell, Section, Sheet, Table
 

@@ -7,9 +7,8 @@ from reports.figures import attainment_rate
 attainment_rate.figure(study.of_sweep(answers.of("curve"), "curve")).show()
 """
 
-from reports._study import Capacity, Kept, Point, Spread, Study, System
-from reports._study_capacity import of_capacity
-from reports._study_many import of_many
-from reports._study_sweep import of_sweep
+from reports.study.capacity import of_capacity
+from reports.study.runs import Capacity, Kept, Point, Spread, Study, System, of_many
+from reports.study.sweep import of_sweep
 
 __all__ = ["Capacity", "Kept", "Point", "Spread", "Study", "System", "of_capacity", "of_many", "of_sweep"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 import plotly.graph_objects as go
 
 from reports import _page
-from reports._clean import clean, clean_line
+from reports._format import clean, clean_line
 from reports.figures import _dispersion, _gaps, _joint, _marginals, _rate, _sessions
 from reports.traffic._facts import Facts, read
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.errors import no_such
-from reports._clean import in_figure
+from reports._format import in_figure
 from reports.figures._traffic import Band, Curves, Law, Rate, Stream
 
 Floats: TypeAlias = npt.NDArray[np.float64]

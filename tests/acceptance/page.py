@@ -5,9 +5,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from reports._clean import clean, in_markdown
-from reports.answers import _table
-from reports.answers._look import PLAIN, Look
+from reports._format import clean, in_markdown
+from reports.answers import _curve
+from reports.answers._curve import PLAIN, Look
 
 _HEADS = ("id", "badge", "published", "obtained", "band", "verdict")
 _SECTIONS = (
@@ -28,7 +28,7 @@ def _text_parts(info: Mapping[str, Any], look: Look) -> Iterator[str]:
         cells = [
             (*(row[key] for key in ("id", "badge", "published", "obtained", "band")), verdict(row)) for row in rows
         ]
-        yield _table.text(_HEADS, cells, left=len(_HEADS), look=look,
+        yield _curve.text(_HEADS, cells, left=len(_HEADS), look=look,
                           tones=[row["holds"] if row["holds"] is False else None for row in rows])  # fmt: skip
         yield from (_wrapped(f"{row['id']}: {row['note']}") for row in rows if row["note"])
     yield from (_wrapped(f"{one['id']} has no row: {one['title']}; {one['why']}") for one in without_row(info))
@@ -43,7 +43,7 @@ def without_row(info: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
 
 
 def _wrapped(sentence: str) -> str:
-    return _table.wrapped(sentence) + "\n"
+    return _curve.wrapped(sentence) + "\n"
 
 
 def outcome(info: Mapping[str, Any]) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 
 from acceptance.rows import Place, Row, Rows
 from acceptance.topics import _measured
-from harness import pool
+from harness.data.host import versions
 from harness.errors import UsageError, no_such
-from harness.host import versions
+from harness.experiments import pool
 
 HERE = Path(__file__).parent
 MEASURED = {f"measured-{source}": source for source in _measured.PREFIXES}

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from harness.capacity.aim import Aim
-from harness.capacity.conditions import JOINT, Share, kept_all
-from harness.capacity.conduct import AsFound
-from harness.capacity.search import search
-from harness.capacity.trials import Key, Tried
-from harness.slo import parse
+from harness.experiments.capacity.aim import Aim
+from harness.experiments.capacity.conditions import JOINT, Share, kept_all
+from harness.experiments.capacity.execute import AsFound
+from harness.experiments.capacity.search import search
+from harness.experiments.capacity.trials import Key, Tried
+from harness.metrics.slo import parse
 
 
 @dataclass
@@ -76,7 +76,7 @@ def system():
 @pytest.fixture
 def traffic():
     """A factory of draws: exponential gaps at a rate, lognormal prompts and outputs."""
-    from harness.capacity.traffic import Drawn
+    from harness.experiments.capacity.traffic import Drawn
 
     def drawn(seed=0, rate_rps=5.0, requests=2000):
         rng = np.random.default_rng(seed)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from harness.capacity.adjust import LEVELS, Adjusted, Meanwhile, Queue
-from harness.capacity.conditions import JOINT, Condition, Share
-from harness.capacity.trials import Key, Tried
+from harness.experiments.capacity.conditions import JOINT, Condition, Share
+from harness.experiments.capacity.traffic import LEVELS, Adjusted, Meanwhile, Queue
+from harness.experiments.capacity.trials import Key, Tried
 
 WANTED = Condition(JOINT, 0.9)
 TRUE = Queue(4e-4, 5e-4)

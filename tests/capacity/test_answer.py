@@ -2,15 +2,15 @@
 
 import pytest
 
-from harness.capacity.aim import Bracket, Found, Side
-from harness.capacity.answer import UNTRIED, answer
-from harness.capacity.conduct import conduct, set_up
-from harness.capacity.estimate import Estimate
-from harness.capacity.settings import Settings
-from harness.capacity.store import Store
-from harness.capacity.trials import Ledger
-from harness.config import RunSpec
 from harness.errors import BackendError, NotValid
+from harness.experiments.capacity.aim import Bracket, Found, Side
+from harness.experiments.capacity.answer import UNTRIED, answer
+from harness.experiments.capacity.conditions import Settings
+from harness.experiments.capacity.estimate import Estimate
+from harness.experiments.capacity.execute import conduct, set_up
+from harness.experiments.capacity.store import Store
+from harness.experiments.capacity.trials import Ledger
+from harness.options import RunSpec
 from reports.answers import _capacity_said as said
 from reports.answers import capacity
 

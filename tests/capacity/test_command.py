@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from harness.capacity.knees import knees
 from harness.cli import main
+from harness.stats.seeds import knees
 
 SIM = ["--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet"]
 QUICK = [*SIM, "--requests", "300", "--tolerance", "20%", "--no-adjust"]
@@ -54,8 +54,8 @@ def test_a_killed_search_ends_as_an_undisturbed_one(bench, tmp_path):
     arguments = [*QUICK, "--goal", "80%", "--format", "json"]
     _, out, _ = bench(*arguments, "--out", tmp_path / "whole")
     _, _, _ = bench(*arguments, "--out", tmp_path / "cut")
-    from harness.capacity.store import TABLE
-    from harness.capacity.trials import Ledger
+    from harness.experiments.capacity.store import TABLE
+    from harness.experiments.capacity.trials import Ledger
 
     kept = list(Ledger(tmp_path / "cut" / TABLE))[:7]
     (tmp_path / "cut" / TABLE).unlink()

@@ -6,10 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.api import RequestRecord
-from harness.capacity.conditions import JOINT, Condition, Share, certain, conditions, kept_all, shares, under
+from harness.data.records import to_table
 from harness.errors import UsageError
-from harness.records import to_table
-from harness.slo import parse, score
+from harness.experiments.capacity.conditions import (
+    JOINT,
+    Condition,
+    Share,
+    certain,
+    conditions,
+    kept_all,
+    shares,
+    under,
+)
+from harness.metrics.slo import parse, score
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from harness.capacity.curve import Curve, falling, fit, logit
+from harness.stats.curves import Curve, falling, fit, logit
 
 
 def test_a_curve_is_found_again_from_its_own_shares():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.capacity.conditions import JOINT, Condition
-from harness.capacity.estimate import Shares, as_found, estimate, mean_interval
-from harness.capacity.trials import Key
+from harness.experiments.capacity.conditions import JOINT, Condition
+from harness.experiments.capacity.estimate import Shares, as_found, estimate, mean_interval
+from harness.experiments.capacity.trials import Key
 
 WANTED = (Condition(JOINT, 0.9),)
 

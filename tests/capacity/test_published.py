@@ -2,10 +2,10 @@
 
 import pytest
 
-from harness.capacity.conduct import conduct, set_up
-from harness.capacity.settings import settings
-from harness.capacity.store import Store
-from harness.config import RunSpec
+from harness.experiments.capacity.conditions import settings
+from harness.experiments.capacity.execute import conduct, set_up
+from harness.experiments.capacity.store import Store
+from harness.options import RunSpec
 
 LONG_RUN = 1.7905
 """Requests per second at which 90% of 300,000 requests keep TPOT 40 ms (91.04% at 1.75, 89.76% at 1.80)."""

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from harness.capacity.aim import Bracket, Found, Side, sustained
-from harness.capacity.estimate import Estimate
+from harness.experiments.capacity.aim import Bracket, Found, Side, sustained
+from harness.experiments.capacity.estimate import Estimate
 
 
 @pytest.mark.parametrize("knee_rps", [0.3, 10.0, 300.0])
@@ -95,7 +95,7 @@ def test_trials_of_another_goal_help(system):
 
 
 def _keys(found):
-    from harness.capacity.trials import Key
+    from harness.experiments.capacity.trials import Key
 
     return [Key(seed, 10.0, 2000) for seed in found.estimate.knees]
 

@@ -2,10 +2,10 @@
 
 import json
 
-from harness.capacity.conduct import set_up
-from harness.capacity.settings import Settings
-from harness.capacity.store import asked_of
-from harness.config import RunSpec
+from harness.experiments.capacity.conditions import Settings
+from harness.experiments.capacity.execute import set_up
+from harness.experiments.capacity.store import asked_of
+from harness.options import RunSpec
 
 
 def test_a_key_in_a_header_is_not_kept():

@@ -5,13 +5,13 @@ import os
 
 import pytest
 
-from harness.capacity import conduct as module
-from harness.capacity.conduct import conduct, set_up
-from harness.capacity.settings import Settings
-from harness.capacity.store import ANSWER, Store
-from harness.capacity.trials import simulated
-from harness.config import RunSpec
 from harness.errors import Interrupted, UsageError
+from harness.experiments.capacity import execute as module
+from harness.experiments.capacity.conditions import Settings
+from harness.experiments.capacity.execute import conduct, set_up
+from harness.experiments.capacity.store import ANSWER, Store
+from harness.experiments.capacity.trials import simulated
+from harness.options import RunSpec
 
 
 @pytest.fixture(scope="module")

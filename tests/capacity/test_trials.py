@@ -4,15 +4,14 @@ import dataclasses
 
 import pytest
 
-from harness.capacity.conditions import conditions
-from harness.capacity.traffic import Traffic, adjustable
-from harness.capacity.trials import Key, Ledger, Task, simulated
-from harness.config import RunSpec
+from harness.data.lists import number
 from harness.errors import UsageError
-from harness.load import at_rate, own_rate
-from harness.metrics._lists import number
-from harness.slo import parse
-from harness.trial import simulate
+from harness.experiments.capacity.conditions import conditions
+from harness.experiments.capacity.traffic import Traffic, adjustable
+from harness.experiments.capacity.trials import Key, Ledger, Task, simulated
+from harness.experiments.trial import at_rate, own_rate, simulate
+from harness.metrics.slo import parse
+from harness.options import RunSpec
 
 SLO = parse("ttft=0.25,tpot=0.1")
 SPEC = RunSpec(workload="chatbot", backend="sim:latency=abc:distserve,policy=vllm-v0", warmup="mser5")
@@ -42,7 +41,7 @@ def test_a_probe_finds_the_side_of_the_whole_run_for_fewer_requests(rate_rps):
     )
     run = simulate(dataclasses.replace(SPEC, rate=rate_rps, seed=3, requests=300, slo="ttft=0.25,tpot=0.1"))
 
-    from harness.slo import score
+    from harness.metrics.slo import score
 
     assert (score(run.table, SLO).met.mean() >= 0.9) == probe.passed
     assert probe.requests <= whole.requests

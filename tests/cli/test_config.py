@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import Given, RunSpec, read, run_spec
 from harness.errors import UsageError
-from harness.plan import plan
+from harness.options import Given, RunSpec, read, run_spec
+from harness.runner.plan import plan
 
 
 def spec(file: dict[str, object] | None = None, **options: object) -> RunSpec:

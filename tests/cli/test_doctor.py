@@ -76,7 +76,7 @@ def _not_installed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _no_engine(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("harness.run.execute", _raise(BackendError("The engine did not start.")))
+    patch.setattr("harness.runner.run.execute", _raise(BackendError("The engine did not start.")))
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_an_engine_that_answers_wrongly_fails(monkeypatch: pytest.MonkeyPatch) -
 
     table = pa.table({"status": ["error"] * 4})
     ran = SimpleNamespace(outcome=SimpleNamespace(error=None), run=SimpleNamespace(requests=table))
-    monkeypatch.setattr("harness.run.execute", lambda *_, **__: ran)
+    monkeypatch.setattr("harness.runner.run.execute", lambda *_, **__: ran)
     found = _checks.engine()
 
     assert ("FAIL", "0 of 4 requests ended well") == (found.state, found.value)

@@ -355,11 +355,11 @@ def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str
     from types import SimpleNamespace
     from typing import cast
 
-    from harness._sender import Done
     from harness.api import Outcome
-    from harness.frames import frame
-    from harness.progress import Live
-    from harness.senders import Senders, _Child
+    from harness.ipc import frame
+    from harness.runner.progress import Live
+    from harness.runner.remote.coordinator import Senders, _Child
+    from harness.runner.remote.sender import Done
 
     async def run() -> Outcome:
         nothing = SimpleNamespace(start_clock=lambda _: None, error=None)
@@ -384,7 +384,7 @@ def test_a_bug_in_a_driver_is_70_and_keeps_the_run(
         raise KeyError("no such line")
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("harness.lines.Streamed.carry", broken)
+    monkeypatch.setattr("harness.runner.transport.Streamed.carry", broken)
     out = tmp_path / "out"
     code = main(["run", "--backend", "null", "--requests", "3", "--quiet", "--no-html", "--out", str(out)])
     text = crash_file(tmp_path, capsys.readouterr().err)

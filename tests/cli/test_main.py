@@ -37,7 +37,7 @@ def test_every_end_has_its_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A script could not tell a wrong option from a dead server, and a user would read a traceback."""
-    monkeypatch.setattr("harness.run.execute", failing(error))
+    monkeypatch.setattr("harness.runner.run.execute", failing(error))
     found = main(["run", "--backend", "null"])
     err = capsys.readouterr().err.lstrip("\n")  # click ends the line of the ^C
 

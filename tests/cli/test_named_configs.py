@@ -3,9 +3,9 @@
 import pytest
 
 from harness import configs
-from harness.config import Given, read, run_spec
 from harness.errors import UsageError
-from harness.plan import plan
+from harness.options import Given, read, run_spec
+from harness.runner.plan import plan
 
 
 @pytest.mark.parametrize("name", configs.names())

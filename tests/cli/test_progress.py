@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from harness.api import Bound, RequestRecord, Slo
-from harness.progress import Live, cells, line, shown
+from harness.runner.progress import Live, cells, line, shown
 
 if TYPE_CHECKING:
     import pytest
@@ -91,7 +91,7 @@ def test_panel_on_a_terminal_shows_the_run_and_keeps_notes() -> None:
 
 def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CI job without output for ten minutes is killed as hanging."""
-    monkeypatch.setattr("harness.progress.PLAIN_S", 0.0)
+    monkeypatch.setattr("harness.runner.progress.PLAIN_S", 0.0)
     found, out = live(), io.StringIO()
 
     with shown(found, quiet=False, stream=out):

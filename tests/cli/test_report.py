@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pytest
 
 from harness import compose
-from harness.cli import _report_files, main
+from harness.cli import _report, main
 from harness.errors import UsageError
 
 SIM = ["--workload", "chatbot", "--backend", "sim", "--requests", "60", "--quiet"]
@@ -267,11 +267,11 @@ def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: 
 
 def test_options_of_a_form_stay_with_it() -> None:
     """`perfetto:requests=5,start=1s` would be cut at the comma."""
-    given = _report_files.asked(
+    given = _report.asked(
         ("html,perfetto:requests=5,start_s=1", "md"), None, show=False, sections=" a, b,a", bundle=None, plain=False
     )
 
     assert ("html", "perfetto:requests=5,start_s=1", "markdown") == given.forms
     assert ("a", "b") == given.look.sections
     with pytest.raises(UsageError, match="--open"):
-        _report_files.asked(("md",), None, show=True, sections=None, bundle=None, plain=False)
+        _report.asked(("md",), None, show=True, sections=None, bundle=None, plain=False)

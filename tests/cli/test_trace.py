@@ -461,8 +461,8 @@ class TestFitAndGenerate:
 
     def test_blocks_of_two_sizes_become_those_of_one(self) -> None:
         """Blocks of 64 tokens would be read as blocks of 16, and a prefix cache find a quarter of them."""
-        from harness.records import schedule_chunk
-        from workloads.trace_tools.drawn import block_tokens, trace_table
+        from harness.data.records import schedule_chunk
+        from workloads.trace_tools.write import block_tokens, trace_table
 
         chunk = schedule_chunk(
             4, id=[0, 1, 2, 3], scheduled_s=[0.0, 1.0, 2.0, 3.0], prompt_tokens=[999] * 4, output_tokens=[1] * 4,
@@ -488,8 +488,8 @@ class TestFitAndGenerate:
 
     def test_links_of_a_workload_survive(self) -> None:
         """Conversations that are drawn would be strangers' requests once written."""
-        from harness.records import schedule_chunk
-        from workloads.trace_tools.drawn import trace_table
+        from harness.data.records import schedule_chunk
+        from workloads.trace_tools.write import trace_table
 
         chunk = schedule_chunk(
             4, id=[10, 11, 12, 13], scheduled_s=[0.0, 1.0, 2.0, 3.0], prompt_tokens=[1] * 4, output_tokens=[1] * 4,

@@ -14,7 +14,7 @@ import pytest
 from harness.cli import main
 from harness.errors import BenchError, Interrupted, NotValid, UsageError
 from workloads.readers import _known
-from workloads.trace_tools import sources
+from workloads.trace_tools import download as trace_tools_download
 from workloads.trace_tools.download import RETRIES, Watch, download
 
 DATA = np.random.default_rng(7).bytes(300_000)
@@ -122,10 +122,12 @@ def heard() -> Heard:
 
 
 @pytest.fixture
-def official(monkeypatch: pytest.MonkeyPatch, site: Site) -> sources.Source:
+def official(monkeypatch: pytest.MonkeyPatch, site: Site) -> trace_tools_download.Source:
     """The file of the server as a known trace with a known hash."""
-    entry = sources.Source("mine", site.url, about="my trace", sha256=DIGEST, hash_from="computed", licence="CC-BY-4.0")
-    monkeypatch.setattr(sources, "sources", lambda: {"mine": entry})
+    entry = trace_tools_download.Source(
+        "mine", site.url, about="my trace", sha256=DIGEST, hash_from="computed", licence="CC-BY-4.0"
+    )
+    monkeypatch.setattr(trace_tools_download, "sources", lambda: {"mine": entry})
     return entry
 
 
@@ -134,7 +136,7 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_a_whole_file(site: Site, heard: Heard, official: sources.Source, tmp_path: Path) -> None:
+def test_a_whole_file(site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path) -> None:
     """The file on disk would not be the one of the server."""
     done = download("mine", tmp_path / "new" / "folder", watch=heard.watch)
 
@@ -145,7 +147,9 @@ def test_a_whole_file(site: Site, heard: Heard, official: sources.Source, tmp_pa
     assert [] == heard.notes
 
 
-def test_a_cut_in_the_middle_goes_on_there(site: Site, heard: Heard, official: sources.Source, tmp_path: Path) -> None:
+def test_a_cut_in_the_middle_goes_on_there(
+    site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path
+) -> None:
     """Every break of a slow line would cost the whole download."""
     site.cuts = [100_000, 50_000]
     done = download("mine", tmp_path, watch=heard.watch)
@@ -156,7 +160,7 @@ def test_a_cut_in_the_middle_goes_on_there(site: Site, heard: Heard, official: s
     assert any("going on after 100,000 bytes" in note for note in heard.notes)
 
 
-def test_an_interrupted_command_resumes(site: Site, official: sources.Source, tmp_path: Path) -> None:
+def test_an_interrupted_command_resumes(site: Site, official: trace_tools_download.Source, tmp_path: Path) -> None:
     """Ctrl-C would throw away an hour of downloading."""
 
     def interrupt(done: int, _: int | None) -> None:
@@ -176,7 +180,7 @@ def test_an_interrupted_command_resumes(site: Site, official: sources.Source, tm
 
 
 def test_a_server_that_cannot_go_on_starts_again(
-    site: Site, heard: Heard, official: sources.Source, tmp_path: Path
+    site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path
 ) -> None:
     """The whole file would be appended to its first half."""
     site.ranges, site.cuts = False, [100_000]
@@ -232,7 +236,7 @@ def test_a_part_of_unknown_origin_is_not_continued(site: Site, heard: Heard, tmp
     assert [None] == site.seen
 
 
-def test_a_complete_part_only_needs_its_name(site: Site, official: sources.Source, tmp_path: Path) -> None:
+def test_a_complete_part_only_needs_its_name(site: Site, official: trace_tools_download.Source, tmp_path: Path) -> None:
     """A download interrupted in its last moment would be fetched again."""
     (tmp_path / "trace.csv.part").write_bytes(DATA)
     (tmp_path / "trace.csv.part.json").write_text(json.dumps({"url": site.url, "etag": '"one"', "size": len(DATA)}))
@@ -252,7 +256,7 @@ def test_a_part_longer_than_the_file_is_given_up(site: Site, heard: Heard, tmp_p
     assert ["bytes=301000-", None] == site.seen
 
 
-def test_a_wrong_hash_is_kept_aside(site: Site, official: sources.Source, tmp_path: Path) -> None:
+def test_a_wrong_hash_is_kept_aside(site: Site, official: trace_tools_download.Source, tmp_path: Path) -> None:
     """Invented rows would pass under the name of an official trace."""
     site.data = DATA[:-1] + b"!"
     with pytest.raises(NotValid, match=r"official file .*kept as .*trace\.csv\.bad"):
@@ -296,7 +300,9 @@ def test_what_will_not_get_better_is_told_at_once(
     assert [] == names(tmp_path)
 
 
-def test_a_busy_server_is_asked_again(site: Site, heard: Heard, official: sources.Source, tmp_path: Path) -> None:
+def test_a_busy_server_is_asked_again(
+    site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path
+) -> None:
     """A passing overload of the server would end the command."""
     site.statuses = [503, 429, 500]
     done = download("mine", tmp_path, watch=heard.watch)
@@ -315,7 +321,7 @@ def test_it_gives_up_when_nothing_moves(site: Site, heard: Heard, tmp_path: Path
 
 
 def test_a_server_that_says_nothing_is_given_up(
-    site: Site, heard: Heard, official: sources.Source, tmp_path: Path
+    site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path
 ) -> None:
     """The command would hang on a dead connection."""
     site.stalls = [True]
@@ -344,7 +350,9 @@ def test_a_redirect_cannot_read_local_files(site: Site, tmp_path: Path) -> None:
     assert [] == names(tmp_path)
 
 
-def test_an_answer_of_unknown_length(site: Site, heard: Heard, official: sources.Source, tmp_path: Path) -> None:
+def test_an_answer_of_unknown_length(
+    site: Site, heard: Heard, official: trace_tools_download.Source, tmp_path: Path
+) -> None:
     """Servers that do not tell the length in advance could not be used."""
     site.length = False
     done = download("mine", tmp_path, watch=heard.watch)
@@ -353,7 +361,7 @@ def test_an_answer_of_unknown_length(site: Site, heard: Heard, official: sources
     assert (len(DATA), None) == heard.steps[-1]
 
 
-def test_a_file_that_is_there_is_kept(site: Site, official: sources.Source, tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_kept(site: Site, official: trace_tools_download.Source, tmp_path: Path) -> None:
     """A download would overwrite what the user has, or fetch again what is already right."""
     (tmp_path / "trace.csv").write_bytes(b"mine")
     with pytest.raises(UsageError, match=r"another hash .*--force"):
@@ -399,12 +407,12 @@ def test_wrong_names_are_told(given: str, what: str, tmp_path: Path) -> None:
 )
 def test_file_names_stay_in_their_folder(url: str, name: str) -> None:
     """An address could choose where on the disk its bytes go."""
-    assert name == sources.find(url).file
+    assert name == trace_tools_download.find(url).file
 
 
 def test_every_known_trace_can_be_asked_for() -> None:
     """The list would name traces with no address, or two with one file."""
-    known = sources.sources()
+    known = trace_tools_download.sources()
     hashes = [source.sha256 for source in known.values() if source.sha256]
 
     assert 15 < len(known)
@@ -422,7 +430,7 @@ def test_every_known_trace_can_be_asked_for() -> None:
 
 def test_both_tables_of_hashes_agree() -> None:
     """A file could be verified by the download and doubted by the reader."""
-    for source in sources.sources().values():
+    for source in trace_tools_download.sources().values():
         entry = _known.known(source.sha256) if source.sha256 else None
 
         assert (source.sha256 is None) == (entry is None)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.client import call, connection, stamps, target
+from backends.client import connection, message, stamps, target
 from backends.client.pool import Pool, Target
 
 if TYPE_CHECKING:
-    from backends.client.answer import Answer
-    from backends.client.limits import Limits
+    from backends.client.message import Answer
+    from backends.client.target import Limits
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
@@ -170,7 +170,7 @@ def test_an_address_that_refuses_is_followed_by_the_next() -> None:
         with socket.create_server(("127.0.0.1", 0)) as closed:
             dead = closed.getsockname()
         async with serving(echo_length) as port:
-            peer = call.Peer([(socket.AF_INET, dead), (socket.AF_INET, ("127.0.0.1", port))], "both")
+            peer = message.Peer([(socket.AF_INET, dead), (socket.AF_INET, ("127.0.0.1", port))], "both")
             pool = Pool([Target(b"GET / HTTP/1.1\r\n", peer, "both")])
             try:
                 return await pool.send(1, rest())

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backends.client.counting import count, share
+from backends.client.framing import Stream, take
 from backends.client.recount import Recount, local
-from backends.client.stream import Stream, take
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from backends.openai import OpenAI
 from harness.api import RequestRecord, Status
 from harness.errors import BackendError
-from harness.floor import FILL_S, PARTS, Load, combined, drawn, errors, measure
+from harness.runner.remote.calibration import FILL_S, PARTS, Load, combined, drawn, errors, measure
 
 
 @dataclass

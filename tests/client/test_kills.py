@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.cli import main
-from harness.folder import load
+from harness.data.folder import load
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to find the senders")
 
@@ -26,7 +26,7 @@ def _children(pid: int) -> list[int]:
             command = (stat.parent / "cmdline").read_text()
         except (OSError, ValueError):
             continue
-        if parent == pid and "harness._sender" in command:
+        if parent == pid and "harness.runner.remote.sender" in command:
             found.append(int(stat.parent.name))
     return found
 

@@ -17,7 +17,7 @@ from harness.errors import BackendError, UsageError
 from harness.registry import make
 
 if TYPE_CHECKING:
-    from backends.client.answer import Answer
+    from backends.client.message import Answer
 
 
 def test_the_options_are_found_by_their_names() -> None:

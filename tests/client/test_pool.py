@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.client import call, limits, pool
-from backends.client.limits import Limits
+from backends.client import message, pool, target
 from backends.client.pool import Pool, Target
+from backends.client.target import Limits
 
 if TYPE_CHECKING:
-    from backends.client.answer import Answer
+    from backends.client.message import Answer
 
 GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4\r\n\r\nbusy"
@@ -94,7 +94,7 @@ class Server:
 
 
 def target_of(port: int) -> Target:
-    peer = call.Peer([(socket.AF_INET, ("127.0.0.1", port))], f"127.0.0.1:{port}")
+    peer = message.Peer([(socket.AF_INET, ("127.0.0.1", port))], f"127.0.0.1:{port}")
     return Target(b"POST / HTTP/1.1\r\n", peer, f"127.0.0.1:{port}")
 
 
@@ -458,7 +458,7 @@ def test_connections_are_open_before_the_first_request_and_a_spare_one_is_kept()
 def test_a_spare_connection_replaces_those_that_grew_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a low rate every request would pay for connecting."""
     monkeypatch.setattr(pool, "MAX_IDLE_S", 0.02)
-    monkeypatch.setattr(limits, "SWEEP_S", 0.01)
+    monkeypatch.setattr(target, "SWEEP_S", 0.01)
 
     async def use(made: Pool, servers: list[Server]) -> int:
         made.spare = 1
@@ -500,10 +500,10 @@ def test_what_comes_back_can_be_sent_to_another_process() -> None:
 
 def test_open_files_are_allowed_as_far_as_the_machine_goes() -> None:
     """A run with many streams would fail half-way for want of files."""
-    allowed = limits.allow_open_files(1)
+    allowed = target.allow_open_files(1)
 
-    assert allowed == limits.allow_open_files(1)
-    assert allowed <= limits.allow_open_files(allowed + 1)
+    assert allowed == target.allow_open_files(1)
+    assert allowed <= target.allow_open_files(allowed + 1)
 
 
 @settings(max_examples=30, deadline=None)

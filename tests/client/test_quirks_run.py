@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from bench_tests_quirks import CASES  # the table beside this file, loaded by conftest
 
-from harness.folder import Run, load
+from harness.data.folder import Run, load
 
 LIMIT_S = 2
 

@@ -11,8 +11,8 @@ import pytest
 import trustme
 
 from backends.client import scrape
+from harness.data.records import SERVER_METRICS
 from harness.errors import UsageError
-from harness.records import SERVER_METRICS
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

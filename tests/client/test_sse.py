@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.client.sse import Event, events
+from backends.client.framing import Event, events
 
 
 def data(body: bytes) -> list[bytes]:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from backends.client import call, connection, target
+from backends.client import connection, message, target
 from backends.client.pool import Pool, Target
 from harness.errors import UsageError
 
@@ -88,7 +88,7 @@ def test_a_machine_without_room_for_a_connection_says_what_is_missing(
         raise OSError(code, "full")
 
     async def run() -> str | None:
-        peer = call.Peer([(socket.AF_INET, ("127.0.0.1", 9))] * 2, "server")
+        peer = message.Peer([(socket.AF_INET, ("127.0.0.1", 9))] * 2, "server")
         pool = Pool([Target(b"GET / HTTP/1.1\r\n", peer, "server")])
         try:
             answer = await pool.send(1, b"\r\n")

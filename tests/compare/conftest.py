@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from harness import slo as slos
-from harness.config import Given, run_spec
-from harness.folder import Run
-from harness.summary import summarize
-from harness.trial import simulate
+from harness.data.folder import Run
+from harness.experiments.trial import simulate
+from harness.metrics import slo as slos
+from harness.metrics.summary import summarize
+from harness.options import Given, run_spec
 
 MakeRun = Callable[..., Run]
 

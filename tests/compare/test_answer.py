@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from harness import slo
-from harness.compare import answer, gates, pairing
-from harness.compare.answer import Settings
-from harness.compare.pairing import Matched, Numbers, Pair
 from harness.errors import UsageError
+from harness.experiments.compare import answer, gates, pairing
+from harness.experiments.compare.answer import Settings
+from harness.experiments.compare.pairing import Matched, Numbers, Pair
+from harness.metrics import slo
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999)
 
@@ -213,7 +213,7 @@ def test_a_warm_cache_on_one_side_is_told(pairs):
     """A prefix cache that the first run filled makes the second one look fast."""
     info = compared(pairs())
     info["pairs"][0]["cached"] = {"base": 0.0, "head": 0.5}
-    from harness.compare.cautions import cautions
+    from harness.experiments.compare.warnings import cautions
 
     assert "cached-tokens" in {each["code"] for each in cautions(info, Matched(()))}
 

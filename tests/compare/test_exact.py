@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness.compare import exact
-from harness.records import STEPS
+from harness.data.records import STEPS
+from harness.experiments.compare import verdict
 
 
 def changed(run, column, row, value):
@@ -24,7 +24,7 @@ def test_equal_runs_are_identical_in_whatever_order_their_rows_came(stored):
     run = stored(0)
     shuffled = run.requests.take(pa.array(np.random.default_rng(0).permutation(len(run.requests))))
 
-    found = exact.compared(run, replace(run, requests=shuffled))
+    found = verdict.compared(run, replace(run, requests=shuffled))
 
     assert found["identical"] and found["requests_differ"] == 0 and found["first_request"] is None
 
@@ -36,7 +36,7 @@ def test_equal_runs_are_identical_in_whatever_order_their_rows_came(stored):
 def test_one_changed_value_is_found(stored, column, value):
     """A difference that is overlooked is a gate that is always green."""
     run = stored(0)
-    found = exact.compared(run, changed(run, column, 33, value))
+    found = verdict.compared(run, changed(run, column, 33, value))
 
     assert not found["identical"]
     assert found["requests_differ"] == 1
@@ -49,7 +49,7 @@ def test_the_last_bit_of_one_token_is_told_with_its_place(stored):
     run = stored(0)
     stamps = run.requests["token_s"][5].as_py()
     other = [*stamps[:2], np.nextafter(stamps[2], np.inf), *stamps[3:]]
-    first = exact.compared(run, changed(run, "token_s", 5, other))["first_request"]
+    first = verdict.compared(run, changed(run, "token_s", 5, other))["first_request"]
 
     assert (first["column"], first["item"], first["base"], first["head"]) == ("token_s", 2, stamps[2], other[2])
 
@@ -57,7 +57,7 @@ def test_the_last_bit_of_one_token_is_told_with_its_place(stored):
 def test_a_missing_request_is_found(stored):
     """A run that is shorter is not the same run."""
     run = stored(0)
-    found = exact.compared(run, replace(run, requests=run.requests.sort_by("request_id")[:-1]))
+    found = verdict.compared(run, replace(run, requests=run.requests.sort_by("request_id")[:-1]))
 
     assert found["requests_differ"] == 1
     assert found["first_request"]["request_id"] == 59
@@ -70,8 +70,8 @@ def test_the_first_step_that_differs_is_the_first_decision(stored):
     rows[2] = rows[2] | {"decode_seqs": 5}
     head = pa.Table.from_pylist(rows, STEPS)
     run = stored(0)
-    found = exact.compared(replace(run, steps=base), replace(run, steps=head))
-    shorter = exact.compared(replace(run, steps=base), replace(run, steps=base[:3]))
+    found = verdict.compared(replace(run, steps=base), replace(run, steps=head))
+    shorter = verdict.compared(replace(run, steps=base), replace(run, steps=base[:3]))
 
     assert found["first_step"] == {"step": 2, "start_s": 2.0, "column": "decode_seqs", "base": 0, "head": 5}
     assert not found["identical"] and found["requests_differ"] == 0
@@ -84,6 +84,6 @@ def test_a_column_that_one_side_lacks_is_a_difference(stored):
     older = replace(run, requests=run.requests.drop_columns(["preemptions"]))
 
     for base, head in ((run, older), (older, run)):
-        found = exact.compared(base, head)
+        found = verdict.compared(base, head)
 
         assert (len(run.requests), "preemptions") == (found["requests_differ"], found["first_request"]["column"])

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from harness.compare import gates
 from harness.errors import UsageError
+from harness.experiments.compare import gates
 
 
 def test_a_loss_is_positive_in_either_direction():

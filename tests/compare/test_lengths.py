@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness.compare import answer, gates, lengths, pairing, refusals, verdict
-from harness.compare.answer import Settings
-from harness.compare.pairing import Matched, Numbers, Pair
+from harness.experiments.compare import answer, gates, lengths, pairing, refusals, verdict
+from harness.experiments.compare.answer import Settings
+from harness.experiments.compare.pairing import Matched, Numbers, Pair
 from reports.answers import compare as forms
-from reports.answers import compare_junit
+from reports.answers import exports
 
 RESULTS = Path(__file__).parent.parent / "golden" / "results"
 SEEDS = range(3)
@@ -63,7 +63,7 @@ def test_shorter_answers_stand_in_every_form(pairs):
 
     assert "output tokens per request" in forms.markdown(info)
     assert "output tokens per request" in forms.text(info)
-    assert "<testcase" in compare_junit.junit(info) and "<failure" in compare_junit.junit(info)
+    assert "<testcase" in exports.junit(info) and "<failure" in exports.junit(info)
 
 
 def test_longer_answers_are_not_comparable(pairs):
@@ -73,7 +73,7 @@ def test_longer_answers_are_not_comparable(pairs):
     assert (info["verdict"], info["exit_code"], info["gates"]) == ("refused", 4, [])
     assert ["output-lengths"] == [stop["field"] for stop in info["refused"]]
     assert "% more) in the head; --allow-different output-lengths compares all the same" in info["text"]
-    assert "<error" in compare_junit.junit(info)
+    assert "<error" in exports.junit(info)
 
 
 @pytest.mark.parametrize("factor", [0.25, 1.05])

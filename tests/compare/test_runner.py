@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.compare.commands import Command
-from harness.compare.runner import run_pairs
 from harness.errors import BackendError, NotValid, UsageError
+from harness.experiments.compare.pair_log import Command
+from harness.experiments.compare.runner import run_pairs
 
 SCRIPT = """
 import json, pathlib, sys
@@ -282,10 +282,10 @@ def test_numbers_that_are_printed_are_a_result(pairs):
     """Only commands that leave our own files can be compared."""
     made = pairs(3, "{'latency_ms': 1.5 + seed}", "{'latency_ms': 2.5, 'of': {'parts': 3}}")
 
-    from harness.compare import numbers
+    from harness.experiments.compare import pairing
 
-    assert {"latency_ms": 1.5} == numbers.read(made.folders[0][0])
-    assert {"latency_ms": 2.5, "of.parts": 3.0} == numbers.read(made.folders[0][1])
+    assert {"latency_ms": 1.5} == pairing.read(made.folders[0][0])
+    assert {"latency_ms": 2.5, "of.parts": 3.0} == pairing.read(made.folders[0][1])
 
 
 def test_equal_salts_at_one_server_are_told(pairs):
@@ -326,7 +326,7 @@ def test_base_is_known_to_be_compared_with_itself(pairs, side, tmp_path):
 
 def test_noise_of_a_set_up_is_that_of_a_run(side, tmp_path):
     """The scatter of a difference, sqrt(2) larger, is called the noise of a run."""
-    from harness.cli._compare_runs import same_sides
+    from harness.cli._compare import same_sides
 
     one = side("A")
     made = run_pairs((one, one), 3, tmp_path / "aa", lambda *_: "inconclusive", lambda _: None)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.compare import numbers
-from harness.compare.commands import of_spec, parse, shown
-from harness.config import Given, run_spec
 from harness.errors import UsageError
+from harness.experiments.compare import pairing
+from harness.experiments.compare.pair_log import of_spec, parse, shown
+from harness.options import Given, run_spec
 
 OWN = ["--seed=4", "--out=o/base", "--warmup=mser5", "--quiet", "--no-html"]
 
@@ -109,15 +109,15 @@ def test_numbers_are_found_in_what_is_printed():
     """A result line under other output is overlooked, or a truth value is compared."""
     text = 'starting\n{"old": 1}\n{"tpot_ms": 31.5, "n": 3, "ok": true, "by": {"p99": 4}, "list": [1], "x": NaN}\nbye'
 
-    assert {"tpot_ms": 31.5, "n": 3.0, "by.p99": 4.0} == numbers.found(text)
-    assert {"a": 1.0} == numbers.found('{\n  "a": 1\n}\n')
-    assert {"a": 1.0} == numbers.found('warming up\n{"a": 0}\n{\n  "a": 1,\n  "b": [\n    {"c": 2}\n  ]\n}\ndone\n')
-    assert {} == numbers.found("[1, 2]\n{broken\n")
+    assert {"tpot_ms": 31.5, "n": 3.0, "by.p99": 4.0} == pairing.found(text)
+    assert {"a": 1.0} == pairing.found('{\n  "a": 1\n}\n')
+    assert {"a": 1.0} == pairing.found('warming up\n{"a": 0}\n{\n  "a": 1,\n  "b": [\n    {"c": 2}\n  ]\n}\ndone\n')
+    assert {} == pairing.found("[1, 2]\n{broken\n")
 
 
 def test_a_folder_without_numbers_has_none(tmp_path):
     """A folder of a run is taken for one of numbers."""
-    numbers.write(tmp_path / "side", {"x": 2.0})
+    pairing.write(tmp_path / "side", {"x": 2.0})
 
-    assert {"x": 2.0} == numbers.read(tmp_path / "side")
-    assert numbers.read(tmp_path) is None
+    assert {"x": 2.0} == pairing.read(tmp_path / "side")
+    assert pairing.read(tmp_path) is None

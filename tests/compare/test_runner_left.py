@@ -8,11 +8,10 @@ import time
 
 import pytest
 
-from harness.compare.book import Book
-from harness.compare.commands import Command
-from harness.compare.left import left
-from harness.compare.process import Watched
 from harness.errors import UsageError
+from harness.experiments.compare.outcomes import left
+from harness.experiments.compare.pair_log import Book, Command
+from harness.experiments.compare.runner import Watched
 
 RUN = {"clock": "wall", "verdict": {"valid": True}, "outcome": {"ended": "finished"}}
 VLLM = {
@@ -132,7 +131,7 @@ def test_no_run_outlives_the_comparison(tmp_path):
     """A killed comparison keeps loading the server, under the runs that come next."""
     waits = f"import os, pathlib, time; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()) + '!')"
     call = (
-        "import sys; from pathlib import Path; from harness.compare.process import Watched\n"
+        "import sys; from pathlib import Path; from harness.experiments.compare.runner import Watched\n"
         f"Watched().call([sys.executable, '-c', {waits + '; time.sleep(60)'!r}], {{}}, "
         f"Path({str(tmp_path / 'o')!r}), Path({str(tmp_path / 'e')!r}))"
     )

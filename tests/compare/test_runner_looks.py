@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from harness.compare.looks import ALPHA_LOOK, LOOKS, alpha
+from harness.experiments.compare.verdict import ALPHA_LOOK, LOOKS, alpha
 from harness.stats.paired import ALPHA, Limits, decide
 
 CAPACITY = Limits(-math.log(0.98), -math.log(0.95))

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from harness.compare.trend import trend
 from harness.errors import UsageError
+from harness.experiments.compare.trend import trend
 
 FLAT = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0, 101.0, 99.0, 100.0, 100.5]
 

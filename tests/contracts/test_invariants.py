@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends._core import Core
-from backends._engine_core import EngineCore
+from backends.engine_process.core import EngineCore
 from backends.latency.linear import Linear
 from backends.serving.journal import Journal
 from backends.serving.replica import Replica
 from backends.sim import Sim
+from backends.simulator.core import Core
 from harness.api import Request
 from harness.registry import make, names
 

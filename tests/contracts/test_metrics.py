@@ -8,9 +8,9 @@ import pytest
 
 from harness import registry
 from harness.api import RequestRecord
+from harness.data.records import to_table
 from harness.errors import UsageError
-from harness.measure import metrics, per_request, sample, succeeded
-from harness.records import to_table
+from harness.metrics.measure import metrics, per_request, sample, succeeded
 
 NAMES = registry.names("metrics")
 
@@ -73,7 +73,7 @@ def test_pieces_give_what_the_whole_gives(metric, monkeypatch):
     table = rows(50)
     whole = metric.of(table)
     cut = pa.Table.from_batches(table.to_batches(max_chunksize=7))
-    monkeypatch.setattr("harness.metrics._lists.CHUNK", 9)
+    monkeypatch.setattr("harness.data.lists.CHUNK", 9)
 
     assert np.array_equal(whole, metric.of(cut), equal_nan=True)
     assert np.array_equal(per_request(metric, table), per_request(metric, cut), equal_nan=True)

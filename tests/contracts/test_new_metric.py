@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import measure
 from harness.cli import main
-from harness.folder import load
+from harness.data.folder import load
+from harness.metrics import measure
 
 FILE = '''"""First gap, from the first to the second token (seconds per request).
 

@@ -14,7 +14,7 @@ import click
 import pytest
 
 from harness.cli._commands import bench
-from reports import _browser
+from reports import _pictures
 
 TOP = Path(__file__).resolve().parents[2]
 PAGES = [TOP / "README.md", TOP / "docs" / "ci.md", *sorted((TOP / "docs" / "guide").glob("*.md"))]
@@ -78,7 +78,7 @@ def test_commands_of_a_page_run_in_order(page: Path, most: int | None, tmp_path:
     shutil.copytree(TOP / "baselines", tmp_path / "baselines")
     shutil.copytree(TOP / "docs" / "examples" / "measured", tmp_path / "docs" / "examples" / "measured")
 
-    if _browser.found() is None:  # what draws pictures
+    if _pictures.found() is None:  # what draws pictures
         lines = [line.replace(",png", "") for line in lines]
 
     with ExitStack() as servers:

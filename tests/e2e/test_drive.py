@@ -7,12 +7,12 @@ import pytest
 
 from backends.null import Null
 from harness.api import Ended, FollowUps, Outcome, Request, RequestRecord, Step, TokenEvent
-from harness.drive import quiet_process
-from harness.drive_wall import WallDriver
 from harness.errors import BackendError
-from harness.lines import Streamed
-from harness.progress import Live
-from harness.recorder import Recorder
+from harness.runner.progress import Live
+from harness.runner.recorder import Recorder
+from harness.runner.transport import Streamed
+from harness.runner.virtual import quiet_process
+from harness.runner.wall import WallDriver
 
 
 class Rows:

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from harness.cli import main
-from harness.folder import load
-from harness.storage import Stream, batches
+from harness.data.folder import load
+from harness.data.storage import Stream, batches
 
 RUN = ("run", "--backend", "null:ttft=0,tpot=0", "--rate", "2000", "--requests", "600", "--quiet", "--no-html")
 Fills = Callable[..., None]
@@ -40,7 +40,7 @@ def fills(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Fills:
             left[0] -= len(some)
             return real(handle, some)
 
-        monkeypatch.setattr("harness.storage.os.write", write)
+        monkeypatch.setattr("harness.data.storage.os.write", write)
 
     return fill
 
@@ -100,7 +100,7 @@ def test_a_disk_that_is_full_at_the_end_costs_nothing(
 
     monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", full)
     out = tmp_path / "out"
-    monkeypatch.setattr("harness.schedule.Schedule.save", lambda *_: None)
+    monkeypatch.setattr("harness.data.schedule.Schedule.save", lambda *_: None)
     code = main(["run", "--backend", "sim", "--requests", "50", "--quiet", "--out", str(out)])
 
     assert 3 == code

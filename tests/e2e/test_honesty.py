@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from harness.api import Slo
-from harness.cautions import BEFORE
 from harness.cli import main
-from harness.conclude import completed
-from harness.config import Given, run_spec
+from harness.data.folder import load
 from harness.errors import UsageError
-from harness.folder import load
-from harness.plan import plan
-from harness.run import opening
-from harness.slo import parse, restored
+from harness.metrics.slo import parse, restored
+from harness.options import Given, run_spec
+from harness.runner.plan import plan
+from harness.runner.run import opening
+from harness.validity.conclude import completed
+from harness.validity.warnings import BEFORE
 from workloads import traces
 
 Sim = Callable[..., tuple[int, dict[str, Any], str]]

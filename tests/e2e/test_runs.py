@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.cli import main
-from harness.folder import load
+from harness.data.folder import load
 
 Bench = Callable[..., "subprocess.Popen[str]"]
 WaitFor = Callable[[Callable[[], bool]], None]
@@ -251,7 +251,7 @@ def test_an_interrupt_before_the_report_tells_what_is_kept(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.run.conclude", interrupted)
+    monkeypatch.setattr("harness.runner.run.conclude", interrupted)
     code = main([*QUICK, "--quiet", "--out", str(tmp_path / "out")])
 
     assert 130 == code
@@ -270,7 +270,7 @@ def test_an_interrupt_before_the_first_record_says_so(
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("harness.run.opening", interrupted)
+    monkeypatch.setattr("harness.runner.run.opening", interrupted)
     code = main(["run", "--backend", backend, "--requests", "3", "--quiet", "--out", str(tmp_path / "out")])
 
     assert 130 == code

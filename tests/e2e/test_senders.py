@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from backends.client.answer import Answer
+from backends.client.message import Answer
 from backends.client.null_server import Timing, running
 from backends.openai import OpenAI
-from harness._sender import Arrived, Tally
 from harness.api import Request, RequestRecord
-from harness.config import RunSpec
-from harness.frames import frame
-from harness.progress import Live
-from harness.records import scheduled_table
+from harness.data.records import scheduled_table
+from harness.data.schedule import Schedule, digest
+from harness.ipc import frame
+from harness.options import RunSpec
 from harness.registry import make
-from harness.run import Result, execute
-from harness.schedule import Schedule, digest
-from harness.senders import Senders, _Child
+from harness.runner.progress import Live
+from harness.runner.remote.coordinator import Senders, _Child
+from harness.runner.remote.sender import Arrived, Tally
+from harness.runner.run import Result, execute
 
 if TYPE_CHECKING:
     from harness.api import Outcome

@@ -11,10 +11,10 @@ import pytest
 
 from harness.api import FollowUps, Outcome, Request, RequestRecord
 from harness.cli import main
-from harness.drive import Stop, drive_virtual
+from harness.data.records import steps_table
 from harness.errors import BackendError
-from harness.progress import Live
-from harness.records import steps_table
+from harness.runner.progress import Live
+from harness.runner.virtual import Stop, drive_virtual
 
 if TYPE_CHECKING:
     import pyarrow as pa

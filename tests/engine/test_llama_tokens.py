@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from backends.executors._sampling import sample
+from backends.executors._layers import sample
 from backends.executors.llama import Llama
 from harness.api import Piece
 

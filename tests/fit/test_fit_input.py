@@ -6,7 +6,7 @@ import pytest
 
 from harness.cli import main
 from harness.errors import UsageError
-from harness.fit.steps import read
+from harness.experiments.fit.steps import read
 
 GOOD = "n_pf,B,ctx,seconds\n" + "".join(f"{i % 7},{1 + i % 5},{100 * i},0.{1 + i}\n" for i in range(20))
 

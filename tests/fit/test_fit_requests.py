@@ -8,8 +8,8 @@ import pytest
 from backends.sim import Sim
 from harness.api import Request
 from harness.cli import main
-from harness.fit import requests
-from harness.fit.requests import Measured
+from harness.experiments.fit import requests
+from harness.experiments.fit.requests import Measured
 
 TRUE = {"base_s": 0.02, "prefill_token_s": 1.4e-4, "decode_seq_s": 3e-4, "context_token_s": 6e-7, "front_end_s": 9e-3}
 LATENCY = "linear:" + ",".join(f"{name}={value}" for name, value in TRUE.items())

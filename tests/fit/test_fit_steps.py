@@ -11,13 +11,12 @@ from backends.sim import Sim
 from harness import registry
 from harness.api import Request
 from harness.cli import main
+from harness.data.records import to_table
 from harness.errors import UsageError
-from harness.fit.answer import Asked, from_steps
-from harness.fit.forms import System, fit
-from harness.fit.pieces import pairs_of_run
-from harness.fit.score import pieces, scores, split
-from harness.fit.steps import Rows, read
-from harness.records import to_table
+from harness.experiments.fit.answer import Asked, from_steps
+from harness.experiments.fit.forms import System, fit
+from harness.experiments.fit.score import pieces, scores, split
+from harness.experiments.fit.steps import Rows, pairs_of_run, read
 
 TRUE = {
     "linear": "linear:base=8ms,prefill_token=90us,decode_seq=30us,context_token=2e-7,prefill_token_squared=4e-9",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from harness.api import Request, RequestRecord
-from harness.records import scheduled_table, to_table
+from harness.data.records import scheduled_table, to_table
 
 if TYPE_CHECKING:
     import numpy as np

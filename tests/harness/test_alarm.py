@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from harness import alarm as alarms
+from harness.runner import timer as alarms
 
 
 @pytest.fixture(params=["alarm", "_Turning"])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from harness.api import Outcome
-from harness.conclude import conclude
-from harness.folder import Run
-from harness.gap_law import Law
-from harness.records import to_table
-from harness.run import exit_code
-from harness.schedule import Schedule
-from harness.slo import parse
+from harness.data.folder import Run
+from harness.data.records import to_table
+from harness.data.schedule import Schedule
+from harness.metrics.slo import parse
+from harness.runner.run import exit_code
+from harness.stats.arrivals import Law
+from harness.validity.conclude import conclude
 
 N = 200
 NAMES = [
@@ -101,7 +101,7 @@ def test_gaps_of_another_law_prove_nothing(conclusion):
 
 def test_littles_law_is_checked(conclusion, monkeypatch):
     """Its two sides are one and the same on our stamps; only a slip in our own sums can part them."""
-    monkeypatch.setattr("harness.physics.little", lambda _: (3.0, 3.1))
+    monkeypatch.setattr("harness.validity.physics.little", lambda _: (3.0, 3.1))
     found = conclusion()
 
     assert ["littles-law"] == [c["check"] for c in found["checks"] if c["state"] == "failed"]

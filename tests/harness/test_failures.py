@@ -3,8 +3,8 @@
 import pytest
 
 from harness.api import Outcome
-from harness.failures import exceeded, failures
-from harness.run import exit_code, why
+from harness.runner.run import exit_code, why
+from harness.validity.work_done import exceeded, failures
 
 
 def statuses(**counts):

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.burstiness import dispersion
-from harness.fidelity import cautions, fidelity, line, reasons
-from harness.gap_law import Law, kolmogorov_smirnov
-from harness.records import schedule_chunk, to_table
-from harness.schedule import Schedule
+from harness.data.records import schedule_chunk, to_table
+from harness.data.schedule import Schedule
+from harness.stats.arrivals import Law, dispersion, kolmogorov_smirnov
+from harness.validity.fidelity import cautions, fidelity, line, reasons
 
 
 def exponential(rate_rps):

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness import storage
 from harness.api import Step
+from harness.data import storage
+from harness.data.folder import RunFolder, load, new_folder
+from harness.data.records import to_table
+from harness.data.schedule import Schedule
 from harness.errors import UsageError
-from harness.folder import RunFolder, load, new_folder
-from harness.records import to_table
-from harness.schedule import Schedule
 
 STEP = Step(0, 0.0, 0.5, 1, 2, 3, 4, 5, 6)
 
@@ -174,7 +174,7 @@ def test_a_kill_between_any_two_steps_of_finishing_loses_nothing(tmp_path, recor
     class Killed(Exception):
         pass
 
-    steps = ["harness.folder.write_json", "harness.storage.Stream.close"]
+    steps = ["harness.data.folder.write_json", "harness.data.storage.Stream.close"]
     for n, step in enumerate(steps):
         path = tmp_path / str(n)
         folder = RunFolder.create(path, {})

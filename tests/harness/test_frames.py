@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from harness.frames import Outbox
+from harness.ipc import Outbox
 
 COUNT, SIZE = 30, 200_000
 

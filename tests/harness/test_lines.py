@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from harness.api import Ended, Request, TokenEvent
-from harness.lines import read
+from harness.runner.transport import read
 
 
 class Broken:

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from harness import folder
 from harness.compose import render_run as render
-from harness.config import Given, read, run_spec
+from harness.data import folder
 from harness.errors import UsageError
-from harness.run import execute
+from harness.options import Given, read, run_spec
+from harness.runner.run import execute
 
 SIM = {"backend": "sim", "latency": "abc:distserve", "policy": "vllm-v0", "slo": "ttft=0.15,tpot=0.1", "rate": 1}
 

@@ -5,8 +5,8 @@ import heapq
 import numpy as np
 import pytest
 
-from harness.overload import overload
-from harness.records import to_table
+from harness.data.records import to_table
+from harness.validity.overload import overload
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.physics import broken, little
-from harness.records import to_table
+from harness.data.records import to_table
+from harness.validity.physics import broken, little
 
 
 def sentences(table):
@@ -53,7 +53,7 @@ def test_several_offenders_are_counted(table):
 
 def test_offenders_beyond_the_first_piece_are_found(table, monkeypatch):
     """Only the first 65,536 requests would be checked, or the wrong one named."""
-    monkeypatch.setattr("harness.metrics._lists.CHUNK", 4)
+    monkeypatch.setattr("harness.data.lists.CHUNK", 4)
     rows = table(11, tokens=[(i + 0.2, i + 0.1) if i == 9 else (i + 0.1,) if i % 2 else () for i in range(11)])
 
     assert [s for s in sentences(rows) if s.endswith("not so for request 9.")]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from harness.api import Exchange, Request, RequestRecord, Step
-from harness.records import HTTP, REQUESTS, SCHEDULE, STEPS, http_table, steps_table, to_table
+from harness.data.records import HTTP, REQUESTS, SCHEDULE, STEPS, http_table, steps_table, to_table
 
 
 @pytest.mark.parametrize(

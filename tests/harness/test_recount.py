@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from harness.api import Exchange
-from harness.folder import RunFolder, load
+from harness.data.folder import RunFolder, load
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from harness.api import Request, RequestRecord, Status
+from harness.data.dependencies import Releases
+from harness.data.records import schedule_chunk, scheduled_table, to_table
+from harness.data.schedule import Rows, Schedule
 from harness.errors import UsageError
-from harness.measure import metrics
-from harness.records import schedule_chunk, scheduled_table, to_table
-from harness.releases import Releases
-from harness.schedule import Rows, Schedule
+from harness.metrics.measure import metrics
 
 if TYPE_CHECKING:
     import pyarrow as pa

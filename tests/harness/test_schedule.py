@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness import schedule as module
 from harness.api import Request
+from harness.data import schedule as module
+from harness.data.records import SCHEDULE, scheduled_table
+from harness.data.schedule import Schedule, digest
 from harness.errors import UsageError
-from harness.records import SCHEDULE, scheduled_table
-from harness.schedule import Schedule, digest
 
 
 def test_a_schedule_yields_what_the_workload_drew(traffic):
@@ -201,8 +201,8 @@ def test_files_that_are_no_schedule_get_one_sentence(tmp_path):
 def test_another_process_draws_the_same_schedule(traffic):
     """Something per process (hash seeds, import order) would leak into what is sent."""
     code = (
-        "from harness.api import Request; from harness.schedule import Schedule\n"
-        "from harness.records import scheduled_table\n"
+        "from harness.api import Request; from harness.data.schedule import Schedule\n"
+        "from harness.data.records import scheduled_table\n"
         "class W:\n"
         "    def start(self, rng):\n"
         "        t = 0.0\n"

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.api import Request
-from harness.records import scheduled_table
-from harness.schedule import Schedule, digest, links
-from harness.shares import EVENTS_PER_SENDER, events_rps, most_at_once, requests_rps, sender_count, share
+from harness.data.records import scheduled_table
+from harness.data.schedule import Schedule, digest, links
+from harness.runner.remote.split import EVENTS_PER_SENDER, events_rps, most_at_once, requests_rps, sender_count, share
 
 
 def scheduled(requests: list[Request]) -> Schedule:

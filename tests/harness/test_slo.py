@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.api import Bound, Slo
+from harness.data.records import to_table
 from harness.errors import UsageError
-from harness.records import to_table
-from harness.slo import parse, score, text
+from harness.metrics.slo import parse, score, text
 
 SECONDS = st.floats(1e-6, 1e6, allow_nan=False)
 METRICS = st.sampled_from(["ttft", "ttft_sent", "tpot", "itl", "itl_p99", "e2e", "lateness"])

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.measure import metrics
-from harness.quantiles import quantile, with_failures
-from harness.records import to_table
-from harness.slo import parse, score
-from harness.summary import describe, summarize, window_of
+from harness.data.records import to_table
+from harness.metrics.measure import metrics
+from harness.metrics.quantiles import quantile, with_failures
+from harness.metrics.slo import parse, score
+from harness.metrics.summary import describe, summarize, window_of
 
 
 def test_throughput_ten_and_goodput_three_can_be_told_apart(table):
@@ -203,7 +203,7 @@ def test_summaries_do_not_depend_on_chunks(table, monkeypatch):
     rows = table(50, status=["ok", "error"] * 25, tokens=[[i + 0.1 * k for k in range(i % 7)] for i in range(50)])
     slo = parse("ttft=0.25,itl=0.05,itl_p99=0.15")
     whole = summarize(rows, slo)
-    monkeypatch.setattr("harness.metrics._lists.CHUNK", 7)
+    monkeypatch.setattr("harness.data.lists.CHUNK", 7)
     cut = summarize(to_table([]).from_batches(rows.to_batches(max_chunksize=11)), slo)
 
     assert whole == cut
@@ -211,7 +211,7 @@ def test_summaries_do_not_depend_on_chunks(table, monkeypatch):
 
 def test_memory_stays_near_the_size_of_the_tokens(table, monkeypatch):
     """A run of a million requests would not fit where its data does."""
-    monkeypatch.setattr("harness.metrics._lists.CHUNK", 200)
+    monkeypatch.setattr("harness.data.lists.CHUNK", 200)
     rows = table(4000, tokens=tuple(range(5000, 5100)))
     slo = parse("ttft=1,tpot=1,itl_p99=1")
     summarize(rows, slo)

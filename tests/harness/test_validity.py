@@ -3,12 +3,12 @@
 import pyarrow as pa
 import pytest
 
-from harness import warmup
 from harness.api import Request
 from harness.cli._names import glossary
-from harness.records import schedule_chunk, scheduled_table, to_table
-from harness.schedule import Schedule
-from harness.validity import LATE_S, LATE_SHARE, TOO_LATE_S, TOO_LATE_SHARE, judge
+from harness.data.records import schedule_chunk, scheduled_table, to_table
+from harness.data.schedule import Schedule
+from harness.validity import warmup
+from harness.validity.checks import LATE_S, LATE_SHARE, TOO_LATE_S, TOO_LATE_SHARE, judge
 
 
 @pytest.fixture(scope="module")

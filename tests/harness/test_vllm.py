@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from harness.slo import parse
-from harness.summary import summarize
+from harness.metrics.slo import parse
+from harness.metrics.summary import summarize
 
 
 def vllm(rows, slo="ttft=1,tpot=0.1,e2e=2"):

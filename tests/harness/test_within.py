@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.records import to_table
-from harness.slo import parse
-from harness.within import at_least, within
+from harness.data.records import to_table
+from harness.metrics.slo import parse
+from harness.stats.within_run import at_least, within
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, cast
 
 import _synthetic
 
-from harness.capacity.curve import fit
-from harness.config import RunSpec
-from harness.load import at_rate
-from harness.plan import plan
-from harness.records import to_table
-from harness.slo import score
+from harness.data.records import to_table
+from harness.experiments.trial import at_rate
+from harness.metrics.slo import score
+from harness.options import RunSpec
+from harness.runner.plan import plan
+from harness.stats.curves import fit
 
 if TYPE_CHECKING:
     from harness.api import RequestRecord, Simulator

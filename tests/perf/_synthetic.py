@@ -18,10 +18,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.config import RunSpec
-from harness.measure import metrics, per_request
-from harness.pool import of
-from harness.trial import simulate
+from harness.experiments.pool import of
+from harness.experiments.trial import simulate
+from harness.metrics.measure import metrics, per_request
+from harness.options import RunSpec
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 if TYPE_CHECKING:
-    from harness.schedule import Schedule
+    from harness.data.schedule import Schedule
 
 LEAD_S = 0.3  # from when a client is ready to the start
 Plan = dict[str, Any]
@@ -136,11 +136,11 @@ async def with_httpx(url: str, plan: Plan) -> list[Row]:
 
 
 async def with_bench(url: str, plan: Plan, *, stamped: bool = True) -> list[Row]:
-    """`backends.openai` sent by `harness.senders`, as a run does it; not `stamped`: with the times of its reads."""
+    """`backends.openai` sent by `harness.runner.remote.coordinator`, as a run does it; not `stamped`: with the times of its reads."""
     from backends.openai import OpenAI
-    from harness.drive import quiet_process
-    from harness.floor import Kept, Words
-    from harness.senders import Senders
+    from harness.runner.remote.calibration import Kept, Words
+    from harness.runner.remote.coordinator import Senders
+    from harness.runner.virtual import quiet_process
 
     if not stamped:  # in this process, where answers are read; the sender does what it always does
         as_arrived = OpenAI.read
@@ -175,8 +175,8 @@ def last_child() -> int:
 
 def scheduled(plan: Plan) -> Schedule:
     """The plan as the harness stores it."""
-    from harness.records import schedule_chunk
-    from harness.schedule import Schedule, digest
+    from harness.data.records import schedule_chunk
+    from harness.data.schedule import Schedule, digest
 
     names, times, tokens = zip(*plan["requests"], strict=True)
     prompts = [len(plan["prompt"])] * len(names)

@@ -21,12 +21,12 @@ from functools import partial
 
 from _capacity_cases import CASES, TRUTHS, truth
 
-from harness import pool, slo
-from harness.capacity.conduct import conduct, set_up
-from harness.capacity.settings import settings
-from harness.capacity.store import Store
-from harness.load import at_rate
-from harness.trial import simulate
+from harness.experiments import pool
+from harness.experiments.capacity.conditions import settings
+from harness.experiments.capacity.execute import conduct, set_up
+from harness.experiments.capacity.store import Store
+from harness.experiments.trial import at_rate, simulate
+from harness.metrics import slo
 
 APART = 100
 """Between the first seeds of two searches, which share no seed."""

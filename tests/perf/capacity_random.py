@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 
-from harness import slo, warmup
-from harness.capacity.conduct import conduct, set_up
-from harness.capacity.settings import settings
-from harness.capacity.store import Store
-from harness.config import RunSpec
-from harness.cut import kept
+from harness.data.warmup_cut import kept
 from harness.errors import BenchError
-from harness.load import at_rate, own_rate
-from harness.overload import overload
-from harness.trial import simulate
+from harness.experiments.capacity.conditions import settings
+from harness.experiments.capacity.execute import conduct, set_up
+from harness.experiments.capacity.store import Store
+from harness.experiments.trial import at_rate, own_rate, simulate
+from harness.metrics import slo
+from harness.options import RunSpec
+from harness.validity import warmup
+from harness.validity.overload import overload
 
 MODELS = (
     ("llama3-8b", 1), ("llama2-7b", 1), ("llama2-13b", 1), ("opt-13b", 1), ("mistral-7b", 1), ("qwen2.5-7b", 1),

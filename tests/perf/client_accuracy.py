@@ -32,7 +32,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from backends.client.null_server import Timing, Truth, running, take_truth
-from harness.floor import Errors, Load, drawn, errors
+from harness.runner.remote.calibration import Errors, Load, drawn, errors
 
 TIMING = Timing(ttft_s=0.2, itl_s=0.05)
 TOKENS, PROMPT_TOKENS = 64, 128

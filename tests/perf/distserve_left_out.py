@@ -12,8 +12,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from harness.validate import Pair, measured_runs
-from harness.validate.scoring import errors
+from harness.experiments.validate import Pair, measured_runs
+from harness.experiments.validate.answer import errors
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from published import distserve_a100 as source  # once its folder is on the path

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from backends.executors import _attention, llama
+from backends.executors import _layers, llama
 from backends.executors.llama import Llama
 from harness.api import Piece
 from harness.registry import make
@@ -160,7 +160,7 @@ def breakdown(model: Llama, pieces: list[Piece], repeats: int) -> dict[str, floa
             patch.object(Llama, "_feed_forward", clock.timed("swiglu", Llama._feed_forward)),
             patch.object(llama.Rotary, "at", clock.timed("rope", llama.Rotary.at)),
             patch.object(llama.PagedAttention, "attend", clock.timed("softmax", llama.PagedAttention.attend)),
-            patch.object(_attention, "np", inside),
+            patch.object(_layers, "np", inside),
             clock.section("other"),
         ):
             model.execute(pieces)

@@ -19,7 +19,7 @@ import _synthetic as synthetic
 import numpy as np
 from scipy import stats
 
-from harness.pool import of
+from harness.experiments.pool import of
 from harness.stats.paired import Limits, decide, decide_all
 
 NOISE = (0.0, 0.01, 0.02)

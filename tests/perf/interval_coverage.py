@@ -18,13 +18,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness import measure, slo, trial
-from harness.config import RunSpec
+from harness.data.lists import number
 from harness.errors import BenchError
-from harness.metrics._lists import number
-from harness.overload import overload
-from harness.sweep.spread import spread
-from harness.within import FEWEST, FEWEST_MISSES, MOST_ALIKE, Blocks, autocorrelation
+from harness.experiments import trial
+from harness.metrics import measure, slo
+from harness.options import RunSpec
+from harness.stats.seeds import spread
+from harness.stats.within_run import FEWEST, FEWEST_MISSES, MOST_ALIKE, Blocks, autocorrelation
+from harness.validity.overload import overload
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Held: TypeAlias = tuple[bool, bool]

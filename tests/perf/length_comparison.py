@@ -14,9 +14,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.compare import verdict
-from harness.compare.gates import OUTPUT_TOKENS
-from harness.compare.lengths import Answered
+from harness.experiments.compare import verdict
+from harness.experiments.compare.gates import OUTPUT_TOKENS
+from harness.experiments.compare.lengths import Answered
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

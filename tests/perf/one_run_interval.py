@@ -10,7 +10,7 @@ import argparse
 import _synthetic as synthetic
 import numpy as np
 
-from harness.pool import of
+from harness.experiments.pool import of
 
 RATES_RPS = (11.0, 12.0, 13.0, 14.0)
 

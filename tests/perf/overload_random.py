@@ -13,10 +13,12 @@ from itertools import islice
 
 import numpy as np
 
-from harness import measure, overload, slo, trial, warmup
-from harness.config import RunSpec
-from harness.cut import kept
+from harness.data.warmup_cut import kept
 from harness.errors import BenchError
+from harness.experiments import trial
+from harness.metrics import measure, slo
+from harness.options import RunSpec
+from harness.validity import overload, warmup
 
 MODELS = ("opt-13b", "llama2-7b", "llama2-13b", "llama3-8b", "mistral-7b", "qwen2.5-7b")
 HARDWARE = ("a100-80g", "h100", "l40s", "h20")

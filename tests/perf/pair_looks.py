@@ -12,7 +12,7 @@ from collections import Counter
 
 import numpy as np
 
-from harness.compare.looks import ALPHA_LOOK, LOOKS
+from harness.experiments.compare.verdict import ALPHA_LOOK, LOOKS
 from harness.stats.paired import Limits, decide
 
 JITTER = 0.0016

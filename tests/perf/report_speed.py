@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports import _browser
+from reports import _pictures
 
 SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0"]
 RATES = "1,1.5,2,2.5,3,3.5"
@@ -54,7 +54,7 @@ def report(path: Path) -> Cost:
 
 def opened(page: Path) -> tuple[float, float] | None:
     """Seconds until the library is ready for the first figure, and until a reader has scrolled through all figures."""
-    browser = _browser.found()
+    browser = _pictures.found()
     if browser is None:
         return None
     from playwright.sync_api import sync_playwright

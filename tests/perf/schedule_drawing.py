@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-from harness.schedule import Schedule
+from harness.data.schedule import Schedule
 from workloads import catalog
 from workloads.mixed import Mixed
 

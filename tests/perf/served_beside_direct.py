@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from harness.folder import load
+from harness.data.folder import load
 from harness.registry import make
 
 BENCH = (sys.executable, "-m", "harness")

@@ -20,8 +20,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness.host import cpu_name
-from harness.validate import replay
+from harness.data.host import cpu_name
+from harness.experiments.validate import replay
 
 ENGINE = Path(__file__).parents[1] / "acceptance" / "simulator_against_engine.json"
 BENCH = (sys.executable, "-m", "harness")

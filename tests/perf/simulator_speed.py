@@ -29,9 +29,9 @@ import numpy as np
 
 from backends.sim import Sim
 from harness.api import Request
-from harness.records import to_table
-from harness.slo_text import parse
-from harness.summary import summarize
+from harness.data.records import to_table
+from harness.metrics.slo import parse
+from harness.metrics.summary import summarize
 
 SLO = "ttft=0.25,tpot=0.1"
 BATCH = 4096  # records that become columns at a time, as in `bench run`

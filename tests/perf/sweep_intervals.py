@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import _synthetic as synthetic
 import numpy as np
 
-from harness.pool import of
-from harness.sweep.crossing import crossing
-from harness.sweep.spread import spread
+from harness.experiments.pool import of
+from harness.stats.curves import crossing
+from harness.stats.seeds import spread
 
 RATES = (13.0, 13.8, 14.6, 15.4)
 DRAWS = 2000

@@ -14,10 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from harness import measure, overload, pool, slo, trial, warmup
-from harness.config import RunSpec
-from harness.cut import kept
-from harness.within import within
+from harness.data.warmup_cut import kept
+from harness.experiments import pool, trial
+from harness.metrics import measure, slo
+from harness.options import RunSpec
+from harness.stats.within_run import within
+from harness.validity import overload, warmup
 
 SLO = "ttft=0.25,tpot=0.1"
 ASKED = ("attainment", "ttft mean", "ttft p99", "tpot mean", "tpot p99")

@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
-from harness.place.compose import Scored, replicated, tied, units
-from harness.place.estimate import apart, rate
-from harness.place.space import Algorithm, Cluster
-from harness.place.systems import Kind, Shape, System
-from harness.place.worth import Worth, worth
+from harness.experiments.place.combine import Scored, replicated, tied, units
+from harness.experiments.place.search import apart, rate
+from harness.experiments.place.systems import Algorithm, Cluster, Kind, Shape, System, Worth, worth
 
 NODE = Cluster(1, 8)
 

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness import answers, compose, pool
+from harness import compose
 from harness.cli import main
-from harness.config import Given
 from harness.errors import BackendError, UsageError
-from harness.place.conduct import Candidate, conduct, scored
-from harness.place.search import Ends
-from harness.place.settings import asked, opened
-from harness.place.store import Store
-from harness.place.systems import Shape, System
-from harness.place.task import TOO_SHORT, Found, Task, _Seen, _Trials, searched
-from harness.place.traffic import traffic
+from harness.experiments import answers, pool
+from harness.experiments.place.execute import Candidate, conduct, scored
+from harness.experiments.place.search import Ends
+from harness.experiments.place.settings import asked, opened
+from harness.experiments.place.store import Store
+from harness.experiments.place.systems import Shape, System
+from harness.experiments.place.task import TOO_SHORT, Found, Task, _Seen, _Trials, searched, traffic
+from harness.options import Given
 from reports import pages
 
 if TYPE_CHECKING:
-    from harness.place.asked import Asked
+    from harness.experiments.place.settings import Asked
 
 OWN: Mapping[str, Any] = {
     "nodes": "1", "gpus": "2", "hardware": "a100-80g", "algorithm": "vllm++", "goal": None, "conditions": "separate",
@@ -284,7 +284,7 @@ def test_a_queue_that_grows_is_seen_by_its_records() -> None:
 def test_a_trial_that_is_sure_early_is_seen_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that grows would be looked for in half of the records, and the rate come out too high."""
     seen: list[int] = []
-    monkeypatch.setattr("harness.place.task.grown", lambda due_s, *_, **__: seen.append(len(due_s)))
+    monkeypatch.setattr("harness.experiments.place.task.grown", lambda due_s, *_, **__: seen.append(len(due_s)))
     loose = placement({"slo": "ttft=5,tpot=0.5", "latency": "roofline"}, goal="0.5", requests="300")
     sent = traffic(loose.spec, loose.seeds, released=loose.released)
     system = System("colocated", "a100-80g", Shape(1, 1))

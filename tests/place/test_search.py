@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.place.search import RESOLUTION, Ends, bisected, nearby
+from harness.experiments.place.search import RESOLUTION, Ends, bisected, nearby
 
 WIDTH = 0.0625
 

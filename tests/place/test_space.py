@@ -3,8 +3,7 @@
 import pytest
 
 from harness.errors import UsageError
-from harness.place.space import Cluster, space
-from harness.place.systems import Shape, System
+from harness.experiments.place.systems import Cluster, Shape, System, space
 
 
 def refused(shape: Shape) -> str | None:

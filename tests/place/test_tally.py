@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.api import RequestRecord
-from harness.capacity.conditions import conditions, kept_all, shares
-from harness.place.tally import missed
-from harness.records import to_table
-from harness.slo import parse
+from harness.data.records import to_table
+from harness.experiments.capacity.conditions import conditions, kept_all, shares
+from harness.experiments.place.task import missed
+from harness.metrics.slo import parse
 
 
 def record(number: int, ttft_s: float, tpot_s: float, tokens: int = 3, status: str = "ok") -> RequestRecord:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from harness.config import RunSpec
-from harness.place.traffic import traffic
+from harness.experiments.place.task import traffic
+from harness.options import RunSpec
 
 
 def spec(**changes: str) -> RunSpec:

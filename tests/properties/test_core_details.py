@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import backends.serving.decodes as decodes
-from backends._engine_core import EngineCore
+from backends.engine_process.core import EngineCore
 from backends.serving.cluster import Cluster
 from backends.serving.journal import Journal, replay
 from backends.serving.replica import Replica

@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.compare.pairing import Numbers, match, schedule_of
+from harness.experiments.compare.pairing import Numbers, match, schedule_of
 
 RUNS = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from([1.0, 2.0])), min_size=1, max_size=8

@@ -238,7 +238,7 @@ def test_every_policy_and_memory_mode_is_covered():
 
 def test_a_policy_that_asks_for_the_output_length_fails():
     """An online policy that knows the future would make its results worthless."""
-    from backends.serving.sequence import Oracle, Sequence
+    from backends.serving.batch import Oracle, Sequence
 
     seq = Sequence(Request(0, 0.0, 3, 7), 0, 0.0)
     with pytest.raises(AttributeError):

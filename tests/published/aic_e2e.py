@@ -19,9 +19,10 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import least_squares
 
-from harness import catalog, pool
-from harness.validate import Pair, Validation
-from harness.validate.scoring import MEAN, target
+from harness import catalog
+from harness.experiments import pool
+from harness.experiments.validate import Pair, Validation
+from harness.experiments.validate.answer import MEAN, target
 from published.closed_loop import Load, Server, run
 from published.form import needed
 

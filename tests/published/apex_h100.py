@@ -16,10 +16,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
+from harness.experiments.validate import Validation, measured_runs
+from harness.experiments.validate.answer import MEAN, WORST
+from harness.experiments.validate.simulated import Times, Traffic
 from harness.spec import Spec
-from harness.validate import Validation, measured_runs
-from harness.validate.scoring import MEAN, WORST
-from harness.validate.simulated import Times, Traffic
 from published import form
 from published.calibrate import calibrated
 

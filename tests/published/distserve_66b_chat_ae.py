@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from harness.validate import Validation, measured_runs
-from harness.validate.scoring import LARGEST
-from harness.validate.simulated import Ints, Traffic
+from harness.experiments.validate import Validation, measured_runs
+from harness.experiments.validate.answer import LARGEST
+from harness.experiments.validate.simulated import Ints, Traffic
 from published import form
 
 NAME = "distserve-66b-chat-ae"

@@ -18,10 +18,10 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
+from harness.experiments.validate import Pair, Target, Validation, measured_runs
+from harness.experiments.validate.answer import FACTOR, RMSE, errors, scored, target
+from harness.experiments.validate.simulated import Traffic
 from harness.registry import make
-from harness.validate import Pair, Target, Validation, measured_runs
-from harness.validate.scoring import FACTOR, RMSE, errors, scored, target
-from harness.validate.simulated import Traffic
 from published import form
 from published.requests_fit import Seen, Terms, decode_terms, held_tokens, idle_prefill, mixed_file, mixed_terms
 

@@ -9,9 +9,9 @@ import pandas as pd
 
 from harness.api import Simulator
 from harness.errors import UsageError
+from harness.experiments.validate import simulated
+from harness.experiments.validate.simulated import Times, Traffic
 from harness.registry import make
-from harness.validate import simulated
-from harness.validate.simulated import Times, Traffic
 
 Options = Mapping[str, object]
 """Options of the backend `sim` by their names."""

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from harness import catalog
-from harness.validate import Validation, measured_runs, measurements, simulated
-from harness.validate.scoring import MEAN
+from harness.experiments.validate import Validation, measured_runs, measurements, simulated
+from harness.experiments.validate.answer import MEAN
 from published import form
 
 GPU, MODEL = "RTX4090", "llama3.1-8b"

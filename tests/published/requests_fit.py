@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import nnls
 
-from harness.validate.simulated import Floats, Traffic
+from harness.experiments.validate.simulated import Floats, Traffic
 
 FEWEST = 5
 """Tokens of an answer whose span is worth a row: of shorter ones the waiting for the first step decides."""

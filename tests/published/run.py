@@ -32,9 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _carried_out(given: argparse.Namespace) -> int:
-    from harness.cli import _terminal, _written
+    from harness.cli import _terminal
+    from harness.cli import _terminal as cli__terminal
     from harness.errors import UsageError, no_such
-    from harness.validate import conduct
+    from harness.experiments.validate import answer
     from published import sources
 
     for name in given.names:
@@ -52,14 +53,14 @@ def _carried_out(given: argparse.Namespace) -> int:
                 print(path)
         return 0
     if given.out is not None:
-        _written.check(given.out)
+        cli__terminal.check(given.out)
     found = [sources.compare(name, data) for name in given.names or sources.SOURCES]
-    info = conduct.answer(found, " ".join(["python tests/published/run.py", *given.names]))
+    info = answer.answer(found, " ".join(["python tests/published/run.py", *given.names]))
     if given.out is None:
         _terminal.tell(given.format, info)
     else:
-        _written.put(info, given.out)
-        _written.tell_verdict(info)
+        cli__terminal.put(info, given.out)
+        cli__terminal.tell_verdict(info)
     return int(info["exit_code"])
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.validate.simulated import Traffic
+from harness.experiments.validate.simulated import Traffic
 from published import apex_h100
 
 TRUE = {"memory_share": 0.9, "flops_share": 0.6, "overhead_s": 6e-3, "seq_s": 3e-4, "token_s": 6e-6,

@@ -8,8 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import UsageError
-from harness.validate import Pair
-from harness.validate.simulated import Traffic
+from harness.experiments.validate import Pair
+from harness.experiments.validate.simulated import Traffic
 from published import distserve_a100, requests_fit
 from published.form import times
 

@@ -123,7 +123,7 @@ def curl(programs: Path, server: Server) -> Report:
 
 def bench(programs: Path, server: Server) -> Report:
     """Ours, at a constant rate that keeps as many streams open; TTFT from when a request was due."""
-    from harness.folder import load
+    from harness.data.folder import load
 
     folder = server.folder / "bench"
     command = [

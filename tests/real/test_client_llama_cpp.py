@@ -11,7 +11,7 @@ import pytest
 
 from backends.openai import OpenAI
 from harness.api import Request
-from harness.folder import load
+from harness.data.folder import load
 from harness.registry import make
 
 KINDS = pytest.mark.parametrize("kind", ["ascii", "bytes"])

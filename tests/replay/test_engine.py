@@ -6,9 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from backends._core import Core
-from backends._engine_core import EngineCore
 from backends.engine import Engine
+from backends.engine_process.core import EngineCore
 from backends.executors.llama import Llama
 from backends.latency.linear import Linear
 from backends.latency.recorded import Recorded
@@ -16,8 +15,9 @@ from backends.serving.journal import Journal
 from backends.serving.replica import Replica
 from backends.serving.swap import Swap
 from backends.sim import Sim
+from backends.simulator.core import Core
 from harness.api import Ended, Request, RequestRecord, TokenEvent
-from harness.records import steps_table, to_table
+from harness.data.records import steps_table, to_table
 from harness.registry import make
 
 POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",

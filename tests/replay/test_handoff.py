@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends._core import Core
 from backends.serving.handoff import Inbox, Outbox
 from backends.serving.journal import replay
 from backends.sim import Sim
+from backends.simulator.core import Core
 from harness.api import Request
 
 LINKS = ["none", "nvlink", "25Gbps:latency=1ms"]

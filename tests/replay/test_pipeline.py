@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from backends._core import Core
 from backends.serving.pipeline import Pipeline
 from backends.sim import Sim
+from backends.simulator.core import Core
 from harness.api import Request
 
 POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "vllm-v1:budget=64,max_seqs=8", "chunk-only:budget=64",

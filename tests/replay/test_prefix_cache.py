@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from backends._engine_core import EngineCore
+from backends.engine_process.core import EngineCore
 from backends.executors.llama import Llama
 from backends.latency.linear import Linear
 from backends.serving.journal import Journal

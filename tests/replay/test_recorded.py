@@ -9,10 +9,10 @@ import pytest
 from backends.latency.recorded import Recorded
 from backends.sim import Sim
 from harness.api import Request, RequestRecord, Step
+from harness.data.dependencies import Releases
+from harness.data.records import scheduled_table, steps_table, to_table
+from harness.data.schedule import Schedule, digest
 from harness.errors import NotValid, UsageError
-from harness.records import scheduled_table, steps_table, to_table
-from harness.releases import Releases
-from harness.schedule import Schedule, digest
 
 
 @pytest.fixture

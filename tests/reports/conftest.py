@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness import slo as slos
 from harness.api import RequestRecord, Step
-from harness.folder import Run
-from harness.records import SCHEDULE, steps_table, to_table
-from harness.summary import summarize
-from reports import _browser
+from harness.data.folder import Run
+from harness.data.records import SCHEDULE, steps_table, to_table
+from harness.metrics import slo as slos
+from harness.metrics.summary import summarize
+from reports import _pictures
 
 MakeRun = Callable[..., Run]
 WATCH = """
@@ -244,7 +244,7 @@ def browser() -> Iterator[Any]:
     Note: not for the whole session, because playwright keeps an event loop running in the thread of the tests, and
     whatever calls asyncio.run after it would fail.
     """
-    found = _browser.found()
+    found = _pictures.found()
     if found is None:
         pytest.skip("no Chromium on this machine; with 'apt-get install chromium' the page is tried in a browser")
     from playwright.sync_api import sync_playwright

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.folder import Run
+from harness.data.folder import Run
 from reports import _page, _sheet, figures, traffic
 from reports.figures import _style as style
 from reports.html import Html

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import slo
 from harness.api import Outcome
-from harness.conclude import completed, conclude
-from harness.folder import Run
-from harness.gap_law import Law
+from harness.data.folder import Run
+from harness.metrics import slo
+from harness.stats.arrivals import Law
+from harness.validity.conclude import completed, conclude
 from reports import figures, traffic
 from reports.html import Html
 

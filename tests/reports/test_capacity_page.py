@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from harness import answers
-from harness.capacity.runs import folder_name
-from harness.capacity.trials import Ledger
 from harness.cli import main
+from harness.experiments import answers
+from harness.experiments.capacity.trials import Ledger, folder_name
 from reports import pages
 from reports.figures import caption, knees, search_path
 from reports.pages import capacity

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports import _numbers
-from reports._clean import clean, in_figure, in_markdown
+from reports import _format
+from reports._format import clean, in_figure, in_markdown
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_markdown_text_has_no_markup() -> None:
 )
 def test_number(value: float | None, expected: str) -> None:
     """Digits would be made up, or lost."""
-    assert expected == _numbers.number(value)
+    assert expected == _format.number(value)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_number(value: float | None, expected: str) -> None:
 )
 def test_share_is_rounded_but_never_flatters(value: float, goal: float | None, expected: str) -> None:
     """89.96 % would be shown as the goal of 90 %, 99.96 % as all; 4.975 % would be shown as 4.9 %."""
-    assert expected == _numbers.share(value, goal)
+    assert expected == _format.share(value, goal)
 
 
 @pytest.mark.parametrize(
@@ -104,13 +104,13 @@ def test_share_is_rounded_but_never_flatters(value: float, goal: float | None, e
 )
 def test_shares_add_up(counts: list[int], expected: list[str]) -> None:
     """The shares of a table would add up to 99.9 %, and a reader would look for the rest."""
-    assert expected == _numbers.shares(counts)
+    assert expected == _format.shares(counts)
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=1, max_size=6).filter(any))
 def test_shown_shares_add_up_to_all(counts: list[int]) -> None:
     """Some counts would add up to 100.1 %."""
-    shown = _numbers.shares(counts)
+    shown = _format.shares(counts)
 
     if "<0.1%" not in shown:
         assert sum(round(float(part.rstrip("%")) * 10) for part in shown) == 1000
@@ -123,8 +123,8 @@ def test_shown_shares_add_up_to_all(counts: list[int]) -> None:
 )
 def test_chosen_numbers_have_no_exponent(value: float, expected: str) -> None:
     """A rate of 2,000 would read '2e+03'."""
-    assert expected == _numbers.plain(value)
-    assert expected.replace(",", "") == _numbers.option(value)
+    assert expected == _format.plain(value)
+    assert expected.replace(",", "") == _format.option(value)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +133,10 @@ def test_chosen_numbers_have_no_exponent(value: float, expected: str) -> None:
 )
 def test_short_and_long_times_stay_readable(value_s: float, expected: str) -> None:
     """A time would read '0.00000782 ms' or '3.54e+03 s'."""
-    assert expected == _numbers.seconds(value_s)
+    assert expected == _format.seconds(value_s)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(0.25, "250 ms"), (1.2, "1.20 s"), (51.2, "51.2 s"), (None, "-")])
 def test_seconds(value: float | None, expected: str) -> None:
     """A time would be printed without its unit, or in an odd one."""
-    assert expected == _numbers.seconds(value)
+    assert expected == _format.seconds(value)

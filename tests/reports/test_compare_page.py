@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import answers
 from harness.cli import main
-from harness.sweep.crossing import crossing
+from harness.experiments import answers
+from harness.stats.curves import crossing
 from reports import comparison, figures, pages
 from reports.comparison._contrast import SCALES, TIMES_S
 from reports.figures import cdf_difference, forest, pairs_scatter, requests_paired, sides_rate, sides_scale

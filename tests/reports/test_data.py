@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import results, thin
-from harness.folder import Run
-from harness.storage import write_json, write_parquet
+from harness.data import large as data_large
+from harness.data.folder import Run
+from harness.data.storage import write_json, write_parquet
+from harness.experiments import imports
 from reports import _counted, _data, figures
 from reports.html import Html
 
@@ -23,14 +24,14 @@ def stored(make_run: MakeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     def store(*given: Any, **more: Any) -> tuple[Run, Run]:
         run = make_run(*given, **more)
-        monkeypatch.setattr("harness.storage.ROW_GROUP_BYTES", 5000)
-        monkeypatch.setattr(thin, "PART", 50)
+        monkeypatch.setattr("harness.data.storage.ROW_GROUP_BYTES", 5000)
+        monkeypatch.setattr(data_large, "PART", 50)
         monkeypatch.setattr(_counted, "_ROWS", 16)
         write_json(tmp_path / "run.json", run.info)
         for name in ("requests", "steps"):
             table = getattr(run, name)
             write_parquet(tmp_path / f"{name}.parquet", table.schema, iter(table.to_batches(max_chunksize=100)))
-        return results.open(tmp_path)[0], thin.load(tmp_path, large=1)
+        return imports.open(tmp_path)[0], data_large.load(tmp_path, large=1)
 
     return store
 
@@ -104,5 +105,5 @@ def test_small_runs_are_held_whole(stored: Stored, tmp_path: Path) -> None:
     """A run of a few requests would be read twice."""
     stored(30)
 
-    [run] = results.open(tmp_path, thin=True)
+    [run] = imports.open(tmp_path, thin=True)
     assert run.whole is None

@@ -8,9 +8,9 @@ import plotly.graph_objects as go
 import pyarrow as pa
 import pytest
 
-from harness import slo as slos
 from harness.api import Bound, Slo
-from harness.folder import Run
+from harness.data.folder import Run
+from harness.metrics import slo as slos
 from reports import _data, figures
 from reports.figures import (
     _reduce,

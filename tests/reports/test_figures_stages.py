@@ -9,13 +9,13 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
-from harness import slo as slos
 from harness.api import RequestRecord, Step
-from harness.folder import Run
-from harness.missing import marked
-from harness.records import steps_table, to_table
-from reports import _data, _misses, _stages, figures
-from reports._twin import twin
+from harness.data.folder import Run
+from harness.data.records import steps_table, to_table
+from harness.metrics import slo as slos
+from harness.metrics.measure import marked
+from reports import _data, _stages, _tables, figures
+from reports._page import twin
 from reports.figures import (
     _reduce,
     arrivals,
@@ -137,13 +137,13 @@ def test_a_miss_has_the_cause_that_the_rule_names(cause: str, change: dict[str, 
     """Somebody would buy GPUs for a queue where the client was late."""
     well = record(1, (0.75, 1.0, 1.25))
 
-    assert {cause: 1} == _misses.causes(staged([record(0, **change), well]))
+    assert {cause: 1} == _tables.causes(staged([record(0, **change), well]))
 
 
 def test_every_miss_has_one_cause(make_run: MakeRun) -> None:
     """The causes would not add up to what the summary calls missed."""
     run = make_run(500, failed=20, slo="ttft=0.12,tpot=0.03,e2e=1.5")
-    found = _misses.causes(run)
+    found = _tables.causes(run)
 
     assert found is not None
     assert round((1 - run.info["summary"]["attainment"]) * 500) == sum(found.values())

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.conclude import completed
+from harness.data.folder import Run
 from harness.errors import UsageError
-from harness.folder import Run
+from harness.validity.conclude import completed
 from reports import _data, figures, html
-from reports._twin import MOST_ROWS, twin
+from reports._page import MOST_ROWS, twin
 from reports.html import Html
 
 MakeRun = Callable[..., Run]

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness import registry
-from harness.folder import Run
-from reports import _metric_table
+from harness.data.folder import Run
+from reports import _tables
 
 MakeRun = Callable[..., Run]
 GOLDEN = Path(__file__).parent / "golden"
@@ -42,7 +42,7 @@ def test_parquet_holds_what_csv_holds(make_run: MakeRun) -> None:
     table = pq.read_table(io.BytesIO(registry.make("reports", "parquet").render_all(runs)))
     told = lines(registry.make("reports", "csv").render_all(runs))
 
-    assert list(_metric_table.HEADS) == table.column_names
+    assert list(_tables.HEADS) == table.column_names
     assert [(row["metric"], row["statistic"]) for row in told] == list(
         zip(table["metric"].to_pylist(), table["statistic"].to_pylist(), strict=True)
     )
@@ -52,7 +52,7 @@ def test_parquet_holds_what_csv_holds(make_run: MakeRun) -> None:
 
 def test_every_number_has_a_unit_or_is_a_flag(make_run: MakeRun) -> None:
     """Seconds would be taken for milliseconds."""
-    rows = _metric_table.rows([make_run(60, slo="p99:ttft=0.3,tpot=0.1", tags=("a", "b"))])
+    rows = _tables.rows([make_run(60, slo="p99:ttft=0.3,tpot=0.1", tags=("a", "b"))])
 
     assert {"flag"} == {row.statistic for row in rows if not row.unit}
     assert ("value of p99:ttft=0.3", "s", "p99") in {row[2:5] for row in rows}
@@ -64,7 +64,7 @@ def test_a_killed_run_has_its_numbers_too(make_run: MakeRun) -> None:
     run = make_run(60, complete=False)
     for key in ("summary", "verdict", "fidelity", "warnings"):
         del run.info[key]
-    found = {row[2:5]: row.value for row in _metric_table.rows([run])}
+    found = {row[2:5]: row.value for row in _tables.rows([run])}
 
     assert found["requests", "requests", "count"] == 60.0
     assert found["ttft", "s", "mean"] is not None
@@ -74,7 +74,7 @@ def test_a_killed_run_has_its_numbers_too(make_run: MakeRun) -> None:
 def test_the_floor_of_the_client_stands_beside_what_it_measured(remote_run: MakeRun) -> None:
     """Who computes with the table would take differences below the client's own error for news."""
     floor = {"ttft": {"p50_s": 0.0001, "p99_s": 0.002}, "streams": 4, "rate_rps": 5.0, "seconds": 2.0}
-    rows = _metric_table.rows([remote_run(floor=floor)])
+    rows = _tables.rows([remote_run(floor=floor)])
 
     assert [0.0001, 0.002] == [row.value for row in rows if row.metric == "client floor of ttft"]
 

@@ -10,11 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness import folder, registry, thin
+from harness import registry
 from harness.cli import main
+from harness.data import folder
+from harness.data import large as data_large
+from harness.data.folder import Run
 from harness.errors import UsageError
-from harness.folder import Run
-from harness.missing import marked
+from harness.metrics.measure import marked
 
 MakeRun = Callable[..., Run]
 Events = list[dict[str, Any]]
@@ -164,7 +166,7 @@ def test_a_part_is_bounded_and_says_so(spec: str, said: str, simulated: Run) -> 
 
 def test_a_run_that_is_read_thin_gives_the_same_timeline(simulated: Run) -> None:
     """The timeline of a large run would be another one, or need all its tokens in memory."""
-    large = thin.load(simulated.path, large=1)
+    large = data_large.load(simulated.path, large=1)
 
     assert large.steps is None
     assert trace(simulated, "perfetto:30") == trace(large, "perfetto:30")

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from harness import conclude, slo
 from harness.api import Outcome
-from harness.folder import Run
-from harness.gap_law import Law
-from reports import _numbers, _remote
+from harness.data.folder import Run
+from harness.metrics import slo
+from harness.stats.arrivals import Law
+from harness.validity import conclude
+from reports import _format, _sending
 from reports.figures import finding, timeline
 from reports.html import Html
 from reports.markdown import Markdown
@@ -81,7 +82,7 @@ def test_other_runs_have_no_such_parts(remote_run: RemoteRun) -> None:
     assert 'id="client"' not in html
     assert 'id="server"' not in html
     assert "client floor" not in html
-    assert _remote.line(run) == _remote.server_note(run) == ""
+    assert _sending.line(run) == _sending.server_note(run) == ""
     assert "server's own" not in Markdown().render(concluded(run))
 
 
@@ -163,7 +164,7 @@ def test_missing_facts_are_left_out(told: dict[str, Any], remote_run: RemoteRun)
 )
 def test_no_digit_stands_below_the_error(expected: str, value_s: float, unit: str, error_s: float) -> None:
     """A report would tell microseconds that the client cannot see."""
-    assert expected == _numbers.in_unit(value_s, unit, error_s)
+    assert expected == _format.in_unit(value_s, unit, error_s)
 
 
 def interrupted(run: Run) -> Run:
@@ -215,7 +216,7 @@ def test_rows_of_failed_requests_say_why_they_are_not_compared(remote_run: Remot
     """'requests 60 (client 51)' would look like a difference that nobody marked."""
     run = concluded(remote_run(ask=FAILED))
     text = " ".join(Text(width=100).render(run).split())
-    rows = {side.name: side.said for side in _remote.server(run)}
+    rows = {side.name: side.said for side in _sending.server(run)}
 
     assert rows["mean E2E"] == "not compared: 9 failed"
     assert rows["output tokens"] == "not compared: 9 failed"
@@ -227,7 +228,7 @@ def test_what_a_server_counts_of_failed_requests_is_explained(remote_run: Remote
     """A range that allows for failed requests would be read as an oversight."""
     sound = remote_run()
     run = concluded(dataclasses.replace(remote_run(ask=FAILED), server_metrics=sound.server_metrics))
-    side = next(side for side in _remote.server(run) if side.name == "requests")
+    side = next(side for side in _sending.server(run) if side.name == "requests")
 
     assert ("51", "60", "agree (9 failed)") == (side.client, side.server, side.said)
     assert "requests 60 (client 51, agree (9 failed))" in " ".join(Text(width=100).render(run).split())
@@ -235,14 +236,14 @@ def test_what_a_server_counts_of_failed_requests_is_explained(remote_run: Remote
 
 def test_a_last_reading_that_failed_leaves_rows_open_and_says_so(remote_run: RemoteRun) -> None:
     """Of a server that was killed, rows would differ without a mark and without a reason."""
-    from harness.records import server_metrics_table
+    from harness.data.records import server_metrics_table
 
     run = remote_run()
     assert run.server_metrics is not None
     rows = [tuple(row[name] for name in ("time_s", "name", "labels", "value"))
             for row in run.server_metrics.to_pylist()]  # fmt: skip
     lost = server_metrics_table([*rows, (15.5, "up", 'instance="127.0.0.1:8000"', 0.0)])
-    sides = _remote.server(concluded(dataclasses.replace(run, server_metrics=lost)))
+    sides = _sending.server(concluded(dataclasses.replace(run, server_metrics=lost)))
 
     assert {"not compared: the last reading failed"} == {side.said for side in sides if side.difference != "-"}
 

@@ -11,14 +11,15 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from harness import answers, folder, results
 from harness.cli import main
-from harness.folder import Run
-from harness.rescore.answer import answer
-from harness.rescore.asked import Asked
-from harness.rescore.objectives import read
-from harness.rescore.reading import sources
-from reports import _data, _numbers, _page, _replay_study, _sheet, _sliders, figures, html, pages
+from harness.data import folder
+from harness.data.folder import Run
+from harness.experiments import answers, imports
+from harness.experiments.rescore.answer import answer
+from harness.experiments.rescore.objectives import read
+from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.reading import sources
+from reports import _data, _format, _page, _replay, _sheet, _sliders, figures, html, pages
 from reports.answers import _slo_tables as tables
 from reports.answers import slo as told
 from reports.figures import capacity_plane, slo_plane, slo_scale_rates
@@ -133,16 +134,16 @@ def test_sliders_of_a_sweep_show_what_slo_prints(stored: Path, study: Study, ope
         shown, said = rows(seen.page), part(seen.page, "said").inner_text()
         curves.add(seen.page.evaluate(drawn))
         if "--scale" in command:
-            assert [_numbers.share(point["scale"][0]) for point in curve["points"]] == [row[2] for row in shown]
+            assert [_format.share(point["scale"][0]) for point in curve["points"]] == [row[2] for row in shown]
             continue
         for point, row in zip(curve["points"], shown, strict=True):
             means = [point[name]["mean"] for name in ("attainment", "goodput_rps")]
-            assert [_numbers.number(point["rate_rps"]), tables.runs_at(point)] == row[:2]
-            assert [_numbers.share(means[0]), _numbers.number(means[1])] == row[2:4]
-            bounds = [_numbers.share(one["mean"]) for one in point["bounds"].values()]
+            assert [_format.number(point["rate_rps"]), tables.runs_at(point)] == row[:2]
+            assert [_format.share(means[0]), _format.number(means[1])] == row[2:4]
+            bounds = [_format.share(one["mean"]) for one in point["bounds"].values()]
             assert bounds == [cell for cell in row[4:] if cell != "-"]
         [cross] = curve["crossings"]
-        where = f"near {_numbers.number(cross['at_rps'])} req/s" if cross["at_rps"] else f"lie {cross['side']} 90%"
+        where = f"near {_format.number(cross['at_rps'])} req/s" if cross["at_rps"] else f"lie {cross['side']} 90%"
         assert where in said
 
     assert len(curves) > 3  # the figure follows
@@ -171,7 +172,7 @@ def test_figures_of_stored_runs_say_what_they_show(study: Study) -> None:
 
 def test_the_plane_of_rates_is_the_crossing(study: Study, stored: Path) -> None:
     """The plane would tell another rate than bench slo finds for the same bounds."""
-    replay = _replay_study.of_study(study)
+    replay = _replay.of_study(study)
     assert not isinstance(replay, str)
     [system] = replay.systems
     ttft, tpot = replay.grid.axes
@@ -189,8 +190,8 @@ def test_a_sweep_without_its_runs_says_so(stored: Path) -> None:
     assert info is not None
     study = of_sweep(info, stored / "elsewhere")
 
-    assert _replay_study.NONE == capacity_plane.figure(study)
-    assert [_replay_study.NONE] == [part.caption for part in _sliders.of_study(study, "x")]
+    assert _replay.NONE == capacity_plane.figure(study)
+    assert [_replay.NONE] == [part.caption for part in _sliders.of_study(study, "x")]
 
 
 def test_bounds_of_classes_and_percentiles_are_held(make_run: MakeRun) -> None:
@@ -276,7 +277,7 @@ def test_a_run_is_drawn_over_its_bounds(make_run: MakeRun) -> None:
     assert isinstance(figure, go.Figure)
     assert isinstance(bare, go.Figure)
     goodput = make_run().info["summary"]["goodput_rps"]
-    assert f"Goodput is {_numbers.number(goodput)} req/s at TTFT 250 ms, TPOT 100 ms" in figures.finding(figure)
+    assert f"Goodput is {_format.number(goodput)} req/s at TTFT 250 ms, TPOT 100 ms" in figures.finding(figure)
     assert "without a bound on all requests" in figures.finding(bare)
 
 
@@ -291,7 +292,7 @@ def test_the_page_of_a_run_has_its_sliders_before_the_plane(make_run: MakeRun) -
 def test_a_file_without_times_of_sending_has_shares_and_no_rates() -> None:
     """Another tool's results would break the page, or have a goodput of nothing."""
     file = Path(__file__).resolve().parents[1] / "golden" / "results" / "sglang-detailed.jsonl"
-    [run] = [_data.measured(run) for run in results.open(file)]
+    [run] = [_data.measured(run) for run in imports.open(file)]
     figure, sliders = slo_plane.figure(run), _sliders.of_run(run)
 
     assert isinstance(figure, go.Figure)
@@ -305,4 +306,4 @@ def test_a_queue_that_grew_where_the_slo_was_met_is_noted_beside_other_bounds() 
     found = [SimpleNamespace(info={"verdict": verdict}) for verdict in (
         {"overloaded": False, "queue_grew": True}, {"overloaded": True}, {"overloaded": False}, {})]  # fmt: skip
 
-    assert 2 == _replay_study._grown(found)  # type: ignore[arg-type]
+    assert 2 == _replay._grown(found)  # type: ignore[arg-type]

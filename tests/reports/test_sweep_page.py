@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import answers
 from harness.cli import main
+from harness.data.folder import load
 from harness.errors import UsageError
-from harness.folder import load
-from harness.rescore.answer import answer
-from harness.rescore.asked import Asked
-from harness.rescore.objectives import read
-from harness.rescore.reading import sources
-from reports import _sheet, _sliders, _twin, figures, pages, study
+from harness.experiments import answers
+from harness.experiments.rescore.answer import answer
+from harness.experiments.rescore.objectives import read
+from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.reading import sources
+from reports import _page, _sheet, _sliders, figures, pages, study
 from reports.figures import attainment_over, attainment_rate, capacity_plane, interactivity, misses_rate, stages_rate
 from reports.study import Study
 
@@ -365,7 +365,7 @@ def test_bound_of_a_class_has_a_look_of_its_own(info: dict[str, Any], swept: Pat
 
 def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) -> None:
     """Readers who do not see the panels would be told of the first system alone."""
-    table = _twin.twin(capacity_plane.figure(study.of_sweep(info, swept)))  # type: ignore[arg-type]  # no sentence
+    table = _page.twin(capacity_plane.figure(study.of_sweep(info, swept)))  # type: ignore[arg-type]  # no sentence
 
     assert {"policy vllm-v0", "policy sarathi"} == {row[0] for row in table.rows}
     assert table.heads[2].startswith("TTFT bound (s, log scale) ")

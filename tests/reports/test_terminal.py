@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from harness.cli import _terminal
-from reports.answers import _curve, _table, capacity, sweep
-from reports.answers._curve import Curve
-from reports.answers._look import PLAIN, Look
+from reports.answers import _curve, capacity, sweep
+from reports.answers import _curve as answers__curve
+from reports.answers._curve import PLAIN, Curve, Look
 from reports.text import Text
 
 FALLING = [(1.0, 1.0), (2.0, 0.95), (3.0, 0.8), (4.0, 0.2)]
@@ -137,11 +137,11 @@ def test_a_search_from_elsewhere_has_no_effect_in_markdown() -> None:
 def test_rows_have_the_tone_of_their_news() -> None:
     """A regression would be as green as what stands beside it."""
     heads, rows = ("metric", "verdict"), [["ttft", "regressed"], ["tpot", "improved"], ["itl", "inconclusive"]]
-    colored = _table.text(heads, rows, look=Look(color=True), tones=[False, True, None])
+    colored = answers__curve.text(heads, rows, look=Look(color=True), tones=[False, True, None])
 
     assert "\x1b[1;31mttft" in colored
     assert "\x1b[1;32mtpot" in colored
-    assert STYLES.sub("", colored) == _table.text(heads, rows, look=PLAIN)
+    assert STYLES.sub("", colored) == answers__curve.text(heads, rows, look=PLAIN)
 
 
 def test_a_sweep_over_two_axes_has_a_curve_for_each(shown: Callable[..., str]) -> None:

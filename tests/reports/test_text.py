@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from harness import registry
-from harness.folder import Run
-from reports import _next, _rows, _view
+from harness.data.folder import Run
+from reports import _rows, _verdict, _view
 from reports.json import Json
 from reports.markdown import Markdown
 from reports.text import Text
@@ -353,6 +353,6 @@ def test_a_queue_that_grew_is_not_advised_a_higher_rate(spec: dict[str, int], mo
     run = make_run()
     run.info["spec"] = {**{k: v for k, v in run.info["spec"].items() if k not in ("requests", "duration")}, **spec}
     run.info["warnings"] = [{"code": "queue-grew", "message": "the queue grew", "remedy": "make the run longer"}]
-    text = str(_next.advice(run, _rows.result(run)))
+    text = str(_verdict.advice(run, _rows.result(run)))
 
     assert text.startswith("make the run longer: bench run ") and text.endswith(more)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from harness.theory import told
+from harness.experiments.theory import tables
 from reports import pages
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ GIVEN = {"rates_rps": [5.0, 10.0], "tp_pp": [[1, 1], [2, 1]], "control_s": 1e-05
 
 
 def _page(head: str, **given: object) -> tuple[Sheet, str]:
-    info = told.answer("knee", GIVEN | given, ["A sentence."], [told.table("Numbers", [(head, "s")], [(1.0,)])])
+    info = tables.answer("knee", GIVEN | given, ["A sentence."], [tables.table("Numbers", [(head, "s")], [(1.0,)])])
     return pages.sheet(info, Path("knee.json")), pages.page(info, Path("knee.json"))
 
 

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 import pyarrow as pa
 import pytest
 
-from harness.ranks import spearman
+from harness.metrics.quantiles import spearman
 from reports import traffic
 from reports.figures import _dispersion, _gaps, _marginals, _rate, _sessions
 from reports.figures._traffic import Curves, Law, Stream

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from harness.cli import main
-from harness.compare.trend import trend
+from harness.experiments.compare.trend import trend
 from reports import figures, pages
 from reports.pages import trend as trend_page
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from harness.api import RequestRecord
-from harness.folder import Run, RunFolder
-from harness.records import to_table
+from harness.data.folder import Run, RunFolder
+from harness.data.records import to_table
 
 if TYPE_CHECKING:
     import pyarrow as pa

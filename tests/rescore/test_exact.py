@@ -7,15 +7,13 @@ import pandas as pd
 import pytest
 
 from harness.api import Bound, Slo
-from harness.rescore import fastgen, scale
-from harness.rescore.groups import GROUPINGS, grouped
-from harness.rescore.plane import plane
-from harness.rescore.reading import of_run
-from harness.rescore.scale import curve, first_within, scaled
-from harness.rescore.tasks import tasks
-from harness.rescore.tokens import tokens
-from harness.slo import Seen, parse, score
-from harness.thin import thinned
+from harness.data.large import thinned
+from harness.experiments.rescore import fastgen, scale
+from harness.experiments.rescore.groups import GROUPINGS, grouped
+from harness.experiments.rescore.reading import of_run
+from harness.experiments.rescore.scale import curve, first_within, plane, scaled
+from harness.experiments.rescore.tokens import tasks, tokens
+from harness.metrics.slo import Seen, parse, score
 
 SLOS = [
     "ttft=0.25,tpot=0.1",
@@ -213,7 +211,7 @@ def test_later_tokens_are_never_better(mixture):
     slo = parse("ttft=0.2,tpot=0.03")
     import pyarrow as pa
 
-    from harness.records import REQUESTS
+    from harness.data.records import REQUESTS
 
     sums = []
     for shift in (0.0, 0.05, 0.2, 1.0):

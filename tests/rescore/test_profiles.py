@@ -6,21 +6,21 @@ import math
 import numpy as np
 import pytest
 
-from harness import registry, results
+from harness import registry
 from harness.api import RequestRecord
+from harness.data.lists import Lists
+from harness.data.records import to_table
 from harness.errors import UsageError
-from harness.measure import succeeded
-from harness.metrics._lists import Lists
+from harness.experiments import imports
+from harness.experiments.rescore import side_by_side
+from harness.experiments.rescore.objectives import outcome, read
+from harness.experiments.rescore.reading import of_run
+from harness.experiments.rescore.scale import plane
+from harness.metrics.deadlines import deadlines
+from harness.metrics.measure import succeeded
 from harness.metrics.profiles._base import Gaps, step_quantile
-from harness.records import to_table
-from harness.rescore import side_by_side
-from harness.rescore.objectives import outcome, read
-from harness.rescore.plane import plane
-from harness.rescore.reading import of_run
-from harness.rescore.walk import deadlines
-from harness.slo import parse
-from harness.summary import per_second_of, summarize
-from harness.vllm import vllm_keys
+from harness.metrics.slo import parse
+from harness.metrics.summary import per_second_of, summarize, vllm_keys
 
 LIMITS = "ttft=0.25,tpot=0.045"
 
@@ -108,7 +108,7 @@ def test_a_step_quantile_is_numpys(n):
 )
 def test_the_column_of_a_tool_is_what_it_printed_itself(file, foreign, tool, metrics):
     """A profile would be of a tool that nobody has."""
-    (run,) = results.open(foreign / file)
+    (run,) = imports.open(foreign / file)
     values = column(of_run(run), tool)["values"]
 
     for metric in metrics:
@@ -121,7 +121,7 @@ def test_the_column_of_a_tool_is_what_it_printed_itself(file, foreign, tool, met
 
 def test_what_a_file_cannot_tell_is_in_no_column(foreign):
     """The first and the last token of guidellm's answers would pass for gaps of 0 ms and deadlines that were kept."""
-    (run,) = results.open(foreign / "guidellm.json")
+    (run,) = imports.open(foreign / "guidellm.json")
     found = side_by_side.side_by_side(of_run(run), parse(LIMITS), side_by_side.made(["all"]))
     columns = {c["name"]: c for c in found["columns"]}
 

@@ -7,24 +7,25 @@ import shutil
 import numpy as np
 import pytest
 
-from harness import results, thin
+from harness.data import large as data_large
+from harness.data.large import thinned
+from harness.data.lists import lists
 from harness.errors import UsageError
-from harness.metrics._lists import lists
-from harness.rescore.answer import answer
-from harness.rescore.asked import Asked
-from harness.rescore.reading import of_run, sources
-from harness.thin import thinned
+from harness.experiments import imports
+from harness.experiments.rescore.answer import answer
+from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.reading import of_run, sources
 
 
 def test_a_folder_read_in_pieces_is_the_run(stored, monkeypatch):
     """A large run would lose requests at the edges of its pieces."""
-    monkeypatch.setattr("harness.storage.ROW_GROUP_BYTES", 5000)
-    monkeypatch.setattr(thin, "PART", 7)
+    monkeypatch.setattr("harness.data.storage.ROW_GROUP_BYTES", 5000)
+    monkeypatch.setattr(data_large, "PART", 7)
     path = stored("run")
     (found,) = sources(path)
-    (whole,) = results.open(path)
+    (whole,) = imports.open(path)
 
-    assert thin.opened(path / "requests.parquet").metadata.num_row_groups > 2
+    assert data_large.opened(path / "requests.parquet").metadata.num_row_groups > 2
     assert whole.requests["request_id"].to_pylist() == found.table["request_id"].to_pylist()
     assert thinned(whole.requests).equals(found.table)
     assert whole.requests["token_s"].to_pylist() == [t for p in found.seen.pieces() for t in p["token_s"].to_pylist()]
@@ -32,10 +33,10 @@ def test_a_folder_read_in_pieces_is_the_run(stored, monkeypatch):
 
 def test_requests_before_the_cut_are_left_out(stored):
     """A re-scored run would have another attainment than the run itself under its own SLO."""
-    (run,) = results.open(stored("plain"))
+    (run,) = imports.open(stored("plain"))
     at_s = run.requests["scheduled_s"][100].as_py()
     path = stored("cut", warmup={"rule": "100", "at_s": at_s, "requests": 100, "stationary": True})
-    (found,), (whole,) = list(sources(path)), results.open(path)
+    (found,), (whole,) = list(sources(path)), imports.open(path)
 
     assert 100 == found.left_out
     assert whole.measured["request_id"].to_pylist() == found.table["request_id"].to_pylist()
@@ -45,7 +46,7 @@ def test_requests_before_the_cut_are_left_out(stored):
 def test_a_run_that_was_killed_is_scored_with_what_it_had(stored, mixture):
     """Nobody could look at a run that did not finish."""
     path = stored("killed")
-    run = results.open(path)[0]
+    run = imports.open(path)[0]
     del run.info["summary"]
     source = of_run(run)
 
@@ -79,7 +80,9 @@ def test_thin_tables_keep_first_last_and_number(mixture):
     ):
         assert len(whole) == events
         assert (whole if len(whole) < 2 else [whole[0], whole[-1]]) == kept
-    assert np.array_equal(lists(thin.slice(5, 50), "token_s").values, np.concatenate(thin["token_s"].to_pylist()[5:55]))
+    assert np.array_equal(
+        lists(data_large.slice(5, 50), "token_s").values, np.concatenate(thin["token_s"].to_pylist()[5:55])
+    )
 
 
 def test_what_is_no_run_is_told(tmp_path):
@@ -112,7 +115,7 @@ def test_a_damaged_run_json_is_told(stored, part, value, named):
     info = json.loads((path / "run.json").read_text())
     (path / "run.json").write_text(json.dumps({**info, part: value}))
 
-    for opened in (sources, results.open):
+    for opened in (sources, imports.open):
         with pytest.raises(UsageError, match=re.escape(f"its run.json is damaged at '{named}'")):
             list(opened(path))
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from harness.cli import main
-from harness.rescore import side_by_side
-from harness.rescore.answer import answer
-from harness.rescore.asked import Asked
-from harness.rescore.groups import grouped
-from harness.rescore.reading import of_run, sources
-from harness.slo import parse
+from harness.experiments.rescore import side_by_side
+from harness.experiments.rescore.answer import answer
+from harness.experiments.rescore.groups import grouped
+from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.reading import of_run, sources
+from harness.metrics.slo import parse
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from harness.api import Bound, Slo
-from harness.rescore.scale import curve
-from harness.slo import Seen, parse, score
-from reports._grid import AROUND, COARSE, FINE, Axis, Grid, grid, series
+from harness.experiments.rescore.scale import curve
+from harness.metrics.slo import Seen, parse, score
 from reports._replay import Cells, cells
+from reports._tables import AROUND, COARSE, FINE, Axis, Grid, grid, series
 
 if TYPE_CHECKING:
     import pyarrow as pa

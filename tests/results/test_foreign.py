@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import results, slo
 from harness.errors import UsageError
-from harness.measure import metrics, sample, succeeded
-from harness.missing import missing
+from harness.experiments import imports
+from harness.metrics import slo
+from harness.metrics.measure import metrics, missing, sample, succeeded
 
 FILES = Path(__file__).resolve().parents[1] / "golden" / "results"
 SENT = {"ttft": "ttft_sent", "tpot": "tpot", "itl": "itl"}
@@ -30,7 +30,7 @@ def told():
     """The only run of a file."""
 
     def one(name):
-        (run,) = results.open(FILES / name)
+        (run,) = imports.open(FILES / name)
         return run
 
     return one
@@ -122,13 +122,13 @@ def test_where_a_few_streams_wait_for_one_another_nothing_was_due(changed, tmp_p
     def streams(value):
         value["benchmarks"][0]["config"]["strategy"] = {"type_": "concurrent", "streams": 4}
 
-    (guidellm,) = results.open(changed("guidellm.json", streams))
+    (guidellm,) = imports.open(changed("guidellm.json", streams))
     shutil.copytree(FILES / "aiperf", tmp_path / "a")
     whole = tmp_path / "a" / "profile_export_aiperf.json"
     value = json.loads(whole.read_text())
     value["input_config"]["phases"] = [{"name": "profiling", "type": "concurrency", "concurrency": 4}]
     whole.write_text(json.dumps(value))
-    (aiperf,) = results.open(tmp_path / "a")
+    (aiperf,) = imports.open(tmp_path / "a")
 
     for run in (guidellm, aiperf):
         assert {"scheduled_s", "lateness"} <= missing(run.requests)
@@ -174,7 +174,7 @@ def test_the_tokenizer_of_aiperf_is_held_against_the_server_too(tmp_path):
     text = (FILES / "aiperf" / "profile_export.jsonl").read_text()
     twice = text.replace('"output_sequence_length": {"value": 8', '"output_sequence_length": {"value": 16')
     (tmp_path / "twice.jsonl").write_text(twice)
-    (run,) = results.open(tmp_path / "twice.jsonl")
+    (run,) = imports.open(tmp_path / "twice.jsonl")
 
     assert any("aiperf counted 160 output tokens where the server counted 80" in n for n in run.info["source"]["notes"])
 
@@ -188,8 +188,8 @@ def test_equal_traffic_is_known_again_whatever_the_order_of_sending(changed, tol
     def longer(value):
         value["input_lens"][0] += 1
 
-    (other,) = results.open(changed("vllm-detailed.json", turned))
-    (another,) = results.open(changed("vllm-detailed.json", longer))
+    (other,) = imports.open(changed("vllm-detailed.json", turned))
+    (another,) = imports.open(changed("vllm-detailed.json", longer))
     own = told("vllm-detailed.json").info["schedule"]["sha256"]
 
     assert own == other.info["schedule"]["sha256"]
@@ -199,10 +199,10 @@ def test_equal_traffic_is_known_again_whatever_the_order_of_sending(changed, tol
 def test_files_that_belong_together_are_one_run(tmp_path):
     """The aggregates of aiperf would count as a second run without requests."""
     shutil.copytree(FILES / "aiperf", tmp_path / "a")
-    by_folder, by_line = results.open(tmp_path), results.open(tmp_path / "a" / "profile_export.jsonl")
+    by_folder, by_line = imports.open(tmp_path), imports.open(tmp_path / "a" / "profile_export.jsonl")
     alone = tmp_path / "renamed.jsonl"
     shutil.copy(FILES / "aiperf" / "profile_export.jsonl", alone)
-    (by_itself,) = results.open(alone)
+    (by_itself,) = imports.open(alone)
 
     assert [12] == [run.requests.num_rows for run in by_folder] == [run.requests.num_rows for run in by_line]
     assert "0.13.0" == by_folder[0].info["source"]["version"]
@@ -214,7 +214,7 @@ def test_runs_appended_to_one_file_are_several(tmp_path, told):
     """`vllm bench serve --append-result` would be no JSON, or the last run would win."""
     text = (FILES / "vllm-detailed.json").read_text()
     (tmp_path / "all.json").write_text(text.strip() + "\n" + text)
-    runs = results.open(tmp_path / "all.json")
+    runs = imports.open(tmp_path / "all.json")
 
     assert ["all.json (1 of 2)", "all.json (2 of 2)"] == [run.info["source"]["name"] for run in runs]
     assert runs[0].info["schedule"]["sha256"] == runs[1].info["schedule"]["sha256"]
@@ -226,7 +226,7 @@ def test_tokens_that_share_an_event_are_told_as_missing(changed):
     def shared(value):
         value["output_lens"] = [2 * n for n in value["output_lens"]]
 
-    (run,) = results.open(changed("vllm-detailed.json", shared))
+    (run,) = imports.open(changed("vllm-detailed.json", shared))
     first = run.requests.slice(0, 1).to_pylist()[0]
 
     assert "token_n" in missing(run.requests)
@@ -248,7 +248,7 @@ def test_a_file_of_something_else_is_refused_in_words(tmp_path, text, said):
     """A traceback would be the answer to a wrong file name."""
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(UsageError, match=said):
-        results.open(tmp_path / "x.json")
+        imports.open(tmp_path / "x.json")
 
 
 @pytest.mark.parametrize(
@@ -267,13 +267,13 @@ def test_a_file_of_something_else_is_refused_in_words(tmp_path, text, said):
 def test_a_damaged_file_ends_in_a_sentence(changed, change):
     """A field of the wrong kind would end in a traceback."""
     with pytest.raises(UsageError, match="looks like results of vllm"):
-        results.open(changed("vllm-detailed.json", change))
+        imports.open(changed("vllm-detailed.json", change))
 
 
 @pytest.mark.parametrize("field", ["input_lens", "errors", "start_times"])
 def test_a_file_with_less_in_it_is_read_as_far_as_it_goes(changed, field):
     """A version of a tool that writes a field less could not be read at all."""
-    (run,) = results.open(changed("vllm-detailed.json", lambda v: v.pop(field)))
+    (run,) = imports.open(changed("vllm-detailed.json", lambda v: v.pop(field)))
 
     assert 12 == run.requests.num_rows
     assert (field == "start_times") == ("sent_s" in missing(run.requests))

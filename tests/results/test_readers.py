@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness import registry
-from harness.results._documents import documents
+from harness.experiments.imports._foreign import documents
 
 FILES = Path(__file__).resolve().parents[1] / "golden" / "results"
 WRITTEN = sorted(p for p in FILES.rglob("*.json*") if p.suffix in (".json", ".jsonl"))

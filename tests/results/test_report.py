@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import results
 from harness.cli import main
 from harness.compose import render_run as render
 from harness.compose import report_path
+from harness.experiments import imports
 
 FILES = Path(__file__).resolve().parents[1] / "golden" / "results"
 
@@ -40,14 +40,14 @@ def test_runs_of_one_file_get_a_page_each(file):
     path.write_text(2 * path.read_text())
 
     assert ["vllm-aggregate.json-1-of-2.report.html", "vllm-aggregate.json-2-of-2.report.html"] == [
-        report_path(run).name for run in results.open(path)
+        report_path(run).name for run in imports.open(path)
     ]
 
 
 @pytest.mark.parametrize("form", ["text", "markdown"])
 def test_what_is_said_is_true_of_a_run_that_others_made(file, form):
     """A reader would be told to repeat with `bench run` what bench has not run."""
-    (run,) = results.open(file("sglang-detailed.jsonl"))
+    (run,) = imports.open(file("sglang-detailed.jsonl"))
     said = render(form, run)
 
     assert "bench run --config" not in said
@@ -60,7 +60,7 @@ def test_words_of_a_file_cannot_steer_the_terminal(file):
     """An error text in somebody's file would clear the screen."""
     path = file("vllm-detailed.json")
     path.write_text(path.read_text().replace('"model_id": "m"', '"model_id": "m\\u001b[2J<script>alert(1)</script>"'))
-    (run,) = results.open(path)
+    (run,) = imports.open(path)
 
     assert "\x1b" not in render("text", run)
     assert "<script>alert(1)" not in render("html", run)
@@ -68,6 +68,6 @@ def test_words_of_a_file_cannot_steer_the_terminal(file):
 
 def test_aggregates_are_those_of_the_requests_that_the_tool_counted(file):
     """A report of 12 requests would begin with the words '0 requests'."""
-    (run,) = results.open(file("vllm-aggregate.json"))
+    (run,) = imports.open(file("vllm-aggregate.json"))
 
     assert "aggregates of 12 requests" in render("text", run)

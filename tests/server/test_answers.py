@@ -9,8 +9,7 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.server.answers import Outcome, Streamed
-from backends.server.chunks import Chunks, frame
+from backends.server.answers import Chunks, Outcome, Streamed, frame
 from backends.server.fields import Ask
 from backends.server.metrics import Metrics
 from backends.server.service import Sampling, Ticket

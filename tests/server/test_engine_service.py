@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from backends._engine_core import EngineCore, Wish
+from backends.engine_process.core import EngineCore, Wish
 from backends.executors.llama import Llama
 from backends.server.engine_service import EngineService, make
 from backends.server.service import Sampling

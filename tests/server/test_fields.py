@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from backends.server import fields
-from backends.server.errors import Refused
+from backends.server.fields import Refused
 from backends.server.tokenizer import builtin
 
 TOKENIZER = builtin(300)

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
-from backends.server.template import read_template
-from backends.server.tokenizer import builtin, of_folder, word
+from backends.server.tokenizer import builtin, of_folder, read_template, word
 from harness.errors import UsageError
 
 TEXTS = ["the quick brown fox über Straßen 你好 🙂 and again the quick fox", "zwölf Boxkämpfer jagen Viktor", "..."]

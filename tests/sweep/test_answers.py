@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from harness import answers, compose
+from harness import compose
 from harness.errors import UsageError
-from harness.sweep.progress import Progress, shown
+from harness.experiments import answers
+from harness.experiments.sweep.execute import Progress, shown
 
 
 class Terminal(io.StringIO):

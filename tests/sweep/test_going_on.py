@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.storage import write_json
+from harness.data.storage import write_json
 
 if TYPE_CHECKING:
     from subprocess import Popen

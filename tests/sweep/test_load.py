@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from harness.config import Given, run_spec
-from harness.load import at_rate
-from harness.plan import plan
+from harness.experiments.trial import at_rate
+from harness.options import Given, run_spec
+from harness.runner.plan import plan
 
 
 @pytest.mark.parametrize("arrivals", ["poisson", "constant", "gamma:cv=2", "weibull:shape=0.7", "burstgpt-published"])

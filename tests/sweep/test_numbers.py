@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from harness.place.estimate import rate
-from harness.sweep.crossing import crossing
-from harness.sweep.progress import Progress, duration
-from harness.sweep.spread import spread
+from harness.experiments.place.search import rate
+from harness.experiments.sweep.execute import Progress, duration
+from harness.stats.curves import crossing
+from harness.stats.seeds import spread
 
 
 def test_interval_over_seeds_is_students_t() -> None:

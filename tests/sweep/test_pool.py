@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import pool
 from harness.errors import Crashed, UsageError
+from harness.experiments import pool
 
 
 def squared(number: int) -> int:

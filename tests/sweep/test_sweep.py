@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from harness.cli import main
-from harness.config import Given, run_spec
+from harness.data.folder import load
 from harness.errors import BackendError
-from harness.folder import load
-from harness.run import execute
-from harness.sweep.runs import Order, Told, carry_out
+from harness.experiments.sweep.runs import Order, Told, carry_out
+from harness.options import Given, run_spec
+from harness.runner.run import execute
 
 Sweep = Callable[..., dict[str, Any]]
 Refused = Callable[..., str]
@@ -358,7 +358,7 @@ def test_backend_that_fails_in_the_middle_leaves_an_answer(sweep: Sweep, monkeyp
             raise BackendError("The server is gone.")
         return carry_out(order)
 
-    monkeypatch.setattr("harness.sweep.conduct.carry_out", failing)
+    monkeypatch.setattr("harness.experiments.sweep.execute.carry_out", failing)
     info = sweep(*TWO, "--seeds", "1", code=3)
 
     assert ("failed", [{"rate": 1}]) == (info["state"], [point["values"] for point in info["points"]])

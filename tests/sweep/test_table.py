@@ -4,7 +4,7 @@ import importlib
 
 import pytest
 
-table = importlib.import_module("reports.answers._table")
+table = importlib.import_module("reports.answers._curve")
 
 
 def test_table_that_fits_is_left_alone() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import UsageError
-from harness.sweep.values import valued, values
+from harness.experiments.sweep.axes import valued, values
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends._core import Core
 from backends.serving.admission._future import peak_tokens
 from backends.sim import Sim
+from backends.simulator.core import Core
 from harness.api import Request
 from harness.registry import names
 
@@ -165,8 +165,8 @@ def test_a_wrong_rule_is_told_before_anything_runs(spec, words):
 @pytest.mark.parametrize(("admission", "told"), [("fcfs", True), ("past-future:max_new=400", False)])
 def test_a_livelock_is_told(admission, told, tmp_path):
     """Who is let in and thrown out over and over must hear of it, or he takes lost work for a slow system."""
-    from harness.config import Given, run_spec
-    from harness.run import execute
+    from harness.options import Given, run_spec
+    from harness.runner.run import execute
 
     asked = {
         "backend": "sim:kv=paged:blocks=60,utilisation=0.9", "policy": "vllm-v0", "admission": admission,

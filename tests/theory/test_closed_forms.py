@@ -6,15 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from harness import answers, registry
+from harness import registry
 from harness.cli import main
 from harness.errors import UsageError
-from harness.theory import kv, moe
-from harness.theory.batching import chunked, decode_tokens_per_s, prefill_tokens_per_s
-from harness.theory.kv_reuse import Reuse
-from harness.theory.ping_pong import PingPong
-from harness.theory.saturated import LONGEST_TOKENS, Traffic, filled
-from harness.theory.speculation import batched_speed_up, speed_up, tokens_per_step
+from harness.experiments import answers
+from harness.experiments.theory import kv, moe
+from harness.experiments.theory.batching import (
+    batched_speed_up,
+    chunked,
+    decode_tokens_per_s,
+    prefill_tokens_per_s,
+    speed_up,
+    tokens_per_step,
+)
+from harness.experiments.theory.kv import Reuse
+from harness.experiments.theory.moe import PingPong
+from harness.experiments.theory.simulated import LONGEST_TOKENS, Traffic, filled
 from reports import figures, pages
 
 H800, H20 = 1979e12 / 3.35e12, 74.0

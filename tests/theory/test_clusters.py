@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from backends._layout import link_of
 from backends.sim import Sim
+from backends.simulator.layout import link_of
 from harness.api import Request
 from harness.catalog import hardware, kv_bytes_per_token, model, weight_bytes
 from harness.errors import UsageError

@@ -64,7 +64,7 @@ def test_the_rates_of_its_search(
 
 def test_one_stage_in_the_loop_of_stages_is_the_shared_core() -> None:
     """The two ways in which the mode is carried out must be one mode."""
-    from backends._simdistserve import Rings
+    from backends.simulator.simdistserve import Rings
 
     legacy = np.random.RandomState(1)
     at_s = np.cumsum(legacy.gamma(1, 1 / 7.0, size=200)).tolist()

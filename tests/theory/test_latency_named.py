@@ -7,8 +7,8 @@ import pytest
 from backends.sim import Sim
 from harness.api import Request
 from harness.errors import UsageError
+from harness.experiments.theory.batching import chunked
 from harness.registry import make
-from harness.theory.batching import chunked
 
 YI = ("mixed:yi-34b-tp2", "table:yi-34b-tp2")
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from harness import overload, pool, trial, warmup
-from harness.config import RunSpec
+from harness.experiments import pool, trial
+from harness.options import RunSpec
+from harness.validity import overload, warmup
 
 CAPACITY_RPS = 2.1
 """Rate at which 90 % of the chats on OPT-13B and one A100 keep ttft=0.25,tpot=0.1."""

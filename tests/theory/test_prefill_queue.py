@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from harness.cli import main
-from harness.theory.overlaid import prefill_times_s, recursion_times_s
-from harness.theory.queueing import Prefill, crossover, mean_wait, wait_cdf, wait_quantile
+from harness.experiments.theory.queueing import Prefill, crossover, mean_wait, wait_cdf, wait_quantile
+from harness.experiments.theory.simulated import prefill_times_s, recursion_times_s
 
 
 @pytest.mark.parametrize(

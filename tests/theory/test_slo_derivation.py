@@ -7,8 +7,8 @@ import pytest
 from harness import registry
 from harness.cli import main
 from harness.errors import UsageError
-from harness.slo_text import parse
-from harness.theory.slo import decode_step_s, derive, published, tokens
+from harness.experiments.theory.batching import decode_step_s, derive, published, tokens
+from harness.metrics.slo import parse
 
 LINEAR = "linear:base=0.01,decode_seq=0.0002,context_token=0.0000001"
 STEP_S = 0.01 + 32 * 0.0002 + 32 * 4096 * 1e-7

@@ -5,12 +5,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from backends._core import Core
-from backends._drafting import looked_up
-from backends._engine_core import EngineCore
+from backends.engine_process.core import EngineCore, looked_up
 from backends.executors.llama import Llama
 from backends.serving.speculation import Speculation
 from backends.sim import Sim
+from backends.simulator.core import Core
 from harness.api import Request
 from harness.errors import UsageError
 

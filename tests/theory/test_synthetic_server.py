@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from harness.trial import simulate
+from harness.experiments.trial import simulate
 
 SEEDS = 40
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from backends._core import Core
 from backends.sim import Sim
+from backends.simulator.core import Core
 from harness.errors import UsageError
 from harness.registry import make
 
@@ -84,7 +84,7 @@ def test_a_page_that_holds_no_token_is_told():
 
 def test_the_engine_runs_on_pages_of_its_own_model():
     """The mode must be real, not only simulated."""
-    from backends._engine_worker import token_bytes
+    from backends.engine_process.worker import token_bytes
     from backends.executors.llama import Llama
 
     facts = Llama().describe()

@@ -5,9 +5,9 @@ import heapq
 import numpy as np
 import pytest
 
-from harness import warmup
 from harness.api import RequestRecord
-from harness.records import to_table
+from harness.data.records import to_table
+from harness.validity import warmup
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from scipy import signal, stats
 
-from harness import measure, pool, trial, warmup
-from harness.config import RunSpec
-from harness.cut import kept
-from harness.slo import parse
-from harness.within import Blocks, autocorrelation, within
+from harness.data.warmup_cut import kept
+from harness.experiments import pool, trial
+from harness.metrics import measure
+from harness.metrics.slo import parse
+from harness.options import RunSpec
+from harness.stats.within_run import Blocks, autocorrelation, within
+from harness.validity import warmup
 
 RUNS = 200
 LEAST = 0.85

@@ -9,7 +9,8 @@ import pytest
 from harness import compose
 from harness.cli import _against, main
 from harness.errors import UsageError
-from harness.validate import Pair, Target, Validation, conduct, scoring
+from harness.experiments.validate import Pair, Target, Validation
+from harness.experiments.validate import answer as validate_answer
 from reports import figures, pages
 from reports.figures import real_error_rate
 
@@ -24,13 +25,15 @@ PAIRS = (
 
 def answer(limit: float) -> dict[str, object]:
     """The answer of one comparison with a limit on the mean error of TTFT."""
-    targets = (scoring.target(PAIRS, "ttft_s", scoring.MEAN, limit, "another <b>simulator</b>: 40 %"),)
-    return conduct.answer([Validation("made", "A made-up server", ("Nothing is real.",), PAIRS, targets)], "bench ...")
+    targets = (validate_answer.target(PAIRS, "ttft_s", validate_answer.MEAN, limit, "another <b>simulator</b>: 40 %"),)
+    return validate_answer.answer(
+        [Validation("made", "A made-up server", ("Nothing is real.",), PAIRS, targets)], "bench ..."
+    )
 
 
 def test_errors_leave_out_what_the_calibration_saw() -> None:
     """A simulator scored on what it was fitted to would look as good as its fit."""
-    times, shares = scoring.errors(PAIRS, "ttft_s"), scoring.errors(PAIRS, "met_pct")
+    times, shares = validate_answer.errors(PAIRS, "ttft_s"), validate_answer.errors(PAIRS, "met_pct")
 
     assert (2, 1) == (times.pairs, times.calibrated)
     assert pytest.approx((12.5, -7.5, 20.0)) == (times.mean, times.bias, times.largest)
@@ -41,20 +44,20 @@ def test_errors_leave_out_what_the_calibration_saw() -> None:
 def test_nothing_left_to_score_is_refused() -> None:
     """An error over no measurement would hold every target."""
     with pytest.raises(UsageError, match="left to score"):
-        scoring.errors(PAIRS[:1], "ttft_s")
+        validate_answer.errors(PAIRS[:1], "ttft_s")
 
 
 @pytest.mark.parametrize(("limit", "code"), [(12.6, 0), (12.4, 1)])
 def test_exit_code_tells_a_missed_target(limit: float, code: int) -> None:
     """A nightly job would stay green while the simulator drifts away from the measurements."""
     assert code == answer(limit)["exit_code"]
-    assert (code == 0) is Target("ttft_s", scoring.MEAN, limit, 12.5).holds
+    assert (code == 0) is Target("ttft_s", validate_answer.MEAN, limit, 12.5).holds
 
 
 def test_what_is_written_to_a_file_still_tells_its_verdict(monkeypatch, capsys, tmp_path) -> None:
     """Exit code 1 beside 'Written to' alone would look like a fault in writing."""
     made = answer(12.4)
-    monkeypatch.setattr(conduct, "answer", lambda *_: made)
+    monkeypatch.setattr(validate_answer, "answer", lambda *_: made)
     monkeypatch.setattr(_against, "_compared", lambda *_: [])
 
     assert 1 == main(["validate", "--against", "made.toml", "--out", f"{tmp_path}/it.md"])
@@ -112,7 +115,7 @@ def test_figures_say_why_they_are_not_drawn() -> None:
 
 def vars_of(pair: Pair) -> dict[str, object]:
     """The fields of a pair as an answer has them."""
-    return {name: getattr(pair, name) for name in pair.__dataclass_fields__} | {"error": scoring.percent(pair)}
+    return {name: getattr(pair, name) for name in pair.__dataclass_fields__} | {"error": validate_answer.percent(pair)}
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 
 from harness.cli import main
 from harness.errors import UsageError
+from harness.experiments.validate import measured_runs, measurements
+from harness.experiments.validate.simulated import Traffic, times
 from harness.registry import make
-from harness.validate import measured_runs, measurements
-from harness.validate.simulated import Traffic, times
 
 SLOW = "sim:latency=linear:base_s=0.02"
 REQUESTS = """run,arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s

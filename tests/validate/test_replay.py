@@ -6,7 +6,7 @@ import pytest
 
 from harness.cli import main
 from harness.errors import UsageError
-from harness.validate import replay
+from harness.experiments.validate import replay
 
 SYSTEM = "sim:latency=linear:prefill_token_s=0.0002,policy=vllm-v0,kv_blocks=400"
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness.burstiness import autocorrelation, counts, dispersion, gap_cv, window_cvs
 from harness.errors import UsageError
 from harness.registry import make
+from harness.stats.arrivals import autocorrelation, counts, dispersion, gap_cv, window_cvs
 
 
 def times(spec: str, count: int, seed: int = 1) -> np.ndarray:

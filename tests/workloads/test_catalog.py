@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.api import Request
+from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.registry import make
-from harness.schedule import Schedule
 from workloads import catalog
 from workloads.lengths.fixed import Fixed
 from workloads.mixed import Mixed

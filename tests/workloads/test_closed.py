@@ -5,9 +5,9 @@ from itertools import islice
 import numpy as np
 import pytest
 
+from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.registry import make
-from harness.schedule import Schedule
 from workloads import catalog
 from workloads.arrivals import closed
 from workloads.arrivals.closed import Closed

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from harness import burstiness
 from harness.errors import UsageError
+from harness.stats import arrivals as stats_arrivals
 from workloads import traces
-from workloads.arrivals._cox import Component, LogRate
-from workloads.fit import _cox, _following, _lengths, _sessions, _theory, command
-from workloads.fit._curve import Curve
+from workloads.arrivals._services import Component, LogRate
+from workloads.fit import _cox, _lengths, _rate, _sessions, _verdict, command
+from workloads.fit._cox import Curve
 from workloads.fit._stamps import gap_shape
 from workloads.fit.model import Model, Service
 from workloads.fit.process import Cox
@@ -68,9 +68,9 @@ def test_the_variance_of_a_renewal_process_is_that_of_counted_gaps(shape):
     at_s = renewal(shape, 600_000, rate_rps=1.0)
     at_s = at_s[at_s > 1000]  # past its start it is stationary
     widths_s = np.array([0.3, 1, 3, 10, 50])
-    counted = burstiness.dispersion_curve(at_s, widths_s)
+    counted = stats_arrivals.dispersion_curve(at_s, widths_s)
 
-    np.testing.assert_allclose(_theory.Renewal(shape).dispersion(widths_s), counted, rtol=0.05)
+    np.testing.assert_allclose(_verdict.Renewal(shape).dispersion(widths_s), counted, rtol=0.05)
 
 
 def test_the_closed_form_is_the_dispersion_of_simulated_cox_arrivals():
@@ -78,9 +78,9 @@ def test_the_closed_form_is_the_dispersion_of_simulated_cox_arrivals():
     parts = (Component(0.4, 60.0), Component(0.3, 4.0))
     at_s = cox(parts, 0.6, 8.0, 40_000.0, seed=1)
     widths_s = np.array([0.2, 1, 5, 20, 100])
-    expected = _theory.dispersion(8.0, parts, _theory.Renewal(0.6), widths_s, np.zeros(5))
+    expected = _verdict.dispersion(8.0, parts, _verdict.Renewal(0.6), widths_s, np.zeros(5))
 
-    np.testing.assert_allclose(expected, burstiness.dispersion_curve(at_s, widths_s), rtol=0.12)
+    np.testing.assert_allclose(expected, stats_arrivals.dispersion_curve(at_s, widths_s), rtol=0.12)
 
 
 @pytest.mark.nightly
@@ -112,7 +112,7 @@ def test_a_fit_of_poisson_arrivals_is_poisson(mode):
     model = fitted(made(renewal(1.0, seed=7)), mode)
     at_s = command.generate(model, requests=40_000, seed=1).table["scheduled_s"].to_numpy()
 
-    np.testing.assert_allclose(burstiness.dispersion_curve(at_s, (1, 10, 60)), 1, atol=0.15)
+    np.testing.assert_allclose(stats_arrivals.dispersion_curve(at_s, (1, 10, 60)), 1, atol=0.15)
 
 
 def test_the_shape_of_gaps_does_not_follow_the_rate():
@@ -210,7 +210,7 @@ def test_the_three_second_ticks_of_mooncake_are_no_bursts(shared_data, mode):
 
     assert 3.0 == pytest.approx(model.quality["grain_s"], abs=0.01)
     assert 1.10 == pytest.approx(model.quality["dispersion"]["trace"][0], abs=0.01)
-    assert 0.8 < burstiness.gap_cv(at_s) < 1.3
+    assert 0.8 < stats_arrivals.gap_cv(at_s) < 1.3
     assert model.quality["curve_distance"]["model"] <= 0.4
 
 
@@ -220,7 +220,7 @@ def test_regular_arrivals_stay_regular():
     model = fitted(made(np.arange(5000) * 0.5))
     at_s = command.generate(model, requests=5000, seed=0).table["scheduled_s"].to_numpy()
 
-    assert burstiness.gap_cv(at_s) < 0.02
+    assert stats_arrivals.gap_cv(at_s) < 0.02
 
 
 def test_a_daily_curve_is_found_where_days_look_alike():
@@ -261,8 +261,8 @@ def test_each_tag_is_a_service_with_its_own_arrivals_and_lengths():
     drawn, of = table["scheduled_s"].to_numpy(), table["tag"].to_numpy(zero_copy_only=False)
 
     assert {"chat": 1000, "api": 10} == dict(zip(of, table["prompt_tokens"].to_pylist(), strict=True))
-    assert burstiness.dispersion(drawn[of == "chat"], 10.0) < 1.5
-    assert 20 < burstiness.dispersion(drawn[of == "api"], 10.0)
+    assert stats_arrivals.dispersion(drawn[of == "chat"], 10.0) < 1.5
+    assert 20 < stats_arrivals.dispersion(drawn[of == "api"], 10.0)
     assert (tags == "chat").mean() == pytest.approx((of == "chat").mean(), abs=0.15)
 
 
@@ -383,7 +383,7 @@ def test_shrinking_keeps_a_real_step_and_flattens_noise():
     rng = np.random.default_rng(2)
     step = np.sort(np.concatenate([rng.random(2000) * 500, 500 + rng.random(8000) * 500]))
     flat = np.sort(rng.random(10_000) * 1000)
-    of_step, of_flat = (_following.factors(at_s, 10, _theory.Renewal(1.0)) for at_s in (step, flat))
+    of_step, of_flat = (_rate.factors(at_s, 10, _verdict.Renewal(1.0)) for at_s in (step, flat))
 
     assert (0.4, 1.6) == pytest.approx(
         (of_step[: len(of_step) // 2].mean(), of_step[len(of_step) // 2 :].mean()), abs=0.05
@@ -402,7 +402,7 @@ def test_a_window_of_ones_own_is_taken_to_the_nearest_halving_and_said():
 @pytest.mark.nightly
 def test_more_components_are_not_taken_for_noise():
     """Every fit would have six parameters, most of them about nothing."""
-    found = [_cox.fit(Curve.of(at_s, 0.25), _theory.Renewal(1.0)) for at_s in (renewal(1.0, seed=s) for s in range(8))]
+    found = [_cox.fit(Curve.of(at_s, 0.25), _verdict.Renewal(1.0)) for at_s in (renewal(1.0, seed=s) for s in range(8))]
 
     assert sum(len(fit.components) for fit in found) <= 1
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness import burstiness
+from harness.stats import arrivals
 from workloads import traces
 from workloads.fit import command
 
@@ -51,17 +51,17 @@ def median(statistic, series):
 
 def off_by(path, series):
     """Distance of the median dispersion curve from that of the trace, 0.5 to 120 s."""
-    return burstiness.curve_distance(
-        median(burstiness.dispersion_curve, series), burstiness.dispersion_curve(azure(path).at_s)
+    return arrivals.curve_distance(
+        median(arrivals.dispersion_curve, series), arrivals.dispersion_curve(azure(path).at_s)
     )
 
 
 def memory(at_s):
-    return burstiness.autocorrelation(burstiness.counts(at_s, 10.0))
+    return arrivals.autocorrelation(arrivals.counts(at_s, 10.0))
 
 
 def inside(at_s):
-    return np.median(burstiness.window_cvs(at_s, 300.0))
+    return np.median(arrivals.window_cvs(at_s, 300.0))
 
 
 def in_band(values, *bands):
@@ -83,7 +83,7 @@ def test_b1_the_dispersion_curve_of_azure_comes_back(shared_data, mode, most):
 @MODES
 def test_b2_counts_are_as_uneven_at_1_10_and_60_s_as_in_azure(shared_data, mode):
     """Bursts would be missing at one of the time scales."""
-    found = median(lambda at_s: burstiness.dispersion_curve(at_s, (1, 10, 60)), draws(shared_data / AZURE, mode))
+    found = median(lambda at_s: arrivals.dispersion_curve(at_s, (1, 10, 60)), draws(shared_data / AZURE, mode))
 
     assert in_band(found, (1.2, 1.6), (2.9, 4.9), (11, 23)), found
 
@@ -105,7 +105,7 @@ def test_b5_gaps_have_the_law_of_azure(shared_data, mode, most):
     """The generator would not even have the right gaps (necessary, not sufficient: Poisson has them too)."""
     gaps = azure(shared_data / AZURE).at_s
 
-    assert median(lambda at_s: burstiness.gaps_distance(at_s, gaps), draws(shared_data / AZURE, mode)) <= most
+    assert median(lambda at_s: arrivals.gaps_distance(at_s, gaps), draws(shared_data / AZURE, mode)) <= most
 
 
 @pytest.mark.parametrize(
@@ -115,12 +115,12 @@ def test_toys_fail_b1_to_b3(shared_data, shape, distance, ks):
     """The tests above would let pass what peers call bursty."""
     series = toys(shared_data / AZURE, shape)
     gaps = azure(shared_data / AZURE).at_s
-    found = median(lambda at_s: burstiness.dispersion_curve(at_s, (1, 10, 60)), series)
+    found = median(lambda at_s: arrivals.dispersion_curve(at_s, (1, 10, 60)), series)
 
     assert in_band([off_by(shared_data / AZURE, series)], distance)
     assert not in_band(found[1:], (2.9, 4.9), (11, 23))
     assert abs(median(memory, series)) < 0.1
-    assert in_band([median(lambda at_s: burstiness.gaps_distance(at_s, gaps), series)], ks)
+    assert in_band([median(lambda at_s: arrivals.gaps_distance(at_s, gaps), series)], ks)
 
 
 def test_the_gamma_toy_fails_b4(shared_data):
@@ -152,7 +152,7 @@ def test_c1_a_model_refitted_to_burstgpts_api_keeps_its_bursts(shared_data, mode
     table = pa.table({"at_s": at_s, "prompt_tokens": prompts, "output_tokens": outputs})
     model = command.fit_trace(traces.Trace(table, 512, {}), mode=mode, seeds=0)
     series = [drawn(model, float(at_s[-1]), seed) for seed in SEEDS]
-    found = median(lambda at_s: burstiness.dispersion_curve(at_s, (10, 60, 1200)), series)
+    found = median(lambda at_s: arrivals.dispersion_curve(at_s, (10, 60, 1200)), series)
 
     assert in_band(found / [6.1, 15.1, 198], *[(0.5, 2.0)] * 3), found
 
@@ -161,6 +161,6 @@ def test_toys_fail_c1(shared_data):
     """A model that forgot the rate process would pass."""
     at_s = api_day(shared_data / FIGURE_6, 0)
     toy = renewal(len(at_s) / at_s[-1], float(at_s[-1]), GAMMA, 1)
-    found = burstiness.dispersion_curve(toy, (10, 60, 1200)) / [6.1, 15.1, 198]
+    found = arrivals.dispersion_curve(toy, (10, 60, 1200)) / [6.1, 15.1, 198]
 
     assert (found < 0.5).all()

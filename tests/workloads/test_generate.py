@@ -6,10 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness import burstiness, registry
+from harness import registry
 from harness.errors import UsageError
+from harness.stats import arrivals as stats_arrivals
 from workloads import traces
-from workloads.arrivals._cox import Component
+from workloads.arrivals._services import Component
 from workloads.fit import _draw, _lengths, command
 from workloads.fit.model import Model, Service
 from workloads.fit.process import Cox, Following, merged
@@ -126,7 +127,7 @@ def test_a_rate_scales_as_thinning_does_not_as_time_compression():
         for rate in (5.0, 20.0)
     )
     local = 2.0  # of gamma gaps of shape 1/2
-    excess = [burstiness.dispersion(at_s, 10.0) - local for at_s in (slow, fast)]
+    excess = [stats_arrivals.dispersion(at_s, 10.0) - local for at_s in (slow, fast)]
 
     assert 4 == pytest.approx(excess[1] / excess[0], rel=0.15)
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from harness import slo
+from harness.data.schedule import Schedule
 from harness.errors import UsageError
-from harness.schedule import Schedule
+from harness.metrics import slo
 from workloads import blend, catalog, mixed
 from workloads.arrivals.constant import Constant
 from workloads.arrivals.poisson import Poisson

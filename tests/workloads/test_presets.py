@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 import pytest
 
 from backends.sim import Sim
-from harness import slo
 from harness.cli import main
-from harness.config import RunSpec
-from harness.plan import plan
-from harness.releases import Releases
-from harness.schedule import Schedule
+from harness.data.dependencies import Releases
+from harness.data.schedule import Schedule
+from harness.metrics import slo
+from harness.options import RunSpec
+from harness.runner.plan import plan
 from workloads import _presets, catalog
 from workloads._build import copied, weights_of
 from workloads.blend import Blend

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import fit_azure
-from harness import burstiness
 from harness.registry import make
+from harness.stats import arrivals as stats_arrivals
 from workloads import traces
-from workloads.arrivals._cox import Component, LogRate
+from workloads.arrivals._services import Component, LogRate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,13 +40,13 @@ def until(arrivals: Arrivals, end_s: float, seed: int) -> np.ndarray:
 def passed(spec: str, real: np.ndarray) -> set[str]:
     """Which of B1 to B5 arrivals pass, over 20 hours of different seeds."""
     drawn = [until(make("arrivals", spec), float(real[-1]), seed) for seed in SEEDS]
-    curve = np.median([burstiness.dispersion_curve(times) for times in drawn], axis=0)
-    at = dict(zip(burstiness.WIDTHS_S, curve.tolist(), strict=True))
-    memory = np.median([burstiness.autocorrelation(burstiness.counts(times, 10.0)) for times in drawn])
-    spread = np.median([np.median(burstiness.window_cvs(times, 300.0)) for times in drawn])
-    gaps = np.median([burstiness.gaps_distance(times, real) for times in drawn])
+    curve = np.median([stats_arrivals.dispersion_curve(times) for times in drawn], axis=0)
+    at = dict(zip(stats_arrivals.WIDTHS_S, curve.tolist(), strict=True))
+    memory = np.median([stats_arrivals.autocorrelation(stats_arrivals.counts(times, 10.0)) for times in drawn])
+    spread = np.median([np.median(stats_arrivals.window_cvs(times, 300.0)) for times in drawn])
+    gaps = np.median([stats_arrivals.gaps_distance(times, real) for times in drawn])
     found = {
-        "B1": burstiness.curve_distance(curve, burstiness.dispersion_curve(real)) <= 0.5,
+        "B1": stats_arrivals.curve_distance(curve, stats_arrivals.dispersion_curve(real)) <= 0.5,
         "B2": 1.2 <= at[1.0] <= 1.6 and 2.9 <= at[10.0] <= 4.9 and 11 <= at[60.0] <= 23,
         "B3": 0.50 <= memory <= 0.80,
         "B4": 1.00 <= spread <= 1.10,
@@ -108,12 +108,12 @@ def test_random_rates_have_mean_one_and_the_stated_covariance(components: tuple[
 def test_another_rate_keeps_the_ups_and_downs_and_the_local_gaps() -> None:
     """If this failed, --rate would change how bursty the traffic is, and not only how much of it there is."""
     slow, fast = (until(make("arrivals", f"azure:{rate}"), 4000.0, seed=3) for rate in (20, 60))
-    per_minute = [burstiness.counts(times, 60.0)[:60] for times in (slow, fast)]
+    per_minute = [stats_arrivals.counts(times, 60.0)[:60] for times in (slow, fast)]
 
     assert 3.0 == pytest.approx(len(fast) / len(slow), rel=0.02)
     assert np.corrcoef(*per_minute)[0, 1] > 0.9
-    assert np.median(burstiness.window_cvs(slow, 60.0)) == pytest.approx(
-        np.median(burstiness.window_cvs(fast, 60.0)), rel=0.03
+    assert np.median(stats_arrivals.window_cvs(slow, 60.0)) == pytest.approx(
+        np.median(stats_arrivals.window_cvs(fast, 60.0)), rel=0.03
     )
 
 

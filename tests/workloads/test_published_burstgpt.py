@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import fit_burstgpt
-from harness import burstiness
-from harness.cautions import of_source
 from harness.errors import UsageError
 from harness.registry import make
+from harness.stats import arrivals as stats_arrivals
+from harness.validity.warnings import of_source
 from workloads.arrivals import _stationary
 from workloads.arrivals._services import Api, read_figures
 from workloads.catalog import load
@@ -44,11 +44,11 @@ def until(arrivals: Arrivals, end_s: float, seed: int) -> np.ndarray:
 def api_passed(spec: str, factor: float) -> set[str]:
     """Which of C1 to C3 arrivals pass, over 20 days of different seeds; C1 within `factor`."""
     drawn = [until(make("arrivals", spec), FIGURE_S, seed) for seed in SEEDS]
-    per_minute = [burstiness.counts(times, 60.0) for times in drawn]
-    spreads = np.concatenate([burstiness.window_cvs(times, WINDOW_S) for times in drawn])
+    per_minute = [stats_arrivals.counts(times, 60.0) for times in drawn]
+    spreads = np.concatenate([stats_arrivals.window_cvs(times, WINDOW_S) for times in drawn])
     low, middle, high = np.quantile(spreads, [0.1, 0.5, 0.9])
-    dispersions = {width: np.median([burstiness.dispersion(t, width) for t in drawn]) for width in PUBLISHED}
-    after_1, after_5 = (np.median([burstiness.autocorrelation(c, lag) for c in per_minute]) for lag in (1, 5))
+    dispersions = {width: np.median([stats_arrivals.dispersion(t, width) for t in drawn]) for width in PUBLISHED}
+    after_1, after_5 = (np.median([stats_arrivals.autocorrelation(c, lag) for c in per_minute]) for lag in (1, 5))
     found = {
         "C1": all(1 / factor <= dispersions[width] / real <= factor for width, real in PUBLISHED.items()),
         "C2": 0.9 <= low <= 1.15 and 1.3 <= middle <= 1.9 and 3.0 <= high <= 5.5,
@@ -60,8 +60,10 @@ def api_passed(spec: str, factor: float) -> set[str]:
 def conversation_passed(spec: str) -> bool:
     """Whether arrivals pass C4, over 20 days of different seeds."""
     drawn = [until(make("arrivals", spec), FIGURE_S, seed) for seed in SEEDS]
-    minute, window = (np.median([burstiness.dispersion(times, width) for times in drawn]) for width in (60.0, 1200.0))
-    spread = np.median([np.median(burstiness.window_cvs(times, WINDOW_S)) for times in drawn])
+    minute, window = (
+        np.median([stats_arrivals.dispersion(times, width) for times in drawn]) for width in (60.0, 1200.0)
+    )
+    spread = np.median([np.median(stats_arrivals.window_cvs(times, WINDOW_S)) for times in drawn])
     return bool(1.2 <= minute <= 1.9 and 4 <= window <= 10 and 0.95 <= spread <= 1.15)
 
 
@@ -76,7 +78,9 @@ def test_api_arrivals_are_as_bursty_as_the_day_of_figure_6(spec: str, factor: fl
 def test_gaps_inside_campaigns_spread_as_in_figure_6() -> None:
     """If this failed, the month would come at the price of the day: one process has to have both."""
     days = [until(make("arrivals", "burstgpt:api"), 5 * 86_400.0, seed) for seed in SEEDS]
-    low, middle, high = np.quantile(np.concatenate([burstiness.window_cvs(t, WINDOW_S) for t in days]), [0.1, 0.5, 0.9])
+    low, middle, high = np.quantile(
+        np.concatenate([stats_arrivals.window_cvs(t, WINDOW_S) for t in days]), [0.1, 0.5, 0.9]
+    )
 
     assert 0.9 <= low <= 1.15
     assert 1.3 <= middle <= 1.9
@@ -130,7 +134,7 @@ def test_windows_have_the_law_and_the_memory_of_the_figure() -> None:
     shown = np.log(np.quantile(api.shapes, [0.1, 0.5, 0.9]))
 
     np.testing.assert_allclose(shown, np.quantile(shapes, [0.1, 0.5, 0.9]), atol=0.15)
-    assert 0.795 == pytest.approx(burstiness.autocorrelation(shapes), abs=0.02)
+    assert 0.795 == pytest.approx(stats_arrivals.autocorrelation(shapes), abs=0.02)
     assert 0.37 == pytest.approx(np.corrcoef(shapes, factors)[0, 1], abs=0.03)
 
 
@@ -169,7 +173,7 @@ def test_another_rate_keeps_the_campaigns_and_the_local_gaps() -> None:
     """If this failed, --rate would change how bursty the traffic is, and not only how much of it there is."""
     slow, fast = (until(make("arrivals", f"burstgpt:api,rate={rate}"), 2 * 86_400.0, seed=3) for rate in (0.5, 2))
     per_hour = [np.bincount((times // 3600).astype(int), minlength=48) for times in (slow, fast)]
-    spreads = [np.median(burstiness.window_cvs(times, WINDOW_S)) for times in (slow, fast)]
+    spreads = [np.median(stats_arrivals.window_cvs(times, WINDOW_S)) for times in (slow, fast)]
 
     assert 4.0 == pytest.approx(len(fast) / len(slow), rel=0.1)
     assert np.corrcoef(*per_hour)[0, 1] > 0.95

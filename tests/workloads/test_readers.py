@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from harness.data.schedule import Schedule
 from harness.errors import UsageError
-from harness.schedule import Schedule
 from workloads import traces
 from workloads.catalog import Loaded, load_trace
 from workloads.content.tokens import Tokens

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from harness.data.records import schedule_chunk
 from harness.errors import UsageError
-from harness.records import schedule_chunk
 from workloads import traces
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from harness.data.schedule import Schedule, links
 from harness.errors import UsageError
-from harness.schedule import Schedule, links
 from harness.spec import parse
 from workloads import replay, traces, transforms
 from workloads.replay import Replay

@@ -10,19 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.registry import find, make, names
-from harness.schedule import Schedule
 from harness.spec import text_of
 from workloads import catalog, mixed, traces
-from workloads._tasks import Streams, Tasks
 from workloads.arrivals.gamma import Gamma
 from workloads.arrivals.poisson import Poisson
 from workloads.content.tokens import Tokens
 from workloads.fit import command
 from workloads.lengths.fixed import Fixed as FixedLengths
 from workloads.lengths.lognormal import Lognormal
-from workloads.mixed import Mixed, pairs_from
+from workloads.mixed import Mixed, Streams, Tasks, pairs_from
 from workloads.prefixes import Prefixes
 from workloads.sessions.burstgpt import Burstgpt
 from workloads.sessions.compound import Compound

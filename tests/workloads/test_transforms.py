@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import burstiness
 from harness.errors import UsageError
+from harness.stats import arrivals
 from workloads import traces, transforms
 from workloads.transforms import Compress, Superpose, Thin
 
@@ -50,8 +50,8 @@ class TestLaws:
     def test_thinning_keeps_the_law(self, azure: traces.Trace) -> None:
         """Half of the Azure trace would not be half as bursty: IDC_p(T) - 1 = p (IDC(T) - 1), within 10 % (B6)."""
         for share, width_s in ((0.5, 10.0), (0.5, 60.0), (0.1, 60.0)):
-            real = burstiness.dispersion(azure.at_s, width_s)
-            found = median([burstiness.dispersion(Thin(share).apply(azure, rng(s)).at_s, width_s) for s in SEEDS])
+            real = arrivals.dispersion(azure.at_s, width_s)
+            found = median([arrivals.dispersion(Thin(share).apply(azure, rng(s)).at_s, width_s) for s in SEEDS])
 
             assert 1 + share * (real - 1) == pytest.approx(found, rel=0.1)
 
@@ -61,22 +61,22 @@ class TestLaws:
         Half the rate by slowing down is only 3 % off at 60 s, because on this trace dispersion - 1 grows almost in
         proportion to the width; at a tenth of the rate, and at wider bins, it shows.
         """
-        minute, five = (burstiness.dispersion(azure.at_s, width_s) for width_s in (60.0, 300.0))
+        minute, five = (arrivals.dispersion(azure.at_s, width_s) for width_s in (60.0, 300.0))
         slow, tenth, fast = (Compress(factor).apply(azure, rng()).at_s for factor in (0.5, 0.1, 2.0))
 
-        assert 0.1 < burstiness.dispersion(tenth, 60.0) / (1 + 0.1 * (minute - 1)) - 1
-        assert 0.1 < burstiness.dispersion(slow, 300.0) / (1 + 0.5 * (five - 1)) - 1
-        assert 0.5 < burstiness.dispersion(fast, 60.0) / minute - 1
-        assert burstiness.gap_cv(Thin(0.5).apply(azure, rng()).at_s) < burstiness.gap_cv(slow)
+        assert 0.1 < arrivals.dispersion(tenth, 60.0) / (1 + 0.1 * (minute - 1)) - 1
+        assert 0.1 < arrivals.dispersion(slow, 300.0) / (1 + 0.5 * (five - 1)) - 1
+        assert 0.5 < arrivals.dispersion(fast, 60.0) / minute - 1
+        assert arrivals.gap_cv(Thin(0.5).apply(azure, rng()).at_s) < arrivals.gap_cv(slow)
 
     def test_compression_moves_the_curve_along_the_width(self, azure: traces.Trace) -> None:
         """Twice as fast would not mean that a minute is what two minutes were."""
         fast = Compress(2).apply(azure, rng())
 
         assert 2 * azure.mean_rate_rps == pytest.approx(fast.mean_rate_rps)
-        assert burstiness.gap_cv(azure.at_s) == pytest.approx(burstiness.gap_cv(fast.at_s))
+        assert arrivals.gap_cv(azure.at_s) == pytest.approx(arrivals.gap_cv(fast.at_s))
         for width_s in (1.0, 10.0, 30.0):
-            assert burstiness.dispersion(azure.at_s, 2 * width_s) == burstiness.dispersion(fast.at_s, width_s)
+            assert arrivals.dispersion(azure.at_s, 2 * width_s) == arrivals.dispersion(fast.at_s, width_s)
 
     def test_superposition_keeps_the_dispersion(self, azure: traces.Trace) -> None:
         """Three users in place of one would be burstier, or smoother, than their independence says."""
@@ -85,15 +85,15 @@ class TestLaws:
         assert {3 * len(azure)} == {len(copy) for copy in copies}
         assert 3 * azure.mean_rate_rps == pytest.approx(median([copy.mean_rate_rps for copy in copies]), rel=0.01)
         for width_s, within in ((1.0, 0.1), (10.0, 0.15)):
-            real = burstiness.dispersion(azure.at_s, width_s)
-            found = median([burstiness.dispersion(copy.at_s, width_s) for copy in copies])
+            real = arrivals.dispersion(azure.at_s, width_s)
+            found = median([arrivals.dispersion(copy.at_s, width_s) for copy in copies])
             assert real == pytest.approx(found, rel=within)
 
     def test_copies_in_step_are_no_superposition(self, azure: traces.Trace) -> None:
         """The test of superposition would also pass three copies at the same times (the toy must fail)."""
         same = np.repeat(azure.at_s, 3)
 
-        assert 2 < burstiness.dispersion(same, 1.0) / burstiness.dispersion(azure.at_s, 1.0)
+        assert 2 < arrivals.dispersion(same, 1.0) / arrivals.dispersion(azure.at_s, 1.0)
 
     def test_thinning_a_superposition_gives_the_rate_back(self, azure: traces.Trace) -> None:
         """Steps would not be done in their order."""
@@ -352,8 +352,8 @@ class TestJitter:
         after = transforms.jittered(before, "grain", rng(2))
 
         assert 3.0 == transforms.grain_s(before.at_s)
-        assert 1.0 == pytest.approx(burstiness.gap_cv(after.at_s), abs=0.05)
-        assert 1.0 == pytest.approx(burstiness.dispersion(after.at_s, 0.5), abs=0.1)
+        assert 1.0 == pytest.approx(arrivals.gap_cv(after.at_s), abs=0.05)
+        assert 1.0 == pytest.approx(arrivals.dispersion(after.at_s, 0.5), abs=0.1)
 
     def test_a_time_of_ones_own(self) -> None:
         """The width asked for would not be the one drawn."""

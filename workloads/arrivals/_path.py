@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workloads.arrivals._gaps import gamma_gaps
 from workloads.arrivals._operational import Piece, times_along
+from workloads.arrivals._renewal import gamma_gaps
 
 
 class Path(NamedTuple):

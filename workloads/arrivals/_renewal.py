@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from workloads._checks import positive
+from workloads.arrivals._operational import Gaps
+
 CHUNK = 4096  # gaps drawn at once, whatever the caller takes, so that nobody's chunks change the stream
 
 
@@ -16,3 +19,29 @@ def times_from(gaps: Callable[[int], np.ndarray]) -> Iterator[float]:
         times = np.cumsum(chunk).tolist()
         last_s = times[-1]
         yield from times
+
+
+SMALLEST_CV, LARGEST_CV = 1e-3, 100.0  # outside, the sums of float64 gaps lose the law
+
+
+def check_cv(cv: float) -> None:
+    """Raise ValueError unless `cv` is the coefficient of variation of gaps that can be drawn."""
+    positive(cv=cv)
+    if not SMALLEST_CV <= cv <= LARGEST_CV:
+        raise ValueError(
+            f"cv must be between {SMALLEST_CV:g} and {LARGEST_CV:g}, got {cv:g}; equal gaps are 'constant'."
+        )
+
+
+def gamma_gaps(rng: np.random.Generator, cv: float) -> Gaps:
+    """Draws of gamma gaps of mean 1 and coefficient of variation `cv`; 1 is exponential (Poisson arrivals)."""
+    if cv == 1:
+        return lambda n: rng.standard_exponential(n)
+    return lambda n: rng.gamma(1 / cv**2, cv**2, n)
+
+
+def gamma_cdf(gaps: np.ndarray, cv: float) -> np.ndarray:
+    """Probability that a gap of that law is at most each of `gaps` (N,)."""
+    from scipy.special import gammainc  # heavy: only where a run is judged
+
+    return np.asarray(gammainc(1 / cv**2, np.maximum(gaps, 0) / cv**2))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._cox import Component, LogRate
+from workloads.arrivals._services import Component, LogRate
 from workloads.arrivals._stationary import gamma
 
 

@@ -10,15 +10,7 @@ import numpy as np
 
 from workloads._checks import positive
 from workloads.arrivals._operational import Gaps, Piece, times_along
-from workloads.arrivals._services import (
-    DAYS,
-    HOUR_S,
-    WINDOW_S,
-    Api,
-    Conversation,
-    read_figures,
-    table_pieces,
-)
+from workloads.arrivals._services import DAYS, HOUR_S, WINDOW_S, Api, Conversation, read_figures, table_pieces
 from workloads.arrivals._stationary import gamma
 
 Service = Literal["both", "api", "conversation"]

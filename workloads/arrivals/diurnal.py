@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._gaps import check_cv, gamma_cdf
 from workloads.arrivals._lists import levels
 from workloads.arrivals._operational import Piece
 from workloads.arrivals._path import Path, along, rest_of
+from workloads.arrivals._renewal import check_cv, gamma_cdf
 
 CHORDS = 288  # straight lines of 5 min for a day's sinusoid: off by at most 0.006% of its amplitude, the mean is exact
 WEEK = (1, 1, 1, 1, 1, 0, 0)  # Monday first; 0 is weekend

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._gaps import check_cv, gamma_cdf
-from workloads.arrivals._renewal import times_from
+from workloads.arrivals._renewal import check_cv, gamma_cdf, times_from
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._gaps import check_cv, gamma_gaps
 from workloads.arrivals._lists import durations_s, levels
 from workloads.arrivals._operational import Piece, times_along
+from workloads.arrivals._renewal import check_cv, gamma_gaps
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._gaps import check_cv, gamma_cdf, gamma_gaps
 from workloads.arrivals._operational import Piece, times_along
 from workloads.arrivals._path import Path, flat
+from workloads.arrivals._renewal import check_cv, gamma_cdf, gamma_gaps
 
 
 @dataclass(frozen=True, slots=True)

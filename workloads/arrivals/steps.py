@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._gaps import check_cv, gamma_cdf
 from workloads.arrivals._lists import levels
 from workloads.arrivals._path import Path, flat
+from workloads.arrivals._renewal import check_cv, gamma_cdf
 
 
 @dataclass(frozen=True, slots=True)

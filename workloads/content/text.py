@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from harness.api import Request
-from workloads.content import _pool
+from workloads.content import _tokens
 from workloads.content.tokens import Tokens, busted
 
 
@@ -27,10 +27,10 @@ class Text:
     special: bool = True
     bust: bool = False
     seed: int = 0
-    pool: _pool.Pool = field(init=False, repr=False, compare=False)
+    pool: _tokens.Pool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pool", _pool.load(self.tokenizer, special=self.special))
+        object.__setattr__(self, "pool", _tokens.load(self.tokenizer, special=self.special))
 
     @property
     def facts(self) -> dict[str, object]:

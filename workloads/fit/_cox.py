@@ -6,6 +6,9 @@ simulating the rate. Source of the idea: Gourieroux, Monfort and Renault, Indire
 Econometrics 8, 1993.
 """
 
+from __future__ import annotations
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -14,9 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from workloads.arrivals._cox import LARGEST_SD, STEPS, Component, LogRate
-from workloads.fit import _theory
-from workloads.fit._curve import Curve, summed
+from harness.stats import arrivals as stats_arrivals
+from workloads.arrivals._services import LARGEST_SD, STEPS, Component, LogRate
+from workloads.fit import _verdict
 
 Floats = npt.NDArray[np.float64]
 
@@ -42,7 +45,7 @@ class Wanted:
     comes from a daily curve, and by how much a typical draw stays below the expectation."""
 
     curve: Curve
-    gaps: _theory.Renewal
+    gaps: _verdict.Renewal
     profile: Floats  # (W + 1,) variance of the mean of the daily curve over each width, and over the span
     typical: Floats  # (W,) median by mean of the variance that slow components bring
 
@@ -51,10 +54,10 @@ class Wanted:
         curve = self.curve
         widths_s = np.append(curve.widths_s, curve.span_s)
         slow = [part for part in components if _is_slow(part, curve)]
-        whole = _theory.dispersion(curve.rate_rps, components, self.gaps, widths_s, self.profile)
-        seen = _theory.seen_in(whole[:-1], float(whole[-1]), widths_s[:-1], curve.span_s)
-        extra = curve.rate_rps * widths_s * _theory.rate_variance(slow, widths_s)
-        varied = _theory.seen_in(extra[:-1], float(extra[-1]), widths_s[:-1], curve.span_s)
+        whole = _verdict.dispersion(curve.rate_rps, components, self.gaps, widths_s, self.profile)
+        seen = _verdict.seen_in(whole[:-1], float(whole[-1]), widths_s[:-1], curve.span_s)
+        extra = curve.rate_rps * widths_s * _verdict.rate_variance(slow, widths_s)
+        varied = _verdict.seen_in(extra[:-1], float(extra[-1]), widths_s[:-1], curve.span_s)
         return np.asarray(seen + (self.typical - 1) * varied)
 
     def errors(self, components: Sequence[Component]) -> Floats:
@@ -77,7 +80,7 @@ class Fit(NamedTuple):
     off_by: float
 
 
-def fit(curve: Curve, gaps: _theory.Renewal, profile: Floats | None = None) -> Fit:
+def fit(curve: Curve, gaps: _verdict.Renewal, profile: Floats | None = None) -> Fit:
     """As many components (0 to 3) as the curve can tell apart.
 
     One more component is taken if it lowers the sum of squared weighted errors by 18.4 (twice the 1 % point with two
@@ -158,8 +161,76 @@ def _typical(curve: Curve, components: Sequence[Component]) -> Floats:
         for seed in np.random.SeedSequence(SEED).spawn(DRAWS)
     ]
     seen = [[summed(path, w).var(ddof=1) / w**2 / path.mean() for w in widths] for path in draws]
-    expected = _theory.rate_variance(slow, np.append(widths * step_s, curve.span_s))
+    expected = _verdict.rate_variance(slow, np.append(widths * step_s, curve.span_s))
     # a variance of means, so it is the width times it that `seen_in` takes for an index of dispersion
-    shown = _theory.seen_in(expected[:-1] * widths, float(expected[-1]) * GRID, widths * step_s, curve.span_s) / widths
+    shown = _verdict.seen_in(expected[:-1] * widths, float(expected[-1]) * GRID, widths * step_s, curve.span_s) / widths
     ratio = np.median(seen, axis=0) / np.maximum(shown, 1e-12)
     return np.asarray(np.interp(np.log(curve.widths_s), np.log(widths * step_s), ratio))
+
+
+PER_DECADE = 8  # widths of the curve
+_FLOOR = 1e-3  # of an index of dispersion: perfectly even counts have 0
+MODEL_ERROR = 0.05  # of the log of an index of dispersion: what no model of this kind explains
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The index of dispersion of counts at widths from about a mean gap to a tenth of the span.
+
+    `base` is how many arrivals lie in each bin of the smallest width; wider bins are sums of these.
+    """
+
+    base: npt.NDArray[np.int64]  # (B,)
+    least_s: float
+    rate_rps: float
+    steps: npt.NDArray[np.int64]  # (W,) widths in units of the smallest
+    values: Floats  # (W,)
+
+    @classmethod
+    def of(cls, times_s: Floats, least_s: float) -> Curve:
+        """The curve of a trace; widths are whole multiples of `least_s`, about 8 per decade."""
+        base = stats_arrivals.counts(times_s, least_s)
+        largest = max(len(base) // stats_arrivals.MIN_BINS, 1)
+        steps = np.unique(np.round(np.geomspace(1, largest, 1 + int(PER_DECADE * math.log10(largest)))).astype(int))
+        values = [dispersion(summed(base, step)) for step in steps]
+        rate_rps = (len(times_s) - 1) / float(times_s[-1] - times_s[0])
+        return cls(base, least_s, rate_rps, steps, np.array(values))
+
+    @property
+    def widths_s(self) -> Floats:
+        """(W,) bin widths."""
+        return np.asarray(self.steps * self.least_s)
+
+    @property
+    def bins(self) -> npt.NDArray[np.int64]:
+        """(W,) whole bins of each width."""
+        return np.asarray(len(self.base) // self.steps)
+
+    @property
+    def span_s(self) -> float:
+        """Length of the trace in whole bins of the smallest width."""
+        return len(self.base) * self.least_s
+
+    @property
+    def errors(self) -> Floats:
+        """(W,) standard error of the log of each value: that of a variance of n values, and the model's."""
+        return np.asarray(np.sqrt(MODEL_ERROR**2 + 2 / np.maximum(self.bins - 1, 1)))
+
+    def logs_over(self, wanted: Floats) -> Floats:
+        """(W,) log of the values by those wanted."""
+        return np.asarray(np.log(np.maximum(self.values, _FLOOR) / np.maximum(wanted, _FLOOR)))
+
+    def off_by(self, wanted: Floats) -> float:
+        """Root mean square of the log2 of values by those wanted; the better a width is known, the more it counts."""
+        return float(np.sqrt(np.average(self.logs_over(wanted) ** 2, weights=self.errors**-2)) / np.log(2))
+
+
+def summed(values: npt.NDArray[np.int64] | Floats, step: int) -> npt.NDArray[np.int64] | Floats:
+    """Sums of every `step` neighbouring values; the last few that do not fill a step are left out."""
+    bins = len(values) // step
+    return np.asarray(values[: bins * step].reshape(bins, step).sum(axis=1))
+
+
+def dispersion(values: npt.NDArray[np.int64] | Floats) -> float:
+    """Variance by mean."""
+    return float(values.var(ddof=1) / values.mean())

@@ -3,8 +3,8 @@
 import numpy as np
 import numpy.typing as npt
 
-from harness.burstiness import autocorrelation
-from workloads.fit._curve import Curve, summed
+from harness.stats.arrivals import autocorrelation
+from workloads.fit._cox import Curve, summed
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from harness.errors import UsageError
-from workloads import _trace_rows
-from workloads.fit import _cox, _following, _lengths, _profile, _sessions
-from workloads.fit._curve import Curve
+from workloads import trace_rows
+from workloads.fit import _cox, _lengths, _profile, _rate, _sessions
+from workloads.fit._cox import Curve
 from workloads.fit._stamps import LARGEST_SHAPE, SMALLEST_SHAPE, Stamps, gap_shape
-from workloads.fit._theory import Renewal
+from workloads.fit._verdict import Renewal
 from workloads.fit.model import Service
 from workloads.fit.process import Cox, Following, Process
 
@@ -74,7 +74,7 @@ def _groups(trace: Trace, work: Work) -> list[tuple[str | None, np.ndarray]]:
 
 
 def _service(tag: str | None, trace: Trace, rows: np.ndarray, work: Work) -> Service:
-    table = _trace_rows.rows_of(trace, rows).table if len(rows) < len(trace) else trace.table
+    table = trace_rows.rows_of(trace, rows).table if len(rows) < len(trace) else trace.table
     at_s = np.asarray(table["at_s"], np.float64)
     if at_s[-1] <= at_s[0]:
         raise UsageError(f"{_named(tag)}all {len(at_s)} requests come at once: there is no rate to fit.")
@@ -171,15 +171,15 @@ def _other_shape(tag: str | None, own: float, taken: float) -> str:
 
 
 def _followed(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Following:
-    levels = _following.levels_for(len(stamps.at_s), stamps.span_s, stamps.grain_s, work.window_s)
+    levels = _rate.levels_for(len(stamps.at_s), stamps.span_s, stamps.grain_s, work.window_s)
     curve, keep = Curve.of(stamps.at_s, stamps.least_s), work.window_s is not None
 
     def followed(shape: float) -> tuple[float, np.ndarray]:
-        found = _following.factors(stamps.spread_s, levels, Renewal(shape), keep=keep)
-        return _following.off_by(curve, found, Renewal(shape)), found
+        found = _rate.factors(stamps.spread_s, levels, Renewal(shape), keep=keep)
+        return _rate.off_by(curve, found, Renewal(shape)), found
 
     fits = {gaps.shape: followed(gaps.shape)}
-    if fits[gaps.shape][0] > _following.GOOD and stamps.gaps_known:
+    if fits[gaps.shape][0] > _rate.GOOD and stamps.gaps_known:
         fits |= {shape: followed(shape) for shape in _shapes(gaps.shape)}
     shape = min(fits, key=lambda one: fits[one][0])
     if shape != gaps.shape:
@@ -189,7 +189,7 @@ def _followed(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Fol
     if work.window_s is not None and abs(window_s / work.window_s - 1) > 1e-3:
         work.notes.append(
             f"windows are {window_s:.4g} s, not {work.window_s:.4g} s: the span of the trace is halved again and again "
-            f"(at most {_following.MOST_LEVELS} times)."
+            f"(at most {_rate.MOST_LEVELS} times)."
         )
     return Following(stamps.rate_rps, shape, window_s, tuple(float(x) for x in factors / factors.mean()))
 

@@ -1,7 +1,14 @@
 """The quality of a fit in sentences."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from workloads.arrivals._services import Component
 
 GOOD = 0.5  # root mean square of log2 of the dispersion curve: within a factor 1.4 on average
 CLOSE_KS = 0.1
@@ -85,3 +92,91 @@ def _lengths(facts: Mapping[str, Any]) -> str:
 
 def _number(value: float | None, digits: int = 2) -> str:
     return "unknown" if value is None else f"{value:.{digits}f}"
+
+
+_MEMORY = 6  # mean gaps, and as many times 1 / shape, after which V has reached its limit for long times
+_POINTS = 160  # of the table of V
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+_UNIT_NODES, _UNIT_WEIGHTS = np.polynomial.legendre.leggauss(24)
+_PARTS = 12  # of the integral over lags, geometric, so that short and long memories are both met
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Variance of the number of points of a stationary gamma renewal process of mean gap 1, for any length.
+
+    V(x) = x + 2 * integral of (H(y) - y), H(y) the sum over k of the probability that k gaps end before y; for long
+    x, V(x) = x / shape + (1 - 1 / shape**2) / 6.
+    """
+
+    shape: float
+    lengths: Floats = field(init=False, repr=False, compare=False)  # (X,) growing
+    excess: Floats = field(init=False, repr=False, compare=False)  # (X,) V(x) / x - 1
+
+    def __post_init__(self) -> None:
+        lengths = np.geomspace(1e-4, _MEMORY * (1 + 1 / self.shape), _POINTS)
+        object.__setattr__(self, "lengths", lengths)
+        object.__setattr__(self, "excess", _excess(self.shape, lengths))
+
+    def dispersion(self, lengths: Floats) -> Floats:
+        """Variance by mean of the number of points in each of `lengths` (any shape)."""
+        if self.shape == 1:
+            return np.ones(np.shape(lengths))
+        lengths = np.asarray(lengths, np.float64)
+        late = 1 / self.shape + (1 - self.shape**-2) / (6 * lengths)
+        early = 1 + np.interp(np.log(lengths), np.log(self.lengths), self.excess)
+        return np.asarray(np.where(lengths > self.lengths[-1], late, early))
+
+
+def _excess(shape: float, x: Floats) -> Floats:
+    from scipy.special import gammainc  # heavy
+
+    terms = int(x[-1] + 8 * math.sqrt(x[-1] / shape) + 8 / shape) + 8
+    k = np.arange(1, terms + 1)[:, None]  # (K, 1)
+    integral = (x * gammainc(k * shape, shape * x) - k * gammainc(k * shape + 1, shape * x)).sum(axis=0)
+    return np.asarray(2 * integral / x - x)
+
+
+def rate_variance(components: Sequence[Component], widths_s: Floats) -> Floats:
+    """Variance of the mean of the factors F over each of `widths_s`: 2 / T**2 * integral of (T - u) (exp(C(u)) - 1)."""
+    if not components:
+        return np.zeros(len(widths_s))
+    sd, tau_s = np.array(components, np.float64).T
+    edges = np.concatenate([[0.0], np.geomspace(1e-4, 1, _PARTS)])  # of u / T
+    span, middle = np.diff(edges) / 2, (edges[1:] + edges[:-1]) / 2
+    u = (middle[:, None] + span[:, None] * _UNIT_NODES).ravel()  # (Q,)
+    weights = (span[:, None] * _UNIT_WEIGHTS).ravel() * (1 - u)
+    lags_s = np.outer(widths_s, u)  # (W, Q)
+    covariance = np.zeros_like(lags_s)
+    for part_sd, part_tau_s in zip(sd, tau_s, strict=True):
+        covariance += part_sd**2 * np.exp(-lags_s / part_tau_s)
+    return np.asarray(2 * np.expm1(covariance) @ weights)
+
+
+def dispersion(
+    rate_rps: float, components: Sequence[Component], gaps: Renewal, widths_s: Floats, profile: Floats
+) -> Floats:
+    """(W,) index of dispersion of the counts in bins of `widths_s`.
+
+    `profile` (W,) is the variance over time of the mean, in bins of each width, of a known curve of mean 1 by which
+    the rate is multiplied as well (over a day, say); 0 for none. Taken as slow compared with the bins.
+    """
+    widths_s = np.asarray(widths_s, np.float64)
+    spread = profile + (1 + profile) * rate_variance(components, widths_s)
+    mean = rate_rps * widths_s
+    log_sd = np.sqrt(np.log1p(spread))[:, None]
+    shares = np.exp(log_sd * _NODES - log_sd**2 / 2)  # (W, nodes) of the mean
+    local = (gaps.dispersion(mean[:, None] * shares) * shares) @ (_WEIGHTS / math.sqrt(2 * math.pi))
+    return np.asarray(local + mean * spread)
+
+
+def seen_in(curve: Floats, whole: float, widths_s: Floats, span_s: float) -> Floats:
+    """What a trace of `span_s` shows of `curve` on average: its own mean takes the place of the true one.
+
+    With n bins the expected sample variance is (Var N(T) - Var N(span) / n**2) n / (n - 1); `whole` is the index of
+    dispersion at the span itself. Source: the variance of a mean of correlated values.
+    """
+    n = np.maximum(np.floor(span_s / widths_s), 2)
+    return np.asarray((curve - whole / n) * n / (n - 1))

@@ -7,9 +7,9 @@ from typing import Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.data.records import schedule_chunk
+from harness.data.schedule import Schedule, digest
 from harness.errors import UsageError, no_such
-from harness.records import schedule_chunk
-from harness.schedule import Schedule, digest
 from workloads import traces, transforms
 from workloads.fit import _draw, _services
 from workloads.fit import quality as _quality

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._cox import STEPS, Component, LogRate
-from workloads.arrivals._gaps import gamma_gaps
-from workloads.arrivals._grid import times_on_grid
+from workloads.arrivals._operational import times_on_grid
+from workloads.arrivals._renewal import gamma_gaps
+from workloads.arrivals._services import STEPS, Component, LogRate
 from workloads.fit import _profile
 
 ARRIVALS = 65_536  # turned into times together, about

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workloads._pool import Pool, choose
-from workloads._token_laws import TokenLaws
+from workloads.content._tokens import TokenLaws
 
 CHUNK = 4096  # pairs drawn at once, whatever the caller takes
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
-from workloads.readers._block import MISSING, Block
+from workloads.readers._collect import MISSING, Block
 from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"

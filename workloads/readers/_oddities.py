@@ -13,7 +13,7 @@ import pyarrow as pa
 from workloads.readers._cells import counted
 
 if TYPE_CHECKING:
-    from workloads.readers._block import Floats, Ints
+    from workloads.readers._collect import Floats, Ints
 
 LONG_GAP_S = 3600.0
 LARGE_PROMPT_TOKENS = 1_000_000

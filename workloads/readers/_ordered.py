@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from workloads.readers._block import Block
+from workloads.readers._collect import Block
 from workloads.readers._requests import Requests
 
 

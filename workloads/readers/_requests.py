@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
-from workloads.readers._block import Block, Floats, Ints, Mask
+from workloads.readers._collect import Block, Floats, Ints, Mask
 
 Marked = tuple[tuple[str, Mask], ...]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from workloads.readers._block import Ints, Mask
+    from workloads.readers._collect import Ints, Mask
 
 
 class Links(NamedTuple):

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from harness.errors import UsageError
-from workloads.readers import _csv, _json, _lines, _parquet
-from workloads.readers._block import Block
+from workloads.readers import _csv, _json, _lines, _plain
 from workloads.readers._cells import shown_columns
+from workloads.readers._collect import Block
 
 Form = Literal["csv", "json", "parquet"]
 FORMS: Mapping[str, str] = {"csv": "CSV with a header line", "json": "JSON lines", "parquet": "Parquet"}
@@ -50,7 +50,7 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES) -> Source:
     except OSError as error:
         raise UsageError(f"Trace '{path}' cannot be read: {_lines.reason(error)}.") from None
     with file.open("rb") as start:
-        if start.read(4) == _parquet.MAGIC:
+        if start.read(4) == _plain.MAGIC:
             hashed.close()
             return _open_parquet(file, block_bytes)
     stream = _lines.unpacked(hashed)
@@ -70,9 +70,9 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES) -> Source:
 
 
 def _open_parquet(file: Path, block_bytes: int) -> Source:
-    table = _parquet.open_table(file)
-    blocks = _parquet.blocks(file, table, max(1, block_bytes >> 6))
-    columns, metadata = _parquet.columns(table), _parquet.metadata(table)
+    table = _plain.open_table(file)
+    blocks = _plain.blocks(file, table, max(1, block_bytes >> 6))
+    columns, metadata = _plain.columns(table), _plain.metadata(table)
     return Source(file, "parquet", columns, blocks, lambda: _lines.sha256(file), table.close, metadata)
 
 

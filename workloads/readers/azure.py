@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from workloads.readers._block import Block
 from workloads.readers._cells import SECOND_NS
+from workloads.readers._collect import Block
 from workloads.readers._requests import Requests, empty
 
 IMAGES = "NumImages"

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workloads.readers._block import Block, Ints, Mask
+from workloads.readers._collect import Block, Ints, Mask
 from workloads.readers._requests import Marked, Requests
 
 _TAGS = {"Conversation log": "conversation", "API log": "api"}

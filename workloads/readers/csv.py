@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workloads.readers import _plain
-from workloads.readers._block import Block
+from workloads.readers._collect import Block
 from workloads.readers._requests import Requests
 
 

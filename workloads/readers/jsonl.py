@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from workloads.readers import _plain
-from workloads.readers._block import Block
 from workloads.readers._cells import block_size
+from workloads.readers._collect import Block
 from workloads.readers._requests import Requests
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workloads.readers._block import Block, Ints
+from workloads.readers._collect import Block, Ints
 from workloads.readers._requests import Requests, empty
 
 BLOCK_TOKENS = 512

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from harness.errors import UsageError
-from workloads._tokenizer import open_tokenizer
+from workloads.content._tokens import open_tokenizer
 from workloads.readers import _cells
-from workloads.readers._block import Block
+from workloads.readers._collect import Block
 from workloads.readers._requests import Requests
 
 _ASKS = frozenset({"human", "user"})

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from workloads.readers._block import Block
+from workloads.readers._collect import Block
 from workloads.readers._requests import Requests, empty
 
 

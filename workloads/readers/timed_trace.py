@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from harness.errors import no_such
-from workloads.readers._block import Block
 from workloads.readers._cells import block_size
+from workloads.readers._collect import Block
 from workloads.readers._requests import Requests, empty
 from workloads.readers.mooncake import one_per_block
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from workloads._tasks import Streams, Tasks, starts_of
+from workloads.mixed import Streams, Tasks, starts_of
 
 BLOCK_TOKENS = 64
 """Tokens of a named block: small enough to share nearly all of a history, large enough to keep a schedule small."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from workloads._checks import positive
-from workloads._tasks import Streams, Tasks
+from workloads.mixed import Streams, Tasks
 from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
 
 CONVERSATIONS = (18809, 10879, 6411, 4040, 2782, 2006, 1521, 1114, 950, 704, 574, 475, 411, 315,

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from workloads._checks import positive
-from workloads._tasks import Streams, Tasks
+from workloads.mixed import Streams, Tasks
 from workloads.sessions._conversation import BLOCK_TOKENS, check
 
 Inherit = Literal["context", "answers", "nothing"]

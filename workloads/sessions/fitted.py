@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from workloads._checks import positive
-from workloads._tasks import Streams, Tasks
 from workloads.fit.model import NONE, Model
+from workloads.mixed import Streams, Tasks
 from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
 
 

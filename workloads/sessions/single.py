@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads._tasks import Streams, Tasks
+from workloads.mixed import Streams, Tasks
 from workloads.sessions._conversation import BLOCK_TOKENS, conversations
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from harness.errors import UsageError
 from workloads import traces
 from workloads.readers import _known
-from workloads.trace_tools import sources
+from workloads.trace_tools import download
 
 COARSE_S = 0.01
 """Stamps this coarse are shared by chance, so that equal rows are not odd."""
@@ -22,7 +22,7 @@ def of(path: str, *, reader: str | None = None, columns: str | None = None) -> d
     """
     facts, disorder = _read(path, reader, columns)
     digest = str(facts["sha256"])
-    official = sources.known_as(digest)
+    official = download.known_as(digest)
     doubts = []
     if official is None or _known.known(digest) is not None:
         # what name, hash and number of rows say against the file: invented rows go round under official names

@@ -1,17 +1,209 @@
-"""Fetches a trace from its public address: goes on where it stopped, and checks the hash before the file has its name.
-
-While it is incomplete it is called FILE.part.
-"""
+"""Public traces by name: where their owners keep them, under which licence, and their hash where it is known."""
 
 import hashlib
 import http.client
+import json
+import re
+import time
+import tomllib
 import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.errors import BenchError, Interrupted, NotValid, UsageError
-from workloads.trace_tools import _transfer, sources
-from workloads.trace_tools._transfer import Watch
+from harness.errors import BenchError, Interrupted, NotValid, UsageError, no_such
+from workloads.readers import _known
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A file that can be fetched; `sha256` None where nobody has stated it."""
+
+    name: str
+    url: str
+    about: str = ""
+    sha256: str | None = None
+    hash_from: str | None = None
+    rows: int | None = None
+    size: str | None = None
+    source: str | None = None
+    licence: str | None = None
+
+    @property
+    def file(self) -> str:
+        """Its name on disk: the last part of the path of the address."""
+        return _file_name(self.url)
+
+
+def sources() -> dict[str, Source]:
+    """All known traces, in the order of the table."""
+    values = tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))
+    return {name: Source(name, **entry) for name, entry in values.items()}
+
+
+def find(name_or_url: str) -> Source:
+    """The source of that name, or of that http(s) address. Raises UsageError for anything else."""
+    known = sources()
+    if name_or_url in known:
+        return known[name_or_url]
+    if "://" not in name_or_url:
+        raise no_such("trace to download", name_or_url, known, "An address (https://...) can be given too.")
+    same = [source for source in known.values() if source.url == name_or_url]
+    if same:
+        return same[0]
+    parts = urllib.parse.urlsplit(name_or_url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"'{name_or_url}' is no address to download from; it must begin with https:// or http://.")
+    if not _file_name(name_or_url):
+        raise UsageError(f"'{name_or_url}' names no file; give the address of the trace file itself.")
+    return Source(name=_file_name(name_or_url), url=name_or_url)
+
+
+def _file_name(url: str) -> str:
+    """The last part of the path, without what no file name should hold."""
+    name = urllib.parse.unquote(urllib.parse.urlsplit(url).path).rstrip("/").rsplit("/", 1)[-1]
+    return re.sub(r"[^\w.+=@ -]", "_", name).strip(". ")
+
+
+def known_as(sha256: str) -> str | None:
+    """Which official file has this hash; None for an unknown one."""
+    entry = _known.known(sha256)
+    if entry is not None:
+        return str(entry["name"])
+    return next((source.about for source in sources().values() if source.sha256 == sha256), None)
+
+
+BLOCK = 1 << 20
+
+
+class Changed(Exception):
+    """What is there belongs to another version of the file; it was removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Who is told how it goes: `note` gets sentences, `progress` bytes so far and in all (None: unknown).
+
+    `sleep` waits some seconds.
+    """
+
+    note: Callable[[str], None] = lambda _: None
+    progress: Callable[[int, int | None], None] = lambda _, __: None
+    sleep: Callable[[float], None] = time.sleep
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """What a server says about a file, to tell whether the rest belongs to what is there."""
+
+    url: str
+    etag: str | None = None
+    modified: str | None = None
+    size: int | None = None
+
+    @property
+    def condition(self) -> str | None:
+        """For If-Range; a weak tag does not promise equal bytes."""
+        return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
+
+
+def fetch(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
+    """The rest of the part if the server can, else all of it. Raises what urllib raises, and Changed."""
+    had, version = size(part), _stored(part, url)
+    if had and version is None:
+        watch.note(f"'{part}' is of another address or of unknown origin; starting again.")
+    if version is not None and had == version.size:
+        return
+    asked = _request(url, had if version is not None else 0, version)
+    try:
+        answer = urllib.request.urlopen(asked, timeout=timeout_s)  # noqa: S310  # http(s) only: sources.find
+    except urllib.error.HTTPError as error:
+        if error.code != 416:
+            raise
+        error.close()
+        forget(part)
+        raise Changed("the file is shorter than its part, so it is fetched again from its start") from None
+    with answer:
+        _store(answer, url, part, had, version, watch)
+
+
+def _request(url: str, had: int, version: _Version | None) -> urllib.request.Request:
+    headers = {"User-Agent": "bench", "Accept-Encoding": "identity"}
+    if had and version is not None:
+        headers["Range"] = f"bytes={had}-"
+        if version.condition:
+            headers["If-Range"] = version.condition
+    return urllib.request.Request(url, headers=headers)  # noqa: S310  # as above
+
+
+def _store(
+    answer: http.client.HTTPResponse, url: str, part: Path, had: int, old: _Version | None, watch: Watch
+) -> None:
+    """Append the answer to the part, or begin it anew where the answer is the whole file."""
+    version = _version(answer, url)
+    goes_on = False
+    if old is not None and had > 0 and answer.status == 206:
+        start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+        pairs = ((old.etag, version.etag), (old.modified, version.modified), (old.size, version.size))
+        same = all(a is None or b is None or a == b for a, b in pairs)  # as far as both tell
+        goes_on = same and start.isdecimal() and int(start) == had
+    if answer.status == 206 and not goes_on:
+        forget(part)
+        raise Changed("the file changed on the server, so it is fetched again from its start")
+    if had and not goes_on:
+        watch.note("the server cannot go on in the middle (or the file changed); starting again.")
+    elif goes_on:
+        watch.note(f"going on after {had:,} bytes.")
+    _beside(part).write_text(json.dumps({name: getattr(version, name) for name in _Version.__slots__}))
+    done = had if goes_on else 0
+    with part.open("ab" if goes_on else "wb") as stream:
+        while block := answer.read1(BLOCK):
+            stream.write(block)
+            done += len(block)
+            watch.progress(done, version.size)
+    if version.size is not None and done != version.size:
+        raise ConnectionError("the connection was cut")
+
+
+def _version(answer: http.client.HTTPResponse, url: str) -> _Version:
+    ranged = answer.headers.get("Content-Range", "").rpartition("/")[2] if answer.status == 206 else ""
+    total = ranged or (answer.headers.get("Content-Length") if answer.status != 206 else None) or ""
+    return _Version(
+        url, answer.headers.get("ETag"), answer.headers.get("Last-Modified"), int(total) if total.isdecimal() else None
+    )
+
+
+def _stored(part: Path, url: str) -> _Version | None:
+    """What was stored about the part; None for a part that is not known to be of this address."""
+    try:
+        values = json.loads(_beside(part).read_text())
+        version = _Version(**values)
+    except (OSError, ValueError, TypeError):
+        return None
+    return version if version.url == url else None
+
+
+def forget(part: Path) -> None:
+    """Remove the part and what was stored about it."""
+    part.unlink(missing_ok=True)
+    forget_version(part)
+
+
+def forget_version(part: Path) -> None:
+    """Remove what was stored about the part, once it is complete."""
+    _beside(part).unlink(missing_ok=True)
+
+
+def _beside(part: Path) -> Path:
+    return part.with_name(part.name + ".json")
+
+
+def size(part: Path) -> int:
+    """Bytes in the part; 0 where there is none."""
+    return part.stat().st_size if part.exists() else 0
+
 
 TIMEOUT_S = 30.0
 """Longest wait for the next bytes of an answer."""
@@ -22,7 +214,7 @@ RETRIES = 5
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 """Answers that may be better the next time."""
 
-_PASSING = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, _transfer.Changed)
+_PASSING = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, Changed)
 """What another attempt may help against; a full disk is not among them."""
 
 _LFS = b"version https://git-lfs"
@@ -44,7 +236,7 @@ def download(
     folder: Path,
     *,
     force: bool = False,
-    watch: Watch = Watch(),  # noqa: B008  # frozen
+    watch: Watch = Watch(),  # frozen
     timeout_s: float = TIMEOUT_S,
 ) -> Fetched:
     """The file of a known name, or of an address, in the folder.
@@ -53,7 +245,7 @@ def download(
     NotValid for bytes with another hash than the official file (kept as FILE.bad); Interrupted on Ctrl-C;
     BenchError where the server refuses or cannot be reached. What was fetched stays in FILE.part.
     """
-    wanted = sources.find(name_or_url)
+    wanted = find(name_or_url)
     path = folder / wanted.file
     if path.exists() and not force:
         return _there(path, wanted)
@@ -73,21 +265,21 @@ def download(
     return _checked(part, path, wanted)
 
 
-def _there(path: Path, wanted: sources.Source) -> Fetched:
+def _there(path: Path, wanted: Source) -> Fetched:
     """A file of that name is there already: good if it is the one that is wanted."""
     digest = _sha256(path)
     if digest != wanted.sha256:
         why = "has another hash than the official file" if wanted.sha256 else "is there already"
         raise UsageError(f"'{path}' {why}; --force replaces it, -o FOLDER puts the download elsewhere.")
-    return Fetched(path, path.stat().st_size, digest, sources.known_as(digest), new=False)
+    return Fetched(path, path.stat().st_size, digest, known_as(digest), new=False)
 
 
-def _checked(part: Path, path: Path, wanted: sources.Source) -> Fetched:
+def _checked(part: Path, path: Path, wanted: Source) -> Fetched:
     """The complete file under its name. Raises NotValid when it is not the one that is wanted."""
     with part.open("rb") as stream:
         pointer = stream.read(len(_LFS)) == _LFS
     digest = _sha256(part)
-    _transfer.forget_version(part)
+    forget_version(part)
     if pointer or (wanted.sha256 is not None and digest != wanted.sha256):
         bad = path.with_name(path.name + ".bad")
         part.replace(bad)
@@ -98,15 +290,15 @@ def _checked(part: Path, path: Path, wanted: sources.Source) -> Fetched:
         )
         raise NotValid(f"'{wanted.url}' {what} (kept as '{bad}').")
     part.replace(path)
-    return Fetched(path, path.stat().st_size, digest, sources.known_as(digest))
+    return Fetched(path, path.stat().st_size, digest, known_as(digest))
 
 
 def _complete(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
     """Ask until all bytes are in the part; after a failure wait 1, 2, 4, ... s, and give up when nothing moves."""
-    failures, had = 0, _transfer.size(part)
+    failures, had = 0, size(part)
     while True:
         try:
-            _transfer.fetch(url, part, watch, timeout_s)
+            fetch(url, part, watch, timeout_s)
             return
         except urllib.error.HTTPError as error:
             error.close()
@@ -121,15 +313,15 @@ def _complete(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
             reason = f"{error.code} {error.reason}"
         except _PASSING as error:
             reason = _reason(error)
-        failures = 1 if _transfer.size(part) > had else failures + 1
-        had = max(had, _transfer.size(part))
+        failures = 1 if size(part) > had else failures + 1
+        had = max(had, size(part))
         if failures > RETRIES:
             raise BenchError(
-                f"'{url}' could not be read: {reason}, {failures} times in a row; {_transfer.size(part):,} bytes are "
+                f"'{url}' could not be read: {reason}, {failures} times in a row; {size(part):,} bytes are "
                 f"kept in '{part}', and the same command goes on there."
             )
         wait_s = 2.0 ** (failures - 1)
-        watch.note(f"{reason} after {_transfer.size(part):,} bytes; next attempt in {wait_s:g} s.")
+        watch.note(f"{reason} after {size(part):,} bytes; next attempt in {wait_s:g} s.")
         watch.sleep(wait_s)
 
 

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from harness import burstiness
 from harness.errors import UsageError
-from harness.quantiles import quantiles
-from harness.ranks import spearman
-from workloads.trace_tools import _conversations, cache
+from harness.metrics.quantiles import quantiles, spearman
+from harness.stats import arrivals as stats_arrivals
+from workloads.trace_tools import cache
 from workloads.transforms import grain_s
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from workloads.traces import Trace
+
 
 WIDTHS_S = (1.0, 10.0, 60.0, 300.0, 600.0, 1200.0, 3600.0, 21_600.0, 86_400.0)
 """Widths of the bins of the index of dispersion; those of which the trace has fewer than 10 are left out."""
@@ -54,7 +56,7 @@ def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
     if "tag" in trace.table.column_names and trace.table["tag"].null_count < len(trace):
         facts["classes"] = _classes(trace, grain)
     if "session" in trace.table.column_names:
-        facts["conversations"] = _conversations.of(trace.table)
+        facts["conversations"] = conversations(trace.table)
     if "prefix_ids" in trace.table.column_names:
         facts["prefixes"] = _prefixes(trace, stores)
     return facts
@@ -83,10 +85,10 @@ def _summary(values: np.ndarray) -> dict[str, float]:
 
 def _gaps(at_s: np.ndarray) -> dict[str, Any]:
     span_s = float(at_s[-1] - at_s[0])
-    windows = {f"{width:g}": burstiness.window_cvs(at_s, width) for width in WINDOWS_S if 2 * width <= span_s}
+    windows = {f"{width:g}": stats_arrivals.window_cvs(at_s, width) for width in WINDOWS_S if 2 * width <= span_s}
     gaps_s = np.diff(at_s)
     return {
-        "cv": burstiness.gap_cv(at_s),
+        "cv": stats_arrivals.gap_cv(at_s),
         "zero_share": float((gaps_s == 0).mean()) if len(gaps_s) else None,
         "longest_s": float(gaps_s.max()) if len(gaps_s) else None,
         "window_cv": {
@@ -99,12 +101,14 @@ def _gaps(at_s: np.ndarray) -> dict[str, Any]:
 
 def _counts(at_s: np.ndarray) -> dict[str, Any]:
     """How counts vary, per width; beside the minutes of Poisson arrivals of the same rate."""
-    spread = {f"{width:g}": burstiness.dispersion(at_s, width) for width in WIDTHS_S}
-    minutes = burstiness.counts(at_s, 60.0)
+    spread = {f"{width:g}": stats_arrivals.dispersion(at_s, width) for width in WIDTHS_S}
+    minutes = stats_arrivals.counts(at_s, 60.0)
     mean = float(minutes.mean()) if len(minutes) else 0.0
     return {
         "dispersion": {width: value for width, value in spread.items() if value is not None},
-        "acf": {f"{width:g}": burstiness.autocorrelation(burstiness.counts(at_s, width)) for width in (10.0, 60.0)},
+        "acf": {
+            f"{width:g}": stats_arrivals.autocorrelation(stats_arrivals.counts(at_s, width)) for width in (10.0, 60.0)
+        },
         "minutes": len(minutes),
         "empty_minutes": float((minutes == 0).mean()) if len(minutes) else None,
         "empty_minutes_poisson": float(np.exp(-mean)) if len(minutes) else None,
@@ -115,19 +119,19 @@ def _counts(at_s: np.ndarray) -> dict[str, Any]:
 def _ticks(at_s: np.ndarray, grain: float | None) -> dict[str, Any]:
     """Counts per tick instead of gaps; a tick without a request counts."""
     assert grain is not None
-    counts = burstiness.per_tick(at_s, grain)
+    counts = stats_arrivals.per_tick(at_s, grain)
     ticks = {1, *(round(width / grain) for width in TICK_WIDTHS_S if width >= 2 * grain)}
     spread = {}
     for width in sorted(ticks):
         whole = len(counts) // width * width  # what is left over at the end is not counted
-        spread[f"{width * grain:g}"] = burstiness.spread(counts[:whole].reshape(-1, width).sum(axis=1))
+        spread[f"{width * grain:g}"] = stats_arrivals.spread(counts[:whole].reshape(-1, width).sum(axis=1))
     return {
         "tick_s": grain,
         "ticks": len(counts),
         "mean": float(counts.mean()),
         "most": int(counts.max()),
         "dispersion": {width: value for width, value in spread.items() if value is not None},
-        "acf": [burstiness.autocorrelation(counts, lag) for lag in (1, 2)],
+        "acf": [stats_arrivals.autocorrelation(counts, lag) for lag in (1, 2)],
     }
 
 
@@ -148,12 +152,12 @@ def _classes(trace: Trace, grain: float | None) -> dict[str, dict[str, Any]]:
 def _class(at_s: np.ndarray, prompt: np.ndarray, output: np.ndarray, grain: float | None) -> dict[str, Any]:
     span_s = float(at_s[-1] - at_s[0])
     shared = grain is not None and len(at_s) * grain > span_s
-    cvs = np.zeros(0) if shared else burstiness.window_cvs(at_s, WINDOWS_S[-1])
+    cvs = np.zeros(0) if shared else stats_arrivals.window_cvs(at_s, WINDOWS_S[-1])
     return {
         "requests": len(at_s),
         "rate_rps": (len(at_s) - 1) / span_s if span_s > 0 else None,
         "window_cv_p50": float(np.median(cvs)) if len(cvs) else None,
-        "dispersion_60s": burstiness.dispersion(at_s, 60.0),
+        "dispersion_60s": stats_arrivals.dispersion(at_s, 60.0),
         "prompt_mean": float(prompt.mean()),
         "output_mean": float(output.mean()),
     }
@@ -189,7 +193,36 @@ def picture(trace: Trace, facts: Mapping[str, Any], texts: Sequence[str] = ()) -
     if facts["ticks"]:
         drawn["grain_s"] = facts["grain_s"]
     if "session" in table.column_names:
-        turns, think_s = _conversations.series(table)
+        turns, think_s = series(table)
         if len(turns):
             drawn |= {"turns": turns, "think_s": think_s, "think": "the request before"}
     return drawn
+
+
+def conversations(table: pa.Table) -> dict[str, Any]:
+    """Number of conversations, their turns, and the time (s) from one request of a conversation to the next."""
+    turns, think_s = series(table)
+    return {
+        "conversations": len(turns),
+        "requests": int(turns.sum()),
+        "single_share": float((turns == 1).mean()) if len(turns) else None,
+        "turns": _at(turns, (0.5, 0.75, 0.9, 0.99, 1.0)) | {"mean": float(turns.mean())} if len(turns) else None,
+        "think_s": _at(think_s, (0.1, 0.5, 0.9, 0.99)) if len(think_s) else None,
+        "think_below_300_s": float((think_s < 300).mean()) if len(think_s) else None,
+    }
+
+
+def series(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """(conversations,) requests of each, and (pairs,) seconds from each request to the next of its conversation."""
+    known = np.asarray(table["session"].is_valid())
+    session = np.asarray(table["session"].fill_null(0))[known]
+    at_s = np.asarray(table["at_s"])[known]
+    order = np.argsort(session, kind="stable")  # rows are in order of time, and stay so inside a conversation
+    session, at_s = session[order], at_s[order]
+    _, turns = np.unique(session, return_counts=True)
+    return turns, np.diff(at_s)[session[1:] == session[:-1]]
+
+
+def _at(values: np.ndarray, qs: tuple[float, ...]) -> dict[str, float]:
+    found = quantiles(values.astype(np.float64), list(qs))
+    return {"max" if q == 1 else f"p{100 * q:g}": value for q, value in zip(qs, found, strict=True)}

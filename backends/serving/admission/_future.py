@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from backends.serving.batch import Sequence
     from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
 
 
 def with_candidate(replica: Replica, candidate: Sequence) -> Iterator[Sequence]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from backends.serving.batch import Sequence
     from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

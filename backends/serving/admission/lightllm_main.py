@@ -14,8 +14,8 @@ from backends.serving._checks import at_least
 from backends.serving.admission._future import capacity_tokens, held_tokens, peak_fits, with_candidate
 
 if TYPE_CHECKING:
+    from backends.serving.batch import Sequence
     from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
 
 MARGIN_TOKENS = 6
 """Tokens that it adds to each guess."""

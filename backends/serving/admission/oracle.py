@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from backends.serving.admission._future import held_tokens, peak_fits, with_candidate
+from backends.serving.batch import Oracle as Door
+from backends.serving.batch import Sequence
 from backends.serving.replica import Replica
-from backends.serving.sequence import Oracle as Door
-from backends.serving.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from backends.serving._checks import at_least
 from backends.serving.admission._future import capacity_tokens, held_tokens, peak_fits, with_candidate
+from backends.serving.batch import Sequence
 from backends.serving.replica import Replica
-from backends.serving.sequence import Sequence
 
 
 @dataclass(slots=True)

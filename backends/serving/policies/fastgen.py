@@ -15,8 +15,8 @@ from backends.serving._checks import at_least
 from backends.serving.batch import Batch
 
 if TYPE_CHECKING:
+    from backends.serving.batch import Sequence
     from backends.serving.replica import Replica
-    from backends.serving.sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import click
 
 from harness.cli.theories import _given
-from harness.theory.batching import Chunked
+from harness.experiments.theory.batching import Chunked
 
 
 @click.command("chunking", short_help="What cutting a prompt into chunks costs.")
@@ -29,31 +29,31 @@ def command(
 
     Every chunk reads the KV of all before it: N (N - 1) / 2 chunk-loads in N chunks (DistServe, section 2.3).
     """
-    from harness.theory import told
-    from harness.theory.batching import chunked
+    from harness.experiments.theory import tables
+    from harness.experiments.theory.batching import chunked
 
     priced = _given.priced(latency, model=model, hardware=hardware, tp=tp)
     chunks, prompts = _given.whole_numbers(chunk, "--chunk"), _given.whole_numbers(prompt, "--prompt")
     found = [chunked(priced, tokens, size) for tokens in prompts for size in chunks]
-    heads: list[tuple[str, told.Unit]] = [("prompt", "count"), ("chunk", "count"), ("chunks", "count"),
+    heads: list[tuple[str, tables.Unit]] = [("prompt", "count"), ("chunk", "count"), ("chunks", "count"),
         ("KV chunk-loads", "count"), ("in chunks", "s"), ("in one piece", "s"), ("ratio", "ratio")]  # fmt: skip
     rows = [(one.prompt, one.chunk, one.chunks, one.reloads, one.chunked_s, one.whole_s, one.ratio) for one in found]
     simulated: list[tuple[float, ...]] = [()] * len(found)
     if simulate:
-        from harness.theory.overlaid import chunked_prompt_s
+        from harness.experiments.theory.simulated import chunked_prompt_s
 
         heads.append(("simulated", "s"))
         system = {"model": model, "hardware": hardware, "latency": latency, "tp": tp}
         simulated = [(chunked_prompt_s(one.prompt, one.chunk, **system),) for one in found]
-    return _given.tell(told.answer(
+    return _given.tell(tables.answer(
         "chunking", {"model": model, "hardware": hardware, "latency": latency, "tp": tp, "chunks": chunks,
                      "prompts": prompts, "simulate": simulate},
         [f"One prompt alone, by {latency}."],
-        [told.table("In chunks and in one piece", heads,
+        [tables.table("In chunks and in one piece", heads,
                     [(*row, *more) for row, more in zip(rows, simulated, strict=True)])],
         _notes(found, latency),
-        [told.Picture("A prompt in chunks, against one piece", "prompt (tokens)", "times as long", tuple(
-            told.Line(f"chunks of {size:,}", tuple((one.prompt, one.ratio) for one in found if one.chunk == size))
+        [tables.Picture("A prompt in chunks, against one piece", "prompt (tokens)", "times as long", tuple(
+            tables.Line(f"chunks of {size:,}", tuple((one.prompt, one.ratio) for one in found if one.chunk == size))
             for size in chunks
         ))],
     ), form, out)  # fmt: skip

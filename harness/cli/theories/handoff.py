@@ -15,8 +15,8 @@ from harness.cli.theories import _given
 @_given.form
 def command(block: str, length: str, link: str, control: str, model: str, form: str, out: str | None) -> int:
     """What does a hand-off take in one piece per block and layer, and in one per layer (after P/D-Serve)?"""
-    from harness.theory import told
-    from harness.theory.kv import link_bytes_per_s, segmented_s, segments
+    from harness.experiments.theory import tables
+    from harness.experiments.theory.kv import link_bytes_per_s, segmented_s, segments
 
     shape = catalog.model(model)
     rate, control_s = link_bytes_per_s(link), _given.seconds(control, "--control")
@@ -28,10 +28,10 @@ def command(block: str, length: str, link: str, control: str, model: str, form: 
             pieces = segments(tokens, size, shape.layers)
             cut_s = segmented_s(kv_bytes, pieces, control_s, rate)
             rows.append((tokens, size, kv_bytes, pieces, cut_s, whole_s, 1 - whole_s / cut_s))
-    return _given.tell(told.answer(
+    return _given.tell(tables.answer(
         "handoff", {"model": model, "link": link, "control_s": control_s},
         [f"{model} over {link}; every piece costs {control_s * 1e6:g} us besides its bytes."],
-        [told.table("Pieces per block and layer, and per layer",
+        [tables.table("Pieces per block and layer, and per layer",
                     [("prompt", "count"), ("block", "count"), ("KV", "bytes"), ("pieces", "count"), ("in blocks", "s"),
                      ("in one piece", "s"), ("saved", "share")], rows)],
         ["P/D-Serve reports 46% less time for contiguous transfers; the cost of a piece is ours, give yours."],

@@ -35,8 +35,8 @@ def command(
     A batch passes every pipeline stage, so --pp raises throughput and leaves the time of a step as it is.
     """
     from harness.errors import no_such
-    from harness.theory import told
-    from harness.theory.batching import decode_tokens_per_s, prefill_tokens_per_s
+    from harness.experiments.theory import tables as theory_tables
+    from harness.experiments.theory.batching import decode_tokens_per_s, prefill_tokens_per_s
 
     phases = [one.strip() for one in phase.split(",")]
     for one in phases:
@@ -56,10 +56,10 @@ def command(
                 per_step = tokens if name == "prefill" else 1
                 rows += [(tp, pp, tokens, size, pp * size * per_step / rate, rate, rate / peak) for size, rate in at]
         length_head = "prompt" if name == "prefill" else "context"
-        heads: list[tuple[str, told.Unit]] = [("tp", "count"), ("pp", "count"), (length_head, "count"),
+        heads: list[tuple[str, theory_tables.Unit]] = [("tp", "count"), ("pp", "count"), (length_head, "count"),
             ("batch", "count"), ("step", "s"), ("throughput", "tokens_per_s"), ("of its best", "share")]  # fmt: skip
-        tables.append(told.table(name.capitalize(), heads, rows))
-    return _given.tell(told.answer(
+        tables.append(theory_tables.table(name.capitalize(), heads, rows))
+    return _given.tell(theory_tables.answer(
         "knee", {"model": model, "hardware": hardware, "latency": latency, "phases": phases, "batches": batches,
                  "lengths": lengths, "tp_pp": [list(one) for one in degrees]},
         [f"{model} on {hardware} by {latency}."], tables,
@@ -70,12 +70,12 @@ def command(
 
 def _picture(table: Any) -> Any:
     """Throughput over the batch, a line for each degree of parallelism and length."""
-    from harness.theory import told
+    from harness.experiments.theory import tables as theory_tables
 
     lines: dict[str, list[tuple[float, float]]] = {}
     for tp, pp, tokens, size, _, rate, _ in table.rows:
         lines.setdefault(f"tp {tp}, pp {pp}, {tokens:,} tokens", []).append((size, rate))
-    return told.Picture(
+    return theory_tables.Picture(
         f"{table.title} throughput by batch", "sequences in a step", "tokens per second",
-        tuple(told.Line(name, tuple(points)) for name, points in lines.items()),
+        tuple(theory_tables.Line(name, tuple(points)) for name, points in lines.items()),
     )  # fmt: skip

@@ -38,16 +38,16 @@ def command(
     A hand-off is hidden where the link keeps up and a prompt's transfer, layer by layer, ends with its prefill.
     """
     from harness.errors import UsageError
-    from harness.theory import told
+    from harness.experiments.theory import tables as theory_tables
 
     if modes and not memory:
         raise UsageError("--kv needs --memory, the size of the KV memory, such as 12GiB.")
     shape, _ = catalog.model(model), catalog.hardware(hardware)
     per_token = catalog.kv_bytes_per_token(shape)
     lengths = _given.whole_numbers(length, "--length")
-    heads: list[tuple[str, told.Unit]] = [("tokens", "count"), ("KV", "bytes"), ("bytes", "count"),
+    heads: list[tuple[str, theory_tables.Unit]] = [("tokens", "count"), ("KV", "bytes"), ("bytes", "count"),
                                           ("Gbit/s at the rate", "number")]  # fmt: skip
-    sizes = told.table(
+    sizes = theory_tables.table(
         "Size", heads, [(n, n * per_token, n * per_token, rate * n * per_token * 8 / 1e9) for n in lengths]
     )
     tables = [sizes, _handed(lengths, per_token, rate, links, _prefill_s(latency, model, hardware, tp))]
@@ -57,7 +57,7 @@ def command(
     sentences = [f"{model}: {per_token:,} bytes of KV a token; {rate:g} prompts are handed off per second."]
     if slots is not None:
         sentences.append(f"{memory} hold {slots:,} tokens.")
-    return _given.tell(told.answer(
+    return _given.tell(theory_tables.answer(
         "kv", {"model": model, "hardware": hardware, "latency": latency, "tp": tp, "lengths": lengths, "rate_rps": rate,
                "links": links, "memory": memory, "kv": modes, "requests": requests, "seed": seed,
                "kv_bytes_per_token": per_token, "slots": slots},
@@ -100,8 +100,8 @@ def _prefill_s(latency: str, model: str, hardware: str, tp: int) -> Any:
 
 
 def _handed(lengths: list[int], per_token: int, rate: float, links: str, prefill_s: Any) -> Any:
-    from harness.theory import told
-    from harness.theory.kv import Link, link_bytes_per_s
+    from harness.experiments.theory import tables as theory_tables
+    from harness.experiments.theory.kv import Link, link_bytes_per_s
 
     rows = []
     for name in links.split(","):
@@ -110,19 +110,21 @@ def _handed(lengths: list[int], per_token: int, rate: float, links: str, prefill
             link, own_s = Link(name.strip(), speed, tokens * per_token, rate), prefill_s(tokens)
             rows.append((link.name, tokens, speed, link.transfer_s, link.busy, own_s,
                          None if own_s is None else link.hidden(own_s)))  # fmt: skip
-    return told.table("Hand-off", [("link", "text"), ("tokens", "count"), ("rate", "bytes_per_s"), ("transfer", "s"),
+    return theory_tables.table("Hand-off", [
+        ("link", "text"), ("tokens", "count"), ("rate", "bytes_per_s"), ("transfer", "s"),
                                    ("link in use", "share"), ("prefill", "s"), ("hidden", "yes")], rows)  # fmt: skip
 
 
 def _modes(modes: str, slots: int, requests: int, seed: int) -> Any:
-    from harness.theory import told
-    from harness.theory.saturated import Traffic, filled
+    from harness.experiments.theory import tables as theory_tables
+    from harness.experiments.theory.simulated import Traffic, filled
 
     rows = []
     for mode in _several(modes):
         one = filled(mode, slots, Traffic(requests=requests, seed=seed))
         rows.append((mode, one.used, one.of_all, one.batch, *_PUBLISHED.get(mode, (None, None))))
-    return told.table("A saturated replica", [("memory", "text"), ("used of given", "share"), ("used of all", "share"),
+    return theory_tables.table("A saturated replica", [
+        ("memory", "text"), ("used of given", "share"), ("used of all", "share"),
                                               ("mean batch", "number"), ("published", "share"),
                                               ("published batch", "number")], rows)  # fmt: skip
 

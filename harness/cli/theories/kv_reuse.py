@@ -24,9 +24,8 @@ def command(
 
     The defaults are LLaMA3-70B on 8 GPUs at the peak of their arithmetic.
     """
-    from harness.theory import told
-    from harness.theory.kv import link_bytes_per_s
-    from harness.theory.kv_reuse import Reuse
+    from harness.experiments.theory import tables
+    from harness.experiments.theory.kv import Reuse, link_bytes_per_s
 
     model = Reuse(layers, hidden, group)
     lengths = _given.whole_numbers(prefix, "--prefix")
@@ -40,13 +39,13 @@ def command(
             for name, rate in rates.items():
                 load_s, compute_s = model.times_s(n, f * gpus, rate)
                 times.append((name, n, f * gpus / 1e12, load_s, compute_s, load_s < compute_s))
-    return _given.tell(told.answer(
+    return _given.tell(tables.answer(
         "kv-reuse", {"prefix_tokens": lengths, "gpus": gpus, "flops": peaks, "links": [*rates], "hidden": hidden,
                      "layers": layers, "group": group},
         [f"A model of {layers} layers of width {hidden:,}, {group:g} query heads to a KV head, on {gpus} GPUs."],
-        [told.table("The link from which on loading is faster",
+        [tables.table("The link from which on loading is faster",
                     [("prefix", "count"), ("TFLOP/s", "number"), ("KV", "bytes"), ("link", "bytes_per_s")], bounds),
-         told.table("Over some links",
+         tables.table("Over some links",
                     [("link", "text"), ("prefix", "count"), ("TFLOP/s", "number"), ("load", "s"), ("compute", "s"),
                      ("reuse pays", "yes")], times)],
         ["Mooncake prints 6 and 19 GB/s for 8,192 tokens on 8 A800 and 8 H800."],

@@ -40,9 +40,9 @@ def command(
     Two modes: 'slide' reckons 2M FLOP per byte and rounds up to tens, as the lecture does; 'exact' takes the whole
     formula. Below stands what all-to-all exchanges cost where nothing hides them.
     """
-    from harness.theory import told
-    from harness.theory.kv import link_bytes_per_s
-    from harness.theory.moe import Experts, Traffic
+    from harness.experiments.theory import tables
+    from harness.experiments.theory.kv import link_bytes_per_s
+    from harness.experiments.theory.moe import Experts, Traffic
 
     if top_k > experts:
         raise UsageError(f"--top-k {top_k} is more than the {experts} --experts.")
@@ -50,17 +50,17 @@ def command(
     traffic = Traffic(tokens=tokens, targets=top_k + 1, link_bytes_per_s=link_bytes_per_s(link))
     names = [name.strip() for name in gpus.split(",")]
     ridges = {name: _ridge(name, element_bytes) for name in names}
-    return _given.tell(told.answer(
+    return _given.tell(tables.answer(
         "moe", {"preset": preset, "gpus": names, "local": local, "inner": inner, "columns": columns,
                 "experts": experts, "top_k": top_k, "element_bytes": element_bytes, "link": link, "tokens": tokens},
         [f"{experts} routed experts of {inner} x {columns}, {top_k} a token, {local} sequences on each GPU."],
         [
-            told.table("Tokens an expert needs, and GPUs over which experts are spread",
+            tables.table("Tokens an expert needs, and GPUs over which experts are spread",
                        [("GPU", "text"), ("mode", "text"), ("FLOP/B of the GPU", "number"), ("least M", "count"),
                         ("M", "count"), ("tokens in flight", "count"), ("GPUs", "number"), ("rounded up", "count"),
                         ("FLOP/B at M", "number")],
                        [row for name, ridge in ridges.items() for row in _plans(shape, name, ridge, local)]),
-            told.table("Exchanges of one GPU",
+            tables.table("Exchanges of one GPU",
                        [("tokens", "count"), ("link", "bytes_per_s"), ("dispatch + combine", "s"), ("a layer", "s"),
                         (f"{traffic.layers} layers", "s"), ("at most", "tokens_per_s")],
                        [(tokens, traffic.link_bytes_per_s, traffic.exchange_s, traffic.layer_s, traffic.token_s,
@@ -83,7 +83,7 @@ def _ridge(gpu: str, element_bytes: int) -> float:
 def _plans(shape: Any, gpu: str, ridge: float, local: int) -> Iterator[tuple[Any, ...]]:
     from math import ceil
 
-    from harness.theory.moe import exact, slide
+    from harness.experiments.theory.moe import exact, slide
 
     plans = {"slide": slide(shape, ridge, local), "exact": exact(shape, ridge, local)}
     for mode, plan in plans.items():

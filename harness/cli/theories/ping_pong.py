@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from harness.cli.theories import _given
-from harness.theory.told import Line
+from harness.experiments.theory.tables import Line
 
 
 @click.command("ping-pong", short_help="Attention and experts apart, with micro-batches between them.")
@@ -25,8 +25,8 @@ def command(attention: str, experts: str, transfers: str, counts: str, layers: i
     The formula (Ta + Te + 2 Tc) + Tf (m L - 1) is exact from m = 2 (1 + Tc / Tf) micro-batches on; the simulation
     beside it follows every micro-batch, and is longer with fewer.
     """
-    from harness.theory import told
-    from harness.theory.ping_pong import PingPong
+    from harness.experiments.theory import tables
+    from harness.experiments.theory.moe import PingPong
 
     ta, te = _given.seconds(attention, "--Ta"), _given.seconds(experts, "--Te")
     several = [_given.seconds(one, "--Tc") for one in transfers.split(",")]
@@ -40,15 +40,15 @@ def command(attention: str, experts: str, transfers: str, counts: str, layers: i
              shares[m] / shares[m - 1] if m > 1 else None)
             for m in ms
         ]  # fmt: skip
-    return _given.tell(told.answer(
+    return _given.tell(tables.answer(
         "ping-pong", {"attention_s": ta, "experts_s": te, "transfers_s": several, "layers": layers, "m": ms},
         [f"{layers} layers, {ta * 1e3:g} ms of attention and {te * 1e3:g} ms of experts a micro-batch and layer."],
-        [told.table("A decode step",
+        [tables.table("A decode step",
                     [("m", "count"), ("transfer", "s"), ("needs m of", "number"), ("hidden", "yes"), ("formula", "s"),
                      ("simulated", "s"), ("of the ideal", "share"), ("over m - 1", "ratio")], rows)],
         [("'of the ideal' is the share of the step in which the slower side works; 'over m - 1' the gain in throughput "
          "by the last micro-batch.")],
-        [told.Picture("A decode step by micro-batches", "micro-batches", "step (s)", tuple(_lines(rows)))],
+        [tables.Picture("A decode step by micro-batches", "micro-batches", "step (s)", tuple(_lines(rows)))],
     ), form, out)  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def _counts(given: str) -> list[int]:
 
 def _lines(rows: list[tuple[Any, ...]]) -> Iterator[Line]:
     """For each transfer the formula, and the simulated steps over it."""
-    from harness.theory.told import Line
+    from harness.experiments.theory.tables import Line
 
     for tc in dict.fromkeys(row[1] for row in rows):
         for column in (4, 5):

@@ -35,8 +35,8 @@ def command(
     One GPU, --tp GPUs side by side and --pp stages are compared, after DistServe; below the crossover of
     rate x execution time tensor parallelism has the lower mean, above it the pipeline.
     """
-    from harness.theory import told
-    from harness.theory.queueing import crossover
+    from harness.experiments.theory import tables
+    from harness.experiments.theory.queueing import crossover
 
     execution_s = _given.seconds(execution, "--execution")
     speedups = _given.numbers(speedup, "--speedup")
@@ -46,21 +46,21 @@ def command(
         for rate in at
         for row in _rows(rate, execution_s, tp, pp, speedups[0], replicas, (requests, seed) if simulate else None)
     ]
-    heads: list[tuple[str, told.Unit]] = [("replica", "text"), ("rate", "rps"), ("busy", "share"), ("mean TTFT", "s"),
+    heads: list[tuple[str, tables.Unit]] = [("replica", "text"), ("rate", "rps"), ("busy", "share"), ("mean TTFT", "s"),
                                           ("P90", "s"), ("P99", "s")]  # fmt: skip
     if simulate:
         heads += [("simulated mean", "s"), ("P90", "s"), ("P99", "s")]
     crossings = [(k, crossover(k, pp) if pp > 1 else None) for k in speedups]
-    crossing = told.table(
+    crossing = tables.table(
         f"Where {pp}-way pipeline parallelism overtakes {pp}-way tensor parallelism",
         [("speed-up", "ratio"), ("rate x execution time", "number"), ("rate", "rps")],
         [(k, c, None if c is None else c / execution_s * replicas) for k, c in crossings],
     )
-    return _given.tell(told.answer(
+    return _given.tell(tables.answer(
         "prefill", {"execution_s": execution_s, "rates_rps": at, "tp": tp, "pp": pp, "speedups": speedups,
                     "replicas": replicas, "requests": requests if simulate else None, "seed": seed},
         [f"Prompts of {execution_s:g} s on one GPU, on {replicas} replica{'s' * (replicas > 1)}."],
-        [told.table("TTFT", heads, rows), crossing],
+        [tables.table("TTFT", heads, rows), crossing],
         [*_notes(rows, crossing.rows)],
         [_picture(_forms(execution_s, tp, pp, speedups[0], replicas), rows)],
     ), form, out)  # fmt: skip
@@ -86,7 +86,7 @@ def _rows(
 
 
 def _forms(execution_s: float, tp: int, pp: int, speedup: float, replicas: int) -> dict[str, Any]:
-    from harness.theory.queueing import Prefill
+    from harness.experiments.theory.queueing import Prefill
 
     found = {"one GPU": Prefill(execution_s, replicas=replicas)}
     if tp > 1:
@@ -98,7 +98,7 @@ def _forms(execution_s: float, tp: int, pp: int, speedup: float, replicas: int) 
 
 def _picture(forms: dict[str, Any], rows: list[tuple[Any, ...]]) -> Any:
     """Mean TTFT over the rate, up to where the last queue but the busiest 5 % is stable."""
-    from harness.theory.told import Line, Picture
+    from harness.experiments.theory.tables import Line, Picture
 
     lines = []
     for name, one in forms.items():
@@ -113,7 +113,7 @@ def _picture(forms: dict[str, Any], rows: list[tuple[Any, ...]]) -> Any:
 def _simulated(form: Any, rate: float, requests: int, seed: int) -> tuple[float, ...]:
     import numpy as np
 
-    from harness.theory.overlaid import prefill_times_s
+    from harness.experiments.theory.simulated import prefill_times_s
 
     times = prefill_times_s(form, rate, requests, seed)
     return float(times.mean()), float(np.quantile(times, 0.9)), float(np.quantile(times, 0.99))

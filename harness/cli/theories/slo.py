@@ -28,7 +28,7 @@ def command(names: str, form: str, context: str, **system: Any) -> int:
     The published SLOs of table 3 stand below.
     """
     from harness.cli import _terminal
-    from harness.theory.slo import tokens
+    from harness.experiments.theory.batching import tokens
 
     _terminal.tell(form, _derived(names, tokens(context, "--context"), **system))
     return 0
@@ -40,9 +40,9 @@ def _derived(
     import dataclasses
 
     from harness import registry
-    from harness.host import versions
+    from harness.data.host import versions
+    from harness.experiments.theory.batching import decode_step_s, derive, published
     from harness.spec import parse
-    from harness.theory.slo import decode_step_s, derive, published
 
     timed = registry.make("latency", latency, model=model, hardware=hardware, tp=tp, pp=pp)
     if not hasattr(timed, "decode_s"):

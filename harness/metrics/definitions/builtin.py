@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from harness.api import Metric
-from harness.metrics._lists import Floats, first, gap_lists, last, lists, number, ratio, row_max, row_quantile
+from harness.data.lists import Floats, first, gap_lists, last, lists, number, ratio, row_max, row_quantile
 
 if TYPE_CHECKING:
     import pyarrow as pa

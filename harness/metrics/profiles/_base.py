@@ -7,7 +7,7 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.metrics._lists import Lists, ratio
+from harness.data.lists import Lists, ratio
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from harness.metrics.deadlines import deadlines
 from harness.metrics.profiles._base import (
     Definition,
     Events,
@@ -17,8 +18,7 @@ from harness.metrics.profiles._base import (
     span_s,
     step_quantile,
 )
-from harness.quantiles import quantile
-from harness.rescore.walk import deadlines
+from harness.metrics.quantiles import quantile
 
 P99 = 0.99
 """The percentile of MLPerf's Server scenario."""

@@ -2,9 +2,9 @@
 
 import pyarrow as pa
 
-from harness.config import Given, read, run_spec
+from harness.experiments.trial import Trial, simulate
+from harness.options import Given, read, run_spec
 from harness.registry import make
-from harness.trial import Trial, simulate
 
 VLLM = "vllm-v0:max_seqs=128,max_batched_tokens=8192"
 """The vLLM baseline of Sarathi-Serve for contexts of 8,192 tokens (section 5.1)."""

@@ -86,8 +86,8 @@ def _mean(rule: str, requests: int) -> Saturated:
 @cache
 def saturated(rule: str, requests: int, seed: int = 0, workload: str = "decode-heavy") -> Saturated:
     """Simulate a rule on the whole queue."""
-    from harness.config import Given, run_spec
-    from harness.plan import plan
+    from harness.options import Given, run_spec
+    from harness.runner.plan import plan
 
     asked = {
         "workload": workload, "requests": requests, "seed": seed, "backend": "sim", "model": "llama3.1-8b",

@@ -7,7 +7,7 @@ from acceptance.near import near, spelled
 from acceptance.rows import Place, Row
 from backends.latency._constants import named
 from harness import registry
-from harness.theory.batching import chunked, decode_tokens_per_s, prefill_tokens_per_s
+from harness.experiments.theory.batching import chunked, decode_tokens_per_s, prefill_tokens_per_s
 
 _PROMPTS = (2047, 4095, 8191, 16383)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from acceptance.rows import Place, Row
 from acceptance.topics._trials import quantile, trial
-from backends._core import Core
-from backends._engine_core import EngineCore
+from backends.engine_process.core import EngineCore
 from backends.serving.journal import Journal
+from backends.simulator.core import Core
 from harness import registry
 from harness.api import Request
 
@@ -79,8 +79,8 @@ def _formed(replica: Any) -> list[set[int]]:
 
 
 def _deck(backend: str) -> tuple[Any, list[Request]]:
-    from harness.config import Given, run_spec
-    from harness.plan import plan
+    from harness.options import Given, run_spec
+    from harness.runner.plan import plan
 
     planned = plan(run_spec(Given({"workload": "deck-orca", "backend": backend})))
     return planned.backend, list(planned.schedule.planned())

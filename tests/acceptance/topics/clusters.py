@@ -103,9 +103,9 @@ def _capacity(shape: Mapping[str, str], gpus: int, seed: int) -> float:
 
 def _goodput_metric() -> Row:
     """S20: ten requests a second of which three keep the bounds."""
-    from harness.records import to_table
-    from harness.slo_text import parse
-    from harness.summary import summarize
+    from harness.data.records import to_table
+    from harness.metrics.slo import parse
+    from harness.metrics.summary import summarize
 
     told = summarize(to_table(_ten_a_second()), parse("ttft=0.2,tpot=0.05"))
     throughput, goodput, share = (told[name] for name in ("throughput_rps", "goodput_rps", "attainment"))

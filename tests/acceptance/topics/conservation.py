@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 from acceptance.rows import Place, Row
-from backends._core import Core
+from backends.simulator.core import Core
 from harness import registry
 
 BASE_S, TOKEN_S = 0.01, 1e-4

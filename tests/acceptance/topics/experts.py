@@ -6,9 +6,8 @@ from math import ceil, inf
 from acceptance.near import near, spelled
 from acceptance.rows import Place, Row
 from harness.catalog import hardware
-from harness.theory.kv_reuse import Reuse
-from harness.theory.moe import Experts, Traffic, exact, slide
-from harness.theory.ping_pong import PingPong
+from harness.experiments.theory.kv import Reuse
+from harness.experiments.theory.moe import Experts, PingPong, Traffic, exact, slide
 
 _MOE = "DeepSeek-V3 roofline"
 _PING_PONG = "MegaScale-Infer ping-pong"

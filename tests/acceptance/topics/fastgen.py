@@ -63,8 +63,8 @@ def _best(curve: list[Point]) -> Point:
 
 
 def _point(policy: str, clients: int, seed: int) -> Point:
-    from harness.rescore import fastgen
-    from harness.slo import Seen
+    from harness.experiments.rescore import fastgen
+    from harness.metrics.slo import Seen
 
     table = trial(None, **_options("fastgen-2600-60", policy, clients, seed)).table
     success = fastgen.success(Seen(table, lambda: iter([table])), fastgen.read(RULE)).met.mean()
@@ -81,8 +81,8 @@ def _span_s(table: pa.Table) -> float:
 
 
 def _pass_size() -> Row:
-    from harness.config import Given, run_spec
-    from harness.plan import plan
+    from harness.options import Given, run_spec
+    from harness.runner.plan import plan
 
     options = {name: str(value) for name, value in _options("fastgen-2600-60", SPLIT, 16).items()}
     planned = plan(run_spec(Given(options)))

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from acceptance.near import near, spelled
 from acceptance.rows import Place, Row
 from harness import catalog, registry
-from harness.theory.kv import Link, link_bytes_per_s
-from harness.theory.saturated import Traffic, filled
+from harness.experiments.theory.kv import Link, link_bytes_per_s
+from harness.experiments.theory.simulated import Traffic, filled
 
 _GIB = 2**30
 _SEEDS = (0, 1, 2)

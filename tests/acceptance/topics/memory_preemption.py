@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from acceptance.rows import Place, Row
 from acceptance.topics._trials import trial
-from backends._core import Core
 from backends.serving.blocks import Blocks
+from backends.simulator.core import Core
 from harness import registry
 
 SYSTEM = "vLLM"

@@ -151,7 +151,7 @@ def _same_batches() -> Row:
 
 
 def _search() -> Row:
-    from harness.place.search import bisected
+    from harness.experiments.place.search import bisected
 
     def missed(rate_rps: float) -> str | None:
         return "ttft" if _kept(rate_rps, 400) < 0.9 else None

@@ -13,7 +13,7 @@ def rows(place: Place) -> Iterator[Row]:
 
 def _slos() -> Iterator[Row]:
     from harness import registry
-    from harness.theory.slo import decode_step_s, derive, published
+    from harness.experiments.theory.batching import decode_step_s, derive, published
 
     expected = {"mistral-7b": (0.1, 0.5), "yi-34b": (0.2, 1.0), "llama2-70b": (1.0, 5.0), "falcon-180b": (1.0, 5.0)}
     obtained = {name: (row.strict_s, row.relaxed_s) for name, row in published().items()}

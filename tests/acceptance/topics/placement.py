@@ -4,15 +4,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from acceptance.rows import Place, Row
-from harness import pool
-from harness.config import Given
-from harness.place.asked import Asked
-from harness.place.conduct import Candidate, conduct, scored
-from harness.place.settings import asked
-from harness.place.store import Store
-from harness.place.systems import Shape, System
-from harness.place.task import Task, searched
-from harness.place.traffic import traffic
+from harness.experiments import pool
+from harness.experiments.place.execute import Candidate, conduct, scored
+from harness.experiments.place.settings import Asked, asked
+from harness.experiments.place.store import Store
+from harness.experiments.place.systems import Shape, System
+from harness.experiments.place.task import Task, searched, traffic
+from harness.options import Given
 
 SYSTEM = "DistServe, placement"
 OWN: Mapping[str, Any] = {

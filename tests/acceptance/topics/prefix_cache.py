@@ -6,8 +6,8 @@ from typing import Any
 import pyarrow as pa
 
 from acceptance.rows import Place, Row
-from backends._core import Core
-from backends._engine_core import EngineCore
+from backends.engine_process.core import EngineCore
+from backends.simulator.core import Core
 from workloads import traces
 from workloads.trace_tools import cache
 
@@ -138,8 +138,8 @@ def _gain(tokens: int) -> tuple[float, float]:
 
 
 def _simulated(asked: dict[str, object]) -> Any:
-    from harness.config import Given, run_spec
-    from harness.trial import simulate
+    from harness.experiments.trial import simulate
+    from harness.options import Given, run_spec
 
     return simulate(run_spec(Given({"backend": "sim", "seed": 0, **asked})))
 

@@ -7,8 +7,8 @@ from acceptance.near import near, spelled
 from acceptance.rows import Place, Row
 from harness import registry
 from harness.api import Request, RequestRecord
-from harness.theory.overlaid import prefill_times_s, recursion_times_s
-from harness.theory.queueing import Prefill, crossover, wait_quantile
+from harness.experiments.theory.queueing import Prefill, crossover, wait_quantile
+from harness.experiments.theory.simulated import prefill_times_s, recursion_times_s
 
 _ARRIVALS = 75_000
 _MANY = 1_000_000

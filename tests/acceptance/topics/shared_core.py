@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from acceptance.rows import Place, Row
-from backends._core import Core
-from backends._engine_core import EngineCore
+from backends.engine_process.core import EngineCore
 from backends.serving.journal import Journal
+from backends.simulator.core import Core
 
 COST = "linear:base=0.01,prefill_token=0.0001,decode_seq=0.0003,context_token=0.0000001"
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from acceptance.rows import Place, Row
-from backends._core import Core
-from backends._engine_core import EngineCore
+from backends.engine_process.core import EngineCore
+from backends.simulator.core import Core
 
 SYSTEM = "speculative decoding"
 K, ALPHA = 4, 0.7

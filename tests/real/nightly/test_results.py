@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import results
-from harness.measure import metrics, sample, succeeded
+from harness.experiments import imports
+from harness.metrics.measure import metrics, sample, succeeded
 
 TOP = Path(__file__).resolve().parents[3]
 MAKE = runpy.run_path(str(TOP / "tests" / "golden" / "results" / "make.py"))
@@ -22,7 +22,7 @@ def test_a_fresh_file_gives_the_tools_own_aggregates(clients, environment, tiny,
     backend = "null:ttft=0.03,itl=0.004,tokens=8"
     with clients["serving"](backend, "m", tmp_path) as (url, _):
         written = run(programs / "python", url, tmp_path)
-    told = results.open(next(iter(written.values())))[0]
+    told = imports.open(next(iter(written.values())))[0]
 
     assert told.info["aggregates"]["completed"] == told.info["summary"]["status"]["ok"] == MAKE["REQUESTS"]
     assert told.info["verdict"]["valid"], told.info["verdict"]["text"]

@@ -1,0 +1,173 @@
+"""Preemption as it is asked for: `recompute`, or `swap` with the host memory and the link that it needs."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import inf
+from random import Random
+from types import MappingProxyType
+from typing import Any
+
+from backends.serving._checks import at_least
+from backends.serving.journal import Journal
+from backends.serving.plugins import Memory
+from backends.serving.replica import Replica
+from backends.serving.speculation import Speculation
+from backends.serving.swap import Swap
+from harness.errors import UsageError, no_such
+from harness.registry import make
+from harness.spec import build, parse
+
+GIB = 2**30
+COPY_S = 5e-6
+"""Seconds to issue one copy: between 2.3 us (taco-project/FlexKV pull 193, H20) and about 9 us (vllm-project/vllm pull
+11531, A100: 3.1 GB/s over many pages, if a page is 32 KiB)."""
+LINK_SHARE = 0.78
+"""What copies reach of the rate of the link: nvbandwidth moves 24.8 GB/s over the 32 GB/s of an A100's PCIe 4.0 x16
+(NVIDIA developer forums, topic 352186)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCost:
+    """What a block is on one GPU: its bytes, the layers whose keys and values it holds, the rate of the host link."""
+
+    bytes: float
+    layers: int
+    bytes_per_s: float
+
+
+FREE = BlockCost(1.0, 0, inf)
+"""Nothing is charged: the engine copies, and that takes what it takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swapping:
+    """KV of preempted sequences goes to `host_bytes` of host memory per GPU (or room for `blocks` blocks).
+
+    Every layer's keys and values of a block are a copy of their own, each of which takes `copy_s` besides its bytes,
+    at `link_share` of the rate of PCIe. The simulator charges for both; on the engine it takes what it takes. 4 GiB is
+    vLLM's default.
+    """
+
+    host_bytes: int = 4 * GIB
+    blocks: int | None = None
+    copy_s: float = COPY_S
+    link_share: float = LINK_SHARE
+
+    def __post_init__(self) -> None:
+        at_least("host_bytes", self.host_bytes)
+        at_least("blocks", self.blocks)
+        if self.copy_s < 0:
+            raise ValueError(f"copy_s must be at least 0 seconds, got {self.copy_s}")
+        if not 0 < self.link_share <= 1:
+            raise ValueError(f"link_share must be a share in (0, 1], got {self.link_share}")
+
+    def swap(self, cost: BlockCost) -> Swap:
+        """Host memory for blocks of this cost."""
+        block_s = cost.bytes / (cost.bytes_per_s * self.link_share) + 2 * cost.layers * self.copy_s
+        return Swap(self.blocks or int(self.host_bytes // cost.bytes), block_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """KV of preempted sequences is dropped and computed again."""
+
+
+def swapping(text: str) -> Swapping | None:
+    """What `preempt` asks for, None where KV is recomputed. Raises UsageError for what is not known."""
+    spec = parse(text)
+    if spec.name == "recompute":
+        build(Recompute, spec)
+        return None
+    if spec.name != "swap":
+        raise no_such("way to preempt", spec.name, ["recompute", "swap"])
+    return build(Swapping, spec)
+
+
+def gave_way(replicas: Iterable[Replica]) -> dict[str, object]:
+    """What preemption cost so far, for run.json; nothing where it cost nothing."""
+    lanes = [lane for r in replicas for lane in ([r] if r.pipeline is None else r.pipeline.lanes)]
+    swaps = {id(lane.swap): lane.swap for lane in lanes if lane.swap is not None}
+    told = {
+        "recomputed_tokens": sum(lane.recomputed_tokens for lane in lanes),
+        "swapped_blocks": sum(swap.total_copied() for swap in swaps.values()),
+    }
+    return {name: count for name, count in told.items() if count}
+
+
+SWITCH = MappingProxyType({"on": True, "off": False, "true": True, "false": False})
+"""Words that turn a part on or off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Specs of a policy, a KV memory mode and a rule of admission, as the simulator and the engine have them.
+
+    Every replica gets a policy and a rule of its own, and a stream of chance that follows from `seed` and its index;
+    wrong specs are refused by `check`.
+    """
+
+    policy: str = "sarathi"
+    kv: str = "paged"
+    admission: str = "fcfs"
+    seed: int = 0
+    prefix_cache: str = "off"
+    speculate: str | None = None
+    preempt: str = "recompute"
+
+    def check(self) -> None:
+        """Raise UsageError for a wrong spec, before anything starts."""
+        make("policies", self.policy)
+        self.memory()
+        self.speculation()
+        swapping(self.preempt)
+        make("admission", self.admission)
+        if self.seed < 0:
+            raise UsageError(f"seed must be at least 0, got {self.seed}.")
+        self.caches_prefixes()
+
+    def speculation(self) -> Speculation | None:
+        """What is drafted, if anything."""
+        if self.speculate is None or self.speculate == "off":
+            return None
+        return build(Speculation, parse(f"speculate:{self.speculate}"))
+
+    def memory(self, token_bytes: int | None = None) -> Any:
+        """The KV memory mode; `blocks` of it is None where its spec does not say how many there are.
+
+        `token_bytes` are those of the keys of one token in one layer on one GPU, for modes whose pages have bytes.
+        """
+        return make("kv", self.kv, **({} if token_bytes is None else {"token_bytes": token_bytes}))
+
+    def caches_prefixes(self) -> bool:
+        """Whether a replica keeps full blocks for those that begin alike. Raises UsageError for a word not known."""
+        if self.prefix_cache not in SWITCH:
+            raise UsageError(f"prefix_cache must be on or off, got '{self.prefix_cache}'.")
+        return SWITCH[self.prefix_cache]
+
+    def replica(
+        self,
+        memory: Memory,
+        blocks: int,
+        index: int = 0,
+        journal: Journal | None = None,
+        cost: BlockCost = FREE,
+    ) -> Replica:
+        """A fresh replica with `blocks` blocks of KV memory; `cost` is that of moving one of them to the host."""
+        asked = swapping(self.preempt)
+        return Replica(
+            make("policies", self.policy),
+            memory,
+            blocks,
+            index,
+            journal,
+            admission=None if self.admission == "fcfs" else make("admission", self.admission),
+            chance=self.chance("replica", index),
+            prefix_cache=self.caches_prefixes(),
+            speculation=self.speculation(),
+            swap=None if asked is None else asked.swap(cost),
+            map_s=getattr(memory, "step_map_s", 0.0),
+        )
+
+    def chance(self, purpose: str, index: int) -> Callable[[], float]:
+        """Draws from [0, 1), a stream of its own for every purpose and replica."""
+        return Random(f"{purpose} {index} {self.seed}").random

@@ -1,0 +1,264 @@
+"""The two sides of a disaggregated cluster as they are asked for, `2:tp=2,pp=1`, and the link between them."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Any, Literal
+
+from backends.latency.recorded import Recorded
+from backends.serving.cluster import Cluster
+from backends.serving.handoff import HandOffs, Inbox, Link, Outbox
+from backends.serving.replica import Replica
+from backends.simulator.compat import mode
+from backends.simulator.core import BlockCost
+from harness.api import FollowUps, LatencyModel, Request
+from harness.catalog import Hardware, block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
+from harness.errors import UsageError
+from harness.registry import make
+from harness.spec import build, parse
+
+_RATE = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kMGT]?)(bps|b/s|bit/s|Bps|B/s)")
+_SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """`count` replicas of one role, each on `tp` x `pp` GPUs; `policy`, `router` and `latency` are specs."""
+
+    count: int
+    tp: int = 1
+    pp: int = 1
+    policy: str | None = None
+    router: str | None = None
+    latency: str | None = None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all its replicas."""
+        return self.count * self.tp * self.pp
+
+
+def side(text: str, role: str) -> Side:
+    """`2` or `2:tp=2,pp=1,policy=...`. Raises UsageError."""
+    spec = parse(text)
+    if not re.fullmatch(r"\d+", spec.name):
+        raise UsageError(f"{role} must be how many replicas and of what shape, such as 2 or 2:tp=2,pp=1, got '{text}'.")
+    found = build(Side, replace(spec, name=role, args={"count": spec.name, **spec.args}))
+    for name in ("count", "tp", "pp"):
+        if getattr(found, name) < 1:
+            raise UsageError(f"'{text}': {name} of {role} must be at least 1, got {getattr(found, name)}.")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a link carries: bytes per second, and the seconds before the first one."""
+
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Latency:
+    latency_s: float = 0.0
+
+
+def rate(text: str, gpu: Hardware) -> Rate:
+    """`nvlink`, `pcie` (rates of `gpu`, both directions, as their makers print them), `25Gbps`, `600GBps`, `none`.
+
+    `none` takes no time. Each may add a latency: `25Gbps:latency=1ms`. Raises UsageError.
+    """
+    spec = parse(text)
+    latency_s = build(_Latency, spec).latency_s
+    if latency_s < 0:
+        raise UsageError(f"'{text}': the latency of a link must not be negative.")
+    return Rate(_bytes_per_s(spec.name, text, gpu), latency_s)
+
+
+def _bytes_per_s(name: str, text: str, gpu: Hardware) -> float:
+    if name == "none":
+        return inf
+    if name == "pcie":
+        return gpu.pcie_bytes_per_s
+    if name == "nvlink":
+        if gpu.nvlink_bytes_per_s is None:
+            raise UsageError(f"link=nvlink: {gpu.name} has none; give link=pcie or a rate such as link=25Gbps.")
+        return gpu.nvlink_bytes_per_s
+    match = _RATE.fullmatch(name)
+    if match is None or float(match[1]) == 0:
+        raise UsageError(f"link must be nvlink, pcie, none or a rate such as 25Gbps or 600GBps, got '{text}'.")
+    bits = match[3] in ("bps", "b/s", "bit/s")
+    return float(match[1]) * _SCALE[match[2]] / (8 if bits else 1)
+
+
+Role = Literal["mixed", "prefill", "decode"]
+POLICY = "sarathi"
+ROUTER = "round-robin"
+_OF_ROLE = {
+    "prefill": ("distserve-prefill", "shortest-prefill-queue"),
+    "decode": ("distserve-decode", "least-loaded-decode"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`count` equal replicas of one role, each on `tp` x `pp` GPUs; `model` says how long their steps take."""
+
+    role: Role
+    count: int
+    tp: int
+    pp: int
+    policy: str
+    kv: str
+    router: str
+    latency: str
+    model: LatencyModel | Recorded
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all its replicas."""
+        return self.count * self.tp * self.pp
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What decides the layout: the fields of `Sim` of the same names."""
+
+    model: str
+    hardware: str
+    latency: str
+    policy: str
+    kv: str
+    tp: int
+    pp: int
+    replicas: int
+    router: str
+    prefill: str | None
+    decode: str | None
+    compat: str | None
+
+    def parts(self) -> tuple[Part, ...]:
+        """The parts, prefill first. Raises UsageError for what does not go together."""
+        if self.prefill is None and self.decode is None:
+            return (self._part("mixed", self.replicas, self.tp, self.pp, self.policy, self.router, self.latency),)
+        for name, default in (("replicas", 1), ("tp", 1), ("pp", 1)):
+            if getattr(self, name) != default:
+                raise UsageError(
+                    f"{name} is that of replicas alike; with prefill and decode give prefill=2:tp=2 instead."
+                )
+        roles: list[tuple[Role, str | None]] = [("prefill", self.prefill), ("decode", self.decode)]
+        return tuple(self._side(role, text) for role, text in roles if text is not None)
+
+    def _side(self, role: Role, text: str) -> Part:
+        given = side(text, role)
+        policy, router = _OF_ROLE[role]
+        if self.policy != POLICY:
+            policy = self.policy
+        if self.router != ROUTER and role == "prefill":
+            router = self.router
+        return self._part(
+            role, given.count, given.tp, given.pp, given.policy or policy, given.router or router,
+            given.latency or self.latency,
+        )  # fmt: skip
+
+    def _part(self, role: Role, count: int, tp: int, pp: int, policy: str, router: str, latency: str) -> Part:
+        kv = self.kv
+        if self.compat is not None:
+            asked = None if latency == "roofline" else latency
+            way = mode(self.compat, asked, self.model, self.hardware, tp, pp)
+            latency, policy, kv = way.latency, way.policy, way.kv
+        built = make("latency", latency, model=self.model, hardware=self.hardware, tp=tp, pp=pp)
+        if isinstance(built, Recorded) and (role != "mixed" or pp > 1):
+            what = "pipeline stages" if role == "mixed" else "prefill and decode"
+            raise UsageError(f"latency=recorded repeats a run of replicas alike; it does not go with {what}.")
+        return Part(role, count, tp, pp, policy, kv, router, latency, built)
+
+
+def blocks_of(part: Part, memory: Any, asked: Asked, utilisation: float, kv_blocks: int | None) -> int:
+    """KV blocks of one replica: what its memory mode or `kv_blocks` says, else what its GPUs have room for."""
+    given: int | None = memory.blocks or kv_blocks
+    if given is not None:
+        return given
+    weight_bits, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    return kv_capacity_blocks(
+        asked.model, asked.hardware, tp=part.tp, pp=part.pp, utilisation=utilisation, block_tokens=memory.block_tokens,
+        weight_bits=weight_bits, kv_bits=kv_bits,
+    )  # fmt: skip
+
+
+def token_bytes(part: Part, asked: Asked) -> int:
+    """Bytes of the keys (or the values) of one token in one layer on one of its GPUs; of a latent, all of it."""
+    m = model(asked.model)
+    _, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    elements = m.kv_elements_per_gpu(part.tp) // (2 if m.latent is None else 1)
+    return max(1, int(elements * (kv_bits or 16) // 8))
+
+
+def block_cost(part: Part, memory: Any, asked: Asked) -> BlockCost:
+    """What it is to move a block of one of its GPUs to the host."""
+    m, gpu = model(asked.model), hardware(asked.hardware)
+    _, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    size = block_bytes(m, part.tp, part.pp, memory.block_tokens, kv_bits=kv_bits)
+    return BlockCost(size, m.layers // part.pp, gpu.pcie_bytes_per_s / 2)
+
+
+def cluster(parts: tuple[Part, ...], build: Callable[[Part, int], Replica], link: Link, *, pull: bool) -> Cluster:
+    """The cluster of these parts; `build(part, index)` makes a replica."""
+    replicas: list[Replica] = []
+    apart = {part.role for part in parts} == {"prefill", "decode"}
+    for part in parts:
+        for _ in range(part.count):
+            replica = build(part, len(replicas))
+            replica.outbox = Outbox() if part.role == "prefill" and apart else None
+            replica.inbox = Inbox() if part.role == "decode" else None
+            if replica.pipeline is not None:
+                replica.pipeline.open()
+            replicas.append(replica)
+    handoffs = None
+    if parts[-1].role == "decode":
+        decode = [replica for replica in replicas if replica.inbox is not None]
+        handoffs = HandOffs(decode, make("routers", parts[-1].router), link, pull=pull)
+    return Cluster(replicas, make("routers", parts[0].router), handoffs)
+
+
+def link_of(text: str, model_name: str, hardware_name: str) -> tuple[Link, Rate]:
+    """The link between prefill and decode replicas, and its rate. Raises UsageError."""
+    given = rate(text, hardware(hardware_name))
+    return Link(kv_bytes_per_token(model(model_name)) / given.bytes_per_s, given.latency_s), given
+
+
+def told(parts: tuple[Part, ...], of: Cluster, link: Rate | None, how: str) -> dict[str, object]:
+    """Facts for run.json of a cluster with prefill and decode apart; nothing for replicas alike."""
+    if of.handoffs is None and parts[0].role == "mixed":
+        return {}
+    facts: dict[str, object] = {}
+    for part in parts:
+        blocks = next(r.blocks for r in of.replicas if (r.inbox is not None) == (part.role == "decode"))
+        facts[part.role] = {
+            "replicas": part.count, "tp": part.tp, "pp": part.pp, "gpus": part.gpus, "policy": part.policy,
+            "router": part.router, "latency": part.latency, "kv_tokens": blocks.total * blocks.size,
+        }  # fmt: skip
+    if link is not None:
+        overflows = sum(replica.inbox.overflows for replica in of.replicas if replica.inbox is not None)
+        facts |= {"handoff": how, "handoff_overflows": overflows}
+        facts |= {"link_bytes_per_s": link.bytes_per_s, "link_latency_s": link.latency_s}
+    return facts
+
+
+def altered(
+    change: Callable[[Request], Request], requests: Iterable[Request], follow_ups: FollowUps | None
+) -> tuple[Iterable[Request], FollowUps | None]:
+    """All requests changed, those that answers set free too."""
+    more = None if follow_ups is None else lambda record: map(change, follow_ups(record))
+    return map(change, requests), more
+
+
+def first_token_only(request: Request) -> Request:
+    """The request as a cluster without decode replicas serves it."""
+    return replace(request, output_tokens=1)
+
+
+def with_further_token(request: Request) -> Request:
+    """The request as DistServe's simulator reads it: so many tokens after the first."""
+    return replace(request, output_tokens=request.output_tokens + 1)

@@ -1,0 +1,199 @@
+"""The event loop of a cluster of whole replicas under the virtual clock: commits, then arrivals, then schedules."""
+
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heappop, heappush
+from math import inf
+
+import numpy as np
+
+from backends.latency.recorded import Recorded
+from backends.serving.batch import Batch, Sequence
+from backends.serving.cluster import Cluster
+from backends.simulator.step_log import StepLog
+from harness.api import FollowUps, LatencyModel, Request, RequestRecord
+
+LOOP = 32  # steps of a leap that a plain loop adds up faster than numpy does
+LEAP = 512  # steps that numpy adds up at a time
+_COUNT = np.arange(LEAP, dtype=np.int64)
+
+
+def simulate(
+    cluster: Cluster,
+    model: LatencyModel | Recorded,
+    steps: StepLog | None,
+    requests: Iterator[Request],
+    follow_ups: FollowUps | None,
+    *,
+    leap: bool,
+) -> Iterator[RequestRecord]:
+    replicas, log = cluster.replicas, steps.append if steps is not None else None
+    recorded = model if isinstance(model, Recorded) else None
+    arrivals = Arrivals(requests, recorded.sent_order if recorded is not None else None)
+    watched = cluster.watches
+    coupled = follow_ups is not None and len(replicas) > 1  # what ends on one replica may arrive at another
+    ending: list[tuple[float, int, list[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
+    arrival_s = arrivals.next_s
+    while True:
+        now_s = arrival_s
+        idle: list[int] = []
+        if ending and ending[0][0] <= now_s:
+            now_s = ending[0][0]
+            while ending and ending[0][0] == now_s:
+                _, index, ends = heappop(ending)
+                idle.append(index)
+                batch = replicas[index].in_flight
+                if batch is None:
+                    continue  # a recorded executor woke up
+                for seq in replicas[index].commit(batch, ends):
+                    record = record_of(seq, index)
+                    yield record
+                    if follow_ups is not None:
+                        arrivals.add(follow_ups(record), now_s)
+                        arrival_s = arrivals.next_s
+        elif now_s == inf:
+            assert not any(replica.waiting for replica in replicas), "a request can neither run nor be refused"
+            return
+        while arrival_s == now_s:
+            request = arrivals.pop()
+            arrival_s = arrivals.next_s
+            index, refusal = cluster.add(request, now_s)
+            if refusal is not None:
+                record = rejected(request, refusal, index)
+                yield record
+                if follow_ups is not None:
+                    arrivals.add(follow_ups(record), now_s)
+                    arrival_s = arrivals.next_s
+            elif replicas[index].in_flight is None:
+                idle.append(index)
+        free = idle if len(idle) < 2 else sorted(set(idle))
+        for index in free:
+            replica = replicas[index]
+            if recorded is not None and (start_s := recorded.next_start_s(index)) > now_s:
+                if start_s < inf:
+                    heappush(ending, (start_s, index, []))  # the recorded executor was not ready yet
+                continue
+            batch = replica.schedule(now_s)
+            if batch is None:
+                continue
+            if isinstance(model, Recorded):
+                ends = [model.end_s(replica, batch)]
+            else:
+                horizon_s = arrival_s
+                if not leap or (coupled and index != free[-1]):  # those after it at this instant may end before a leap
+                    horizon_s = now_s
+                elif coupled and ending:
+                    horizon_s = min(arrival_s, ending[0][0])
+                ends = step_ends(model, batch, now_s, horizon_s)
+                if watched and len(ends) > 1 and ends[-1] >= horizon_s:
+                    ends.pop()  # a router that looks then must find all steps before this one done
+            if log is not None:
+                log(batch, ends, replica.decoding)
+            heappush(ending, (ends[-1], index, ends))
+
+
+class Arrivals:
+    """The requests of the schedule and the follow-ups, in order of time.
+
+    At one instant follow-ups go first, by id; where `rank` is given it orders all that arrive at one instant.
+    """
+
+    __slots__ = ("_later", "_next", "_rank", "_schedule", "next_s")
+
+    def __init__(self, schedule: Iterator[Request], rank: Callable[[Request], tuple[float, int]] | None = None) -> None:
+        self._schedule = schedule
+        self._rank = rank
+        self._later: list[tuple[float, tuple[float, int], Request]] = []  # heap
+        self._next = next(schedule, None)
+        self.next_s = self._next.scheduled_s if self._next is not None else inf
+
+    def add(self, follow_ups: Iterable[Request], now_s: float) -> None:
+        """Requests that an answer brought about, none of them before `now_s`."""
+        for request in follow_ups:
+            rank = (0.0, request.id) if self._rank is None else self._rank(request)
+            heappush(self._later, (max(request.scheduled_s, now_s), rank, request))
+        if self._later:
+            self.next_s = min(self.next_s, self._later[0][0])
+
+    def pop(self) -> Request:
+        """The request that arrives at `next_s`."""
+        if self._later and self._later[0][0] == self.next_s and not self._planned_first():
+            request = heappop(self._later)[2]
+        else:
+            assert self._next is not None
+            request = self._next
+            self._next = next(self._schedule, None)
+        self.next_s = self._next.scheduled_s if self._next is not None else inf
+        if self._later and self._later[0][0] < self.next_s:
+            self.next_s = self._later[0][0]
+        return request
+
+    def _planned_first(self) -> bool:
+        planned = self._next
+        if self._rank is None or planned is None or planned.scheduled_s > self.next_s:
+            return False
+        return self._rank(planned) < self._later[0][1]
+
+
+def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float) -> list[float]:
+    """Ends of the steps of a batch: at least one, and all that start before `horizon_s` while the batch repeats."""
+    seqs, context = batch.decode_seqs, batch.context_tokens
+    if batch.draft_rows:
+        now_s += batch.draft_steps * model.decode_s(seqs - batch.draft_rows, context)
+    if batch.swaps:
+        now_s += batch.swap_s
+    now_s += batch.map_s
+    if batch.loads:
+        return [now_s + model.step_s(batch.loads, seqs, context)]
+    left, line = batch.steps, model.decode_line(seqs)
+    if line is None:
+        return _further_ends(model, seqs, context, left, now_s, horizon_s, [])
+    base_s, slope_s = line
+    ends = []
+    for _ in range(left if left < LOOP else LOOP):
+        now_s += base_s + slope_s * context
+        ends.append(now_s)
+        if now_s >= horizon_s:
+            return ends
+        context += seqs
+    return _further_ends(model, seqs, context, left - LOOP, now_s, horizon_s, ends)
+
+
+def _further_ends(
+    model: LatencyModel, seqs: int, context: int, left: int, now_s: float, horizon_s: float, ends: list[float]
+) -> list[float]:
+    """`ends` and those of the next `left` decode steps, whole vectors at a time."""
+    while left > 0:
+        count = min(left, LEAP)
+        durations = model.decode_many_s(seqs, context + seqs * _COUNT[:count])
+        durations[0] += now_s
+        more = np.add.accumulate(durations)  # in the order in which a loop would add
+        now_s = float(more[-1])
+        if now_s >= horizon_s:
+            more = more[: int(np.searchsorted(more, horizon_s)) + 1]
+            left = 0
+        ends.extend(more.tolist())
+        context += seqs * count
+        left -= count
+    return ends
+
+
+def record_of(seq: Sequence, replica: int) -> RequestRecord:
+    request = seq.request
+    scheduled_s = request.scheduled_s
+    token_n = None if seq.token_n is None else seq.tokens_per_stamp()
+    return RequestRecord(
+        request.id, scheduled_s, scheduled_s, seq.token_s, token_n, seq.prompt, seq.emitted, request.output_tokens,
+        "ok", None, request.session, request.turn, request.tag, None, seq.cached_tokens, replica, seq.preemptions,
+        seq.prefill_start_s, seq.prefill_end_s, seq.handoff_start_s, seq.handoff_end_s, seq.decode_start_s,
+        request.slo_ttft_s,
+        request.slo_tpot_s, seq.arrived_s, None, request.slo_task_s,
+    )  # fmt: skip
+
+
+def rejected(request: Request, reason: str, replica: int) -> RequestRecord:
+    return RequestRecord(
+        request.id, request.scheduled_s, request.scheduled_s, (), (), request.prompt_tokens, 0, request.output_tokens,
+        "rejected", reason, request.session, request.turn, request.tag, None, None, replica, 0,
+        slo_ttft_s=request.slo_ttft_s, slo_tpot_s=request.slo_tpot_s, ended_s=request.scheduled_s,
+        slo_task_s=request.slo_task_s,
+    )  # fmt: skip

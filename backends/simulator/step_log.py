@@ -1,0 +1,118 @@
+"""The log of steps that a driver keeps while it runs, and the `steps` table that it becomes.
+
+A leap is one entry here and is spread into its steps later, many entries in one vectorised pass.
+"""
+
+from array import array
+from collections.abc import Iterable
+from math import lcm
+
+import numpy as np
+import pyarrow as pa
+
+from backends.serving.batch import Batch
+from backends.serving.decodes import Decodes
+from backends.serving.speculation import Drafts
+from harness.data.records import STEPS
+
+SPREAD = 4096  # entries that are leaps at one time; older ones are rows of a table
+
+
+class StepLog:
+    """Batches that were carried out, in order."""
+
+    __slots__ = ("_count", "_end_s", "_leaps", "_numbers", "_phases", "_size", "_start_s", "_tables")
+
+    def __init__(self, block_tokens: Iterable[int]) -> None:
+        """`block_tokens` are the sizes of the blocks of all replicas, which may differ."""
+        self._size = lcm(*block_tokens)
+        self._tables: list[pa.Table] = []
+        self._clear()
+
+    def _clear(self) -> None:
+        self._count = 0  # entries
+        self._numbers = array("q")  # eight per entry: its steps, then the columns of whole numbers
+        self._start_s = array("d")
+        self._end_s = array("d")
+        self._leaps = array("q")  # entry and tick of each leap of several steps
+        self._phases = array("q")  # per leap: members that need a block, by tick mod block size
+
+    def append(self, batch: Batch, end_s: list[float], decoding: Decodes | Drafts) -> None:
+        """A batch in flight will end at `end_s`; call it before `commit`."""
+        count = len(end_s)
+        if count > 1 and decoding.phases is not None:
+            self._leaps.extend((self._count, decoding.tick))
+            phases = decoding.phases
+            self._phases.extend(phases if len(phases) == self._size else phases * (self._size // len(phases)))
+        self._start_s.append(batch.start_s)
+        self._numbers.extend(
+            (
+                count,
+                batch.replica,
+                batch.prefill_tokens if batch.loads else 0,
+                batch.decode_seqs,
+                batch.context_tokens,
+                batch.waiting,
+                batch.running,
+                batch.free_blocks,
+            )
+        )
+        self._end_s.extend(end_s)
+        self._count += 1
+        if self._count >= SPREAD:
+            self._spread()
+
+    def table(self) -> pa.Table:
+        """All that was logged as the `steps` table, one row per step; the log is empty afterwards."""
+        import pyarrow as pa
+
+        self._spread()
+        table = pa.concat_tables(self._tables)
+        self._tables = []
+        return table
+
+    def _spread(self) -> None:
+        import pyarrow as pa
+
+        if not self._count:
+            self._tables.append(STEPS.empty_table())
+            return
+        numbers = np.frombuffer(self._numbers, np.int64).reshape(self._count, -1).T
+        count, decodes = numbers[0], np.repeat(numbers[3], numbers[0])
+        ends = np.cumsum(count)
+        first = ends - count  # (entries,) index of an entry's first step
+        row = np.repeat(np.arange(len(count)), count)  # (steps,) entry of a step
+        nth = np.arange(len(row)) - first[row]  # (steps,) place within its leap
+        end_s = np.array(self._end_s)
+        start_s = np.empty(len(row))
+        start_s[1:] = end_s[:-1]
+        start_s[first] = self._start_s
+        columns = {
+            "replica": np.repeat(numbers[1], count),
+            "start_s": start_s,
+            "end_s": end_s,
+            "prefill_tokens": np.repeat(numbers[2], count),
+            "decode_seqs": decodes,
+            "context_tokens": np.repeat(numbers[4], count) + nth * decodes,
+            "waiting": np.repeat(numbers[5], count),
+            "running": np.repeat(numbers[6], count),
+            "free_blocks": np.repeat(numbers[7], count) - self._taken(row, nth, first),
+        }
+        arrays = [pa.array(columns[f.name].astype(f.type.to_pandas_dtype(), copy=False)) for f in STEPS]
+        self._tables.append(pa.Table.from_arrays(arrays, schema=STEPS))
+        self._clear()
+
+    def _taken(self, row: np.ndarray, nth: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """(steps,) blocks taken since the first step of the same leap."""
+        taken = np.zeros(len(row), np.int64)
+        if self._leaps:
+            phases = np.frombuffer(self._phases, np.int64).reshape(-1, self._size)
+            entry, tick = np.frombuffer(self._leaps, np.int64).reshape(-1, 2).T
+            leap = np.full(len(first), -1)  # (entries,) index of the leap, -1 for a single step
+            leap[entry] = np.arange(len(entry))
+            inside = np.flatnonzero((nth > 0) & (leap[row] >= 0))
+            which = leap[row[inside]]
+            taken[inside] = phases[which, (tick[which] + nth[inside]) % self._size]
+        total: np.ndarray = np.cumsum(taken)
+        since: np.ndarray = total - total[first[row]]  # nothing is taken at a leap's own first step
+        return since

@@ -1,0 +1,354 @@
+"""What `bench report` was asked for, and the files that it writes."""
+
+from __future__ import annotations
+
+import webbrowser
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness import compose, registry, spec
+from harness.cli import _terminal
+from harness.compose import Content
+from harness.data import storage
+from harness.data.folder import OURS, Run
+from harness.data.large import load
+from harness.errors import UsageError, no_such
+from harness.experiments import answers, imports
+from harness.experiments.compare import history
+from harness.experiments.compare.trend import trend
+from harness.validity.conclude import completed
+
+FILES = ("html", "parquet", "png", "perfetto")
+"""Forms that are never printed."""
+_DATA = {*OURS, *(f"{kind}.json" for kind in answers.KINDS)}
+_SHORT = {"md": "markdown", "txt": "text", "xml": "junit"}
+_ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.json"}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a page is made: which of its sections, with which plotly.js, compressed or `plain`; where --out puts it."""
+
+    sections: tuple[str, ...] = ()
+    bundle: str | None = None
+    plain: bool = False
+    folder: Path | None = None
+
+    @property
+    def drawn(self) -> dict[str, Any]:
+        """What `compose.draw_sheet` is told of it."""
+        return {"bundle": self.bundle, "plain": self.plain, "sections": self.sections}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options, checked. Without `forms` it is up to what is reported."""
+
+    forms: tuple[str, ...]
+    out: str | None
+    show: bool
+    look: Look
+
+    def prints(self, form: str) -> bool:
+        """Whether a form goes to standard output: it is text, and no file is meant by naming one or several forms."""
+        return _name(form) not in FILES and (not self.forms or (len(self.forms) == 1 and self.out is None))
+
+
+def asked(
+    given: Sequence[str], out: str | None, *, show: bool, sections: str | None, bundle: str | None, plain: bool
+) -> Asked:
+    """What was asked for. Raises UsageError for an unknown form, and for options that do not go together.
+
+    Raises BenchError where pictures are wanted and no browser can draw them.
+    """
+    forms = _forms(given)
+    if show and "html" not in (forms or ("html",)):
+        raise UsageError(f"--open opens a report in the browser; it goes with --format html, not '{','.join(forms)}'.")
+    paged = not forms or not {"html", "png"}.isdisjoint(forms)
+    if not paged and (sections or bundle or plain):
+        raise UsageError("--sections, --plotly-bundle and --plain are about the page; they go with --format html.")
+    named = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
+    if any(_name(form) == "png" for form in forms):
+        compose.find_browser()  # before anything is drawn for it
+    if out is not None:
+        _check(out, folder=_wants_folder(forms, out))
+    folder = None if out is None else Path(out) if _wants_folder(forms, out) else Path(out).parent
+    return Asked(forms, out, show, Look(named, bundle, plain, folder))
+
+
+def _forms(given: Sequence[str]) -> tuple[str, ...]:
+    """The forms by their names, each once; `perfetto:requests=5,window=1s` stays whole."""
+    found: list[str] = []
+    for piece in (piece.strip() for text in given for piece in text.split(",")):
+        if "=" in piece and ":" not in piece and found:
+            found[-1] = f"{found[-1]},{piece}"
+        else:
+            found.append(_known(piece))
+    return tuple(dict.fromkeys(found))
+
+
+def _known(form: str) -> str:
+    """The form under its full name. Raises UsageError, with the nearest name, for one that nobody makes."""
+    name, colon, options = form.partition(":")
+    name = _SHORT.get(name.lower(), name)
+    known = {*answers.FORMS, *registry.names("reports")}
+    if name not in known:
+        raise no_such("format", name, known)
+    return f"{name}{colon}{options}"
+
+
+def _name(form: str) -> str:
+    return spec.parse(form).name
+
+
+def _check(out: str, *, folder: bool) -> None:
+    """Raise UsageError where nothing can be written there; a folder for several files is made."""
+    if not out.strip():
+        raise UsageError("--out is empty; name a file, or a folder.")
+    if not folder:
+        if Path(out).name in _DATA and Path(out).exists():
+            raise UsageError(f"'{out}' holds what was measured, not a report; name another file.")
+        storage.check(out)
+        return
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out '{out}' is to be a folder and cannot be made: {error.strerror}.") from None
+
+
+def _wants_folder(forms: Sequence[str], out: str) -> bool:
+    """Whether --out names a folder: it is one, or several files are made."""
+    return len(forms) > 1 or any(_name(form) == "png" for form in forms) or Path(out).is_dir() or out.endswith("/")
+
+
+def write(content: Content, subject: Subject, form: str, asked: Asked) -> Iterator[Path]:
+    """Write a form of a report; the files, of pictures one for each."""
+    path = _place(subject, form, asked)
+    if isinstance(content, Mapping):
+        for name, picture in content.items():
+            one = path.with_name(f"{path.stem}-{name}{path.suffix}")
+            compose.put(one, picture)
+            yield one
+        return
+    compose.put(path, content)
+    yield path
+
+
+def _place(subject: Subject, form: str, asked: Asked) -> Path:
+    name = _name(form)
+    ending = _ENDS.get(name, name)
+    if asked.out is None:
+        return subject.beside(ending)
+    if not subject.whole:
+        raise UsageError(f"--out names one place and '{name}' is made of each run; leave --out away, or name one RUN.")
+    out = Path(asked.out)
+    return out / f"report.{ending}" if _wants_folder(asked.forms, asked.out) else out
+
+
+def show(path: Path) -> None:
+    """Open a page in the browser."""
+    webbrowser.open(path.resolve().as_uri())
+
+
+SHARED = ("sweep", "capacity")
+"""Answers that are curves over the rate, of which several go onto one page."""
+APART = ("parquet", "perfetto")
+"""Forms that are a file of one run."""
+HERE = "bench-report"
+
+
+class Subject(Protocol):
+    """What is reported."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all that was asked about, not one of several runs."""
+        ...
+
+    @property
+    def default(self) -> Sequence[str]:
+        """The forms where none is asked for; text is printed, html written."""
+        ...
+
+    def form(self, name: str, look: Look) -> Content:
+        """Its report in a form."""
+        ...
+
+    def tell(self, form: str) -> None:
+        """Print it in a form of text."""
+        ...
+
+    def beside(self, ending: str) -> Path:
+        """Where its file of that ending stands."""
+        ...
+
+    def split(self, form: str) -> Sequence[Subject]:
+        """What has a file of its own in that form."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class OneRun:
+    """A run, read where it is needed and not kept."""
+
+    load: Callable[[], Run]
+    whole: bool = True
+    default: tuple[str, ...] = ("html",)
+
+    def form(self, name: str, look: Look) -> Content:
+        """A form that `reports` has for runs."""
+        given = {"plotly_bundle": look.bundle, "plain": look.plain, "sections": look.sections}
+        found: Content = compose.render_run(name, completed(self.load()), **given)
+        return found
+
+    def tell(self, form: str) -> None:
+        """Print it, in colours where they can be seen."""
+        _terminal.show(form, completed(self.load()))
+
+    def beside(self, ending: str) -> Path:
+        """In its folder, or beside the file of another tool."""
+        return compose.report_path(self.load(), ending)
+
+    def split(self, form: str) -> Sequence[Subject]:  # noqa: ARG002  # of one run it is always one file
+        """Itself."""
+        return [self]
+
+
+@dataclass(frozen=True, slots=True)
+class OneAnswer:
+    """The answer of a sweep, a search, a comparison or a series, and the folder or file that holds it."""
+
+    info: Mapping[str, Any]
+    path: Path
+    whole: bool = True
+    default: tuple[str, ...] = ("text", "html")
+
+    def form(self, name: str, look: Look) -> Content:
+        """Its page, pictures of that page's figures, or a form of `harness.experiments.answers`."""
+        if name not in ("html", "png"):
+            return self._rendered(name)
+        sheet = compose.answer_sheet(self.info, self.path)
+        return compose.draw_sheet(sheet, name, self.beside("html").parent, look.folder, **look.drawn)
+
+    def _rendered(self, form: str) -> str:
+        try:
+            return compose.render_answer(dict(self.info), form)
+        except answers.WRONG as error:
+            raise answers.damaged(self.info, self.path, error) from None
+
+    def tell(self, form: str) -> None:
+        """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""
+        try:
+            _terminal.tell(form, dict(self.info))
+        except answers.WRONG as error:
+            raise answers.damaged(self.info, self.path, error) from None
+
+    def beside(self, ending: str) -> Path:
+        """In its folder, or beside its file."""
+        return compose.beside(self.path, ending)
+
+    def split(self, form: str) -> Sequence[Subject]:  # noqa: ARG002  # of one answer it is always one file
+        """Itself."""
+        return [self]
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Runs and answers whose curves stand on one page; `home` is the folder or file that all of them came from."""
+
+    answers: tuple[OneAnswer, ...]
+    runs: tuple[OneRun, ...]
+    home: Path | None
+    whole: bool = True
+    default: tuple[str, ...] = ("html",)
+
+    def form(self, name: str, look: Look) -> Content:
+        """The page of all, pictures of its figures, or the texts one after the other."""
+        if name in ("html", "png"):
+            found = [(answer.info, answer.path) for answer in self.answers]
+            runs = (completed(run.load()) for run in self.runs)
+            home = self.beside("html").parent
+            sheet = compose.sheet_of_several(found, runs, home)
+            return compose.draw_sheet(sheet, name, home, look.folder, **look.drawn)
+        return _joined(name, [str(part.form(name, look)) for part in self._parts()])
+
+    def tell(self, form: str) -> None:
+        """Print all, one after the other; of tables the heads once."""
+        if form.partition(":")[0] == "csv":
+            _terminal.say(str(self.form(form, Look())).rstrip("\n"))
+            return
+        for part in self._parts():
+            part.tell(form)
+
+    def beside(self, ending: str) -> Path:
+        """In the folder of all, or here."""
+        return Path(f"{HERE}.{ending}") if self.home is None else compose.beside(self.home, ending)
+
+    def split(self, form: str) -> Sequence[Subject]:
+        """Itself; what a form has no common file for, one by one."""
+        return self._parts() if form.partition(":")[0] in APART else [self]
+
+    def _parts(self) -> list[Subject]:
+        told = (replace(answer, whole=False) for answer in self.answers)
+        return [*told, *(replace(run, whole=False) for run in self.runs)]
+
+
+def of(paths: Sequence[str]) -> Subject:
+    """What these RUNs are, each once. Raises UsageError where there is none, or where some cannot stand on one page."""
+    paths = list({Path(path).resolve(): path for path in paths}.values())
+    found = [part for path in paths for part in _parts(path, alone=len(paths) == 1)]
+    if len(found) == 1:
+        return found[0]
+    told = tuple(part for part in found if isinstance(part, OneAnswer))
+    for part in told:
+        if part.info["kind"] not in SHARED:
+            raise UsageError(
+                f"'{part.path}' is an answer of {answers.command(part.info)}, a page of its own; report it alone."
+            )
+    runs = tuple(part for part in found if isinstance(part, OneRun))
+    return Several(told, runs, Path(paths[0]) if len(paths) == 1 else None)
+
+
+def _parts(path: str, *, alone: bool) -> list[OneAnswer | OneRun]:
+    """The answer at a path, or its runs; of a folder of folders all of these, of nights `alone` their trend."""
+    given = Path(path)
+    if (answer := answers.of(given)) is not None:
+        return [OneAnswer(answer, given)]
+    if given.is_dir() and not (given / "run.json").exists():
+        if alone and history.is_series(given):
+            return [OneAnswer(trend(given), given)]
+        foreign = (OneRun(partial(_same, run)) for run in imports.foreign_below(given))
+        if inner := [*_below(given), *foreign]:
+            return inner
+    return [OneRun(partial(_same, run)) for run in imports.open(given, thin=True)]
+
+
+def _below(folder: Path) -> Iterator[OneAnswer | OneRun]:
+    """The answers and run folders below a folder; nothing is looked for inside one of these."""
+    inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+    for each in sorted(inner, key=lambda found: imports.in_order(found.name)):
+        if (each / "run.json").exists():
+            yield OneRun(partial(load, each))
+        elif (answer := answers.of(each)) is not None:
+            yield OneAnswer(answer, each)
+        else:
+            yield from _below(each)
+
+
+def _same(run: Run) -> Run:
+    return run
+
+
+def _joined(form: str, texts: Sequence[str]) -> str:
+    """Texts one below the other; of CSV tables the heads once."""
+    if form.partition(":")[0] != "csv":
+        return "\n".join(text.rstrip("\n") + "\n" for text in texts)
+    tables = [text.partition("\n") for text in texts]
+    if len({heads for heads, _, _ in tables}) > 1:
+        raise UsageError(
+            "Their tables have different columns and cannot stand in one CSV file; name one RUN at a time."
+        )
+    return "\n".join([tables[0][0], *(rows.rstrip("\n") for _, _, rows in tables if rows)]) + "\n"

@@ -1,0 +1,356 @@
+"""A run is a folder: rows are flushed while it goes on, so that a killed run still has all it had written.
+
+While a run goes on, rows stand in Arrow streams (`requests.arrows`, `steps.arrows`); when it ends they become
+Parquet files, and the streams go away. Other files are written aside and moved in one step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.api import VERSION, RequestRecord, Step
+from harness.data.lists import pieces
+from harness.data.records import HTTP, REQUESTS, STEPS, Recounts, corrections, http_table, steps_table, to_table
+from harness.data.run_json import broken
+from harness.data.schedule import Schedule
+from harness.data.storage import Stream, batches, write_json, write_parquet
+from harness.data.warmup_cut import kept, restored
+from harness.errors import UsageError
+
+_TABLES = ("requests", "steps", "http", "server_metrics")
+OURS = ("run.json", "schedule.parquet", "journal.parquet",
+         *(f"{name}.{end}" for name in _TABLES for end in ("parquet", "arrows")))  # fmt: skip
+"""Files of a run."""
+_REPORT = re.compile(r"report\.(html|md|txt|json|xml|csv|parquet|perfetto\.json)|report-[a-z0-9_]+\.png")
+"""Reports, which `bench report` makes again: report.html, report.csv, a picture of each figure."""
+
+
+class Part(Protocol):
+    """A part of a table that is not held: read when called, with all columns or those named."""
+
+    def __call__(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """The rows in pieces."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole:
+    """What a run that is read thin does not hold: its requests with all tokens, and its steps.
+
+    Parts may be read at the same time, in threads.
+    """
+
+    requests: tuple[Part, ...]
+    steps: tuple[Part, ...] | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A run read back. `complete` is False for a run that was killed or is still going on.
+
+    Of a remote server there are what the wire saw (`http`) and what its metrics said (`server_metrics`). A large one
+    may be thin (`harness.thin`): then `whole` gives what `requests` and `steps` leave out. `memo` keeps what readers
+    have computed of the run; a copy with other contents begins with none.
+    """
+
+    path: Path
+    info: dict[str, Any]
+    requests: pa.Table
+    steps: pa.Table | None
+    schedule: pa.Table | None
+    complete: bool
+    http: pa.Table | None = None
+    server_metrics: pa.Table | None = None
+    whole: Whole | None = None
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """The requests with all their token times, in pieces that bound memory."""
+        if self.whole is None:
+            return pieces(self.requests)
+        return chain.from_iterable(part() for part in self.whole.requests)
+
+    @property
+    def measured(self) -> pa.Table:
+        """The requests that metrics are of: those after the warm-up that `run.json` tells of, in a new table."""
+        return kept(self.requests, restored(self.info))
+
+
+class RunFolder:
+    """The writing side of a run folder; one writer at a time."""
+
+    def __init__(
+        self,
+        path: Path,
+        info: dict[str, Any],
+        streams: dict[str, Stream],
+        flush_every: int,
+        redact: Callable[[str], str] | None,
+    ) -> None:
+        self.path = path
+        self._redact = redact
+        self.info = info
+        self._streams = streams
+        self._flush_every = flush_every
+        self._waiting: list[RequestRecord] = []
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        info: Mapping[str, Any],
+        *,
+        flush_every: int = 1000,
+        redact: Callable[[str], str] | None = None,
+    ) -> RunFolder:
+        """Start a run folder: `run.json` says "running", and rows reach the disk every `flush_every` of them.
+
+        Every text of `run.json` goes through `redact`.
+
+        An earlier run in the folder is replaced. Raises UsageError, having touched nothing, for a folder that
+        holds anything else, or that another process is writing.
+        """
+        path = Path(path)
+        _check_usable(path)
+        _make(path)
+        requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock: from here the folder is ours
+        started = redacted({"schema": VERSION, **info, "state": "running"}, redact)
+        try:
+            write_json(path / "run.json", started)
+            requests.start()
+            for file in path.iterdir():
+                if file.name not in ("run.json", "requests.arrows"):
+                    file.unlink()
+        except OSError:
+            requests.close(remove=False)
+            raise
+        return cls(path, started, {"requests": requests}, flush_every, redact)
+
+    def add_records(self, records: Iterable[RequestRecord]) -> None:
+        """Take the records of requests that have ended; they reach the disk in batches, or with `flush`."""
+        self._waiting.extend(records)
+        if len(self._waiting) >= self._flush_every:
+            self._write_waiting()
+
+    def add_steps(self, steps: pa.Table | Sequence[Step]) -> None:
+        """Take step rows; they are on disk when this returns."""
+        table = steps if isinstance(steps, pa.Table) else steps_table(steps)
+        self.add_table("steps", table)
+
+    def add_table(self, name: str, table: pa.Table) -> None:
+        """Append rows to the table of that name (`steps`, `http`, `server_metrics`); they are on disk on return."""
+        if table.num_rows:
+            self._stream(name, table.schema).write(table)
+
+    def save_schedule(self, schedule: Schedule) -> None:
+        """Store what is to be sent."""
+        schedule.save(self.path / "schedule.parquet")
+
+    def save_journal(self, journal: pa.Table) -> None:
+        """Store the ordered calls into the serving core."""
+        write_parquet(self.path / "journal.parquet", journal.schema, iter(journal.to_batches()))
+
+    def flush(self) -> None:
+        """Bring every row taken so far to the disk: a kill after this loses none of them."""
+        if self._waiting:
+            self._write_waiting()
+
+    def update(self, info: Mapping[str, Any]) -> None:
+        """Replace some top-level keys of `run.json`."""
+        self.info = {**self.info, **redacted(info, self._redact)}
+        write_json(self.path / "run.json", self.info)
+
+    def finish(self, info: Mapping[str, Any] | None = None, recounted: Recounts | None = None) -> None:
+        """Turn the streams into Parquet files and say in `run.json` how the run ended.
+
+        The state becomes "finished" unless `info` names one ("interrupted"). `recounted` corrects the tokens of
+        requests that were counted after the run. Memory stays bounded.
+        """
+        self.flush()
+        for name, stream in self._streams.items():
+            stream.convert(self.path / f"{name}.parquet", corrections(name, recounted or {}))
+        self.update({"state": "finished", **(info or {})})
+        self.close(remove=True)
+
+    def copy_to(self, path: Path) -> None:
+        """Write the run into another folder, with the rows that this one did not take; this one stays as it is."""
+        copy = RunFolder.create(path, self.info)
+        try:
+            if (schedule := self.path / "schedule.parquet").exists():
+                shutil.copyfile(schedule, path / schedule.name)
+            for name, stream in self._streams.items():
+                for batch in batches(stream.path):
+                    copy.add_table(name, pa.Table.from_batches([batch]))
+            copy.add_records(self._waiting)
+            copy.flush()
+        finally:
+            copy.close()
+
+    @property
+    def written(self) -> int:
+        """Requests whose rows are on the disk."""
+        return self._streams["requests"].rows
+
+    @property
+    def waiting(self) -> int:
+        """Requests whose rows are in memory alone."""
+        return len(self._waiting)
+
+    def close(self, *, remove: bool = False) -> None:
+        """Let go of the files; what was flushed stays readable. Safe to call twice."""
+        for stream in self._streams.values():
+            stream.close(remove=remove)
+
+    def _write_waiting(self) -> None:
+        """Write them; those that cannot be written stay in memory."""
+        rows = self._waiting
+        self._streams["requests"].write(to_table(rows))
+        self._waiting = []
+        if any(record.exchange is not None for record in rows):
+            self.add_table("http", http_table(rows))
+
+    def _stream(self, name: str, schema: pa.Schema) -> Stream:
+        if name not in self._streams:
+            self._streams[name] = Stream(self.path / f"{name}.arrows", schema)
+            self._streams[name].start()
+        return self._streams[name]
+
+    def __repr__(self) -> str:
+        return f"<RunFolder {self.path} {self.info['state']}, {len(self._waiting)} records not yet on disk>"
+
+
+def redacted(info: Mapping[str, Any], redact: Callable[[str], str] | None) -> dict[str, Any]:
+    """The same with `redact` applied to every text in it."""
+    if redact is None:
+        return {**info}
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            return redact(value)
+        if isinstance(value, Mapping):
+            return {key: clean(item) for key, item in value.items()}
+        return [clean(item) for item in value] if isinstance(value, list | tuple) else value
+
+    return {key: clean(value) for key, value in info.items()}
+
+
+def check_free(path: Path, *, force: bool) -> None:
+    """Whether a run may be written into `path`: UsageError for a folder in use, unless `force` gives up its run."""
+    _check_usable(path)
+    if not force and (path / "run.json").exists():
+        raise UsageError(f"'{path}' holds a run; give another --out, or --force to replace it.")
+
+
+def new_folder(path: Path) -> Path:
+    """Make a folder of that name, with a number behind it where it is taken; nobody else gets the same one."""
+    _make(path.parent)
+    for n in count(1):
+        found = path if n == 1 else path.with_name(f"{path.name}-{n}")
+        try:
+            found.mkdir()
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UsageError(f"'{found}' cannot be made: {error.strerror}.") from None
+        return found
+    raise AssertionError("numbers have no end")
+
+
+def load(path: str | os.PathLike[str]) -> Run:
+    """Read a run folder, finished, interrupted, going on or killed; a batch cut short by a kill is left out.
+
+    Raises UsageError for a folder that holds no run, or one that this version cannot read.
+    """
+    path = Path(path)
+    path = path.parent if path.name == "run.json" else path
+    info = read_info(path)
+    running = info.get("state") == "running"
+    requests = table(path, "requests", REQUESTS, stream_first=running)
+    if requests is None and not running:
+        raise UsageError(f"'{path}' holds a run that ended, but its requests.parquet is missing; nothing can be told.")
+    schedule = path / "schedule.parquet"
+    return Run(
+        path=path,
+        info=info,
+        requests=REQUESTS.empty_table() if requests is None else requests,
+        steps=table(path, "steps", STEPS, stream_first=running),
+        schedule=Schedule.load(schedule).table if schedule.exists() else None,
+        complete=info.get("state") == "finished",
+        http=table(path, "http", HTTP, stream_first=running),
+        server_metrics=table(path, "server_metrics", stream_first=running),
+    )
+
+
+def read_info(path: Path) -> dict[str, Any]:
+    """The run.json of a run folder. Raises UsageError where there is none that can be read."""
+    file = path / "run.json"
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        what = "has no run.json" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
+        raise UsageError(f"No run in '{path}': it {what}; name the folder that 'bench run --out' wrote.") from None
+    except (ValueError, OSError) as error:
+        raise UsageError(f"No run in '{path}': its run.json cannot be read ({error}).") from None
+    if not isinstance(info, dict) or not isinstance(info.get("schema"), int):
+        raise UsageError(f"No run in '{path}': its run.json was not written by bench (it names no schema).")
+    if info["schema"] > VERSION:
+        raise UsageError(f"'{path}' has schema {info['schema']}, this bench reads up to {VERSION}; use a newer bench.")
+    if (place := broken(info)) is not None:
+        raise UsageError(f"No run in '{path}': its run.json is damaged at '{place[:200]}'.")
+    return info
+
+
+def table(path: Path, name: str, schema: pa.Schema | None = None, *, stream_first: bool = False) -> pa.Table | None:
+    """The rows of a table, with the columns of `schema` where it is given; None where the run has no such table."""
+    stream, parquet = path / f"{name}.arrows", path / f"{name}.parquet"
+    for file in (stream, parquet) if stream_first else (parquet, stream):
+        if file == stream and file.exists():
+            rows = list(batches(file))
+            return pa.Table.from_batches(rows, schema) if rows or schema is not None else None
+        if file == parquet and file.exists():
+            return _read_parquet(file, schema)
+    return None
+
+
+def _read_parquet(file: Path, schema: pa.Schema | None) -> pa.Table:
+    try:
+        with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
+            table = source.read()
+            return table if schema is None else table.select(schema.names).cast(schema)
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
+
+
+def _check_usable(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"'{path}' is a file; --out names a folder.")
+    found = {p.name.removesuffix(".part") for p in path.iterdir()} if path.is_dir() else set()
+    if found <= {"requests.arrows", "run.json"} and not (path / "run.json").exists():
+        return  # empty, or killed while the first run.json was being written
+    foreign = sorted(name for name in found.difference(OURS) if not _REPORT.fullmatch(name))
+    if foreign:
+        raise UsageError(f"'{path}' holds '{foreign[0]}', which is no part of a run; name an empty folder.")
+    try:
+        read_info(path)
+    except UsageError:
+        raise UsageError(f"'{path}' holds something that is no run; name an empty folder.") from None
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be made: {error.strerror}.") from None

@@ -1,0 +1,157 @@
+"""Large runs read thin: of every request the first and the last token, and all of them piece by piece where asked.
+
+Everything but the gaps follows from these two, so that a run of a million requests is read row group by row group,
+in threads, without ever holding all of its token times.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.data import folder
+from harness.data.folder import Run
+from harness.data.lists import lists
+from harness.data.records import HTTP, REQUESTS, STEPS
+from harness.data.schedule import Schedule
+from harness.data.warmup_cut import restored
+from harness.errors import UsageError
+
+PART = 2048
+"""Rows that are read at one time: with 128 tokens each, 2 MB of stamps."""
+
+LARGE = 50_000
+"""Requests from which on a run is not held whole: with 200 tokens each, 80 MB of stamps."""
+
+
+def load(path: str | os.PathLike[str], large: int = LARGE) -> Run:
+    """Read a run folder as `folder.load` does; a finished run of `large` requests or more thin.
+
+    Its `whole` then gives what is not held. Raises UsageError as `folder.load` does.
+    """
+    path = Path(path)
+    path = path.parent if path.name == "run.json" else path
+    info = folder.read_info(path)
+    file = path / "requests.parquet"
+    if info.get("state") == "running" or "summary" not in info or not file.exists():
+        return folder.load(path)
+    if opened(file).metadata.num_rows < large:
+        return folder.load(path)
+    return _thin(path, info, file)
+
+
+def _thin(path: Path, info: dict[str, Any], file: Path) -> Run:
+    schedule, steps = path / "schedule.parquet", path / "steps.parquet"
+    return folder.Run(
+        path=path,
+        info=info,
+        requests=read(file, without=("token_n",)),
+        steps=None,
+        schedule=Schedule.load(schedule).table if schedule.exists() else None,
+        complete=info.get("state") == "finished",
+        http=folder.table(path, "http", HTTP),
+        server_metrics=folder.table(path, "server_metrics"),
+        whole=folder.Whole(_groups(file, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),
+    )
+
+
+def thinned(table: pa.Table, without: Sequence[str] = ("token_n", "error")) -> pa.Table:
+    """The table with nothing but the first and the last time in `token_s`, and their number in `events`.
+
+    Every metric that says nothing of gaps has the same values, bit for bit.
+    """
+    rows = lists(table, "token_s")
+    events = np.diff(rows.offsets)
+    ends = np.zeros(len(events) + 1, np.int64)
+    np.cumsum(np.minimum(events, 2), out=ends[1:])
+    values = np.empty(ends[-1])
+    values[ends[:-1][events > 0]] = rows.values[rows.offsets[:-1][events > 0]]
+    values[ends[1:][events > 1] - 1] = rows.values[rows.offsets[1:][events > 1] - 1]
+    both = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values), type=REQUESTS.field("token_s").type)
+    table = table.drop_columns([c for c in without if c in table.column_names])
+    table = table.set_column(table.schema.get_field_index("token_s"), "token_s", both)
+    return table.append_column("events", pa.array(events, pa.int32()))
+
+
+def read(file: Path, since_s: float | None = None, without: Sequence[str] = ("token_n", "error")) -> pa.Table:
+    """The requests of a Parquet file, thin; of those due before `since_s` none. Row groups are read in threads.
+
+    Raises UsageError for a file that cannot be read.
+    """
+    columns = [name for name in REQUESTS.names if name not in without]
+    groups = opened(file).metadata.num_row_groups
+
+    def one(group: int) -> pa.Table:
+        found = [thinned(since(part, since_s), without) for part in parts(file, group, REQUESTS, columns)]
+        return pa.concat_tables([_empty(without), *found])
+
+    with ThreadPoolExecutor(max(1, min(groups, os.cpu_count() or 1))) as pool:
+        return _one_chunk(pa.concat_tables([_empty(without), *pool.map(one, range(groups))]))
+
+
+def _one_chunk(table: pa.Table) -> pa.Table:
+    """As `combine_chunks`, but column by column, so that hardly anything is held twice."""
+    schema, columns = table.schema, []
+    for name in schema.names:
+        columns.append(table[name].combine_chunks())
+        table = table.drop_columns([name])
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The rows of a group, a few at a time: their memory can be used again, which costs less than new memory."""
+    wanted = pa.schema([schema.field(name) for name in columns])
+    rows = PART if schema is REQUESTS else 32 * PART
+    try:
+        with opened(file) as source:
+            for batch in source.iter_batches(rows, [group], columns, use_threads=False):
+                yield pa.Table.from_batches([batch]).select(columns).cast(wanted)
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise unreadable(file, error) from None
+
+
+def opened(file: Path) -> pq.ParquetFile:
+    """The Parquet file, to be read in parts. Raises UsageError for one that cannot be read."""
+    try:
+        return pq.ParquetFile(file)
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise unreadable(file, error) from None
+
+
+def unreadable(file: Path, error: Exception) -> UsageError:
+    """The sentence for a file that is damaged."""
+    return UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.")
+
+
+def cut_s(info: dict[str, Any]) -> float | None:
+    """From when requests are measured; None where nothing was cut."""
+    cut = restored(info)
+    return cut.at_s if cut.requests else None
+
+
+def since(table: pa.Table, since_s: float | None) -> pa.Table:
+    """The requests due at `since_s` or after it; all where it is None."""
+    return table if since_s is None else table.filter(pc.greater_equal(table["scheduled_s"], since_s))
+
+
+def _groups(file: Path, schema: pa.Schema) -> tuple[folder.Part, ...]:
+    return tuple(partial(_group, file, group, schema) for group in range(opened(file).metadata.num_row_groups))
+
+
+def _group(file: Path, group: int, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    return parts(file, group, schema, columns or [name for name in schema.names if name != "error"])
+
+
+def _empty(without: Sequence[str]) -> pa.Table:
+    return thinned(REQUESTS.empty_table(), without)

@@ -1,0 +1,304 @@
+"""Tables of a run: a row per request (`requests`), per executor call (`steps`), per request due (`schedule`), and of
+a remote server a row of what the wire saw of each request (`http`).
+
+The schemas are stable: version and units stand in the metadata, so that a Parquet file explains itself.
+"""
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from harness.api import VERSION, CountedBy, RequestRecord, Step
+
+_UNITS = {"_s": "s", "_tokens": "tokens", "_n": "tokens"}
+
+
+def _field(name: str, kind: pa.DataType, *, nullable: bool = False, unit: str | None = None) -> pa.Field:
+    unit = unit or next((u for end, u in _UNITS.items() if name.endswith(end)), None)
+    return pa.field(name, kind, nullable=nullable, metadata={"unit": unit} if unit else None)
+
+
+def _schema(table: str, fields: Sequence[pa.Field]) -> pa.Schema:
+    return pa.schema(fields, metadata={"bench.table": table, "bench.schema_version": str(VERSION)})
+
+
+_STAMPS = ("prefill_start_s", "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s")
+
+REQUESTS: pa.Schema = _schema(
+    "requests",
+    [
+        _field("request_id", pa.int64()),
+        _field("session", pa.int64(), nullable=True),
+        _field("turn", pa.int32()),
+        _field("tag", pa.string(), nullable=True),
+        _field("scheduled_s", pa.float64()),
+        _field("sent_s", pa.float64(), nullable=True),
+        _field("token_s", pa.list_(pa.field("item", pa.float64(), nullable=False))),
+        _field("token_n", pa.list_(pa.field("item", pa.int32(), nullable=False))),
+        _field("prompt_tokens", pa.int64()),
+        _field("prompt_tokens_server", pa.int64(), nullable=True, unit="tokens"),
+        _field("cached_tokens", pa.int64(), nullable=True),
+        _field("output_tokens", pa.int64()),
+        _field("output_tokens_asked", pa.int64(), unit="tokens"),
+        _field("status", pa.string()),
+        _field("error", pa.string(), nullable=True),
+        _field("replica", pa.int32(), nullable=True),
+        _field("preemptions", pa.int32(), nullable=True),
+        *(_field(name, pa.float64(), nullable=True) for name in _STAMPS),
+        _field("slo_ttft_s", pa.float64(), nullable=True),
+        _field("slo_tpot_s", pa.float64(), nullable=True),
+        _field("arrived_s", pa.float64(), nullable=True),
+        _field("ended_s", pa.float64(), nullable=True),
+        _field("slo_task_s", pa.float64(), nullable=True),
+    ],
+)
+"""What happened, one row per request, whatever happened."""
+
+STEPS: pa.Schema = _schema(
+    "steps",
+    [
+        _field("replica", pa.int32()),
+        _field("start_s", pa.float64()),
+        _field("end_s", pa.float64()),
+        _field("prefill_tokens", pa.int64()),
+        _field("decode_seqs", pa.int64(), unit="sequences"),
+        _field("context_tokens", pa.int64()),
+        _field("waiting", pa.int64(), unit="sequences"),
+        _field("running", pa.int64(), unit="sequences"),
+        _field("free_blocks", pa.int64(), unit="blocks"),
+    ],
+)
+"""One row per executor call."""
+
+HTTP: pa.Schema = _schema(
+    "http",
+    [
+        _field("request_id", pa.int64()),
+        _field("sender", pa.int32()),
+        _field("address", pa.string()),
+        _field("http_status", pa.int32(), nullable=True),
+        _field("finish_reason", pa.string(), nullable=True),
+        _field("counted_by", pa.string(), nullable=True),
+        _field("written_s", pa.float64(), nullable=True),
+        _field("connect_s", pa.float64(), nullable=True),
+        _field("resent", pa.bool_()),
+        _field("first_event_s", pa.float64(), nullable=True),
+        _field("first_content_s", pa.float64(), nullable=True),
+        _field("reasoning_tokens", pa.int64(), nullable=True),
+        _field("server_queue_s", pa.float64(), nullable=True),
+        _field("server_ttft_s", pa.float64(), nullable=True),
+        _field("server_prefill_s", pa.float64(), nullable=True),
+        _field("server_decode_s", pa.float64(), nullable=True),
+        _field("reads", pa.int64(), unit="reads"),
+        _field("read_lag_s", pa.float64(), nullable=True),
+        _field("shared_events", pa.int64(), unit="events"),
+        _field("process_stamps", pa.int64(), unit="reads"),
+    ],
+)
+"""What the wire saw of each request that was sent: `request_id` and the fields of `harness.api.Exchange`."""
+
+SCHEDULE: pa.Schema = _schema(
+    "schedule",
+    [
+        _field("id", pa.int64()),
+        _field("scheduled_s", pa.float64()),
+        _field("prompt_tokens", pa.int64()),
+        _field("output_tokens", pa.int64()),
+        _field("prefix_ids", pa.list_(pa.field("item", pa.int64(), nullable=False))),
+        _field("prefix_block_tokens", pa.int64()),
+        _field("session", pa.int64(), nullable=True),
+        _field("turn", pa.int32()),
+        _field("tag", pa.string(), nullable=True),
+        _field("slo_ttft_s", pa.float64(), nullable=True),
+        _field("slo_tpot_s", pa.float64(), nullable=True),
+        _field("priority", pa.int32()),
+        _field("after", pa.list_(pa.field("item", pa.int64(), nullable=False))),
+        _field("delay_s", pa.float64()),
+        _field("slo_task_s", pa.float64(), nullable=True),
+    ],
+)
+"""What is to be sent: the fields of `harness.api.Request`, in its order."""
+
+SERVER_METRICS: pa.Schema = _schema(
+    "server_metrics",
+    [
+        _field("time_s", pa.float64()),
+        _field("name", pa.string()),
+        _field("labels", pa.string()),
+        _field("value", pa.float64()),
+    ],
+)
+"""What a server counted about itself, a row per series and reading; a value as at the last reading is left out."""
+
+
+def to_table(records: Sequence[RequestRecord]) -> pa.Table:
+    """The `requests` table of some records, in their order. `token_n` None becomes ones."""
+    special: dict[str, Callable[[Sequence[Any], Sequence[Any]], pa.Array]] = {
+        "token_s": lambda token_s, _: ragged(token_s, "d", REQUESTS.field("token_s").type),
+        "token_n": lambda token_s, token_n: _token_n(token_s, token_n),
+    }
+    columns = dict(zip(REQUESTS.names, _columns(records, REQUESTS.names), strict=True))
+    token_s, token_n = columns["token_s"], columns["token_n"]
+    arrays = [
+        special[f.name](token_s, token_n) if f.name in special else column(columns[f.name], f.type) for f in REQUESTS
+    ]
+    return pa.Table.from_arrays(arrays, schema=REQUESTS)
+
+
+def http_table(records: Sequence[RequestRecord]) -> pa.Table:
+    """The `http` table of those records that have an `exchange`, in their order."""
+    seen = [record for record in records if record.exchange is not None]
+    ids = pa.array([record.request_id for record in seen], pa.int64())
+    facts = _columns([record.exchange for record in seen], HTTP.names[1:])
+    arrays = [ids, *(column(values, field.type) for values, field in zip(facts, list(HTTP)[1:], strict=True))]
+    return pa.Table.from_arrays(arrays, schema=HTTP)
+
+
+def steps_table(steps: Sequence[Step]) -> pa.Table:
+    """The `steps` table of some steps, in their order."""
+    values = _columns(steps, STEPS.names)
+    return pa.Table.from_arrays([column(v, f.type) for v, f in zip(values, STEPS, strict=True)], schema=STEPS)
+
+
+def server_metrics_table(rows: Sequence[tuple[float, str, str, float]]) -> pa.Table:
+    """The `server_metrics` table of (time_s, name, labels, value) rows."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(SERVER_METRICS)
+    arrays = [pa.array(values, f.type) for values, f in zip(columns, SERVER_METRICS, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=SERVER_METRICS)
+
+
+def scheduled_table(requests: Sequence[Any]) -> pa.Table:
+    """The `schedule` table of some `harness.api.Request`s, in their order."""
+    values = dict(zip(SCHEDULE.names, _columns(requests, SCHEDULE.names), strict=True))
+    arrays = [
+        ragged(values[f.name], "q", f.type) if pa.types.is_list(f.type) else column(values[f.name], f.type)
+        for f in SCHEDULE
+    ]
+    return pa.Table.from_arrays(arrays, schema=SCHEDULE)
+
+
+def schedule_chunk(rows: int, **columns: Any) -> pa.Table:
+    """`rows` rows of the `schedule` table from columns (numpy or Arrow arrays, lists); the others get their default.
+
+    `id`, `scheduled_s`, `prompt_tokens` and `output_tokens` have none. Raises ValueError for a column that is not
+    `rows` long or not of the schedule.
+    """
+    if unknown := set(columns) - set(SCHEDULE.names):
+        raise ValueError(f"the schedule has no column {', '.join(sorted(unknown))}")
+    arrays = [_arrow(columns[f.name], f.type) if f.name in columns else _default(rows, f) for f in SCHEDULE]
+    for name, values in zip(SCHEDULE.names, arrays, strict=True):
+        if len(values) != rows:
+            raise ValueError(f"column {name} has {len(values)} values for {rows} rows")
+    return pa.Table.from_arrays(arrays, schema=SCHEDULE)
+
+
+_DEFAULTS = {"prefix_block_tokens": 512, "turn": 0, "priority": 0, "delay_s": 0.0}
+
+
+def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return values if values.type == kind else values.cast(kind)
+    return pa.array(values, kind)
+
+
+def _default(rows: int, field: pa.Field) -> pa.Array:
+    if pa.types.is_list(field.type):
+        none = pa.array([], field.type.value_type)
+        return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), none, type=field.type)
+    if field.nullable:
+        return pa.nulls(rows, field.type)
+    if field.name not in _DEFAULTS:
+        raise ValueError(f"column {field.name} of the schedule must be given")
+    return pa.repeat(pa.scalar(_DEFAULTS[field.name], field.type), rows)
+
+
+def _columns(rows: Sequence[Any], names: Sequence[str]) -> list[tuple[Any, ...]]:
+    if not rows:
+        return [()] * len(names)
+    return list(zip(*map(attrgetter(*names), rows), strict=True))
+
+
+def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """An Arrow array of Python values, None as null; a column of nothing but None costs nothing."""
+    if values and values[0] is None and values.count(None) == len(values):
+        return pa.nulls(len(values), kind)
+    return pa.array(values, kind)
+
+
+def ragged(lists: Sequence[Any], typecode: str, kind: pa.DataType) -> pa.Array:
+    """An Arrow list array of `array(typecode)`s, sequences or arrays, without a look at each item."""
+    offsets = _offsets(np.fromiter(map(len, lists), np.int64, len(lists)))
+    dtype = np.dtype(typecode)
+    buffers: list[Any] = []
+    for x in lists:
+        if type(x) is array and x.typecode == typecode:
+            buffers.append(x)
+        elif len(x):
+            buffers.append(np.ascontiguousarray(x, dtype).data.cast("B"))
+    values = np.frombuffer(b"".join(buffers), dtype)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), type=kind)
+
+
+def _offsets(lengths: np.ndarray) -> np.ndarray:
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise ValueError("too many tokens for one table; convert the records in batches")
+    return offsets
+
+
+def _token_n(token_s: Sequence[Any], token_n: Sequence[Any]) -> pa.Array:
+    """Tokens per event, (events,) in lists; rows that are None get a one per event."""
+    offsets = _offsets(np.fromiter(map(len, token_s), np.int64, len(token_s)))
+    values = np.ones(offsets[-1], np.int32)  # (events,)
+    for i, counts in enumerate(token_n):
+        if counts is not None:
+            if len(counts) != offsets[i + 1] - offsets[i]:
+                raise ValueError(f"row {i}: {len(counts)} token counts for {offsets[i + 1] - offsets[i]} stamps")
+            values[offsets[i] : offsets[i + 1]] = counts
+    kind = REQUESTS.field("token_n").type
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), type=kind)
+
+
+Recounts: TypeAlias = Mapping[int, tuple[CountedBy, Sequence[int]]]
+"""Of a request: what its tokens were counted by, and how many came with each of its token events."""
+
+
+def corrections(table: str, recounted: Recounts) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:
+    """What corrects a batch of rows of that table; None where nothing is to be corrected."""
+    changes = {"requests": _requests, "http": _http}
+    if not recounted or table not in changes:
+        return None
+    return lambda batch: changes[table](batch, recounted)
+
+
+def _requests(batch: pa.RecordBatch, recounted: Recounts) -> pa.RecordBatch:
+    ids = batch["request_id"].to_pylist()
+    if not any(i in recounted for i in ids):
+        return batch
+    token_n = [
+        [*recounted[i][1]] if i in recounted else old for i, old in zip(ids, batch["token_n"].to_pylist(), strict=True)
+    ]
+    tokens = [
+        sum(n) if i in recounted else old
+        for i, n, old in zip(ids, token_n, batch["output_tokens"].to_pylist(), strict=True)
+    ]
+    return _with(_with(batch, "token_n", token_n), "output_tokens", tokens)
+
+
+def _http(batch: pa.RecordBatch, recounted: Recounts) -> pa.RecordBatch:
+    pairs = zip(batch["request_id"].to_pylist(), batch["counted_by"].to_pylist(), strict=True)
+    return _with(batch, "counted_by", [recounted[i][0] if i in recounted else old for i, old in pairs])
+
+
+def _with(batch: pa.RecordBatch, name: str, values: Sequence[object]) -> pa.RecordBatch:
+    at = batch.schema.get_field_index(name)
+    field = batch.schema.field(at)
+    arrays = [pa.array(values, field.type) if i == at else batch.column(i) for i in range(batch.num_columns)]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)

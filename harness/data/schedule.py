@@ -1,0 +1,284 @@
+"""What is to be sent and when: drawn once from one seed, stored with its hash, never moved afterwards."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain, repeat
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from harness.api import Request, Workload
+from harness.data.records import SCHEDULE
+from harness.errors import UsageError
+
+ENDLESS = 10_000_000
+"""A workload that passes this many requests without being cut is taken for endless."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """The requests of a run in columns (`harness.data.records.SCHEDULE`), and the SHA-256 of what they say."""
+
+    table: pa.Table
+    sha256: str
+
+    @classmethod
+    def draw(
+        cls, workload: Workload, *, seed: int, requests: int | None = None, duration_s: float | None = None
+    ) -> Schedule:
+        """The first `requests` requests due before `duration_s`, from one generator seeded with `seed`.
+
+        A task with a deadline (`slo_task_s`) that has begun among them is there as a whole: half a task has no latency,
+        and would keep any deadline. Equal arguments give equal schedules. Raises UsageError for a limit that lets
+        nothing through, for a workload that has neither end nor limit, and for one that breaks its contract.
+        """
+        _check_limits(requests, duration_s)
+        chunks: list[pa.Table] = []
+        rows, most = 0, ENDLESS if requests is None and duration_s is None else requests
+        stream = workload.start(np.random.default_rng(np.random.SeedSequence(seed)))
+        for chunk in stream:
+            part = chunk if duration_s is None else chunk[: _due_before(chunk, duration_s)]
+            if most is not None and rows + len(part) > most:
+                part = part[: most - rows] if requests is not None else _endless()
+            chunks.append(part)
+            rows += len(part)
+            if len(part) < len(chunk) or rows == requests:
+                chunks += _rest_of_tasks(pa.concat_tables(chunks), chain([chunk[len(part) :]], stream))
+                break
+        if not rows:
+            raise UsageError(_nothing(duration_s))
+        table = pa.concat_tables(chunks)
+        _check_contract(table)
+        return cls(table, digest(table))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Schedule:
+        """A stored schedule. Raises UsageError for a file that is none, or that was changed since."""
+        path = Path(path)
+        try:
+            with pq.ParquetFile(path) as source:  # not read_table: it would import pyarrow.dataset
+                table = source.read()
+        except FileNotFoundError:
+            raise UsageError(f"No schedule '{path}'.") from None
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UsageError(f"'{path}' is not a schedule: {str(error).splitlines()[0]}") from None
+        missing = [name for name in SCHEDULE.names if name not in table.column_names]
+        if missing:
+            raise UsageError(f"'{path}' is not a schedule: it has no column '{missing[0]}'.")
+        stored = (table.schema.metadata or {}).get(b"bench.sha256", b"").decode()
+        table = table.select(SCHEDULE.names).cast(SCHEDULE)
+        found = digest(table)
+        if stored and stored != found:
+            raise UsageError(
+                f"'{path}' was changed after it was drawn: its rows no longer give its hash {stored[:12]}."
+            )
+        return cls(table, found)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a Parquet file that carries its hash; an existing file is replaced in one step."""
+        path = Path(path)
+        part = path.with_name(path.name + ".part")
+        metadata = {**self.table.schema.metadata, b"bench.sha256": self.sha256.encode()}
+        named = self.table.filter(pc.greater(pc.list_value_length(self.table["prefix_ids"]), 0))
+        if len(sizes := named["prefix_block_tokens"].unique()) == 1:  # for whoever reads the file as a trace
+            metadata[b"bench.block_tokens"] = str(sizes[0].as_py()).encode()
+        pq.write_table(self.table.replace_schema_metadata(metadata), part, compression="zstd")
+        part.replace(path)
+
+    @property
+    def span_s(self) -> float:
+        """Seconds from the first to the last scheduled time."""
+        times = self.table["scheduled_s"]
+        return float(times[-1].as_py() - times[0].as_py()) if len(times) else 0.0
+
+    @property
+    def has_follow_ups(self) -> bool:
+        """Whether any request waits for the answer to another."""
+        return bool(pc.any(pc.greater(pc.list_value_length(self.table["after"]), 0)).as_py())
+
+    def planned(self) -> Iterator[Request]:
+        """The requests that wait for no answer, in order of time."""
+        if not self.has_follow_ups:
+            return iter(self)
+        return requests_of(self.table.filter(pc.equal(pc.list_value_length(self.table["after"]), 0)))
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __iter__(self) -> Iterator[Request]:
+        return requests_of(self.table)
+
+    def __repr__(self) -> str:
+        return f"<Schedule {len(self)} requests in {self.span_s:.6g} s, sha256 {self.sha256[:12]}>"
+
+
+def _check_limits(requests: int | None, duration_s: float | None) -> None:
+    if requests is not None and requests < 1:
+        raise UsageError(f"The number of requests must be at least 1, got {requests}.")
+    if duration_s is not None and not duration_s > 0:
+        raise UsageError(f"The duration must be longer than 0 s, got {duration_s:g} s.")
+
+
+def _due_before(chunk: pa.Table, duration_s: float) -> int:
+    """How many rows of a chunk, which is ordered, are due before `duration_s`."""
+    return int(np.searchsorted(chunk["scheduled_s"].to_numpy(), duration_s))
+
+
+def _rest_of_tasks(begun: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows of `rest` that belong to tasks with a deadline that have begun; those due after all deadlines are not.
+
+    A stage that cannot be due before its task's deadline is missed already.
+    """
+    tasks = begun.filter(pc.and_(pc.is_valid(begun["slo_task_s"]), pc.is_valid(begun["session"])))
+    if not len(tasks):
+        return
+    last_s = pc.max(pc.add(tasks["scheduled_s"], tasks["slo_task_s"])).as_py()
+    for chunk in rest:
+        count = int(np.searchsorted(chunk["scheduled_s"].to_numpy(), last_s, side="right"))
+        ours = chunk[:count].filter(pc.is_in(chunk[:count]["session"], tasks["session"].combine_chunks()))
+        if len(ours):
+            yield ours
+        if count < len(chunk):
+            return
+
+
+def _endless() -> NoReturn:
+    raise UsageError(f"The workload has no end (more than {ENDLESS:,} requests); give --requests or --duration.")
+
+
+def _nothing(duration_s: float | None) -> str:
+    if duration_s is None:
+        return "The workload holds no request."
+    return f"No request is due in the first {duration_s:g} s; give a longer --duration, or a workload a higher --rate."
+
+
+def _check_contract(table: pa.Table) -> None:
+    times = table["scheduled_s"].to_numpy()
+    bad = np.flatnonzero(~np.isfinite(times) | (times < np.concatenate(([0.0], times[:-1]))))
+    if len(bad):
+        row = int(bad[0])
+        before = times[row - 1] if row else 0.0
+        raise UsageError(
+            f"The workload schedules request {table['id'][row].as_py()} at {times[row]:g} s, after one at "
+            f"{before:g} s; a workload must give its requests in order of time, from 0."
+        )
+    _check_links(table)
+
+
+def _check_links(table: pa.Table) -> None:
+    """Ids are unique; what a row comes after stands above it; delays are finite and not negative."""
+    ids, delay_s = table["id"].to_numpy(), table["delay_s"].to_numpy()
+    ordered = ids if (np.diff(ids) > 0).all() else np.sort(ids)
+    if len(twice := np.flatnonzero(np.diff(ordered) == 0)):
+        raise UsageError(f"The workload gives two requests the id {ordered[twice[0]]}; ids must be unique.")
+    if len(bad := np.flatnonzero(~np.isfinite(delay_s) | (delay_s < 0))):
+        raise UsageError(f"Request {ids[bad[0]]} has a delay of {delay_s[bad[0]]:g} s; it must be 0 s or more.")
+    child, parent = links(table)
+    if len(bad := np.flatnonzero(parent >= child)):
+        raise UsageError(
+            f"Request {ids[child[bad[0]]]} comes after a request that does not stand above it in the schedule."
+        )
+
+
+def links(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """(L,) rows of the requests that come after others, and the row of each of those others.
+
+    A row that is not there stands as the number of rows.
+    """
+    after = table["after"].combine_chunks()
+    if isinstance(after, pa.ChunkedArray):  # an empty table has no chunk to combine
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    child = np.repeat(np.arange(len(table)), after.value_lengths().to_numpy())
+    wanted, ids = after.flatten().to_numpy(), table["id"].to_numpy()
+    if not len(wanted):
+        return child, wanted
+    order = np.argsort(ids, kind="stable")
+    found = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
+    return child, np.where(ids[found] == wanted, found, len(ids))
+
+
+def requests_of(table: pa.Table) -> Iterator[Request]:
+    """The rows of a `schedule` table as requests."""
+    for batch in table.to_batches(max_chunksize=8192):
+        yield from map(Request, *(_python(batch.column(name)) for name in SCHEDULE.names))
+
+
+_SCHEDULED = SCHEDULE.get_field_index("scheduled_s")
+
+
+class Rows:
+    """Single rows of a `schedule` table as requests, each in a few microseconds, in any order."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._read = [_reader(table[name].combine_chunks()) for name in SCHEDULE.names] if len(table) else []
+
+    def at(self, row: int, due_s: float | None = None) -> Request:
+        """The request of a row, as scheduled or, where it is given, due at `due_s`."""
+        values = [read(row) for read in self._read]
+        if due_s is not None:
+            values[_SCHEDULED] = due_s
+        return Request(*values)  # type: ignore[arg-type]  # the columns are its fields, in order
+
+
+def _reader(values: pa.Array) -> Callable[[int], object]:
+    """What gives the value of a row of a column; null is None."""
+    if pa.types.is_list(values.type):
+        starts, items = values.offsets.to_numpy(), values.values.to_numpy()
+        if starts[0] == starts[-1]:
+            return lambda _: ()
+        return lambda row: tuple(items[starts[row] : starts[row + 1]].tolist())
+    if pa.types.is_string(values.type):
+        coded = values.dictionary_encode()
+        words, codes = coded.dictionary.to_pylist(), coded.indices.fill_null(-1).to_numpy()
+        return lambda row: words[code] if (code := codes[row]) >= 0 else None
+    if values.null_count == len(values):
+        return lambda _: None
+    there = values.is_valid().to_numpy(zero_copy_only=False)
+    plain = values.fill_null(0).to_numpy()
+    if there.all() and (plain == plain[0]).all():
+        same = plain[0].item()
+        return lambda _: same
+    return lambda row: plain[row].item() if there[row] else None
+
+
+def _python(values: pa.Array) -> Iterator[object] | list[object]:
+    if pa.types.is_list(values.type):
+        return map(tuple, values.to_pylist()) if len(values.flatten()) else repeat((), len(values))
+    plain: list[object] = values.to_pylist()
+    return plain
+
+
+def digest(table: pa.Table) -> str:
+    """SHA-256 of the rows as little-endian columns in the schema's order, whatever chunks they came in."""
+    whole = hashlib.sha256()
+    for field in SCHEDULE:
+        whole.update(f"{field.name}:{len(table)};".encode())
+        for part in _column_digests(table[field.name]):
+            whole.update(part)
+    return whole.hexdigest()
+
+
+def _column_digests(values: pa.ChunkedArray) -> tuple[bytes, bytes, bytes]:
+    """Digests of which rows are there, of how long each is, and of the items one after the other."""
+    valid, lengths, items = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+    for chunk in values.chunks:
+        valid.update(chunk.is_valid().to_numpy(zero_copy_only=False).astype("u1").tobytes())
+        if pa.types.is_list(chunk.type):
+            lengths.update(chunk.value_lengths().to_numpy().astype("<i8").tobytes())
+            items.update(chunk.flatten().to_numpy().astype("<i8").tobytes())
+        elif pa.types.is_string(chunk.type):
+            words = [("" if word is None else word).encode() for word in chunk.to_pylist()]
+            lengths.update(np.fromiter(map(len, words), "<i8", len(words)).tobytes())
+            items.update(b"".join(words))
+        else:
+            plain = chunk.fill_null(0).to_numpy().astype("<f8" if pa.types.is_floating(chunk.type) else "<i8")
+            items.update(plain.tobytes())
+    return valid.digest(), lengths.digest(), items.digest()

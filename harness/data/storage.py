@@ -1,0 +1,203 @@
+"""Files of a run that survive a kill: streams that grow, tables and texts that are replaced in one step."""
+
+import contextlib
+import errno
+import io
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import BenchError, UsageError
+
+ROW_GROUP_BYTES = 64 << 20
+"""Rows gather to this size before they become a Parquet row group; it bounds the memory of `convert`."""
+
+
+class Stream:
+    """An Arrow stream file that grows; the open file holds the lock that keeps a second writer out."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path = path
+        self.schema = schema
+        self._file: IO[bytes] = path.open("ab", buffering=0)  # not "wb": another writer's rows survive this line
+        try:
+            _lock(self._file)
+        except OSError:
+            self._file.close()
+            raise UsageError(f"'{path.parent}' is being written by another run; name another.") from None
+        self._bytes = io.BytesIO()
+        self._writer: Any = None
+        self.rows = 0
+        """Rows that are with the operating system."""
+
+    def start(self) -> None:
+        """Drop what the file held and write the schema."""
+        self._file.truncate(0)
+        self._writer = pa.ipc.new_stream(self._bytes, self.schema)
+        self._append()
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows; they are with the operating system when this returns, so a kill cannot take them.
+
+        Raises OSError where it takes no more; then none of these rows is in the file.
+        """
+        same = table.schema == self.schema
+        self._writer.write_table(table if same else table.select(self.schema.names).cast(self.schema))
+        self._append()
+        self.rows += table.num_rows
+
+    def _append(self) -> None:
+        """Bring a message to the file whole or not at all: behind a torn one nothing could be read."""
+        handle, left = self._file.fileno(), memoryview(self._bytes.getvalue())
+        size = os.fstat(handle).st_size
+        self._bytes.seek(0)
+        self._bytes.truncate()
+        try:
+            while left:
+                left = left[os.write(handle, left) :]
+        except BaseException:
+            os.ftruncate(handle, size)
+            raise
+
+    def convert(self, target: Path, corrected: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None) -> None:
+        """Write all rows so far, each batch `corrected`, to a Parquet file."""
+        rows = batches(self.path)
+        write_parquet(target, self.schema, rows if corrected is None else map(corrected, rows))
+
+    def close(self, *, remove: bool) -> None:
+        """Close the file, and take it away where its rows stand elsewhere."""
+        if self._file.closed:
+            return
+        if remove:
+            self.path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The whole batches of a stream; a last one cut short by a kill is not whole."""
+    with contextlib.suppress(pa.ArrowInvalid, OSError), pa.OSFile(str(path)) as source:
+        yield from pa.ipc.open_stream(source)
+
+
+def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
+    """Write a Parquet file batch by batch, and put it in its place when it is whole."""
+    part = path.with_name(path.name + ".part")
+    words = [f.name for f in schema if pa.types.is_string(f.type)]  # stamps hardly repeat: no dictionary for them
+    try:
+        with pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=words) as writer:
+            for group in _groups(rows):
+                writer.write_table(pa.Table.from_batches(group, schema))
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)  # what is left of it fills the disk
+        error.filename = error.filename or str(path)
+        raise
+
+
+def _groups(rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
+    group: list[pa.RecordBatch] = []
+    size = 0
+    for batch in rows:
+        group.append(batch)
+        size += batch.nbytes
+        if size >= ROW_GROUP_BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def write_json(path: Path, info: Mapping[str, Any]) -> None:
+    """Write JSON that every reader takes (no NaN), and put it in its place when it is whole."""
+    put(path, (json.dumps(info, indent=2, allow_nan=False) + "\n").encode())
+
+
+@contextlib.contextmanager
+def locked(folder: Path, kind: str) -> Iterator[None]:
+    """A folder that is this process's own while the body runs; the lock ends with the process, however it ends.
+
+    Raises UsageError where another process has it; `kind` is what that makes, such as 'sweep'.
+    """
+    if os.name != "posix":  # a folder cannot be opened there
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            _lock(handle)
+        except OSError:
+            raise UsageError(
+                f"'{folder}' is being written by another {kind}; wait for it, or name another --out."
+            ) from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(file: IO[bytes] | int) -> None:
+    """Lock an open file for this process; the lock ends with the process, however it ends."""
+    try:
+        import fcntl  # POSIX only
+    except ImportError:
+        return
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+def has_no_room(error: BaseException) -> bool:
+    """Whether it is the disk that takes nothing more, and not the name that is wrong."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+def refused(path: str | os.PathLike[str], error: OSError) -> BenchError:
+    """The error for a file that could not be written: a wrong name is wrong usage, a full disk is not."""
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return (BenchError if has_no_room(error) else UsageError)(f"'{path}' cannot be written: {why}.")
+
+
+def check(path: str) -> None:
+    """Raise UsageError where no file can be written under this name; one that is there may be replaced."""
+    file = Path(path)
+    if is_device(file):
+        return
+    try:
+        if file.is_dir():
+            raise UsageError(f"'{path}' is a folder; name a file in it.")
+        if not file.parent.is_dir():
+            raise UsageError(f"'{path}' cannot be written: there is no folder '{file.parent}'.")
+        file.exists()  # raises for a name that is too long
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{path}' cannot be written: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def is_device(path: Path) -> bool:
+    """Whether it is a device or a pipe, which is written to and must not become a file."""
+    try:
+        return path.exists() and not path.is_file() and not path.is_dir()
+    except (OSError, ValueError):  # a name that is too long, or none
+        return False
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write the file aside and move it in one step; a device is written to. Raises OSError where that fails."""
+    if is_device(path):
+        path.write_bytes(content)
+        return
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # the system names no file where a write fails
+        raise

@@ -1,0 +1,189 @@
+"""What a search of a capacity is after, asks for and finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from harness.api import Slo
+from harness.experiments.capacity.conditions import Condition, Definition, bounds_of, conditions
+from harness.experiments.capacity.estimate import Estimate, Shares
+from harness.stats.curves import Curve
+
+if TYPE_CHECKING:
+    from harness.experiments.capacity.trials import Key, Tried
+
+FIRST_SEEDS, FIRST_SEEDS_ON_THE_CLOCK = 12, 8
+"""Seeds before the first decision to stop, of a simulator and in real time, where each costs minutes. Looking early
+costs coverage: of nominal 95%, 92% of 60 searches after 8 seeds, 94% of 200 after 12 (chatbot)."""
+
+LONGEST = 16
+"""Times the usual number of requests that a trial may have."""
+
+Trials = Generator["list[Wanted]", "list[Tried]", "Found"]
+Stopped = Literal["budget", "outside", "check"]
+"""What ended a search before its own rule did: its budget, Ctrl-C and trials that prove nothing, or longer trials that
+contradict its answer: then the bracket is theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A trial that the search needs next; a probe is decided by its conditions."""
+
+    key: Key
+    conditions: tuple[Condition, ...] = ()
+
+
+class Measures(Protocol):
+    """How attainment is taken from trials: as found, or adjusted for the traffic that was drawn."""
+
+    def fit(self, trials: Sequence[Tried], condition: Condition) -> None:
+        """Learn from all trials so far."""
+        ...
+
+    def __call__(self, trials: Sequence[Tried], condition: Condition) -> Shares:
+        """The attainment of each trial."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a search is after: one goal, to a tolerance (half of the interval as a share of the capacity).
+
+    `one_traffic`: every seed sends the same, as with a recording; then one trial a rate is all there is.
+    `planned` requests a trial are a first guess, and more where they are too few for the requests in flight, unless
+    they are `fixed`.
+    """
+
+    slo: Slo
+    goal: float
+    definition: Definition
+    planned: int
+    first_seed: int = 0
+    tolerance: float = 0.03
+    max_seeds: int = 20
+    at_rps: float | None = None
+    from_rps: float | None = None
+    own_rps: float = 1.0
+    virtual: bool = True
+    one_traffic: bool = False
+    fixed: bool = False
+
+    @property
+    def most_planned(self) -> int:
+        """Requests that a trial may have at most."""
+        return self.planned if self.fixed or self.one_traffic else LONGEST * self.planned
+
+    @property
+    def first_seeds(self) -> int:
+        """Seeds before the first decision to stop."""
+        return min(FIRST_SEEDS if self.virtual else FIRST_SEEDS_ON_THE_CLOCK, self.max_seeds)
+
+    @property
+    def wanted(self) -> tuple[Condition, ...]:
+        """The conditions that must hold."""
+        return conditions(self.slo, self.goal, self.definition)
+
+    @property
+    def bounds(self) -> tuple[Condition, ...]:
+        """Each bound by itself."""
+        return tuple(bounds_of(self.slo, self.goal))
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A rate that was sustained or not, with what stands behind it; `grew`: its queue did, all through the trials."""
+
+    rate_rps: float
+    seeds: int
+    requests: int
+    grew: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Bracket:
+    """The highest rate that was sustained and the lowest that was not; None where there is none yet.
+
+    `least_rps` is the lowest that was sustained and `most_rps` the highest that was not, in whole trials.
+    """
+
+    low: Side | None = None
+    high: Side | None = None
+    least_rps: float | None = None
+    most_rps: float | None = None
+
+    def holds(self, low_rps: float, high_rps: float) -> bool:
+        """Whether an interval is inside of the rates tried: whole trials sustained a rate at or below it, and did not
+        sustain one at or above it. One that lies beyond both sides of the bracket contradicts them."""
+        if self.least_rps is None or self.most_rps is None or self.contradicts(low_rps, high_rps):
+            return False
+        return self.least_rps <= low_rps and high_rps <= self.most_rps
+
+    def contradicts(self, low_rps: float, high_rps: float) -> bool:
+        """Whether an interval has nothing in common with the bracket, as where a queue grows long before requests miss
+        the SLO."""
+        above = self.high is not None and low_rps > self.high.rate_rps
+        return above or (self.low is not None and high_rps < self.low.rate_rps)
+
+    def with_side(self, side: Side, *, met: bool) -> Bracket:
+        """Narrowed by a trial."""
+        if met:
+            return replace(self, low=side if self.low is None or side.rate_rps > self.low.rate_rps else self.low)
+        return replace(self, high=side if self.high is None or side.rate_rps < self.high.rate_rps else self.high)
+
+    def side_of(self, rate_rps: float) -> bool | None:
+        """Whether a rate is sustained, where one above it was, or one below it was not; None between."""
+        if self.low is not None and rate_rps <= self.low.rate_rps:
+            return True
+        return False if self.high is not None and rate_rps >= self.high.rate_rps else None
+
+    @property
+    def ratio(self) -> float:
+        """How far its ends are apart; infinite while one is missing."""
+        return math.inf if self.low is None or self.high is None else self.high.rate_rps / self.low.rate_rps
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
+
+    `bracket` holds the rates that were tried on both sides of the goal, `each` the same of every bound by itself. An
+    estimate is an answer only where it lies between them. `planned` is the number of requests of a whole trial.
+    """
+
+    estimate: Estimate | None
+    resolved: bool
+    unreachable: bool = False
+    why: str | None = None
+    bounds: dict[str, Curve] = field(default_factory=dict)
+    bracket: Bracket = Bracket()
+    each: dict[str, Bracket] = field(default_factory=dict)
+    planned: int | None = None
+    stopped: Stopped | None = None
+
+    @property
+    def answered(self) -> Estimate | None:
+        """The estimate, where it is an answer: with an interval (one traffic has none), inside of the rates tried."""
+        found = self.estimate
+        if found is None:
+            return None
+        if found.low_rps is None or found.high_rps is None:
+            return found if self.resolved and self.bracket.holds(found.rate_rps, found.rate_rps) else None
+        return found if self.bracket.holds(found.low_rps, found.high_rps) else None
+
+
+def sustained(rate_rps: float, found: Estimate, bracket: Bracket) -> bool | None:
+    """Whether a rate is sustained: one outside of the interval, and not beyond the rates that were tried on that side
+    of the goal; None where that is not decided."""
+    if found.low_rps is None or found.high_rps is None:
+        return None
+    side = bracket.side_of(rate_rps)
+    outside = rate_rps <= found.low_rps if side else rate_rps >= found.high_rps
+    return side if outside else None
+
+
+def plain(rate_rps: float) -> float:
+    """Four digits: enough for any interval, and a name that a person can read."""
+    return float(f"{rate_rps:.4g}")

@@ -1,0 +1,217 @@
+"""What a search found, as plain data: the content of capacity.json."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from harness.api import Slo
+from harness.errors import BackendError, NotValid
+from harness.experiments.capacity.aim import Bracket, Found, sustained
+from harness.experiments.capacity.conditions import JOINT, exit_code
+from harness.experiments.capacity.estimate import CONFIDENCE, FEWEST_SEEDS, Estimate
+from harness.metrics import slo
+from harness.stats.curves import falling
+
+if TYPE_CHECKING:
+    from harness.experiments.capacity.execute import Setup
+    from harness.experiments.capacity.trials import Ledger, Tried
+
+
+INTERRUPTED = "the search was interrupted; with the same --out the same command goes on."
+UNTRIED = "the curve through the trials crosses the goal outside of the rates that were tried."
+MOST_NEEDED = 1000
+"""Seeds beyond which more of them are no advice."""
+
+
+def answer(
+    setup: Setup,
+    found: Sequence[tuple[float, Found]],
+    ledger: Ledger,
+    wall_s: float,
+    *,
+    interrupted: bool = False,
+    failed: BackendError | NotValid | None = None,
+    invalid: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The whole answer; no number in it is infinite or NaN. `invalid`: why trials were thrown away, `failed`: the one
+    that ended the search."""
+    from harness.experiments.capacity.store import asked_of
+
+    if interrupted or failed is not None:
+        why = INTERRUPTED if failed is None else str(failed)
+        found = [(goal, one if one.resolved else replace(one, why=why, stopped="outside")) for goal, one in found]
+    gpus = setup.planned.backend.describe().get("gpus")
+    shown = _shown(setup.slo, found)
+    answers = [_answer(setup, goal, one, gpus) for goal, one in found]
+    verdicts = [a["at"]["verdict"] for a in answers if a["at"]]
+    return {
+        **asked_of(setup),
+        "state": "interrupted" if interrupted else "finished",
+        "exit_code": exit_code([a["state"] for a in answers], verdicts) if failed is None else failed.exit_code,
+        "slo": slo.stored(setup.slo),
+        "gpus": gpus,
+        "confidence": CONFIDENCE,
+        "tolerance": setup.settings.tolerance_of(setup.clock),
+        "adjusted": setup.adjusted,
+        "one_traffic": setup.recorded,
+        "answers": answers,
+        "invalid": list(invalid),
+        "curve_of": shown,
+        "curve": curve(ledger.whole, _planned(setup, found), shown),
+        "cost": _cost(ledger, wall_s),
+        **({} if setup.planned.virtual else {"output_tokens": _output_tokens(ledger.whole)}),
+    }
+
+
+def _output_tokens(trials: Sequence[Tried]) -> dict[str, float]:
+    """Seed -> output tokens per request over its whole trials; a simulator always answers what is requested."""
+    found: dict[int, list[float]] = {}
+    for tried in trials:
+        if tried.output_tokens is not None:
+            found.setdefault(tried.key.seed, []).append(tried.output_tokens)
+    return {str(seed): math.fsum(values) / len(values) for seed, values in sorted(found.items())}
+
+
+def _answer(setup: Setup, goal: float, found: Found, gpus: object) -> dict[str, Any]:
+    estimate = found.answered
+    state = "unreachable" if found.unreachable else "resolved" if found.resolved and estimate else "unresolved"
+    rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
+    per_gpu = rate_rps / gpus if rate_rps is not None and isinstance(gpus, int) and gpus > 0 else None
+    half = None if estimate is None or math.isinf(estimate.half_width) else estimate.half_width
+    at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found)
+    untried = found.resolved and state == "unresolved"  # the rates tried may have decided --at all the same
+    decided = at is not None and at["verdict"] != "unresolved"
+    binding = None if estimate is None else estimate.binding
+    if estimate is not None and binding == JOINT and found.bounds:  # of these the one that fewest requests keep
+        binding = min(found.bounds, key=lambda text: found.bounds[text].at(estimate.rate_rps))
+    return {
+        "goal": goal,
+        "state": state,
+        "capacity_rps": rate_rps,
+        "low_rps": None if estimate is None else estimate.low_rps,
+        "high_rps": None if estimate is None else estimate.high_rps,
+        "half_width": half,
+        "bracket": None if found.unreachable else _bracket(found.bracket),
+        "requests": found.planned or setup.requests,
+        "seeds": 0 if estimate is None else len(estimate.knees),
+        "per_gpu_rps": per_gpu,
+        "binding": binding,
+        "bounds": [] if estimate is None else list(_bounds(setup, goal, estimate, found)),
+        "why": (None if decided else UNTRIED) if untried else found.why,
+        "needs": _needs(setup, found, half),
+        "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.knees.items()},
+        "at": at,
+    }
+
+
+def _bracket(bracket: Bracket) -> dict[str, Any] | None:
+    """The highest rate that was sustained and the lowest that was not, each None where no trial lies there."""
+    if bracket.low is None and bracket.high is None:
+        return None
+    return {
+        f"{name}_{key}": None if side is None else value
+        for name, side in (("low", bracket.low), ("high", bracket.high))
+        for key, value in (asdict(side) if side else dict.fromkeys(("rate_rps", "seeds", "requests", "grew"))).items()
+    }
+
+
+def _bounds(setup: Setup, goal: float, estimate: Estimate, found: Found) -> Iterable[dict[str, Any]]:
+    for condition, bound in zip(setup.aim(goal).bounds, setup.slo.bounds, strict=True):
+        percentile = bound.percentile is not None  # a share of requests it has not
+        curve = found.bounds.get(condition.text)
+        own_rps = None if curve is None else curve.crossing(condition.goal)
+        tried = own_rps is not None and found.each[condition.text].holds(own_rps, own_rps)
+        yield {
+            "text": condition.text,
+            "goal": condition.goal,
+            "capacity_rps": own_rps if tried else None,
+            "attainment": None if curve is None or percentile else curve.at(estimate.rate_rps),
+        }
+
+
+def _at(rate_rps: float, found: Found) -> dict[str, Any]:
+    """Whether the system carries one rate: only an interval that leaves it out decides, with trials on that side."""
+    estimate = found.estimate
+    good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
+    if found.stopped == "check":
+        good = found.bracket.side_of(rate_rps)
+    if found.answered is not None and found.answered.low_rps is None:  # one recorded traffic: nothing is random
+        good = rate_rps <= found.answered.rate_rps
+    return {"rate_rps": rate_rps, "verdict": {True: "carried", False: "not carried", None: "unresolved"}[good]}
+
+
+def _needs(setup: Setup, found: Found, half: float | None) -> str | None:
+    """What it would take to decide what is open, after the words 'it would take'."""
+    if found.resolved or found.estimate is None or found.stopped == "outside" or setup.recorded:
+        return None
+    if found.answered is None and not math.isinf(found.estimate.half_width):
+        return None
+    tolerance = setup.settings.tolerance_of(setup.clock)
+    requests = found.planned or setup.requests
+    seeds = len(found.estimate.knees)
+    if half is None or seeds < FEWEST_SEEDS:
+        allowed = setup.settings.max_seeds + max(1, FEWEST_SEEDS - seeds)
+        more_of = "time with --budget" if found.stopped == "budget" else f"seeds with --max-seeds {allowed}"
+        return f"{FEWEST_SEEDS} seeds near the capacity for a first interval: allow more {more_of}."
+    if half <= tolerance:
+        return None
+    more = math.ceil(seeds * (half / tolerance) ** 2)
+    if more > MOST_NEEDED:
+        return "another SLO or goal: near this one attainment hardly depends on the rate."
+    allowed = max(more, setup.settings.max_seeds + more - seeds)  # seeds whose curve does not count were tried too
+    minutes = (more - seeds) * requests / found.estimate.rate_rps / 60
+    longer = "" if setup.planned.virtual else f", some {minutes:.0f} minutes more"
+    return (
+        f"about {more} seeds of {requests:,} requests{longer} for +-{100 * tolerance:.3g}% "
+        f"(--max-seeds {allowed}); a wider --tolerance takes fewer."
+    )
+
+
+def _shown(objective: Slo, found: Sequence[tuple[float, Found]]) -> str:
+    """The condition whose curve is told: the one that decides the first goal that has an answer."""
+    single = not all(bound.percentile for bound in objective.bounds)
+    default = JOINT if single else slo.bound_text(objective.bounds[0])
+    return next((one.estimate.binding for _, one in found if one.estimate is not None), default)
+
+
+def _planned(setup: Setup, found: Sequence[tuple[float, Found]]) -> int:
+    """Requests of the trials whose curve is told: those of the first goal that has whole trials."""
+    return next((one.planned for _, one in found if one.planned is not None), setup.requests)
+
+
+def curve(trials: Sequence[Tried], planned: int, text: str = JOINT) -> list[dict[str, Any]]:
+    """Attainment in a condition by rate over whole trials: mean, range of the seeds, and the means made to fall."""
+    points = []
+    for rate_rps, group in groupby((t for t in trials if t.key.planned == planned), key=lambda t: t.key.rate_rps):
+        made = list(group)
+        shares = [t.share(text) for t in made]
+        each = [s.met / s.of if s.of else 1.0 for s in shares]
+        points.append(
+            {
+                "rate_rps": rate_rps,
+                "seeds": len(made),
+                "requests": sum(s.of for s in shares),
+                "attainment": sum(s.met for s in shares) / max(1, sum(s.of for s in shares)),
+                "least": min(each),
+                "most": max(each),
+                "overloaded": sum(t.overloaded for t in made),
+            }
+        )
+    smooth = falling([p["attainment"] for p in points], [p["requests"] for p in points]) if points else []
+    return [{**point, "falling": value} for point, value in zip(points, smooth, strict=True)]
+
+
+def _cost(ledger: Ledger, wall_s: float) -> dict[str, Any]:
+    trials = [*ledger.whole, *ledger.probes]
+    return {
+        "requests": ledger.requests,
+        "trials": len(ledger.whole),
+        "probes": len(ledger.probes),
+        "system_s": sum(t.system_s for t in trials),
+        "trials_s": sum(t.wall_s for t in trials),
+        "wall_s": wall_s,
+    }

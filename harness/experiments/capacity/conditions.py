@@ -1,0 +1,245 @@
+"""What a capacity is asked to keep: shares of requests, each with the goal that it has to reach."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.api import Bound, Slo
+from harness.data.lists import kept
+from harness.errors import UsageError, no_such
+from harness.metrics.measure import metrics, succeeded
+from harness.metrics.slo import BoundScore, bound_text, score
+from harness.options import CHECKS, RunSpec
+from harness.spec import seconds
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Definition = Literal["joint", "separate", "sarathi"]
+
+JOINT = "joint"
+"""Name of the share of requests that keep every bound on a single request."""
+
+_PERCENTILE = re.compile(r"p[\d.]+:")
+
+DELAY_S = 2.0
+"""Longest median wait for a first turn in the capacity of Sarathi-Serve (OSDI 2024, section 5)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """The share `text` (`joint`, or a bound) must be at least `goal`.
+
+    A bound on a percentile is such a share too: p99 of TTFT is at most 0.5 s just when 99% of the requests of all
+    trials at a rate have it within 0.5 s.
+    """
+
+    text: str
+    goal: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """How one trial fared in one share: `met` of `of`, and whom it met where it is a share of requests.
+
+    `mask` (kept,) is in order of request ids; None for shares of gaps and of one class of traffic.
+    """
+
+    text: str
+    met: int
+    of: int
+    mask: Mask | None = None
+
+    @property
+    def is_percentile(self) -> bool:
+        """Whether it is that of a bound on a percentile, such as p99:ttft=0.5."""
+        return _PERCENTILE.match(self.text) is not None
+
+
+def under(definition: Definition, slo: Slo) -> Slo:
+    """The SLO of a definition: Sarathi's adds its bound on the median scheduling delay. Raises UsageError."""
+    if definition != "sarathi":
+        return slo
+    if not any(bound.metric == "itl" and bound.percentile is not None for bound in slo.bounds):
+        raise UsageError(
+            "--definition sarathi needs a bound on a percentile of itl; give one, such as --slo p99:itl=0.2."
+        )
+    delay = Bound("scheduling_delay", DELAY_S, None, 50.0)
+    others = tuple(bound for bound in slo.bounds if bound.metric != delay.metric)
+    return replace(slo, bounds=(*others, delay))
+
+
+def conditions(slo: Slo, goal: float, definition: Definition) -> tuple[Condition, ...]:
+    """What must hold at a goal: all bounds at once, or each of them, and every bound on a percentile."""
+    each = [Condition(bound_text(bound), goal) for bound in slo.bounds if bound.percentile is None]
+    whole = [Condition(bound_text(b), b.percentile / 100) for b in slo.bounds if b.percentile is not None]
+    if definition == "separate" and each:
+        return (*each, *whole)
+    return (Condition(JOINT, goal), *whole)
+
+
+def shares(table: pa.Table, slo: Slo) -> tuple[Share, ...]:
+    """Every share of a table in order of request ids: joint, then one per bound."""
+    scored = score(table, slo)
+    joint = Share(JOINT, int(scored.met.sum()), len(table), scored.met)
+    return (joint, *(_share(table, found) for found in scored.bounds))
+
+
+def _share(table: pa.Table, found: BoundScore) -> Share:
+    metric = metrics()[found.bound.metric]
+    if found.bound.percentile is not None and metric.pooled:
+        return Share(found.text, *_pooled(table, found))
+    met = found.met[found.applies]
+    return Share(found.text, int(met.sum()), len(met), met if found.applies.all() else None)
+
+
+def _pooled(table: pa.Table, found: BoundScore) -> tuple[int, int]:
+    """Values within the bound, of all: a value per gap, and one beyond it per failed request."""
+    ok = succeeded(table)
+    metric = metrics()[found.bound.metric]
+    met = of = int((found.applies & ~ok).sum())
+    met = 0
+    for piece in kept(table, found.applies & ok):
+        values = metric.of(piece)
+        met += int((values <= found.bound.limit).sum())
+        of += len(values)
+    return met, of
+
+
+def certain(shares: Sequence[Share], wanted: Sequence[Condition], planned: int) -> bool | None:
+    """Whether a run of `planned` requests keeps its conditions, as soon as what has ended decides it; else None.
+
+    Failed: more have missed than may. Passed: as many have met as must. A share of something else than all requests
+    is decided by the end of the run alone.
+    """
+    found = {share.text: share for share in shares}
+    sides = [_side(found[condition.text], condition, planned) for condition in wanted]
+    if False in sides:
+        return False
+    return True if all(sides) else None
+
+
+def _side(share: Share, condition: Condition, planned: int) -> bool | None:
+    if share.mask is None:
+        return None
+    needed = condition.goal * planned
+    if share.of - share.met > planned - needed:
+        return False
+    return True if share.met >= needed else None
+
+
+def kept_all(shares: Sequence[Share], wanted: Sequence[Condition]) -> bool:
+    """Whether a trial that is over keeps its conditions."""
+    found = {share.text: share for share in shares}
+    return all(found[c.text].met >= c.goal * found[c.text].of for c in wanted)
+
+
+def bounds_of(slo: Slo, goal: float) -> Iterator[Condition]:
+    """Each bound by itself, with the goal that it has: what tells which of them binds."""
+    for bound in slo.bounds:
+        yield Condition(bound_text(bound), goal if bound.percentile is None else bound.percentile / 100)
+
+
+DEFINITIONS: tuple[Definition, ...] = ("joint", "separate", "sarathi")
+KEPT = {"virtual": 2000, "wall": 600}
+"""Requests of a trial after the warm-up cut, where nothing says how many: a run starts empty, so this belongs to the
+definition of a capacity (statistics of the harness, section 6)."""
+FOR_WARMUP = 1.1
+TOLERANCE = {"virtual": 0.03, "wall": 0.05}
+MOST_SEEDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The options of `bench capacity` itself; rates in requests per second, None where the clock decides."""
+
+    goals: tuple[float, ...] = (0.9,)
+    definition: Definition = "joint"
+    tolerance: float | None = None
+    max_seeds: int = MOST_SEEDS
+    budget_s: float | None = None
+    at_rps: float | None = None
+    from_rps: float | None = None
+    adjust: bool = True
+
+    def tolerance_of(self, clock: str) -> float:
+        """Half of the interval, as a share of the capacity, that ends the search."""
+        return TOLERANCE[clock] if self.tolerance is None else self.tolerance
+
+
+def settings(
+    goal: str | None,
+    definition: str | None,
+    tolerance: str | None,
+    max_seeds: str | None,
+    budget: str | None,
+    at: str | None,
+    rate_from: str | None,
+    *,
+    adjust: bool = True,
+) -> Settings:
+    """The settings of the texts of a command line. Raises UsageError."""
+    found = Settings(adjust=adjust)
+    if goal is not None:
+        goals = tuple(sorted({_goal_share(part, "goal") for part in goal.split(",")}))
+        found = replace(found, goals=goals)
+    if definition is not None:
+        found = replace(found, definition=_definition(definition))
+    if tolerance is not None:
+        found = replace(found, tolerance=_goal_share(tolerance, "tolerance"))
+    if max_seeds is not None:
+        found = replace(found, max_seeds=_seeds(max_seeds))
+    if budget is not None:
+        found = replace(found, budget_s=_budget(budget))
+    if at is not None:
+        found = replace(found, at_rps=float(CHECKS["rate"](at, "--at")))  # type: ignore[arg-type]  # it is a number
+    if rate_from is not None:
+        found = replace(found, from_rps=float(CHECKS["rate"](rate_from, "--rate-from")))  # type: ignore[arg-type]  # as above
+    return found
+
+
+def _goal_share(text: str, name: str) -> float:
+    found = float(CHECKS["goal"](text.strip(), f"--{name}"))  # type: ignore[arg-type]  # it is a number
+    if found == 1:
+        more = "a queue never keeps all; ask for 99.9%" if name == "goal" else "take 3%"
+        raise UsageError(f"--{name} must be a share below 1, got '{text.strip()}': {more}.")
+    return found
+
+
+def _definition(text: str) -> Definition:
+    for known in DEFINITIONS:
+        if known == text.strip().lower():
+            return known
+    raise no_such("definition of capacity", text, DEFINITIONS)
+
+
+def _seeds(text: str) -> int:
+    found: int = int(CHECKS["requests"](text, "--max-seeds"))  # type: ignore[call-overload]  # it is a whole number
+    if found < 5:
+        raise UsageError(f"--max-seeds must be 5 or more, got {found}: fewer seeds give no interval.")
+    return found
+
+
+def _budget(text: str) -> float:
+    found = seconds(text, "--budget")
+    if not found > 0 or math.isinf(found):
+        raise UsageError(f"--budget must be longer than 0 s, got '{text}'.")
+    return found
+
+
+def requests_of(spec: RunSpec, clock: str) -> int:
+    """Requests that a trial sends: those asked for, or the usual number and a tenth more for the warm-up."""
+    return math.ceil(KEPT[clock] * FOR_WARMUP) if spec.requests is None else spec.requests
+
+
+def exit_code(states: Sequence[str], verdicts: Sequence[str]) -> int:
+    """0 known; 1 surely not carried at the rate asked about, or at no rate; 5 not decided."""
+    if verdicts:
+        return 1 if "not carried" in verdicts else 5 if "unresolved" in verdicts else 0
+    return 1 if "unreachable" in states else 5 if "unresolved" in states else 0

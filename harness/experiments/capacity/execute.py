@@ -1,0 +1,261 @@
+"""Carries a search out: makes the trials that it wants, keeps them, and minds the budget."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness.api import Slo
+from harness.data.folder import new_folder
+from harness.errors import BackendError, Interrupted, NotValid, UsageError
+from harness.experiments import pool
+from harness.experiments import trial as experiments_trial
+from harness.experiments.capacity.aim import Aim, Found, Trials, Wanted
+from harness.experiments.capacity.answer import answer
+from harness.experiments.capacity.conditions import Condition, Settings, requests_of, under
+from harness.experiments.capacity.estimate import Shares, as_found
+from harness.experiments.capacity.search import search
+from harness.experiments.capacity.store import Store
+from harness.experiments.capacity.traffic import Adjusted, Traffic, adjustable
+from harness.experiments.capacity.trials import Key, Ledger, Runs, Task, Tried, simulated
+from harness.options import RunSpec
+from harness.runner.plan import Plan, plan
+from harness.runner.run import RUNS, default_folder
+from harness.validity.warmup import check_leaves
+
+
+class Makes(Protocol):
+    """Makes trials."""
+
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Tried]:
+        """Each as soon as it is over."""
+        ...
+
+
+class AsFound:
+    """Attainment as it was measured, where the traffic cannot be known beforehand."""
+
+    def fit(self, trials: Sequence[Tried], condition: Condition) -> None:
+        """Nothing to learn."""
+
+    def __call__(self, trials: Sequence[Tried], condition: Condition) -> Shares:
+        """The attainment of each trial."""
+        return as_found(trials, condition)
+
+
+@dataclass(slots=True)
+class Budget:
+    """How long a search may take, in seconds of the wall; None: as long as it takes."""
+
+    limit_s: float | None
+    begun_s: float = field(default_factory=time.monotonic)
+    interrupted: bool = False
+    failed: BackendError | NotValid | None = None
+    """What ended the search: a trial that proves nothing."""
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self.begun_s
+
+    def allows(self, next_s: float = 0.0) -> bool:
+        """Whether something that takes `next_s` can still be over in time."""
+        return (
+            not self.interrupted
+            and self.failed is None
+            and (self.limit_s is None or self.spent_s + next_s < self.limit_s)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all searches of one command share."""
+
+    spec: RunSpec
+    settings: Settings
+    planned: Plan
+    own_rps: float
+    requests: int
+    recorded: bool
+    slo: Slo
+    adjusted: bool
+    fixed: bool
+    """Whether the user named the requests of a trial."""
+
+    @property
+    def clock(self) -> str:
+        """`virtual` or `wall`."""
+        return "virtual" if self.planned.virtual else "wall"
+
+    def aim(self, goal: float) -> Aim:
+        """The search for one goal."""
+        return Aim(
+            slo=self.slo,
+            goal=goal,
+            definition=self.settings.definition,
+            planned=self.requests,
+            first_seed=self.spec.seed,
+            tolerance=self.settings.tolerance_of(self.clock),
+            max_seeds=self.settings.max_seeds,
+            from_rps=self.settings.from_rps,
+            at_rps=self.settings.at_rps,
+            own_rps=self.own_rps,
+            virtual=self.planned.virtual,
+            one_traffic=self.recorded,
+            fixed=self.fixed,
+        )
+
+
+def set_up(spec: RunSpec, settings: Settings) -> Setup:
+    """Check everything before a trial is made. Raises UsageError for what has no capacity to search."""
+    spec = replace(spec, warmup=spec.warmup or "mser5", goal=settings.goals[0])
+    own_rps = experiments_trial.own_rate(spec)
+    recorded = spec.trace is not None
+    first = plan(spec if recorded else replace(spec, requests=spec.requests or 100))
+    requests = len(first.schedule) if recorded else requests_of(spec, "virtual" if first.virtual else "wall")
+    objective = under(settings.definition, first.slo)
+    if not objective.bounds:
+        raise UsageError("A capacity needs an SLO to keep; give one, such as --slo ttft=0.25,tpot=0.1.")
+    if (spec.warmup or "").isdecimal() and not recorded:
+        check_leaves(spec.warmup, plan(replace(spec, requests=requests)).schedule)
+    fixed = spec.requests is not None
+    spec = replace(spec, requests=None if recorded else requests)
+    adjusted = settings.adjust and adjustable(spec)
+    return Setup(spec, settings, first, own_rps, requests, recorded, objective, adjusted, fixed)
+
+
+def conduct(
+    setup: Setup,
+    store: Store,
+    make: Makes | None = None,
+    *,
+    workers: int | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Search every goal and give what capacity.json holds. Ctrl-C ends it with what there is by then.
+
+    A trial that proves nothing decides nothing: it ends the search with what there is by then, or raises BackendError
+    or NotValid where that is nothing. Raises Interrupted where no trial was over.
+    """
+    budget = Budget(setup.settings.budget_s)
+    with store.opened(setup), pool.of(workers if setup.planned.virtual else 1) as processes:
+        if make is None and setup.planned.virtual:
+            make = Simulates(processes)
+        elif make is None:
+            assert store.path is not None  # folder_of gives one to every search under the wall clock
+            make = Runs(store.path, tell)
+        desk = _Desk(setup, store.ledger, make, budget, tell)
+        found = [(goal, _searched(setup, goal, desk)) for goal in setup.settings.goals]
+        if budget.failed is not None and not len(store.ledger):
+            raise budget.failed
+        if budget.interrupted and not len(store.ledger):
+            raise Interrupted("interrupted before the first trial was over; the same command starts again.")
+        invalid = make.invalid if isinstance(make, Runs) else []
+        info = answer(
+            setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted, failed=budget.failed,
+            invalid=invalid,
+        )  # fmt: skip
+        store.finish(info)
+    return info
+
+
+@dataclass(frozen=True, slots=True)
+class Simulates:
+    """Makes trials of a simulator, several at a time."""
+
+    processes: pool.Pool
+
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Tried]:
+        """As they come."""
+        return (tried for _, tried in self.processes.map(simulated, tasks))
+
+
+def _searched(setup: Setup, goal: float, desk: _Desk) -> Found:
+    traffic = Traffic(setup.spec, setup.own_rps)
+    known = [tried for tried in desk.given.values() if tried.key.goal is None]
+
+    def begun() -> Trials:
+        return search(setup.aim(goal), Adjusted(traffic) if setup.adjusted else AsFound(), known)
+
+    try:
+        return _driven(begun(), desk)
+    except KeyboardInterrupt:  # between two trials: over again with those that are there
+        desk.budget.interrupted = True
+        return _driven(begun(), desk)
+
+
+def _driven(wanted_next: Trials, desk: _Desk) -> Found:
+    made: list[Tried] | None = None
+    while True:
+        try:
+            wanted = wanted_next.send(made)  # type: ignore[arg-type]  # the first word to a generator is None
+        except StopIteration as end:
+            found: Found = end.value
+            return found
+        made = desk.give(wanted)
+
+
+@dataclass(slots=True)
+class _Desk:
+    """Where trials are asked for: those that are known are not made again. `given` were asked for so far.
+
+    Note: what else is in the ledger does not count, or a search that goes on would end otherwise than one at a stretch.
+    """
+
+    setup: Setup
+    ledger: Ledger
+    make: Makes
+    budget: Budget
+    tell: Callable[[str], None]
+    given: dict[Key, Tried] = field(default_factory=dict)
+
+    def give(self, wanted: Sequence[Wanted]) -> list[Tried]:
+        """The trials, in the order of what is wanted; fewer where the budget ends, none when it is spent."""
+        setup, virtual = self.setup, self.setup.planned.virtual
+        missing = [
+            Task(setup.spec, setup.own_rps, setup.slo, want.key, want.conditions)
+            for want in wanted
+            if self.ledger.get(want.key) is None
+        ]
+        try:  # in real time the length of a trial is known beforehand
+            for tried in self.make(
+                t for t in missing if self.budget.allows(0.0 if virtual else t.key.planned / t.key.rate_rps)
+            ):
+                self.ledger.add(tried)
+                self.tell(told(tried))
+        except KeyboardInterrupt:
+            self.budget.interrupted = True
+        except (BackendError, NotValid) as error:
+            self.budget.failed = error
+        found = [known for want in wanted if (known := self.ledger.get(want.key)) is not None]
+        self.given.update((known.key, known) for known in found)
+        return found
+
+
+def told(tried: Tried) -> str:
+    """One line about a trial."""
+    key = tried.key
+    if key.goal is not None:
+        side = "carried" if tried.passed else "too much"
+        return f"seed {key.seed}, {key.rate_rps:g} req/s: {side} ({tried.requests:,} requests)"
+    if not tried.by_request:
+        within = ", ".join(f"{s.met / max(1, s.of):.1%} of {s.of:,} within {s.text}" for s in tried.shares[1:])
+        return f"seed {key.seed}, {key.rate_rps:g} req/s: {within}"
+    joint = tried.shares[0]
+    return (
+        f"seed {key.seed}, {key.rate_rps:g} req/s: {joint.met / max(1, joint.of):.1%} of {joint.of:,} requests "
+        f"{'kept every bound' if len(tried.shares) > 2 else 'kept the bound'}"
+    )
+
+
+def folder_of(out: str | None, setup: Setup) -> Path | None:
+    """The folder of a search: the one asked for, a new one under the wall clock, none for a simulator."""
+    if out is not None:
+        return Path(out)
+    if setup.planned.virtual:
+        return None
+    name = default_folder(setup.planned).name
+    return new_folder(Path(RUNS) / f"capacity-{name}")

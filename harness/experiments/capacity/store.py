@@ -1,0 +1,128 @@
+"""The folder of a search: capacity.json says what is searched and what came of it, trials.parquet holds every trial."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.data.folder import redacted
+from harness.data.host import versions
+from harness.data.storage import locked, write_json
+from harness.errors import UsageError
+from harness.experiments.capacity.trials import Ledger
+from harness.metrics import slo
+
+if TYPE_CHECKING:
+    from harness.experiments.capacity.execute import Setup
+
+SCHEMA = 1
+ANSWER, TABLE = "capacity.json", "trials.parquet"
+
+
+class Store:
+    """Keeps a search in a folder, or in memory alone. The same command again goes on where it was ended."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        if path is not None:
+            _read(path)
+        self.ledger = Ledger()
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path or 'in memory'} {self.ledger!r}>"
+
+    @contextmanager
+    def opened(self, setup: Setup) -> Iterator[None]:
+        """Write down what is searched, and keep other processes out of the folder while the body runs.
+
+        Raises UsageError for a folder that holds another search, or one that goes on.
+        """
+        if self.path is None:
+            yield
+            return
+        asked = asked_of(setup)
+        _make(self.path)
+        with locked(self.path, "search"):
+            if (before := _read(self.path)) is not None:
+                _check_same(before, asked, self.path)
+            self.ledger = Ledger(self.path / TABLE)
+            write_json(self.path / ANSWER, {**asked, "state": "running"})
+            yield
+
+    def finish(self, info: Mapping[str, Any]) -> None:
+        """Write the answer down."""
+        if self.path is not None:
+            write_json(self.path / ANSWER, info)
+
+
+def asked_of(setup: Setup) -> dict[str, Any]:
+    """What was asked: the part of capacity.json that is known before the first trial; no secret of a server in it."""
+    info = {
+        "schema": SCHEMA,
+        "kind": "capacity",
+        "versions": versions(),
+        "spec": setup.spec.options(),
+        "workload": setup.planned.loaded.name,
+        "traffic": {**setup.planned.traffic, "rate_rps": None, "arrivals_rps": None},
+        "backend": dict(setup.planned.backend.describe()),
+        "slo": slo.stored(setup.slo),
+        "goals": list(setup.settings.goals),
+        "clock": setup.clock,
+        "definition": setup.settings.definition,
+        "run": {"requests": setup.requests, "fixed": setup.fixed, "warmup": setup.spec.warmup},
+    }
+    return redacted(info, setup.planned.redact)
+
+
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    """Trials are only those of one system under one traffic; goals, tolerance and budget may change."""
+    for group, prefix in (("spec", "--"), ("versions", "the version of ")):
+        old, new = dict(before.get(group) or {}), dict(now[group])
+        for name in sorted({*old, *new} - {"goal"}):
+            if old.get(name) != new.get(name):
+                raise UsageError(
+                    f"'{path}' holds a search with {prefix}{name} {_said(old.get(name))}, not {_said(new.get(name))}; "
+                    "name another --out, or repeat that command to go on."
+                )
+    if before.get("definition") != now["definition"]:
+        raise UsageError(
+            f"'{path}' holds a search by the definition '{before.get('definition')}', not '{now['definition']}'; "
+            "name another --out."
+        )
+
+
+def _said(value: object) -> str:
+    return "not given" if value is None else f"'{value}'"
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    """What a folder was made for; None for a new one. Raises UsageError for one that holds something else."""
+    if not path.exists():
+        return None
+    if not path.is_dir():
+        raise UsageError(f"'{path}' is a file; --out names a folder.")
+    file = path / ANSWER
+    if not file.exists():
+        others = sorted({p.name for p in path.iterdir()} - {f"{ANSWER}.part"})  # a kill in the first write leaves it
+        if others:
+            raise UsageError(f"'{path}' holds '{others[0]}', which is no part of a search; name an empty folder.")
+        return None
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{file}' cannot be read ({error}).") from None
+    if not isinstance(info, dict) or info.get("kind") != "capacity":
+        raise UsageError(f"'{file}' was not written by 'bench capacity'; name an empty folder.")
+    if not isinstance(info.get("schema"), int) or info["schema"] > SCHEMA:
+        raise UsageError(f"'{file}' has schema {info.get('schema')}, this bench reads up to {SCHEMA}; use a newer one.")
+    return info
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"'{path}' cannot be made: {error.strerror}.") from None

@@ -1,0 +1,370 @@
+"""The trials of a search: what each was, how it fared, and the file that keeps them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.api import RequestRecord, Slo
+from harness.data.lists import number
+from harness.data.records import to_table
+from harness.data.storage import write_parquet
+from harness.data.warmup_cut import kept
+from harness.errors import BackendError, NotValid, UsageError
+from harness.experiments import trial
+from harness.experiments.capacity.conditions import Condition, Share, certain, kept_all, shares
+from harness.experiments.trial import at_rate
+from harness.metrics import slo as slos
+from harness.metrics.measure import succeeded
+from harness.options import RunSpec
+from harness.validity import warmup
+from harness.validity.checks import ANSWERS
+from harness.validity.overload import overload
+from harness.validity.work_done import failures
+
+if TYPE_CHECKING:
+    from harness.runner.run import Result
+
+
+TRIALS = pa.schema(
+    [
+        pa.field("seed", pa.int64()),
+        pa.field("rate_rps", pa.float64()),
+        pa.field("planned", pa.int64()),
+        pa.field("requests", pa.int64()),
+        pa.field("kept", pa.int64()),
+        pa.field("cut_at_s", pa.float64()),
+        pa.field("passed", pa.bool_()),
+        pa.field("goal", pa.float64()),
+        pa.field("overloaded", pa.bool_()),
+        pa.field("e2e_s", pa.float64()),
+        pa.field("system_s", pa.float64()),
+        pa.field("wall_s", pa.float64()),
+        pa.field("output_tokens", pa.float64()),
+        pa.field("shares", pa.list_(pa.struct([("text", pa.string()), ("met", pa.int64()), ("of", pa.int64()),
+                                               ("bits", pa.binary())]))),
+    ]
+)  # fmt: skip
+"""A row per trial: `goal` is null for a whole run; else it is a probe, which tells `passed` and no attainment."""
+
+LOOK = 50
+"""Records between two looks at a probe: scoring one by one would cost more than simulating them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What makes a trial: equal keys of one search give equal trials. A probe is ended when it is decided at `goal`."""
+
+    seed: int
+    rate_rps: float
+    planned: int
+    goal: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """A trial that is over: `requests` were sent in `system_s` of the system's time.
+
+    A probe knows a side and no more: its shares count for nothing. `e2e_s` is the mean time to the last token,
+    `output_tokens` what the answers had of the requested tokens, times the mean that was requested of all.
+    """
+
+    key: Key
+    requests: int
+    kept: int
+    cut_at_s: float
+    passed: bool | None
+    overloaded: bool
+    e2e_s: float | None
+    system_s: float
+    wall_s: float
+    shares: tuple[Share, ...]
+    output_tokens: float | None = None
+
+    @property
+    def by_request(self) -> bool:
+        """Whether single requests are scored: not where every bound is on a percentile."""
+        return not self.shares[1:] or not all(share.is_percentile for share in self.shares[1:])
+
+    def share(self, text: str) -> Share:
+        """The share of that name."""
+        return next(share for share in self.shares if share.text == text)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A trial to make: of `spec`, whose own rate is `own_rps`, under `slo`; a probe is decided by `wanted`."""
+
+    spec: RunSpec
+    own_rps: float
+    slo: Slo
+    key: Key
+    wanted: tuple[Condition, ...] = ()
+
+    @property
+    def run(self) -> RunSpec:
+        """The spec of the one run that it takes."""
+        spec = replace(self.spec, seed=self.key.seed, requests=self.key.planned, slo=slos.text(self.slo) or None)
+        return at_rate(spec, self.key.rate_rps, self.own_rps)
+
+
+def simulated(task: Task) -> Tried:
+    """Make a trial under a virtual clock, in this process."""
+    begun_s = time.monotonic()
+    watch = None if task.key.goal is None else Watch(task)
+    made = trial.simulate(task.run, watch)
+    return concluded(task, made.table, None if watch is None else watch.passed, begun_s)
+
+
+def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Tried:
+    """What a trial amounts to; `passed` is what its watch found before the end."""
+    table = table.sort_by("request_id")
+    cut = warmup.find(table, task.spec.warmup)
+    measured = kept(table, cut)
+    probe = task.key.goal is not None
+    found = shares(table if probe else measured, task.slo)
+    early = passed is not None
+    if not (probe or len(measured)):
+        raise UsageError(
+            f"--warmup {cut.rule} leaves nothing to measure of {len(table):,} requests at {task.key.rate_rps:g} req/s; "
+            "cut less, or send more (--requests)."
+        )
+    # Note: a trial stands for longer runs, in which a growing queue goes on to grow; so it counts where all met, too
+    grown = not early and overload(table, after_s=0.0 if probe else cut.at_s, bursty=True) is not None
+    if probe and passed is None:
+        passed = kept_all(found, task.wanted) and not grown
+    end_s = _end_s(table)
+    sent = len(table)
+    if early:  # those under way when the probe was ended were paid for too
+        due_s = number(table, "scheduled_s")
+        per_s = len(due_s) / max(float(due_s.max()), 1e-9)
+        sent = min(task.key.planned, max(len(table), round(per_s * float(np.nanmax(end_s)))))
+    e2e_s = end_s - number(table, "scheduled_s")
+    e2e_s = e2e_s[np.isfinite(e2e_s)]
+    ok, asked, made = (succeeded(measured), number(measured, "output_tokens_asked"), number(measured, "output_tokens"))
+    wanted = float(asked[ok].sum())
+    return Tried(
+        key=task.key,
+        requests=sent,
+        kept=len(measured),
+        cut_at_s=cut.at_s,
+        passed=passed,
+        overloaded=grown,
+        e2e_s=float(e2e_s.mean()) if len(e2e_s) else None,
+        system_s=float(np.nanmax(end_s, initial=0.0)),
+        wall_s=time.monotonic() - begun_s,
+        shares=found,
+        # requests that fail, more of them at a higher rate, do not change it
+        output_tokens=float(made[ok].sum() / wanted * asked.mean()) if wanted else None,
+    )
+
+
+class Watch:
+    """Ends a probe as soon as it is certain to fail: exactly, because no record that is still to come can change it.
+
+    Note: one that is certain to pass goes on to its end. Whether its queue grew can only be seen there, and ending it
+    would save no more than the share of the requests that may miss.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._new: list[RequestRecord] = []
+        self._seen: dict[str, Share] = {}
+        self.passed: bool | None = None
+
+    def __call__(self, record: RequestRecord) -> bool:
+        """Take a record; True when the rest would change nothing."""
+        return self.take([record])
+
+    def take(self, records: Sequence[RequestRecord]) -> bool:
+        """Take records; True when the rest would change nothing."""
+        self._new.extend(records)
+        if len(self._new) < LOOK or self.passed is not None:
+            return self.passed is not None
+        for share in shares(to_table(self._new), self._task.slo):
+            before = self._seen.get(share.text, Share(share.text, 0, 0))
+            self._seen[share.text] = replace(share, met=before.met + share.met, of=before.of + share.of)
+        self._new = []
+        if certain(tuple(self._seen.values()), self._task.wanted, self._task.key.planned) is False:
+            self.passed = False
+        return self.passed is not None
+
+
+def _end_s(table: pa.Table) -> np.ndarray:
+    from harness.metrics.measure import first_last
+
+    last_s = first_last(table)[1]
+    return np.where(np.isnan(last_s), number(table, "ended_s"), last_s)
+
+
+class Ledger:
+    """Every trial of a search, on disk where there is a folder: what is in it is never made again."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._tried: dict[Key, Tried] = {}
+        if path is not None and path.exists():
+            self._tried = {tried.key: tried for tried in _read(path)}
+
+    def __repr__(self) -> str:
+        return f"<Ledger {len(self._tried)} trials, {self.requests:,} requests>"
+
+    def __iter__(self) -> Iterator[Tried]:
+        return iter(self._tried.values())
+
+    def __len__(self) -> int:
+        return len(self._tried)
+
+    def get(self, key: Key) -> Tried | None:
+        """The trial of that key, where it was made."""
+        return self._tried.get(key)
+
+    def add(self, tried: Tried) -> None:
+        """Take a trial; it is on disk when this returns."""
+        self._tried[tried.key] = tried
+        if self._path is not None:
+            write_parquet(self._path, TRIALS, self.table().to_batches())
+
+    @property
+    def whole(self) -> list[Tried]:
+        """The trials that ran to their end, by rate and seed."""
+        found = [tried for tried in self._tried.values() if tried.key.goal is None]
+        return sorted(found, key=lambda tried: (tried.key.rate_rps, tried.key.seed))
+
+    @property
+    def probes(self) -> list[Tried]:
+        """The probes, in the order in which they were made."""
+        return [tried for tried in self._tried.values() if tried.key.goal is not None]
+
+    @property
+    def requests(self) -> int:
+        """Requests sent in all."""
+        return sum(tried.requests for tried in self._tried.values())
+
+    def table(self) -> pa.Table:
+        """The rows of trials.parquet."""
+        return pa.Table.from_pylist([_row(tried) for tried in self._tried.values()], TRIALS)
+
+
+def _row(tried: Tried) -> dict[str, object]:
+    key = tried.key
+    packed = [
+        {"text": s.text, "met": s.met, "of": s.of, "bits": None if s.mask is None else np.packbits(s.mask).tobytes()}
+        for s in tried.shares
+    ]
+    names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s", "output_tokens")
+    own = {"seed": key.seed, "rate_rps": key.rate_rps, "planned": key.planned, "goal": key.goal}
+    return {**own, **{name: getattr(tried, name) for name in names}, "shares": packed}
+
+
+def _read(path: Path) -> Iterable[Tried]:
+    try:
+        with pq.ParquetFile(path) as source:  # not read_table: it would import pyarrow.dataset
+            table = source.read()
+            if "output_tokens" not in table.column_names:  # of a search that an earlier version made
+                table = table.append_column("output_tokens", pa.nulls(len(table), pa.float64()))
+            rows = table.select(TRIALS.names).cast(TRIALS).to_pylist()
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
+    except (pa.ArrowException, KeyError, OSError) as error:
+        raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
+    for row in rows:
+        key = Key(*(row.pop(name) for name in ("seed", "rate_rps", "planned", "goal")))
+        found = []
+        for share in row.pop("shares"):
+            bits, of = share["bits"], int(share["of"])
+            mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
+            found.append(Share(str(share["text"]), int(share["met"]), of, mask))
+        yield Tried(key=key, shares=tuple(found), **row)
+
+
+TRIALS_FOLDER = "trials"
+AGAIN = 2
+"""Times that a trial is made before it counts as not valid: a machine may be disturbed once."""
+
+
+class Runs:
+    """Makes trials as runs below `path`; notes of a run go to `say`."""
+
+    def __init__(self, path: Path, say: Callable[[str], None]) -> None:
+        self._path = path
+        self._say = say
+        self.invalid: list[str] = []
+        """Why each trial that was thrown away is not valid: such a trial decides nothing."""
+
+    def __repr__(self) -> str:
+        return f"<Runs in {self._path}>"
+
+    def __call__(self, tasks: Iterable[Task]) -> Iterator[Tried]:
+        """Each when it is over. Raises BackendError, and NotValid for a trial that proves nothing."""
+        for task in tasks:
+            yield self._made(task)
+
+    def _made(self, task: Task) -> Tried:
+        for attempt in range(AGAIN):
+            begun_s = time.monotonic()
+            watch = None if task.key.goal is None else Watch(task)
+            result = self._run(task, watch)
+            early = None if watch is None else watch.passed
+            result.outcome.check()
+            if result.outcome.error is not None:
+                raise BackendError(result.outcome.error)
+            if result.outcome.ended != "finished" and early is None:
+                raise KeyboardInterrupt
+            if (said := _fault(task, result)) is not None:
+                raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {said}")
+            if _is_valid(result, ended_early=early is not None):
+                return concluded(task, result.run.requests, early, begun_s)
+            reasons = " ".join(result.run.info["verdict"]["reasons"])
+            self.invalid.append(f"{task.key.rate_rps:g} req/s, seed {task.key.seed}: {reasons}")
+            if attempt == 0:
+                self._say(f"not valid, made again: {reasons}")
+        raise NotValid(
+            f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}) is not valid, twice: {reasons} "
+            f"See '{result.run.path}'."
+        )
+
+    def _run(self, task: Task, watch: Watch | None) -> Result:
+        from harness.runner.run import execute
+
+        return execute(
+            task.run,
+            out=self._path / TRIALS_FOLDER / folder_name(task.key),
+            force=True,
+            say=self._say,
+            watch=None if watch is None else watch.take,
+        )
+
+
+def _is_valid(result: Result, *, ended_early: bool) -> bool:
+    """Whether a run proves anything. Of a probe that was ended early the answers may all be outstanding."""
+    info = result.run.info
+    if info["verdict"]["valid"]:
+        return True
+    failed = {check["check"] for check in info["checks"] if check["state"] == "failed"}
+    return ended_early and failed == {ANSWERS}
+
+
+def _fault(task: Task, result: Result) -> str | None:
+    """The sentence on a backend that failed, not on one that has too much to do: then a search would find no capacity.
+
+    A probe may lie far above the capacity, where requests that wait too long are what load does.
+    """
+    probe = task.key.goal is not None
+    overloaded = probe or bool(result.run.info["verdict"]["queue_grew"])
+    told = failures(result.run.requests, overloaded=overloaded, at_most=task.spec.max_failed)
+    few = told["requests"] <= told["at_most"] * task.key.planned  # of a probe that was ended only some are there
+    return None if few else str(told["said"])
+
+
+def folder_name(key: Key) -> str:
+    """A name that a person can read: `4.2rps-seed3`, `4.2rps-seed3-probe90`."""
+    probe = "" if key.goal is None else f"-probe{100 * key.goal:g}"
+    return f"{key.rate_rps:g}rps-seed{key.seed}-{key.planned}{probe}"

@@ -1,0 +1,252 @@
+"""The answer of `bench compare`, as the JSON that is stored and that every form of it is made of."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.api import Slo
+from harness.data import host
+from harness.errors import no_such
+from harness.experiments.compare import gates, lengths, refusals, verdict, wording
+from harness.experiments.compare import gates as compare_gates
+from harness.experiments.compare import verdict as compare_verdict
+from harness.experiments.compare import warnings as compare_warnings
+from harness.experiments.compare.gates import Gate
+from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
+from harness.experiments.compare.verdict import Series
+from harness.metrics import slo
+from harness.metrics.measure import succeeded
+from harness.stats.paired import ALPHA, whole
+
+SCHEMA = 1
+EXIT_CODES: Mapping[str, int] = {
+    "improved": 0, "equivalent": 0, "regressed": 1, "refused": 4, "invalid": 4, "inconclusive": 5,
+}  # fmt: skip
+"""Exit code of each verdict."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to compare: gates (empty: the default ones), one-sided alpha, the differences that are allowed.
+
+    `slo` scores both sides anew, `warmup` cuts both anew; None takes what the runs were told. `goal` chooses among the
+    goals of a search.
+    """
+
+    gates: tuple[Gate, ...] = ()
+    alpha: float = ALPHA
+    allowed: frozenset[str] = frozenset()
+    slo: Slo | None = None
+    goal: float | None = None
+    warmup: str | None = None
+
+
+def compare(
+    matched: Matched,
+    settings: Settings,
+    *,
+    base: str = "base",
+    head: str = "head",
+    rows: Sequence[Mapping[str, Any]] = (),
+    looks: Sequence[int] = (),
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:
+    """What follows from some pairs. `base` and `head` are the names of the sides.
+
+    `rows` are facts about pairs that whoever made them knows, with paths under `base_run` and `head_run`; a row of runs
+    that are not among the pairs stays as it is. `looks` are the numbers of pairs after which a verdict was asked for.
+    """
+    pairs = matched.pairs
+    differing = refusals.found(matched, rescored=settings.slo is not None)
+    stops = [each for each in differing if each.field not in settings.allowed]
+    cuts_s = [compare_gates.cut_s(pair, settings.warmup) for pair in pairs]
+    told = [_pair(number, pair, cut_s) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)]
+    answered = [] if stops or not pairs else lengths.compared(pairs, cuts_s, settings.alpha)
+    other_work = [lengths.different(row) for row in answered if row["change"] != "same"]
+    differing += other_work
+    shorter: list[dict[str, Any]] = []
+    if refusals.OUTPUT_LENGTHS not in settings.allowed:
+        shorter = [lengths.gated(row) for row in answered if row["change"] == "shorter"]
+        stops += other_work if len(shorter) < len(other_work) else []  # one point is longer: not the same work
+    found = {} if stops or not pairs else _judged(pairs, cuts_s, settings, answered, shorter)
+    own_slos = {(pair.base.info.get("slo") or {}).get("text") for pair in pairs}
+    first = _first(pairs)
+    workload = first.get("workload")
+    if isinstance(workload, str):
+        workload = {**(first.get("traffic") or {}), "name": workload}
+    info: dict[str, Any] = {
+        "schema": SCHEMA,
+        "kind": "compare",
+        "versions": host.versions(),
+        "verdict": "refused",
+        "mode": "exact" if pairs and all(map(refusals.is_virtual, pairs)) else "paired",
+        "alpha": settings.alpha,
+        "looks": list(looks),
+        "base": _side(base, [pair.base for pair in pairs]),
+        "head": _side(head, [pair.head for pair in pairs]),
+        "workload": workload,
+        "slo": slo.text(settings.slo) if settings.slo else own_slos.pop() if len(own_slos) == 1 else None,
+        "goal": settings.goal or (settings.slo or slo.restored(first)).goal,
+        "rescored": settings.slo is not None,
+        "warmup": settings.warmup,
+        "pairs": _with_rows(told, rows),
+        "gates": [],
+        "shown": [],
+        "output_lengths": answered,
+        "exact": None,
+        "differences": [asdict(difference) for difference in refusals.others(pairs)],
+        "refused": [refusals.as_json(stop) for stop in stops],
+        "allowed_differences": [refusals.as_json(each) for each in differing if each.field in settings.allowed],
+        "notes": list(notes),
+        **found,
+    }
+    if found:
+        tried, valid = info["pairs"], {pair["pair"] for pair in info["pairs"] if pair["valid"]}
+        if not (all(pair["valid"] for pair in told) and all(pair["pair"] in valid for pair in tried)):
+            info["verdict"] = "invalid"
+    info["warnings"] = list(compare_warnings.cautions(info, matched))
+    info["exit_code"] = EXIT_CODES[info["verdict"]]
+    info["text"] = wording.sentence(info)
+    return info
+
+
+def _judged(
+    pairs: Sequence[Pair],
+    cuts_s: Sequence[float],
+    settings: Settings,
+    answered: Sequence[dict[str, Any]],
+    shorter: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """Rows, verdict and, for simulators, where the runs part. Where answers are `shorter`, no speed decides."""
+    virtual = all(map(refusals.is_virtual, pairs))
+    series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
+    names = {each.quantity.name for each in series}
+    standing = gates.exact() if virtual else gates.defaults(names)
+    asked = settings.gates or standing
+    for gate in settings.gates:
+        if gate.quantity.name not in names:  # it would never fire
+            raise no_such("quantity to gate in these runs", gate.quantity.name, names)
+    fails_otherwise = any(any(each.losses) for each in series if each.quantity.name == "failed")
+    if fails_otherwise and "failed" not in {gate.quantity.name for gate in asked}:
+        # whoever answers fewer is not better, whatever the gates are
+        asked += tuple(gate for gate in standing if gate.quantity.name == "failed")
+    gated = [
+        (gate, each)
+        for point in dict.fromkeys(tuple(each.point.items()) for each in series)
+        for gate in asked
+        for each in series
+        if each.quantity.name == gate.quantity.name and tuple(each.point.items()) == point
+    ]
+    judge = verdict.exact if virtual else verdict.paired
+    rows = list(shorter) or judge(gated, settings.alpha)
+    taken = set() if shorter else {gate.quantity.name for gate in asked}
+    by_chance = [] if shorter else [row for row in answered if any(row["losses"])]
+    return {
+        "verdict": whole([row["verdict"] for row in rows]) if rows else "inconclusive",
+        "gates": rows,
+        "shown": [
+            *by_chance,
+            *verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha),
+        ],
+        "exact": _parted(pairs) if virtual else None,
+    }
+
+
+def _series(
+    pairs: Sequence[Pair], cuts_s: Sequence[float], objective: Slo | None, asked: Mapping[str, gates.Quantity]
+) -> list[Series]:
+    """Every quantity at every point, in the order in which they come up; those that no run has are left out."""
+    both = [
+        (pair, compare_gates.of(pair.base, objective, cut_s), compare_gates.of(pair.head, objective, cut_s))
+        for pair, cut_s in zip(pairs, cuts_s, strict=True)
+    ]
+    found = []
+    for point in dict.fromkeys(tuple(pair.point.items()) for pair in pairs):
+        here = [(base, head) for pair, base, head in both if tuple(pair.point.items()) == point]
+        for name in dict.fromkeys(name for sides in here for side in sides for name in side):
+            series = Series(
+                asked.get(name) or gates.quantity(name),
+                dict(point),
+                tuple(base.get(name) for base, _ in here),
+                tuple(head.get(name) for _, head in here),
+            )
+            found += [series] if series.is_there else []
+    return found
+
+
+def _parted(pairs: Sequence[Pair]) -> dict[str, Any]:
+    """How many rows of all pairs differ, and where the runs of the first pair that is not the same part."""
+    found = [
+        {"pair": number, **compare_verdict.compared(pair.base, pair.head)}
+        for number, pair in enumerate(pairs, 1)
+        if not isinstance(pair.base, Numbers) and not isinstance(pair.head, Numbers)
+    ]
+    first = next((each for each in found if not each["identical"]), found[0])
+    steps = [each["steps"] for each in found]
+    return first | {
+        "requests": sum(each["requests"] for each in found),
+        "requests_differ": sum(each["requests_differ"] for each in found),
+        "steps": None if None in steps else sum(steps),
+    }
+
+
+def _pair(number: int, pair: Pair, cut_s: float) -> dict[str, Any]:
+    reasons = [*_reasons(pair.base, "base"), *_reasons(pair.head, "head")]
+    spec = pair.base.info.get("spec") or {}
+    return {
+        "pair": number,
+        "point": dict(pair.point),
+        "seed": pair.base.seed if isinstance(pair.base, Numbers) else spec.get("seed"),
+        "schedule_hash": schedule_of(pair.base),
+        "order": pair.order,
+        "base_run": str(pair.base.path),
+        "head_run": str(pair.head.path),
+        "valid": not reasons,
+        "reasons": reasons,
+        "repeated": pair.repeated,
+        "cut_s": cut_s,
+        "cached": {
+            "base": compare_gates.cached_share(pair.base, cut_s),
+            "head": compare_gates.cached_share(pair.head, cut_s),
+        },
+    }
+
+
+def _reasons(source: Source, side: str) -> list[str]:
+    """Why a run proves nothing; empty for one that is valid."""
+    if isinstance(source, Numbers):
+        return []
+    if not source.complete and source.info.get("source") is None:
+        return [f"{side}: the run did not finish"]
+    if len(source.requests) and not succeeded(source.requests).any():
+        return [f"{side}: no request ended well"]
+    told = source.info.get("verdict") or {}
+    return [] if told.get("valid", True) else [f"{side}: {each}" for each in told.get("reasons") or ["not valid"]]
+
+
+def _with_rows(told: list[dict[str, Any]], rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The pairs with what their maker knows of them, and the attempts that are no pairs, in the maker's order."""
+    if not rows:
+        return told
+    found: list[dict[str, Any]] = []
+    for row in rows:
+        ours = [
+            pair for pair in told if Path(row["base_run"]) in (Path(pair["base_run"]), *Path(pair["base_run"]).parents)
+        ]
+        found += [{**row, **pair, **{key: row[key] for key in _MAKER if key in row}} for pair in ours] or [{**row}]
+    return found
+
+
+_MAKER = ("pair", "seed", "order", "repeated", "schedule_hash")
+"""What whoever made a pair knows better."""
+
+
+def _side(label: str, runs: Sequence[Source]) -> dict[str, Any]:
+    system = runs[0].info.get("backend") or {} if runs else {}
+    return {"label": label, "runs": list(dict.fromkeys(str(run.path) for run in runs)), "system": system}
+
+
+def _first(pairs: Sequence[Pair]) -> Mapping[str, Any]:
+    """What the first run was told."""
+    return pairs[0].base.info if pairs else {}

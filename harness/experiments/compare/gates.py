@@ -1,0 +1,262 @@
+"""What is compared, on which scale, and what of it decides: quantities of a run, and gates on them.
+
+    --gate tpot=2%:5%,p99:ttft=10%:20%,latency_ms=2%:5%:lower
+A gate names a quantity, the loss below which nobody cares, and the loss that must not slip through.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from harness.api import Metric, Slo
+from harness.data.folder import Run
+from harness.data.lists import number
+from harness.data.warmup_cut import Cut, kept
+from harness.errors import UsageError, no_such
+from harness.experiments.compare.pairing import Numbers, Pair, Source
+from harness.metrics import slo
+from harness.metrics.measure import metrics
+from harness.metrics.summary import summarize
+from harness.stats.paired import Limits
+from harness.validity import warmup
+
+Better = Literal["higher", "lower"]
+Scale = Literal["ratio", "difference"]
+
+_HIGHER = re.compile(r"rps|throughput|goodput|attainment|tps|per_s|capacity", re.IGNORECASE)
+_RATES = ("capacity_rps", "goodput_rps", "throughput_rps", "output_tps", "token_goodput_tps")
+_SHARES: Mapping[str, Better] = {"attainment": "higher", "failed": "lower"}
+
+
+def compared() -> Mapping[str, Metric]:
+    """Metrics of which mean and percentiles are compared: the headlines first, then by name."""
+    known = [metric for metric in metrics().values() if metric.compared is not None]
+    return {m.name: m for m in sorted(known, key=lambda m: m.place if m.headline else math.inf)}
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number of a run. Positive ones are compared as ratios, those that may be zero as differences."""
+
+    name: str
+    unit: str
+    better: Better
+    scale: Scale
+
+    def loss(self, base: float | None, head: float | None) -> float | None:
+        """How much worse the head is: ln of the ratio, or the difference. None where neither can be told.
+
+        Infinite where only one side can be measured, or only one is 0 on a scale of ratios.
+        """
+        sign = -1.0 if self.better == "higher" else 1.0
+        if base is None or head is None:
+            return None if base is head else math.inf if head is None else -math.inf
+        if self.scale == "difference" or base == head:
+            return sign * (head - base)
+        if base <= 0 or head <= 0:
+            return sign * math.copysign(math.inf, head - base)
+        return sign * math.log(head / base)
+
+    def change_pct(self, loss: float) -> float:
+        """The change of the quantity itself in percent (points where it is a share), from a loss."""
+        change = -loss if self.better == "higher" else loss
+        if self.scale == "difference":
+            return 100 * change
+        return 100 * math.expm1(change) if change < 700 else math.inf
+
+    def loss_pct(self, loss: float) -> float:
+        """A loss in percent, or points: positive is worse, in either direction."""
+        return -self.change_pct(loss) if self.better == "higher" else self.change_pct(loss)
+
+    def loss_of(self, share: float) -> float:
+        """The loss of which `loss_pct` is `share`, as a share."""
+        if self.scale == "difference":
+            return share
+        return -math.log1p(-share) if self.better == "higher" else math.log1p(share)
+
+    @property
+    def label(self) -> str:
+        """Its name in a table: 'tpot mean', 'ttft p99', 'goodput_rps'."""
+        percentile, colon, name = self.name.partition(":")
+        if colon:
+            return f"{name} {percentile}"
+        if self == OUTPUT_TOKENS:
+            return "output tokens per request"
+        return f"{self.name} mean" if self.name in compared() else self.name
+
+
+OUTPUT_TOKENS = Quantity("output_tokens", "tokens", "higher", "ratio")
+"""Output tokens per request, which are compared before any speed (`harness.experiments.compare.lengths`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A quantity that decides. Losses up to `min_effect` are of no interest, `must_detect` has to be found; shares."""
+
+    quantity: Quantity
+    min_effect: float
+    must_detect: float
+
+    @property
+    def limits(self) -> Limits:
+        """The same in the unit of losses."""
+        return Limits(self.quantity.loss_of(self.min_effect), self.quantity.loss_of(self.must_detect))
+
+
+def quantity(name: str, better: Better | None = None) -> Quantity:
+    """The quantity of a name; of a name that bench does not know, the direction is read from it unless given."""
+    percentile, colon, metric = name.partition(":")
+    if name in _SHARES or name.startswith("attainment of "):
+        return Quantity(name, "share", _SHARES.get(name, "higher"), "difference")
+    measured = compared().get(metric if colon and _is_percentile(percentile) else name)
+    if measured is not None:
+        return Quantity(name, measured.unit, measured.better, "ratio")
+    if name in _RATES or name.startswith("capacity_rps at "):
+        return Quantity(name, "tokens/s" if name.endswith("_tps") else "req/s", "higher", "ratio")
+    return Quantity(name, "", better or ("higher" if _HIGHER.search(name) else "lower"), "ratio")
+
+
+def defaults(names: Iterable[str]) -> tuple[Gate, ...]:
+    """The gates that stand where the user names none, of the quantities that are there."""
+    there = set(names)
+    return tuple(Gate(quantity(name), *limits) for name, limits in _DEFAULTS.items() if name in there)
+
+
+def exact() -> tuple[Gate, ...]:
+    """The gates on simulators, whose numbers have no noise: any loss counts.
+
+    What must be found plays a part only where one seed is better and another worse.
+    """
+    return tuple(Gate(quantity(name), 0.0, _DEFAULTS.get(name, _USUAL)[1]) for name in _EXACT)
+
+
+def parse(text: str, *, free: bool = False) -> tuple[Gate, ...]:
+    """The gates of 'tpot=2%:5%,failed=0.5%:0.5%'. Raises UsageError for what it cannot take.
+
+    `free` takes names that bench does not know, for numbers that a command printed; with `:lower` or `:higher` behind
+    the limits they are taken anyhow.
+    """
+    gates: list[Gate] = []
+    for part in text.split(","):
+        gate = _gate(part.strip(), text, free)
+        if any(gate.quantity.name == other.quantity.name for other in gates):
+            raise UsageError(f"--gate '{text}': {gate.quantity.name} is given twice.")
+        gates.append(gate)
+    return tuple(gates)
+
+
+_USUAL = (0.02, 0.05)
+_EXACT = ("goodput_rps", "ttft", "tpot", "failed")
+_DEFAULTS: Mapping[str, tuple[float, float]] = {
+    "capacity_rps": (0.02, 0.05),
+    "tpot": (0.02, 0.05),
+    "ttft": (0.05, 0.15),
+    "failed": (0.005, 0.005),
+}
+_FORM = "write NAME=IGNORED:FOUND, such as tpot=2%:5%"
+
+
+def _gate(part: str, whole: str, free: bool) -> Gate:
+    name, _, limits = part.partition("=")
+    name, (given, better) = name.strip(), _direction(limits.strip())
+    if not name:
+        raise UsageError(f"--gate '{whole}': a gate has no name; {_FORM}.")
+    if not (free or better or _is_known(name)):
+        known = {*_DEFAULTS, *_RATES, *compared(), *_SHARES, "p99:ttft"}
+        raise no_such("quantity to gate", name, known, "Numbers of other programs need a direction: NAME=2%:5%:lower.")
+    found = quantity(name, better)
+    if not given:
+        return Gate(found, *_DEFAULTS.get(name, _USUAL))
+    ignored, _, wanted = given.partition(":")
+    least, must = _share(ignored, part), _share(wanted or ignored, part)
+    if must < least or must == 0:
+        raise UsageError(f"--gate '{part}': the loss that must be found is above 0 and not below the one that is not.")
+    return Gate(found, least, must)
+
+
+def _direction(limits: str) -> tuple[str, Better | None]:
+    for better in ("higher", "lower"):
+        if limits.endswith(f":{better}"):
+            return limits.removesuffix(f":{better}"), better
+    return limits, None
+
+
+def _is_known(name: str) -> bool:
+    percentile, colon, metric = name.partition(":")
+    if colon:
+        return metric in compared() and _is_percentile(percentile)
+    return name in (*compared(), *_RATES, *_SHARES)
+
+
+def _is_percentile(text: str) -> bool:
+    return text in ("p50", "p90", "p99")
+
+
+def _share(text: str, part: str) -> float:
+    given = text.strip()
+    try:
+        value = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1:
+        raise UsageError(f"--gate '{part}': '{given}' is no share from 0% to 99%; {_FORM}.")
+    return value
+
+
+Values = dict[str, float | None]
+
+
+def cut_s(pair: Pair, rule: str | None) -> float:
+    """Where the measured part of both runs begins: the later of the two cuts, as stored or by another rule."""
+    return max((_cut_s(run, rule) for run in (pair.base, pair.head) if not isinstance(run, Numbers)), default=0.0)
+
+
+def of(source: Source, objective: Slo | None, from_s: float) -> Values:
+    """Name -> value of a run from a time on, under its own SLO or another; None where nothing was measured."""
+    if isinstance(source, Numbers):
+        return {**source.values}
+    if "aggregates" in source.info and not len(source.requests):
+        return dict(_summary(source.info["summary"]))  # what the other tool computed is all there is
+    table = measured(source.requests, from_s)
+    return dict(_summary(summarize(table, objective or slo.restored(source.info))))
+
+
+def measured(table: pa.Table, from_s: float) -> pa.Table:
+    """The requests due at `from_s` or after it."""
+    early = int((number(table, "scheduled_s") < from_s).sum()) if from_s else 0
+    return kept(table, Cut("pair", from_s, early))
+
+
+def cached_share(source: Source, from_s: float) -> float | None:
+    """Share of the prompt tokens that a prefix cache had; None where nobody tells."""
+    if isinstance(source, Numbers):
+        return None
+    table = measured(source.requests, from_s)
+    cached, prompts = number(table, "cached_tokens"), number(table, "prompt_tokens")
+    known = ~np.isnan(cached)
+    total = float(prompts[known].sum())
+    return float(cached[known].sum()) / total if total else None
+
+
+def _cut_s(run: Run, rule: str | None) -> float:
+    if rule is not None:
+        return warmup.find(run.requests, rule).at_s
+    stored = run.info.get("warmup") or {}
+    return float(stored["at_s"]) if stored.get("requests") else 0.0
+
+
+def _summary(summary: Mapping[str, Any]) -> Iterator[tuple[str, float | None]]:
+    for name in ("goodput_rps", "throughput_rps", "output_tps", "token_goodput_tps", "failed"):
+        yield name, summary[name]
+    if summary["bounds"]:
+        yield "attainment", summary["attainment"]
+        yield from ((f"attainment of {bound['text']}", bound["attainment"]) for bound in summary["bounds"])
+    for name in compared():
+        described = summary["metrics"].get(name) or {}
+        yield name, described.get("mean")
+        yield from ((f"{p}:{name}", described.get(p)) for p in ("p50", "p90", "p99"))

@@ -1,0 +1,155 @@
+"""Whether the head answered as much as the base: output tokens per request, looked at before any speed.
+
+A head whose answers are shorter does less work, and one whose answers are longer does more: neither is faster or slower
+for it. The same requests are compared one by one, because where the server ends an answer is chance.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.data.lists import number
+from harness.experiments.compare import gates as compare_gates
+from harness.experiments.compare import refusals, verdict
+from harness.experiments.compare.gates import OUTPUT_TOKENS
+from harness.experiments.compare.pairing import Numbers, Pair, Source
+from harness.metrics.measure import succeeded
+from harness.stats.paired import Decision, Limits, decide
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+SHORTER, LONGER = 0.99, 1.01
+"""Output tokens per request of the head over those of the base, between which both did the same work."""
+
+UNSEEN = 0.05
+"""A fall that would not be found is warned of from here on: that of a speed that must be found (`gates`)."""
+
+Change = Literal["same", "shorter", "longer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """Output tokens at one point of a sweep, of requests that ended well on both sides.
+
+    `base` and `head` are tokens summed over each group of requests that are not independent of one another (a session,
+    else a single request), `requests` how many there are. `exact` where neither side has noise.
+    """
+
+    point: dict[str, str]
+    base: Floats
+    head: Floats
+    requests: int
+    series: verdict.Series
+    exact: bool
+
+    def decided(self, alpha: float) -> tuple[Change, Decision]:
+        """Whether the mean fell or rose by more than 1 %, and surely at all: paired t on the differences.
+
+        Where the lengths are chance and neither side is shorter, either call has a probability below `alpha`. In the
+        unit of losses, which is -ln of the ratio.
+        """
+        fall, mean = self.base - self.head, float(self.base.mean())
+        found = decide(fall.tolist(), Limits(0.0, math.inf), alpha)
+        ratio, low, high = (1 - loss / mean for loss in (found.mean, found.high, found.low))
+        sure = self.exact or (found.sd == 0 and len(fall) > 1)
+        change: Change = "same"
+        if ratio < SHORTER and (sure or high < 1):
+            change = "shorter"
+        elif ratio > LONGER and (sure or low > 1):
+            change = "longer"
+        unseen = None if found.mde is None else _loss(1 - found.mde / mean)
+        return change, replace(found, mean=_loss(ratio), low=_loss(high), high=_loss(low), p_sign_flip=None, mde=unseen)
+
+
+def _loss(ratio: float) -> float:
+    return 0.0 - math.log(ratio) if ratio > 0 else math.inf
+
+
+def compared(pairs: Sequence[Pair], cuts_s: Sequence[float], alpha: float) -> list[dict[str, Any]]:
+    """A row for each point where both sides tell their tokens, with the `change` beside what every row has.
+
+    Several points share alpha equally, so that many of them do not make a false alarm likelier.
+    """
+    every = [*_answered(pairs, cuts_s)]
+    rows = []
+    for one in every:
+        change, decision = one.decided(alpha / len(every))
+        rows.append(verdict.row(one.series, decision) | {"change": change, "requests": one.requests})
+    return rows
+
+
+def gated(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as one of those that decide: fewer output tokens are a loss."""
+    return row | {"min_effect_pct": 1.0, "must_detect_pct": 1.0, "pairs_needed": None, "verdict": "regressed"}
+
+
+def different(row: dict[str, Any]) -> refusals.Difference:
+    """The difference of a row, as it is refused or allowed."""
+    at = ", ".join(f"{name} {value}" for name, value in row["point"].items())
+    base = f"{row['base']:.4g} tokens a request{f' at {at}' if at else ''}"
+    change = f"{abs(row['change_pct']):.3g}% {'fewer' if row['change'] == 'shorter' else 'more'}"
+    return refusals.Difference(refusals.OUTPUT_LENGTHS, base, f"{row['head']:.4g} ({change})")
+
+
+def warning(row: dict[str, Any]) -> str | None:
+    """What must be known where lengths differ by chance, and a fall that matters would not be found."""
+    least_pct = 100.0 if row["mde_pct"] is None else row["mde_pct"]
+    if row["change"] != "same" or not any(row["losses"]) or least_pct <= 100 * UNSEEN:
+        return None
+    unseen = "no fall" if (least := f"{least_pct:.3g}") == "100" else f"only a fall by {least}% or more"
+    return (
+        f"answers end where the server likes: {unseen} of the output tokens per request would have been found by "
+        f"these {row['requests']:,} requests"
+    )
+
+
+def _answered(pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Iterable[Answered]:
+    for point in dict.fromkeys(tuple(pair.point.items()) for pair in pairs):
+        here = [(p, cut) for p, cut in zip(pairs, cuts_s, strict=True) if tuple(p.point.items()) == point]
+        parts = [part for pair, cut_s in here if (part := _tokens(pair, cut_s)) is not None]
+        base, head = (np.concatenate([part[side] for part in parts]) if parts else np.zeros(0) for side in (0, 1))
+        if not base.sum():
+            continue
+        series = verdict.Series(
+            OUTPUT_TOKENS,
+            dict(point),
+            tuple(float(part[0].sum()) / part[2] for part in parts),
+            tuple(float(part[1].sum()) / part[2] for part in parts),
+        )
+        exact = all(refusals.is_virtual(pair) for pair, _ in here)
+        yield Answered(dict(point), base, head, sum(part[2] for part in parts), series, exact)
+
+
+def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
+    """(groups,) output tokens of base and head, and of how many requests; None where a side tells none."""
+    if isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
+        told = [_mean(side) for side in (pair.base, pair.head)]
+        return None if None in told else (np.array(told[:1], float), np.array(told[1:], float), 1)
+    base, head = (compare_gates.measured(run.requests, cut_s) for run in (pair.base, pair.head))
+    base, head = base.filter(succeeded(base)), head.filter(succeeded(head))
+    _, ours, theirs = np.intersect1d(base["request_id"], head["request_id"], return_indices=True)
+    if not len(ours):
+        return None
+    made, made_by_head = (number(t, "output_tokens")[rows] for t, rows in ((base, ours), (head, theirs)))
+    if not (pair.base.info.get("source") or pair.head.info.get("source")):  # other tools do not say what was requested
+        asked, asked_of_head = (
+            number(t, "output_tokens_asked")[rows].sum() for t, rows in ((base, ours), (head, theirs))
+        )
+        made_by_head = made_by_head * (asked / asked_of_head)  # 1, but where other requests were allowed
+    session = number(base, "session")[ours]
+    alone = np.isnan(session)
+    session[alone] = -1 - np.arange(alone.sum())
+    group = np.unique(session, return_inverse=True)[1]
+    return np.bincount(group, made).astype(float), np.bincount(group, made_by_head).astype(float), len(ours)
+
+
+def _mean(side: Source) -> float | None:
+    """Output tokens per request of what tells only totals: a command that prints vLLM's keys, or a search."""
+    if not isinstance(side, Numbers):
+        return None
+    tokens, completed = side.values.get("total_output_tokens"), side.values.get("completed")
+    return side.output_tokens if tokens is None or not completed else tokens / completed

@@ -1,0 +1,306 @@
+"""Which run is compared with which: two runs of the same stored schedule, at the same point of a sweep, are a pair."""
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+from harness.data.folder import Run
+from harness.data.storage import write_json
+from harness.errors import UsageError
+from harness.experiments import answers, imports
+from harness.validity.conclude import completed
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Numbers:
+    """What is known of a side without its requests: what a command printed, or one seed of a capacity search.
+
+    `info` tells of it what run.json tells of a run, `output_tokens` the mean of its answers.
+    """
+
+    path: Path
+    values: Mapping[str, float]
+    info: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    output_tokens: float | None = None
+
+
+Source: TypeAlias = Run | Numbers
+Point: TypeAlias = tuple[tuple[str, str], ...]
+Key = TypeVar("Key")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """A run of the base and one of the head. `point` is where in a sweep, `order` which went first ("AB", "BA").
+
+    `repeated` tells that it was made again, because a run of the first attempt was not valid.
+    """
+
+    base: Source
+    head: Source
+    point: Mapping[str, str] = field(default_factory=dict)
+    order: str | None = None
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """The pairs, in the order of the base, and the runs of either side that found no partner."""
+
+    pairs: tuple[Pair, ...]
+    alone_base: tuple[Source, ...] = ()
+    alone_head: tuple[Source, ...] = ()
+
+
+def opened(text: str | Path, goal: float | None = None) -> list[Source]:
+    """The runs that a path names: a run, a folder of runs, a sweep, a file of another tool, or several with commas.
+
+    A capacity search gives its seeds, for the goal that is asked for, else the first it answered. Raises UsageError.
+    """
+    path = Path(text)
+    if not str(text).strip(" ,"):
+        raise UsageError(f"'{text}' names no run; name what 'bench run --out' wrote.")
+    if not path.exists() and "," in str(text):
+        return [run for part in str(text).split(",") if part.strip() for run in opened(part.strip(), goal)]
+    found = answers.of(path) if path.exists() else None
+    if found is not None and found["kind"] == "capacity":
+        told = found.get("output_tokens") or {}
+        return [
+            Numbers(path, values, found, seed, told.get(str(seed))) for seed, values in by_seed(found, goal).items()
+        ]
+    return _printed(path) or [completed(run) for run in imports.open(path)]
+
+
+def made(path: Path) -> list[Source]:
+    """What one side of a pair left that was made for a comparison: as `opened`, but a search is one value."""
+    found = answers.of(path) if path.exists() else None
+    if found is not None and found["kind"] == "capacity":
+        told = [*(found.get("output_tokens") or {}).values()]
+        return [Numbers(path, whole(found), found, None, math.fsum(told) / len(told) if told else None)]
+    return _printed(path) or [completed(run) for run in imports.open(path)]
+
+
+def _printed(path: Path) -> list[Source]:
+    values = read(path)
+    return [] if values is None else [Numbers(path, values)]
+
+
+def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool = False) -> Matched:
+    """Pair the runs of two sides by their schedule; of several with one schedule, those with the most equal options.
+
+    With `any_schedule` what is left is paired in the same way. Where nothing fits, all are paired in order, so that it
+    can be told in what they differ.
+    """
+    base, head = _for_seeds(base, head), _for_seeds(head, base)
+    pairs: list[Pair] = []
+    left_base: list[Source] = []
+    left_head: list[Source] = []
+    for _, ours, theirs in _grouped(base, head, schedule_of):
+        found, alone, others = _nearest(ours, theirs)
+        pairs += found
+        left_base += alone
+        left_head += others
+    if any_schedule:
+        found, left_base, left_head = _nearest(left_base, left_head)
+        pairs += found
+    if not pairs:
+        pairs = [Pair(ours, theirs) for ours, theirs in zip(base, head, strict=False)]
+        return Matched(tuple(pairs), tuple(base[len(pairs) :]), tuple(head[len(pairs) :]))
+    order = {id(run): place for place, run in enumerate(base)}
+    pairs.sort(key=lambda pair: order[id(pair.base)])
+    options = [_options(run) for run in base]
+    varied = {name for each in options for name in each if len({one.get(name) for one in options}) > 1}
+    return Matched(tuple(_named(pairs, varied)), tuple(left_base), tuple(left_head))
+
+
+def _for_seeds(side: Sequence[Source], other: Sequence[Source]) -> Sequence[Source]:
+    """A search that found no capacity at all has none for each seed that the other side searched."""
+    only = side[0] if len(side) == 1 else None
+    if isinstance(only, Numbers) and only.seed is None and only.info.get("kind") == "capacity":
+        seeds = [each.seed for each in other if isinstance(each, Numbers) and each.seed is not None]
+        return [replace(only, seed=seed) for seed in seeds] or side
+    return side
+
+
+def joined(matches: Iterable[Matched]) -> Matched:
+    """Several matches as one."""
+    every = [*matches]
+    return Matched(
+        tuple(pair for each in every for pair in each.pairs),
+        tuple(run for each in every for run in each.alone_base),
+        tuple(run for each in every for run in each.alone_head),
+    )
+
+
+def _nearest(base: Sequence[Source], head: Sequence[Source]) -> tuple[list[Pair], list[Source], list[Source]]:
+    """Pairs of those who were told the most equal options, the nearest first; and what is left on both sides."""
+    ours, theirs = [_options(run) for run in base], [_options(run) for run in head]
+    near = sorted(
+        (sum(one.get(name) != other.get(name) for name in {*one, *other}), i, j)
+        for i, one in enumerate(ours)
+        for j, other in enumerate(theirs)
+    )
+    partner: dict[int, int] = {}
+    for _, i, j in near:
+        if i not in partner and j not in partner.values():
+            partner[i] = j
+    pairs = [Pair(base[i], head[j]) for i, j in partner.items()]
+    alone = [run for i, run in enumerate(base) if i not in partner]
+    return pairs, alone, [run for j, run in enumerate(head) if j not in partner.values()]
+
+
+def _named(pairs: Sequence[Pair], names: Iterable[str]) -> list[Pair]:
+    """The pairs with their points, named by the folder where each has one, else by the fewest options of the base."""
+    own = [_options(pair.base) for pair in pairs]
+    points = [tuple((name, each[name]) for name in sorted(names) if name in each) for each in own]
+    different = list(dict.fromkeys(points))
+    if len(different) == 1:
+        return [*pairs]
+    folders = [pair.base.path.name for pair in pairs if pair.base.path.name == pair.head.path.name]
+    if len(different) == len(pairs) == len(set(folders)):
+        return [replace(pair, point={"run": name}) for pair, name in zip(pairs, folders, strict=True)]
+    options = _telling(different)
+    return [
+        replace(pair, point={name: dict(point).get(name, "default") for name in options})
+        for pair, point in zip(pairs, points, strict=True)
+    ]
+
+
+def _telling(points: Sequence[Point]) -> tuple[str, ...]:
+    """The fewest options that tell points apart."""
+    names = list(dict.fromkeys(name for point in points for name, _ in point))
+    for count in range(1, len(names)):
+        for chosen in combinations(names, count):
+            if len({tuple(dict(point).get(name) for name in chosen) for point in points}) == len(points):
+                return chosen
+    return tuple(names)
+
+
+def schedule_of(run: Source) -> str | None:
+    """What tells whether two runs sent the same: the hash of what was to be sent; None where it is not known."""
+    if isinstance(run, Numbers):
+        return None if run.seed is None else f"seed {run.seed}"
+    stored = (run.info.get("schedule") or {}).get("sha256")
+    return None if stored is None else str(stored)
+
+
+def _options(run: Source) -> dict[str, str]:
+    return {name: str(value) for name, value in (run.info.get("spec") or {}).items() if name != "seed"}
+
+
+def _grouped(
+    base: Sequence[Source], head: Sequence[Source], key: Callable[[Source], Key]
+) -> Iterator[tuple[Key, list[Source], list[Source]]]:
+    """Each key, in the order in which it comes up, with the runs of both sides that have it."""
+    found: dict[Key, tuple[list[Source], list[Source]]] = defaultdict(lambda: ([], []))
+    for side, runs in enumerate((base, head)):
+        for run in runs:
+            found[key(run)][side].append(run)
+    yield from ((name, *both) for name, both in found.items())
+
+
+NAME = "capacity_rps"
+
+
+def by_seed(info: Mapping[str, Any], goal: float | None) -> dict[int | None, dict[str, float]]:
+    """Seed -> capacity in req/s at a goal (the first that was answered unless given), and beside it at the others.
+
+    A capacity of 0 is one of all seeds, and stands under None. Raises UsageError where the goal was not searched, or no
+    seed has a capacity.
+    """
+    answers = _answers(info)
+    chosen = next(iter(answers)) if goal is None else goal
+    if chosen not in answers:
+        known = ", ".join(f"{each:.4g}" for each in answers)
+        raise UsageError(f"--goal {chosen:g}: the search was for other goals ({known}); name one of them.")
+    knees = {each: answer.get("knees") or {} for each, answer in answers.items()}
+    if not knees[chosen] and answers[chosen].get("capacity_rps") == 0:
+        return {None: {NAME: 0.0}}
+    if not knees[chosen]:
+        why = answers[chosen].get("why") or "the search found none"
+        raise UsageError(f"There is no capacity to compare at a goal of {chosen:.4g}: {str(why).rstrip('.')}.")
+    return {
+        int(seed): {_name(each, chosen): math.exp(knees[each][seed]) for each in answers if seed in knees[each]}
+        for seed in knees[chosen]
+    }
+
+
+def whole(info: Mapping[str, Any]) -> dict[str, float]:
+    """The capacity at each goal of a search, over all of its seeds."""
+    found = {goal: answer["capacity_rps"] for goal, answer in _answers(info).items()}
+    first = next(iter(found))
+    return {_name(goal, first): float(value) for goal, value in found.items() if value is not None}
+
+
+def _answers(info: Mapping[str, Any]) -> dict[float, Mapping[str, Any]]:
+    """Goal -> answer. Raises UsageError where a search has none yet, or was damaged."""
+    parts = [info.get(name) or {} for name in ("spec", "run", "backend", "slo")]
+    answers = info.get("answers") or []
+    parts += answers if isinstance(answers, list) else [answers]
+    if not all(isinstance(part, Mapping) for part in parts) or not all(
+        isinstance(answers, list) and isinstance(answer.get("goal"), float | int) for answer in answers
+    ):
+        raise UsageError("The file of the search is damaged: a part of it is not what bench capacity writes.")
+    found = {float(answer["goal"]): answer for answer in answers}
+    if not found:
+        raise UsageError("The search has no answer yet: it goes on, or was killed; the same command goes on with it.")
+    return found
+
+
+def _name(goal: float, first: float) -> str:
+    return NAME if goal == first else f"{NAME} at {100 * goal:.4g}%"
+
+
+FILE = "numbers.json"
+
+_BEGIN = re.compile(r"^\{", re.MULTILINE)
+
+
+def read(folder: Path) -> dict[str, float] | None:
+    """Name -> number of a folder that `write` made; None where there is no such file."""
+    try:
+        kept = json.loads((folder / FILE).read_text(encoding="utf-8"))["numbers"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return {str(name): float(value) for name, value in kept.items()}
+
+
+def write(folder: Path, numbers: Mapping[str, float]) -> None:
+    """Store the numbers of one run in its folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / FILE, {"schema": 1, "kind": "numbers", "numbers": dict(numbers)})
+
+
+def found(text: str) -> dict[str, float]:
+    """Name -> number of the JSON object in a text, the last of those that begin at a line; empty where none is.
+
+    Objects inside give names with dots; truth values, texts, lists and what is not finite are no numbers.
+    """
+    for match in reversed([*_BEGIN.finditer(text := text.lstrip())]):
+        if (value := _json_object(text, match.start())) is not None:
+            return dict(_numbers(value))
+    return {}
+
+
+def _json_object(text: str, begin: int) -> dict[str, Any] | None:
+    """The object that begins there; None where there is none, or where its last line goes on."""
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, begin)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and not text[end:].partition("\n")[0].strip() else None
+
+
+def _numbers(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _numbers(value, f"{before}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            yield f"{before}{name}", float(value)

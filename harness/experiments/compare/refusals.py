@@ -1,0 +1,190 @@
+"""What must be equal in two runs before their difference means anything, and everything else in which they differ."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from harness.errors import no_such
+from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
+from harness.options import SCHEDULE
+from harness.stats.paired import LEAST_PAIRS
+
+PASSING = ("salt", "notes", "capabilities", "timeouts", "address", "addresses")
+"""What a backend tells of itself that changes with every run, or says again what its URL says."""
+
+_OWN = ("workload", "rate", "seed", "requests")
+"""Options of a schedule that a search varies, or that stand in a field of their own."""
+
+OUTPUT_LENGTHS = "output-lengths"
+
+OTHERS = ("pairs", "runs", OUTPUT_LENGTHS)
+"""What can be refused beside the fields: too few pairs, runs of the base without a partner, longer answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field in which base and head differ."""
+
+    field: str
+    base: str
+    head: str
+
+    @property
+    def sentence(self) -> str:
+        """As it is said: 'the model differs: opt-13b in the base, llama2-7b in the head'."""
+        if self.field == "pairs":
+            return f"{self.base}, {self.head}: with fewer than that no difference can be told from noise"
+        verb = "differ" if self.field in ("requests", "runs", OUTPUT_LENGTHS) else "differs"
+        return f"the {self.field.replace('-', ' ')} {verb}: {self.base} in the base, {self.head} in the head"
+
+
+def checked(text: str) -> frozenset[str]:
+    """The fields of `--allow-different a,b`. Raises UsageError for an unknown one."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    for name in names:
+        if name not in FIELDS and name not in OTHERS:
+            raise no_such("field to allow a difference in", name, [*FIELDS, *OTHERS])
+    return frozenset(names)
+
+
+def found(matched: Matched, *, rescored: bool) -> list[Difference]:
+    """All that stands against a comparison, each once; the SLO does not where it is given anew (`rescored`)."""
+    differing = (
+        Difference(name, _said(base), _said(head))
+        for pair in matched.pairs
+        for name, of in FIELDS.items()
+        if not (rescored and name == "slo")
+        if (base := of(pair.base)) != (head := of(pair.head))
+    )
+    return [*dict.fromkeys(differing), *_too_few(matched.pairs), *_without_partner(matched)]
+
+
+def as_json(difference: Difference) -> dict[str, str]:
+    """A difference as it is stored."""
+    return asdict(difference) | {"message": difference.sentence}
+
+
+def _too_few(pairs: Sequence[Pair]) -> Iterator[Difference]:
+    """Fewer than three pairs of runs under a wall clock, at any point, have no power to decide anything."""
+    counts = Counter(tuple(pair.point.items()) for pair in pairs)
+    least = min(counts.values(), default=0)
+    if least < LEAST_PAIRS and not all(map(is_virtual, pairs)):
+        where = " at a point" if len(counts) > 1 else ""
+        yield Difference("pairs", f"{least} pair{'s' if least != 1 else ''} there{where}", f"{LEAST_PAIRS} needed")
+
+
+def _without_partner(matched: Matched) -> Iterator[Difference]:
+    """Runs of the base that no run of the head answers to: what they guarded is not compared any more.
+
+    Searches take as many seeds as they need, so that one may have more than the other.
+    """
+    alone = [run for run in matched.alone_base if not isinstance(run, Numbers)]
+    if alone and matched.pairs:
+        names = ", ".join(str(run.path) for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
+        yield Difference("runs", f"{len(alone)} without a partner ({names})", "nothing of the same schedule")
+
+
+def is_virtual(pair: Pair) -> bool:
+    """Whether both runs are of a simulator, and so without noise."""
+    return all(not isinstance(run, Numbers) and run.info.get("clock") == "virtual" for run in (pair.base, pair.head))
+
+
+def others(pairs: Sequence[Pair]) -> list[Difference]:
+    """Everything recorded in which base and head differ, of what they were told, what they ran on and with."""
+    every: list[Difference] = []
+    for pair in pairs:
+        base, head = _facts(pair.base), _facts(pair.head)
+        names = (name for name in dict.fromkeys([*base, *head]) if base.get(name) != head.get(name))
+        every += [Difference(name, _said(base.get(name)), _said(head.get(name))) for name in names]
+    return list(dict.fromkeys(every))
+
+
+def _facts(source: Source) -> dict[str, Any]:
+    """What a run was told and what it ran with, flat; of a simulator the machine plays no part."""
+    info = source.info
+    virtual = info.get("clock") == "virtual"
+    backend = info.get("backend") or {}
+    parts = {
+        "": {k: v for k, v in backend.items() if k not in PASSING and isinstance(v, str | int | float | None)},
+        "option ": {k: v for k, v in (info.get("spec") or {}).items() if k not in backend},
+        "version of ": versions if isinstance(versions := info.get("versions"), Mapping) else {},
+        "server ": {k: v for k, v in (info.get("server") or {}).items() if k in ("kind", "version")},
+        "host ": {} if virtual else {k: v for k, v in (info.get("host") or {}).items() if k != "load"},
+    }
+    return {f"{prefix}{name}": value for prefix, part in parts.items() for name, value in part.items()}
+
+
+def _text(of: Callable[[Source], object]) -> Callable[[Source], str | None]:
+    """A field as text; None where it is not known."""
+
+    def read(source: Source) -> str | None:
+        value = of(source)
+        return None if value is None else str(value)
+
+    return read
+
+
+def _part(*path: str) -> Callable[[Source], str | None]:
+    def read(source: Source) -> object:
+        value: Any = source.info
+        for name in path:
+            value = value.get(name) if isinstance(value, Mapping) else None
+        return value
+
+    return _text(read)
+
+
+def _tool(source: Source) -> str:
+    told = source.info.get("source")
+    if isinstance(told, Mapping):
+        return str(told.get("tool"))
+    return "bench" if source.info else "numbers"
+
+
+def _workload(source: Source) -> str | None:
+    told = source.info.get("workload") or {}
+    if isinstance(told, Mapping):
+        return " ".join(str(told[key]) for key in ("name", "lengths") if told.get(key)) or None
+    spec = source.info.get("spec") or {}  # a search has many schedules: what it was told of them is all there is
+    options = (f"{name}={spec[name]}" for name in SCHEDULE if name not in _OWN and name in spec)
+    return " ".join([str(told), *options])
+
+
+def _hardware(source: Source) -> str | None:
+    """The GPU of a simulator; else the machine that the client ran on, which for an engine is also the system."""
+    simulated = (source.info.get("backend") or {}).get("hardware")
+    if simulated or source.info.get("clock") == "virtual":
+        return simulated
+    host = source.info.get("host") or {}
+    return ", ".join(str(host[key]) for key in ("cpu", "cores", "machine") if host.get(key) is not None) or None
+
+
+def _requests(source: Source) -> object:
+    if isinstance(source, Numbers):
+        return (source.info.get("run") or {}).get("requests")
+    planned = (source.info.get("schedule") or {}).get("requests")
+    return len(source.requests) if planned is None else planned
+
+
+FIELDS: Mapping[str, Callable[[Source], str | None]] = MappingProxyType(
+    {
+        "tool": _tool,
+        "workload": _text(_workload),
+        "requests": _text(_requests),
+        "schedule": schedule_of,
+        "slo": _part("slo", "text"),
+        "definition": _part("definition"),
+        "backend": _part("backend", "backend"),
+        "model": _part("backend", "model"),
+        "hardware": _text(_hardware),
+        "schema": _part("schema"),
+    }
+)
+"""What must be equal, and how it is read from a run."""
+
+
+def _said(value: object) -> str:
+    text = "none" if value is None else str(value)
+    return text[:12] if len(text) == 64 and text.isalnum() else text

@@ -1,0 +1,385 @@
+"""Pairs of runs that are made for a comparison: interleaved, one after another, A B, B A, A B, ...
+
+Both runs of a pair send the same schedule, that of the pair's seed. Order, looks and runs that had to be made again
+stand in the folder of the comparison, which a second call goes on with.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from harness import termination
+from harness.data.storage import locked
+from harness.errors import BackendError, Crashed, Interrupted, NotValid, UsageError
+from harness.experiments.compare import outcomes as remains
+from harness.experiments.compare import verdict as compare_verdict
+from harness.experiments.compare.outcomes import Left
+from harness.experiments.compare.pair_log import SIDES, Book, Command, Row
+from harness.stats.paired import ALPHA, LEAST_PAIRS
+
+Folders: TypeAlias = "list[tuple[Path, Path]]"
+Judge: TypeAlias = Callable[[Sequence[tuple[Path, Path]], float], str]
+"""(Results of base and head of the valid pairs, alpha) -> verdict; `inconclusive` asks for more pairs."""
+
+Wanted = int | Literal["auto"] | None
+"""How many pairs; `auto` looks after some of them; None is one for a virtual clock, and `auto` for the wall's."""
+
+OPEN = "inconclusive"
+
+ATTEMPTS = 2
+"""How often a pair is tried before the comparison ends without it; once where nothing is left to chance."""
+
+_FAILED, _NOT_VALID = 3, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The pairs of a folder. `folders` are base and head of the valid ones; `rows` are all attempts, as JSON.
+
+    `alpha` is the one-sided chance of a wrong call at this look, the last of `looks`. `exit_code` is 3 or 4 where a
+    pair failed twice, which ends the comparison; else None. `same` tells that base was compared with itself.
+    """
+
+    out: Path
+    folders: Folders
+    rows: list[dict[str, Any]]
+    looks: list[int]
+    alpha: float
+    notes: list[str]
+    exit_code: int | None = None
+    same: bool = False
+
+
+def run_pairs(
+    sides: tuple[Command, Command],
+    wanted: Wanted,
+    out: Path,
+    judge: Judge,
+    say: Callable[[str], None],
+    *,
+    first_seed: int = 0,
+    pause_s: float = 0.0,
+    alpha: float = ALPHA,
+) -> Made:
+    """Make the pairs that are still missing in `out`; `say` gets a line for each run. All looks together keep `alpha`.
+
+    Raises UsageError for a command that cannot run, and for a folder of something else; NotValid where the two sides
+    send different requests; BackendError or NotValid where no pair could be made; Interrupted before the first one.
+    """
+    book = Book.opened(out, sides, first_seed)
+    with locked(out, "comparison"), Watched() as watched:
+        pairs = _Pairs(sides, wanted, book, judge, say, watched, first_seed, pause_s, alpha)
+        code = pairs.make()
+    return _made(book, pairs, code, same=sides[0].words == sides[1].words)
+
+
+def check_enough(wanted: Wanted, *, exact: bool) -> None:
+    """Raises NotValid for a number of pairs that could never decide anything."""
+    if isinstance(wanted, int) and wanted < LEAST_PAIRS and not exact:
+        raise NotValid(
+            f"--pairs {wanted} proves nothing in real time, where runs differ by chance; give {LEAST_PAIRS} or more, "
+            "or auto."
+        )
+
+
+@dataclass(slots=True)
+class _Pairs:
+    """The loop over pairs."""
+
+    sides: tuple[Command, Command]
+    wanted: Wanted
+    book: Book
+    judge: Judge
+    say: Callable[[str], None]
+    watched: Watched
+    first_seed: int
+    pause_s: float
+    alpha: float
+
+    def make(self) -> int | None:
+        """Make pairs until there are enough; the exit code of what ended it early, else None."""
+        in_vain = 0
+        while not self._enough():
+            row, found = self._attempt(len(self.book.complete) + 1)
+            if row is None:
+                return None
+            check_enough(self.wanted, exact=row.exact)
+            in_vain = 0 if row.valid else in_vain + 1
+            if in_vain and (found.exact or in_vain >= ATTEMPTS):
+                return _NOT_VALID if found.state == "invalid" else _FAILED
+        return None
+
+    @property
+    def looking(self) -> bool:
+        """Whether the number of pairs depends on what they say."""
+        exact = all(row.exact for row in self.book.complete)
+        return self.wanted == "auto" or (self.wanted is None and not exact)
+
+    def _enough(self) -> bool:
+        """Whether no further pair is to be made."""
+        done = len(self.book.complete)
+        if self.watched.interruptions:
+            return True
+        if isinstance(self.wanted, int):
+            return done >= self.wanted
+        return bool(done) and (not self.looking or self._clear(done))
+
+    def _clear(self, done: int) -> bool:
+        """Whether `auto` has its answer: looked at after some numbers of pairs, each with its share of alpha."""
+        if done not in compare_verdict.LOOKS:
+            return done > compare_verdict.LOOKS[-1]
+        self.book.looked(done)
+        verdict = self.judge(_folders(self.book), compare_verdict.alpha(compare_verdict.LOOKS, self.alpha))
+        self.say(f"look after {count(done)}: {verdict}")
+        return verdict != OPEN or done == compare_verdict.LOOKS[-1]
+
+    def _attempt(self, pair: int) -> tuple[Row | None, Left]:
+        """Both runs of a pair, entered in the book; None where it was interrupted, and then nothing is entered."""
+        seed, repeated = self.first_seed + pair - 1, bool(self.book.failed(pair))
+        folder = self.book.folder(pair, seed, repeated=repeated)
+        order = (0, 1) if pair % 2 else (1, 0)
+        found: dict[int, Left] = {}
+        took_s = [0.0, 0.0]
+        for place, side in enumerate(order):
+            if place or self.book.rows:
+                self.watched.pause(self.pause_s)
+            if self.watched.interruptions:
+                return None, Left(folder, "interrupted")
+            self._announce(pair, seed, side, place, again=repeated)
+            begun_s = time.monotonic()
+            found[side] = self._run(side, seed, folder)
+            took_s[side] = time.monotonic() - begun_s
+            if found[side].state == "wrong":
+                raise UsageError(f"{SIDES[side]}, '{self.sides[side].text}': {found[side].why}")
+            if found[side].state == "crashed":
+                raise Crashed(f"{SIDES[side]}, '{self.sides[side].text}': {found[side].why}")
+            if self.watched.interruptions or found[side].state == "interrupted":
+                self.watched.interruptions = max(1, self.watched.interruptions)
+                return None, found[side]
+            if found[side].state != "good":
+                break
+        return self._entered(pair, seed, order, found, took_s, folder)
+
+    def _run(self, side: int, seed: int, folder: Path) -> Left:
+        """One run of a side, in a process of its own: each begins in the same state."""
+        command, path = self.sides[side], folder / SIDES[side]
+        out, err = remains.log(path, "out"), remains.log(path, "err")
+        try:
+            code = self.watched.call(command.at(seed, path), command.variables, out, err)
+        except OSError as error:
+            raise UsageError(f"'{command.text}' cannot be started: {error.strerror}.") from None
+        return remains.left(path, code, out, err, ours=command.ours)
+
+    def _entered(
+        self, pair: int, seed: int, order: tuple[int, int], found: dict[int, Left], took_s: list[float], folder: Path
+    ) -> tuple[Row, Left]:
+        """The row of an attempt, now in the book, and the run that decided it."""
+        bad = next((side for side in order if side in found and found[side].state != "good"), None)
+        paths = [found[side].path if side in found else folder / SIDES[side] for side in (0, 1)]
+        row = Row(
+            pair=pair,
+            seed=seed,
+            order="AB" if order == (0, 1) else "BA",
+            base_run=str(paths[0].relative_to(self.book.out)),
+            head_run=str(paths[1].relative_to(self.book.out)),
+            schedule_hash=_schedule(pair, seed, found),
+            valid=bad is None,
+            repeated=bool(self.book.failed(pair)),
+            why=None if bad is None else f"{SIDES[bad]}: {found[bad].why}",
+            exact=all(one.exact for one in found.values()),
+            base_s=round(took_s[0], 3),
+            head_s=round(took_s[1], 3),
+        )
+        self.book.add(row)
+        last = found[order[1] if bad is None else bad]
+        self._remark(row, found, last)
+        return row, last
+
+    def _remark(self, row: Row, found: dict[int, Left], last: Left) -> None:
+        """What a pair tells that its numbers do not."""
+        if not row.valid:
+            again = "" if last.exact or row.repeated else "; the pair is made again"
+            self.say(f"pair {row.pair} cannot be used, {row.why}{again}")
+        elif not row.exact and (shared := _shared(found)) is not None:
+            self._note(shared)
+        for side, one in found.items():
+            if not (self.sides[side].seeded or one.exact or one.many_seeds):
+                self._note(f"{SIDES[side]} has no {{seed}}, so all pairs may be of one schedule, and tell of no other.")
+            if one.given_up:
+                self._note(
+                    f"pair {row.pair}, {SIDES[side]}: {one.given_up:,} requests were given up, and the server may have "
+                    "worked on them during the next run; raise --drain or --pause."
+                )
+
+    def _note(self, sentence: str) -> None:
+        if self.book.note(sentence):
+            self.say(f"warning: {sentence}")
+
+    def _announce(self, pair: int, seed: int, side: int, place: int, *, again: bool) -> None:
+        wanted = "auto" if self.wanted is None and self.book.rows and self.looking else self.wanted
+        of = "" if wanted is None else f" of up to {compare_verdict.LOOKS[-1]}" if wanted == "auto" else f" of {wanted}"
+        last = self.wanted if isinstance(self.wanted, int) else compare_verdict.LOOKS[-1]
+        left = _left_text(2 * (last - pair + 1) - place, self.book.seconds(), wanted)
+        self.say(f"pair {pair}{of}{', again' if again else ''}, seed {seed}: {SIDES[side]}{left}")
+
+
+def _made(book: Book, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
+    """What came of it; raises where no pair can be used."""
+    complete = len(book.complete)
+    exact = all(row.exact for row in book.complete)
+    broken = next((row.why for row in reversed(book.rows) if not row.valid), None)
+    if code is not None and not complete:
+        raise (NotValid if code == _NOT_VALID else BackendError)(f"no pair could be made; {broken}.")
+    notes = [*book.notes]
+    if code is not None:
+        notes.append(f"pair {complete + 1} could not be made in {ATTEMPTS} attempts; {broken}.")
+    if pairs.watched.interruptions:
+        notes.append(f"interrupted after {count(complete)}; the same command with --out {book.out} goes on from here.")
+        if not complete or (not exact and complete < LEAST_PAIRS):
+            raise Interrupted(notes[-1])
+    book.looked(complete)
+    return Made(
+        out=book.out,
+        folders=_folders(book),
+        rows=[
+            {**asdict(row), **{f"{side}_run": str(book.out / getattr(row, f"{side}_run")) for side in SIDES}}
+            for row in book.rows
+        ],
+        looks=sorted(book.looks),
+        alpha=min(
+            compare_verdict.alpha(each, pairs.alpha)
+            for each in (book.looks, compare_verdict.LOOKS if pairs.looking else ())
+        ),
+        notes=notes,
+        exit_code=code,
+        same=same,
+    )
+
+
+def count(pairs: int) -> str:
+    """So many pairs, in words."""
+    return "1 pair" if pairs == 1 else f"{pairs} pairs"
+
+
+def _folders(book: Book) -> Folders:
+    return [(book.out / row.base_run, book.out / row.head_run) for row in book.complete]
+
+
+def _schedule(pair: int, seed: int, found: Mapping[int, Left]) -> str | None:
+    """The hash of what both sides sent, None where none is known. Raises NotValid where there are two."""
+    hashes = {one.schedule_sha256: None for one in found.values() if one.schedule_sha256 is not None}
+    if len(hashes) > 1:
+        first, second = (str(one)[:12] for one in hashes)
+        raise NotValid(
+            f"base and head did not send the same requests in pair {pair} (seed {seed}: schedules {first} and "
+            f"{second}); give both the same workload, rate, lengths and number of requests."
+        )
+    return next(iter(hashes), None)
+
+
+def _shared(found: Mapping[int, Left]) -> str | None:
+    """A warning where both sides send equal prompts to one server, whose prefix cache then helps the second one."""
+    base, head = found[0], found[1]
+    if base.address is None or base.address != head.address or base.salt != head.salt:
+        return None
+    return (
+        f"base and head share the server at {base.address} and the salt of their prompts, so its prefix cache favours "
+        "whichever runs second; leave salt=auto."
+    )
+
+
+def _left_text(runs: int, seconds: float | None, wanted: Wanted) -> str:
+    """How long it will still take, from the runs so far."""
+    if seconds is None or wanted is None:
+        return ""
+    left_s = runs * seconds
+    time_left = f"{left_s / 60:.0f} min" if left_s >= 120 else f"{left_s:.0f} s"
+    return f" ({'at most' if wanted == 'auto' else 'about'} {time_left} left)"
+
+
+_STEP_S = 0.1
+
+_GUARD = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"  # PR_SET_PDEATHSIG of <linux/prctl.h>; it outlives exec
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+"""Has the kernel end a process when the one that started it dies, however it dies."""
+
+
+class Watched:
+    """Starts processes and waits for them; what interrupts this process is handed on, and remembered.
+
+    The third interruption kills the process that is going on. Each has a group of its own, so that what it started
+    in turn gets the same signals.
+    """
+
+    def __init__(self) -> None:
+        self.interruptions = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._missed: int | None = None
+        self._signals = termination.handled(self._interrupted)
+
+    def __enter__(self) -> Watched:
+        self._signals.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._signals.__exit__(None, None, None)
+        self._end()
+
+    def call(self, words: Sequence[str], variables: Mapping[str, str], out: Path, err: Path) -> int:
+        """The exit code of a command whose output goes to two files. Raises OSError where it cannot be started."""
+        # The guard ends the command when we end: else it would disturb the runs that come next.
+        guard = [sys.executable, "-I", "-S", "-c", _GUARD] if sys.platform == "linux" else []
+        with out.open("wb") as told, err.open("wb") as complained:
+            self._process = subprocess.Popen(  # noqa: S603  # the user's own command, and no shell
+                [*guard, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=told,
+                stderr=complained,
+                env={**os.environ, **variables},
+                start_new_session=True,
+            )
+            if self._missed is not None:  # it came while the process was being started
+                self._send(self._missed)
+            code = self._process.wait()
+            self._process = None
+        return code
+
+    def pause(self, seconds: float) -> None:
+        """Wait, unless interrupted."""
+        end_s = time.monotonic() + seconds
+        while not self.interruptions and (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, _STEP_S))
+
+    def _interrupted(self, number: int) -> None:
+        self.interruptions += 1
+        if self._process is None:
+            self._missed = number
+        else:
+            self._send(signal.SIGKILL if self.interruptions > 2 else number)
+
+    def _send(self, number: int) -> None:
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def _end(self) -> None:
+        """An error on our side leaves no process behind."""
+        if self._process is not None:
+            self._send(signal.SIGTERM)
+            self._process.wait()
+            self._process = None
+
+    def __repr__(self) -> str:
+        return f"<Watched {'busy' if self._process else 'idle'}, interrupted {self.interruptions} times>"

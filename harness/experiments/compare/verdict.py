@@ -1,0 +1,278 @@
+"""A row of the comparison for each quantity: both values, the change, its bounds, and what follows from them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.data.lists import lists
+from harness.stats.paired import ALPHA, LEAST_PAIRS, Decision, Limits, Verdict, decide, decide_all
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness.data.folder import Run
+    from harness.experiments.compare.gates import Gate, Quantity
+
+
+Value = float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A quantity at one point of a sweep: its value in the base and in the head of every pair."""
+
+    quantity: Quantity
+    point: Mapping[str, str]
+    base: tuple[Value, ...]
+    head: tuple[Value, ...]
+
+    @property
+    def every(self) -> list[Value]:
+        """The loss of each pair: None where neither side can be measured, infinite where one cannot."""
+        return [self.quantity.loss(a, b) for a, b in zip(self.base, self.head, strict=True)]
+
+    @property
+    def losses(self) -> list[float]:
+        """The losses that are numbers."""
+        return [loss for loss in self.every if loss is not None and math.isfinite(loss)]
+
+    @property
+    def endless(self) -> list[float]:
+        """The losses that are infinite: who cannot be measured any more is worse than anybody who can."""
+        return [loss for loss in self.every if loss is not None and math.isinf(loss)]
+
+    @property
+    def is_there(self) -> bool:
+        """Whether any run has a value."""
+        return any(value is not None for value in (*self.base, *self.head))
+
+
+def paired(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[dict[str, Any]]:
+    """The rows of the gates: the paired t decides, with Holm's correction over all of them."""
+    found = {i: (gate, series, series.losses) for i, (gate, series) in enumerate(gated)}
+    enough = {str(i): losses for i, (_, _, losses) in found.items() if losses}
+    decisions = decide_all(enough, {name: found[int(name)][0].limits for name in enough}, alpha)
+    return [
+        _gate_row(gate, series, decision := decisions.get(str(i)), _paired_verdict(series, decision))
+        for i, (gate, series, _) in found.items()
+    ]
+
+
+def exact(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[dict[str, Any]]:
+    """The rows of the gates on simulators: what is worse at all is worse, where no seed says otherwise."""
+    return [
+        _gate_row(gate, series, _over_seeds(series, alpha), _exact_verdict(gate, series, alpha))
+        for gate, series in gated
+    ]
+
+
+def shown(series: Sequence[Series], alpha: float) -> list[dict[str, Any]]:
+    """The rows of what is shown and decides nothing."""
+    return [row(each, _over_seeds(each, alpha)) for each in series if each.is_there]
+
+
+def _over_seeds(series: Series, alpha: float) -> Decision | None:
+    """Mean and bounds of the losses; no verdict is taken from it."""
+    return decide(series.losses, Limits(0.0, math.inf), alpha) if series.losses else None
+
+
+def _exact_verdict(gate: Gate, series: Series, alpha: float) -> Verdict:
+    """The verdict where nothing is noise; seeds that contradict one another are decided as pairs are."""
+    losses, limits = series.losses + series.endless, gate.limits
+    if all(abs(loss) <= limits.min_effect for loss in losses):
+        return "equivalent"
+    if min(losses) >= 0 or max(losses) <= 0:
+        return "regressed" if max(losses) > limits.min_effect else "improved"
+    return "inconclusive" if series.endless else decide(losses, limits, alpha).verdict
+
+
+def _paired_verdict(series: Series, decision: Decision | None) -> Verdict:
+    """That of the test; too few losses decide nothing, and infinite ones only where all others say the same."""
+    if len(series.losses) + len(series.endless) < min(LEAST_PAIRS, len(series.base)):
+        return "inconclusive"
+    if not series.endless:
+        return "inconclusive" if decision is None else decision.verdict
+    if min(series.endless) != max(series.endless):
+        return "inconclusive"
+    side: Verdict = "regressed" if series.endless[0] > 0 else "improved"
+    return side if decision is None or decision.verdict == side else "inconclusive"
+
+
+def _gate_row(gate: Gate, series: Series, decision: Decision | None, verdict: Verdict) -> dict[str, Any]:
+    return row(series, decision) | {
+        "min_effect_pct": 100 * gate.min_effect,
+        "must_detect_pct": 100 * gate.must_detect,
+        "pairs_needed": None if decision is None else decision.pairs_needed,
+        "verdict": verdict,
+    }
+
+
+def row(series: Series, decision: Decision | None) -> dict[str, Any]:
+    """Values, change, bounds and losses of a quantity, as JSON; no verdict is in it."""
+    quantity = series.quantity
+    low, high = (None, None) if decision is None else (decision.low, decision.high)
+    ends = sorted(quantity.change_pct(end) for end in (low, high) if end is not None and math.isfinite(end))
+    return {
+        "point": dict(series.point),
+        "metric": quantity.name,
+        "label": quantity.label,
+        "unit": quantity.unit,
+        "better": quantity.better,
+        "scale": quantity.scale,
+        "base": _middle(series.base, quantity),
+        "head": _middle(series.head, quantity),
+        "change_pct": None if decision is None else quantity.change_pct(decision.mean),
+        "low_pct": ends[0] if len(ends) == 2 else None,
+        "high_pct": ends[1] if len(ends) == 2 else None,
+        "p": None if decision is None else decision.p,
+        "p_signflip": None if decision is None else decision.p_sign_flip,
+        "mde_pct": None if decision is None or decision.mde is None else quantity.loss_pct(decision.mde),
+        "pairs": len(series.losses),
+        "endless": len(series.endless),
+        "changes_pct": [
+            quantity.change_pct(loss) if loss is not None and math.isfinite(loss) else None for loss in series.every
+        ],
+        "losses": [loss if loss is not None and math.isfinite(loss) else None for loss in series.every],
+        "values": {"base": list(series.base), "head": list(series.head)},
+    }
+
+
+def _middle(values: Sequence[Value], quantity: Quantity) -> Value:
+    """The mean of what is known; of ratios the geometric one, so that the two means have the ratio that is told."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if quantity.scale == "difference" or min(known) <= 0:
+        return math.fsum(known) / len(known)
+    return math.exp(math.fsum(map(math.log, known)) / len(known)) if len(known) > 1 else known[0]
+
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+def compared(base: Run, head: Run) -> dict[str, Any]:
+    """Whether all rows are equal to the last bit, how many requests are not, and the first request and step."""
+    ours, theirs = base.requests.sort_by("request_id"), head.requests.sort_by("request_id")
+    differ = _differ(ours, theirs)
+    step = _first_step(base.steps, head.steps)
+    return {
+        "identical": not differ.any() and step is None,
+        "requests": max(len(ours), len(theirs)),
+        "requests_differ": int(differ.sum()),
+        "first_request": _first_request(ours, theirs, differ),
+        "steps": None if base.steps is None or head.steps is None else max(len(base.steps), len(head.steps)),
+        "first_step": step,
+    }
+
+
+def _differ(base: pa.Table, head: pa.Table) -> Mask:
+    """(rows of the longer,) whether a row is not the same in both, in any column."""
+    both = min(len(base), len(head))
+    found = np.ones(max(len(base), len(head)), bool)
+    found[:both] = False
+    for name in dict.fromkeys([*base.column_names, *head.column_names]):
+        there = name in base.column_names and name in head.column_names
+        found[:both] |= _column_differs(base[:both], head[:both], name) if there else True
+    return found
+
+
+def _column_differs(base: pa.Table, head: pa.Table, name: str) -> Mask:
+    """(rows,) whether the values of a column differ; null equals null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    ours, theirs = base[name], head[name]
+    if ours.equals(theirs):
+        return np.zeros(len(base), bool)
+    if pa.types.is_list(ours.type):
+        return _lists_differ(base, head, name)
+    other = pc.fill_null(pc.not_equal(ours, theirs), False).to_numpy()
+    found: Mask = other | (ours.is_null().to_numpy() != theirs.is_null().to_numpy())
+    return found
+
+
+def _lists_differ(base: pa.Table, head: pa.Table, name: str) -> Mask:
+    """(rows,) whether a row has another length, or another item."""
+    ours, theirs = lists(base, name), lists(head, name)
+    lengths = np.diff(ours.offsets)
+    found: Mask = lengths != np.diff(theirs.offsets)
+    same = ~found & (lengths > 0)
+    place = np.arange(lengths[same].sum()) - np.repeat(np.cumsum(lengths[same]) - lengths[same], lengths[same])
+    items = ours.values[np.repeat(ours.offsets[:-1][same], lengths[same]) + place]
+    others = theirs.values[np.repeat(theirs.offsets[:-1][same], lengths[same]) + place]
+    rows = np.repeat(np.flatnonzero(same), lengths[same])
+    found[rows[items != others]] = True
+    return found
+
+
+def _first_request(base: pa.Table, head: pa.Table, differ: Mask) -> dict[str, Any] | None:
+    """Of the requests that differ the one that is due first, and the first of its columns that differs."""
+    both = min(len(base), len(head))
+    if not differ.any():
+        return None
+    if not differ[:both].any():
+        longer = base if len(base) > len(head) else head
+        return {"request_id": longer["request_id"][both].as_py(), "column": "request_id", "base": None, "head": None}
+    rows = np.flatnonzero(differ[:both])
+    row = int(rows[np.argmin(base["scheduled_s"].to_numpy()[rows])])
+    return {
+        "request_id": base["request_id"][row].as_py(),
+        "scheduled_s": base["scheduled_s"][row].as_py(),
+        **_first_column(base, head, row),
+    }
+
+
+def _first_step(base: pa.Table | None, head: pa.Table | None) -> dict[str, Any] | None:
+    """The first step that is not the same in both, which is the first decision of the schedulers that differs."""
+    if base is None or head is None:
+        return None
+    differ = _differ(base, head)
+    if not differ.any():
+        return None
+    row = int(np.argmax(differ))
+    if row >= min(len(base), len(head)):
+        return {"step": row, "column": "steps", "base": len(base), "head": len(head)}
+    return {"step": row, "start_s": base["start_s"][row].as_py(), **_first_column(base, head, row)}
+
+
+def _first_column(base: pa.Table, head: pa.Table, row: int) -> dict[str, Any]:
+    """Name and both values of the first column in which two rows differ; of a list, the first item that differs."""
+    for name in dict.fromkeys([*base.column_names, *head.column_names]):
+        ours, theirs = (table[name][row].as_py() if name in table.column_names else None for table in (base, head))
+        if ours == theirs:
+            continue
+        if not (isinstance(ours, list) and isinstance(theirs, list)):
+            return {"column": name, "base": ours, "head": theirs}
+        place = next(
+            (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
+        )
+        return {"column": name, "item": place, "base": _item(ours, place), "head": _item(theirs, place)}
+    raise AssertionError("the row was found to differ")
+
+
+def _item(values: list[Any], place: int) -> Any:
+    return values[place] if place < len(values) else None
+
+
+LOOKS = (3, 5, 7, 10)
+"""Numbers of pairs after which `--pairs auto` looks, and stops where the answer is clear."""
+
+ALPHA_LOOK = 0.003
+"""Alpha at each of up to four looks that keep 1 % together: 0.99 % in 200,000 draws (tests/perf/pair_looks.py)."""
+
+
+def alpha(looks: Sequence[int], total: float = ALPHA) -> float:
+    """One-sided alpha at each of these looks (numbers of pairs), so that all of them together keep `total`.
+
+    Up to four looks that keep 1 % have the alpha of `--pairs auto`; all others share theirs evenly (Bonferroni).
+    """
+    count = len(set(looks))
+    if 1 < count <= len(LOOKS):
+        return ALPHA_LOOK if total == ALPHA else total / len(LOOKS)
+    return total / max(count, 1)

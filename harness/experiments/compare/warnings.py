@@ -1,0 +1,184 @@
+"""What a reader of a comparison must know beside its verdict; each with a remedy."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.experiments.compare import lengths
+from harness.experiments.compare.pairing import Matched, Numbers, Pair
+from harness.stats.paired import outliers
+
+CACHED = 0.01
+"""Difference of the shares of cached prompt tokens from which on it is told [ours]."""
+
+FLIPS = 7
+"""Pairs from which on a test by sign flips can reach p = 0.01 at all."""
+
+
+def cautions(info: Mapping[str, Any], matched: Matched) -> Iterator[dict[str, str]]:
+    """The warnings of an answer that has its rows."""
+    yield from _alone(matched, [stop["field"] for stop in info["refused"]])
+    yield from _allowed(info["allowed_differences"])
+    yield from _overloaded(matched.pairs)
+    yield from _caches(info["pairs"])
+    yield from _from_sending(matched.pairs)
+    yield from _unresolved(matched.pairs)
+    yield from _unknown(info["gates"])
+    yield from _lengths(info["output_lengths"])
+    yield from _hidden(info)
+    if info["mode"] == "paired":
+        yield from _not_in_turns(matched.pairs)
+        yield from _outliers(info["gates"])
+        yield from _sign_flips(info["gates"], info["alpha"])
+
+
+def _warning(code: str, message: str, remedy: str = "") -> dict[str, str]:
+    return {"code": code, "message": message, "remedy": remedy}
+
+
+def _alone(matched: Matched, refused: Sequence[str]) -> Iterator[dict[str, str]]:
+    for side, every in (("base", matched.alone_base), ("head", matched.alone_head)):
+        alone = [run for run in every if not isinstance(run, Numbers)]
+        if alone and not (side == "base" and "runs" in refused):
+            names = ", ".join(f"'{run.path}'" for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
+            yield _warning(
+                "unpaired",
+                f"{len(alone)} of the runs of the {side} found no partner of the same schedule: {names}",
+                "run the other side with the same traffic and seed",
+            )
+        seeds = [str(run.seed) for run in every if isinstance(run, Numbers)]
+        if seeds:
+            yield _warning("unpaired", f"seeds that only the {side} has are left out: {', '.join(seeds)}")
+
+
+def _allowed(differences: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    for each in differences:
+        yield _warning(
+            "allowed-difference",
+            f"compared although {each['message']}",
+            "part of what is shown may come from that",
+        )
+
+
+def _overloaded(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
+    runs = [run for pair in pairs for run in (pair.base, pair.head) if not isinstance(run, Numbers)]
+    verdicts = [run.info.get("verdict") or {} for run in runs]
+    count = sum(bool(v.get("queue_grew", v.get("overloaded"))) for v in verdicts)
+    if count:
+        yield _warning(
+            "overloaded",
+            f"the queue grew all through {count} of {len(runs)} runs: their latencies tell how long the run was",
+            "compare at a lower rate, or compare capacities (bench capacity on both sides)",
+        )
+
+
+def _not_in_turns(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
+    """All runs of one side before all of the other: their difference is also that of two occasions."""
+    began = [
+        [str(run.info["started"]) for run in side if not isinstance(run, Numbers) and run.info.get("started")]
+        for side in ([pair.base for pair in pairs], [pair.head for pair in pairs])
+    ]
+    if len(pairs) < 2 or any(len(times) < len(pairs) for times in began):
+        return
+    first, second = sorted(began, key=min)
+    if max(first) < min(second):
+        names = ("base", "head") if first is began[0] else ("head", "base")
+        yield _warning(
+            "not-in-turns",
+            f"all runs of the {names[0]} began before those of the {names[1]}: what changed on the machine in between "
+            "counts as a difference too, and makes false alarms far more frequent than alpha says",
+            "let bench compare make the runs in turns: --base SPEC --head SPEC, or --run twice",
+        )
+
+
+def _caches(pairs: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    for pair in pairs:
+        shares = pair.get("cached") or {}
+        base, head = shares.get("base"), shares.get("head")
+        if base is not None and head is not None and abs(head - base) > CACHED:
+            yield _warning(
+                "cached-tokens",
+                f"pair {pair['pair']}: {base:.0%} of the prompt tokens came from a cache in the base, {head:.0%} in "
+                "the head",
+                "a warm cache favours who runs second; start both sides with the same cache, or salt the contents",
+            )
+
+
+def _from_sending(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
+    missing = (
+        run.info["source"].get("missing") or []
+        for pair in pairs
+        for run in (pair.base, pair.head)
+        if not isinstance(run, Numbers) and run.info.get("source")
+    )
+    if any("scheduled_s" in names for names in missing):
+        yield _warning(
+            "ttft-from-sending",
+            "the files do not tell when requests were due, so TTFT counts from sending and hides a late client",
+            "compare runs of bench, or files that hold scheduled times",
+        )
+
+
+def _unresolved(pairs: Sequence[Pair]) -> Iterator[dict[str, str]]:
+    searches = {str(run.path): run.info for pair in pairs for run in (pair.base, pair.head) if "answers" in run.info}
+    for path, info in searches.items():
+        if any(found.get("state") == "unresolved" for found in info["answers"]):
+            yield _warning(
+                "unresolved",
+                f"the search in '{path}' did not reach its tolerance",
+                "the capacities of its seeds count all the same; give it more seeds",
+            )
+
+
+def _unknown(gates: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    for row in gates:
+        missing = len(row["losses"]) - row["pairs"]
+        if missing:
+            yield _warning(
+                "not-measured",
+                f"{row['label']} could not be compared in {missing} of {len(row['losses'])} pairs",
+                "see which requests failed in these runs",
+            )
+
+
+def _lengths(rows: Sequence[dict[str, Any]]) -> Iterator[dict[str, str]]:
+    for row in rows:
+        if (message := lengths.warning(row)) is not None:
+            yield _warning(
+                "output-lengths", message, "make more pairs, or let both sides take ignore_eos for equal lengths"
+            )
+
+
+def _hidden(info: Mapping[str, Any]) -> Iterator[dict[str, str]]:
+    """Of simulators: rows that differ although no gate says so."""
+    exact = info["exact"]
+    if exact and not exact["identical"] and all(row["verdict"] == "equivalent" for row in info["gates"]):
+        yield _warning(
+            "rows-differ",
+            "no gated metric is different, but the runs are not the same",
+            "see the first request and the first step that differ",
+        )
+
+
+def _outliers(gates: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    for row in gates:
+        known = [(number, loss) for number, loss in enumerate(row["losses"], 1) if loss is not None]
+        for place in outliers([loss for _, loss in known]):
+            yield _warning(
+                "outlier",
+                f"{row['label']}: pair {known[place][0]} is more than 6 robust standard deviations from the others",
+                "it stays in; look at what else the machine did then",
+            )
+
+
+def _sign_flips(gates: Sequence[Mapping[str, Any]], alpha: float) -> Iterator[dict[str, str]]:
+    for row in gates:
+        flips, p = row["p_signflip"], row["p"]
+        if flips is None or row["pairs"] < FLIPS or (flips <= alpha) == (p <= alpha):
+            continue
+        if 2.0 ** -row["pairs"] > alpha:
+            continue
+        yield _warning(
+            "tests-disagree",
+            f"{row['label']}: p is {p:.3g} by t and {flips:.3g} by sign flips, on different sides of {alpha:g}",
+            "the losses are not normal, or the difference is at the edge; make more pairs",
+        )

@@ -1,0 +1,308 @@
+"""A first guess of linear constants from results of requests: who decoded beside whom was measured.
+
+The time from the first token to the last is so many steps, each with the sequences and the context that were there on
+the average, and with the prompts that came between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
+
+import numpy as np
+
+from harness import registry
+from harness.api import Request, Simulator
+from harness.errors import UsageError, no_such
+from harness.experiments import imports
+from harness.experiments.fit.score import Score, score
+from harness.experiments.fit.solve import estimate, identify
+from harness.experiments.fit.steps import numbers, table
+from harness.spec import Spec, parse
+
+NAMES = ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s", "front_end_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """Constants of `linear`, and half the width of the 95 % interval of each that was not given."""
+
+    values: Mapping[str, float]
+    plus_minus: Mapping[str, float]
+
+
+def guess(runs: Sequence[Measured], fixed: Mapping[str, float], replicas: int = 1, *, strict: bool = False) -> Guess:
+    """The constants of `linear`, not negative; `fixed` are known before.
+
+    They are off by what an average hides. With `strict` raises UsageError where the requests do not tell a constant.
+    """
+    parts = [_rows(run.take(np.isfinite(run.ttft_s)), replicas) for run in runs]
+    matrix, seconds = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+    there = np.isfinite(seconds) & (seconds > 0)
+    matrix, seconds = matrix[there], seconds[there]
+    free = [i for i, name in enumerate(NAMES) if name not in fixed]
+    known = matrix @ np.array([fixed.get(name, 0.0) for name in NAMES])
+    if strict:
+        identify([NAMES[i] for i in free], matrix[:, free] / seconds[:, None])
+    found, spread = estimate(matrix[:, free], seconds, known)
+    values = {**dict(zip([NAMES[i] for i in free], found.tolist(), strict=True)), **fixed}
+    widths = dict(zip([NAMES[i] for i in free], spread.tolist(), strict=True))
+    return Guess({name: values[name] for name in NAMES}, widths)
+
+
+def _rows(run: Measured, replicas: int) -> tuple[np.ndarray, np.ndarray]:
+    """((rows, constants), (rows,) seconds): a row for the answer of each request, and one for its first token."""
+    first_s = run.arrival_s + run.ttft_s
+    steps = np.maximum(run.output_tokens - 1, 0)
+    last_s = first_s + np.nan_to_num(run.tpot_s) * steps
+    long_s = np.maximum(last_s - first_s, 1e-9)
+    context = run.prompt_tokens + run.output_tokens / 2
+    beside = _mean(first_s, last_s, np.ones(len(run)), first_s, last_s) / long_s / replicas
+    read = _mean(first_s, last_s, context, first_s, last_s) / long_s / replicas
+    between = _prompts(first_s, run.prompt_tokens, first_s, last_s) / replicas
+    zeros, ones = np.zeros(len(run)), np.ones(len(run))
+    answers = np.stack([steps, between, steps * beside, steps * read, zeros], axis=1)
+    ahead = _prompts(first_s, run.prompt_tokens, run.arrival_s, first_s) / replicas
+    firsts = np.stack([ones, np.maximum(ahead, run.prompt_tokens), zeros, zeros, ones], axis=1)
+    return np.concatenate([answers, firsts]), np.concatenate(
+        [np.where(steps > 0, run.tpot_s * steps, np.nan), run.ttft_s]
+    )
+
+
+def _mean(
+    start_s: np.ndarray, end_s: np.ndarray, weight: np.ndarray, low_s: np.ndarray, high_s: np.ndarray
+) -> np.ndarray:
+    """(rows,) integral from low to high of the summed weights of the intervals that are open."""
+    at_s = np.concatenate([start_s, end_s])
+    order = np.argsort(at_s, kind="stable")
+    at_s, level = at_s[order], np.cumsum(np.concatenate([weight, -weight])[order])
+    area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at_s))])
+    both: np.ndarray = np.interp(high_s, at_s, area) - np.interp(low_s, at_s, area)
+    return both
+
+
+def _prompts(first_s: np.ndarray, tokens: np.ndarray, low_s: np.ndarray, high_s: np.ndarray) -> np.ndarray:
+    """(rows,) prompt tokens of the requests whose first token came after low, and not after high."""
+    order = np.argsort(first_s, kind="stable")
+    total = np.concatenate([[0.0], np.cumsum(tokens[order])])
+    places = [np.searchsorted(first_s[order], at_s, side="right") for at_s in (low_s, high_s)]
+    between: np.ndarray = total[places[1]] - total[places[0]]
+    return between
+
+
+FORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "linear": NAMES,
+        "mixed": ("floor_s", "token_s", "seq_s", "context_token_s", "front_end_s"),
+    }
+)
+"""What is searched in each latency model; those of `mixed` in the order of `linear`."""
+
+ROUNDS, HEED = 16, 0.7
+"""How often constants are corrected by what the guess gets wrong of simulated times, and by how much of it."""
+
+COLUMNS = {
+    "arrival_s": ("arrival_s", "scheduled_s"), "prompt_tokens": ("prompt_tokens", "prompt_len"),
+    "output_tokens": ("output_tokens", "output_len"), "ttft_s": ("ttft_s",), "tpot_s": ("tpot_s",),
+}  # fmt: skip
+MILLISECONDS = {"ttft_s": ("ttft_ms",), "tpot_s": ("tpot_ms",)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """The requests of one run that ended well, in order of arrival, each (requests,); TPOT is nan for one token."""
+
+    name: str
+    arrival_s: np.ndarray
+    prompt_tokens: np.ndarray
+    output_tokens: np.ndarray
+    ttft_s: np.ndarray
+    tpot_s: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.arrival_s)
+
+    def take(self, which: np.ndarray) -> Measured:
+        """The requests that the mask shows."""
+        columns = (self.arrival_s, self.prompt_tokens, self.output_tokens, self.ttft_s, self.tpot_s)
+        return Measured(self.name, *(column[which] for column in columns))
+
+    def requests(self) -> list[Request]:
+        """What the simulator is asked."""
+        columns = (self.arrival_s.tolist(), self.prompt_tokens.tolist(), self.output_tokens.tolist())
+        return [Request(i, at_s, int(p), int(o)) for i, (at_s, p, o) in enumerate(zip(*columns, strict=True))]
+
+
+def read(paths: Sequence[str]) -> list[Measured]:
+    """The runs at these places: run folders, results of other tools, or tables of requests (parquet, CSV)."""
+    return [one for path in paths for one in _of(Path(path))]
+
+
+def _of(path: Path) -> list[Measured]:
+    if path.suffix in (".csv", ".parquet"):
+        return [_of_table(path)]
+    found = []
+    for run in imports.open(path):
+        rows = run.requests.filter(run.requests["status"].to_numpy(zero_copy_only=False) == "ok")
+        stamps = rows["token_s"].to_pylist()
+        asked = ("scheduled_s", "prompt_tokens", "output_tokens")
+        at_s, prompt, output = (numbers(rows, name, run.path) for name in asked)
+        first = np.array([times[0] if times else np.nan for times in stamps], float)
+        last = np.array([times[-1] if times else np.nan for times in stamps], float)
+        found.append(_ordered(str(run.path), at_s, prompt, output, first - at_s, last - first))
+    return found
+
+
+def _ordered(
+    name: str, at_s: np.ndarray, prompt: np.ndarray, output: np.ndarray, ttft_s: np.ndarray, span_s: np.ndarray
+) -> Measured:
+    tpot_s = np.where(output > 1, span_s / np.maximum(output - 1, 1), np.nan)
+    return _kept(name, at_s, prompt, output, ttft_s, tpot_s)
+
+
+def _kept(name: str, *columns: np.ndarray) -> Measured:
+    for what, column in zip(("ttft_s", "tpot_s"), columns[3:], strict=True):
+        if (column < 0).any():
+            raise UsageError(
+                f"'{name}' has a negative {what}, {np.nanmin(column):g} s in row {int(np.nanargmin(column)) + 1}."
+            )
+    good = np.all([np.isfinite(column) for column in columns[:4]], axis=0) & (columns[1] > 0) & (columns[2] > 0)
+    if good.sum() < 10:
+        raise UsageError(f"'{name}' tells the times of {int(good.sum())} requests; at least 10 are needed.")
+    order = np.flatnonzero(good)[np.argsort(columns[0][good], kind="stable")]
+    at_s, prompt, output, ttft_s, tpot_s = (column[order] for column in columns)
+    return Measured(name, at_s - at_s[0], prompt, output, np.maximum(ttft_s, 1e-6), tpot_s)
+
+
+def _of_table(path: Path) -> Measured:
+    held = table(path, "requests")
+    columns = {}
+    for name, known in COLUMNS.items():
+        here = next((c for c in known if c in held.column_names), None)
+        thousandth = next((c for c in MILLISECONDS.get(name, ()) if c in held.column_names), None)
+        if here is None and thousandth is None:
+            allowed = ", ".join([*known, *MILLISECONDS.get(name, ())])
+            raise UsageError(f"'{path}' has no column {name} ({allowed}); it has {', '.join(held.column_names)}.")
+        columns[name] = numbers(held, here, path) if here is not None else numbers(held, str(thousandth), path) / 1000
+    return _kept(str(path), *columns.values())
+
+
+def fit(
+    latency: str, runs: Sequence[Measured], seen: Sequence[np.ndarray], backend: str, fixed: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """(constants, half widths of their 95 % intervals), from the requests of each run that its mask `seen` shows.
+
+    Raises UsageError for constants that the requests do not tell.
+    """
+    form = FORMS.get(latency)
+    if form is None:
+        raise UsageError(
+            f"Requests can tell the latency models {' and '.join(FORMS)}, not '{latency}'; others need --steps."
+        )
+    for name in fixed:
+        if name not in form:
+            raise no_such(f"constant of {latency}", name, form)
+    shown = [(run, mask) for run, mask in zip(runs, seen, strict=True) if mask.any()]
+    return _corrected(shown, latency, backend, fixed)
+
+
+def _corrected(
+    shown: Sequence[tuple[Measured, np.ndarray]], latency: str, backend: str, fixed: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Constants for which the simulated requests give the guess that the measured ones give.
+
+    Note: single times jump where a request slips into another batch, so that slopes of their errors lead nowhere; the
+    guess averages over all requests and does not (indirect inference: Gourieroux, Monfort, Renault, 1993).
+    """
+    names = dict(zip(NAMES, FORMS[latency], strict=True))
+    given = {plain: fixed[name] for plain, name in names.items() if name in fixed}
+    _simulator(latency, _named(names, dict.fromkeys(NAMES, 0.001)), backend)  # a wrong spec is told first
+    replicas = int(parse(backend).args.get("replicas", 1))
+    measured = guess([run.take(mask) for run, mask in shown], given, replicas, strict=True)
+    constants, best, least = dict(measured.values), dict(measured.values), np.inf
+    for _ in range(ROUNDS):
+        times = [simulated(run, latency, _named(names, constants), backend) for run, _ in shown]
+        errors = np.concatenate([_errors(run, mask, t) for (run, mask), t in zip(shown, times, strict=True)])
+        if (error := float(np.median(np.abs(errors)))) < least:
+            least, best = error, dict(constants)
+        made = [
+            replace(run, ttft_s=ttft_s, tpot_s=tpot_s).take(mask)
+            for (run, mask), (ttft_s, tpot_s) in zip(shown, times, strict=True)
+        ]
+        again = guess(made, given, replicas)
+        for name in measured.plus_minus:
+            wrong = measured.values[name] - again.values[name]
+            constants[name] = max(constants[name] + HEED * wrong, 0.0)
+    return _named(names, best), _named(names, measured.plus_minus)
+
+
+def _named(names: Mapping[str, str], values: Mapping[str, float]) -> dict[str, float]:
+    return {names[name]: value for name, value in values.items()}
+
+
+def simulated(
+    run: Measured, latency: str, constants: Mapping[str, float], backend: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """(TTFT, TPOT) of each request, (requests,) seconds, nan for a request that did not end well."""
+    simulator = _simulator(latency, constants, backend)
+    ttft_s, tpot_s = np.full(len(run), np.nan), np.full(len(run), np.nan)
+    for record in simulator.simulate(run.requests()):
+        if record.status == "ok":
+            ttft_s[record.request_id] = record.token_s[0] - record.scheduled_s
+            if record.output_tokens > 1:
+                tpot_s[record.request_id] = (record.token_s[-1] - record.token_s[0]) / (record.output_tokens - 1)
+    return ttft_s, tpot_s
+
+
+def _simulator(latency: str, constants: Mapping[str, float], backend: str) -> Simulator:
+    """The simulator of the spec, with that latency model. Raises UsageError."""
+    given = {"constants": "given"} if latency == "mixed" else {}
+    arguments = {**given, **{name: repr(float(value)) for name, value in constants.items()}}
+    asked = parse(backend)
+    arguments_of_sim = {**asked.args, "log_steps": "false"}
+    spec = Spec(asked.name, arguments_of_sim, asked.first)
+    return cast("Simulator", registry.make("backends", spec, latency=str(Spec(latency, arguments))))
+
+
+def _errors(run: Measured, mask: np.ndarray, times: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
+    """Logarithms of simulated over measured times; a request that did not end counts as ten times too slow."""
+    found = []
+    for obtained, measured in zip(times, (run.ttft_s, run.tpot_s), strict=True):
+        there = mask & np.isfinite(measured) & (measured > 0)
+        ratio = np.log(np.maximum(obtained[there], 1e-9) / measured[there])
+        found.append(np.where(np.isfinite(ratio), ratio, np.log(10.0)))
+    both: np.ndarray = np.concatenate(found)
+    return both
+
+
+def scores(
+    runs: Sequence[Measured], masks: Sequence[np.ndarray], latency: str, constants: Mapping[str, float], backend: str
+) -> list[Score]:
+    """Errors of TTFT and TPOT of the requests that the masks show."""
+    pairs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"TTFT": [], "TPOT": []}
+    for run, mask in zip(runs, masks, strict=True):
+        if mask.any():
+            times = simulated(run, latency, constants, backend)
+            for name, obtained, measured in zip(pairs, times, (run.ttft_s, run.tpot_s), strict=True):
+                there = mask & np.isfinite(measured) & np.isfinite(obtained) & (measured > 0)
+                pairs[name].append((measured[there], obtained[there]))
+    found = []
+    for name, parts in pairs.items():
+        measured, obtained = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
+        one = score(name, measured, obtained)
+        if one is not None:
+            found.append(one)
+    return found
+
+
+def split(runs: Sequence[Measured], share: float, seed: int) -> list[np.ndarray]:
+    """What the fit may see of each run: of several runs whole ones are held out, of one run its last requests."""
+    if not 0 < share < 1:
+        raise UsageError(f"--holdout must be a share between 0 and 1, got {share:g}.")
+    if len(runs) == 1:
+        return [np.arange(len(runs[0])) < round((1 - share) * len(runs[0]))]
+    held = np.random.default_rng(seed).permutation(len(runs))[: max(1, round(share * len(runs)))]
+    return [np.full(len(run), place not in held) for place, run in enumerate(runs)]

@@ -1,0 +1,238 @@
+"""Step logs as columns: what each step had to do, and how long it took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness.data.folder import Run
+
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "prefill_tokens": ("prefill_tokens", "n_pf", "num_prefill_tokens"),
+    "decode_seqs": ("decode_seqs", "B", "num_decode_seqs", "batch_size"),
+    "context_tokens": ("context_tokens", "ctx", "num_context_tokens"),
+    "seconds": ("seconds", "duration_s", "step_s"),
+    "prefill_pairs": ("prefill_pairs", "pairs"),
+}
+"""What a column of an imported table may be called; `prefill_pairs` is optional."""
+
+TOLD = 0.5
+"""Share of the steps with prompts whose `pairs` must be known for a square term; the others are then left out."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """One row a step, all (steps,) float64: prompt tokens, decodes, cached tokens that they read, seconds.
+
+    `pairs` is the sum of (p+n)^2 - p^2 over the pieces of n prompt tokens after p stored ones, nan where unknown.
+    `left_out` counts rows that no model can be fitted to.
+    """
+
+    tokens: np.ndarray
+    seqs: np.ndarray
+    context: np.ndarray
+    pairs: np.ndarray
+    seconds: np.ndarray
+    left_out: int = 0
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def take(self, which: np.ndarray) -> Rows:
+        """The rows that `which` (a mask or places) names."""
+        return _made([column[which] for column in self.columns])
+
+    @property
+    def columns(self) -> tuple[np.ndarray, ...]:
+        """The five columns, in their order."""
+        return self.tokens, self.seqs, self.context, self.pairs, self.seconds
+
+    @property
+    def stored(self) -> np.ndarray:
+        """(steps,) tokens stored before the prompt pieces of a step, as if they were one piece."""
+        tokens = np.maximum(self.tokens, 1)
+        stored: np.ndarray = np.maximum(0.0, (np.nan_to_num(self.pairs) / tokens - tokens) / 2) * (self.tokens > 0)
+        return stored
+
+
+def joined(parts: Iterable[Rows]) -> Rows:
+    """The rows of several logs, one after another."""
+    every = [*parts]
+    columns = zip(*(part.columns for part in every), strict=True)
+    return _made([np.concatenate(column) for column in columns], sum(part.left_out for part in every))
+
+
+def _made(columns: Sequence[np.ndarray], left_out: int = 0) -> Rows:
+    tokens, seqs, context, pairs, seconds = columns
+    return Rows(tokens, seqs, context, pairs, seconds, left_out)
+
+
+def read(paths: Iterable[str | Path], *, gaps: bool = True) -> Rows:
+    """The rows of run folders and of tables (parquet or CSV). Raises UsageError for what holds no steps.
+
+    With `gaps` a step of a run lasts until the next one while sequences run: simulated steps follow at once.
+    """
+    found = joined(_rows_of(Path(path), gaps) for path in paths)
+    if not len(found):
+        raise UsageError("No step can be fitted: every row is empty or takes no time.")
+    return found
+
+
+def _rows_of(path: Path, gaps: bool) -> Rows:
+    if not path.is_dir():
+        return _usable(*_imported(table(path, "steps"), path))
+    from harness.experiments import imports
+
+    return joined(_of_run(run, gaps) for run in imports.open(path))
+
+
+def _of_run(run: Run, gaps: bool) -> Rows:
+    if run.steps is None or not run.steps.num_rows:
+        raise UsageError(f"'{run.path}' has no steps table; its backend logs none, or log_steps=false was given.")
+    steps = run.steps.sort_by([("replica", "ascending"), ("start_s", "ascending")])
+    columns = {name: steps[name].to_numpy() for name in steps.column_names}
+    tokens, seqs = columns["prefill_tokens"], columns["decode_seqs"]
+    pairs = pairs_of_run(columns, run.requests)
+    seconds = _until_next(columns) if gaps else columns["end_s"] - columns["start_s"]
+    return _usable(tokens, seqs, columns["context_tokens"], pairs, seconds)
+
+
+def _until_next(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """(steps,) seconds to the next step where that has decodes (nothing was idle), else to the end and a usual gap."""
+    start_s, end_s = columns["start_s"], columns["end_s"]
+    gap_s = np.zeros(len(start_s))
+    gap_s[:-1] = start_s[1:] - end_s[:-1]
+    busy = np.zeros(len(start_s), bool)
+    busy[:-1] = (columns["decode_seqs"][1:] > 0) & (columns["replica"][1:] == columns["replica"][:-1])
+    usual_s = float(np.median(gap_s[busy])) if busy.any() else 0.0
+    seconds: np.ndarray = end_s - start_s + np.where(busy, gap_s, usual_s)
+    return seconds
+
+
+def _imported(held: pa.Table, path: Path) -> list[np.ndarray]:
+    values = {}
+    for name, known in COLUMNS.items():
+        here = next((column for column in known if column in held.column_names), None)
+        if here is not None:
+            values[name] = numbers(held, here, path)
+    if "seconds" not in values and {"start_s", "end_s"} <= {*held.column_names}:
+        values["seconds"] = numbers(held, "end_s", path) - numbers(held, "start_s", path)
+    missing = [name for name in COLUMNS if name not in values and name != "prefill_pairs"]
+    if missing:
+        allowed = ", ".join(COLUMNS[missing[0]])
+        raise UsageError(f"'{path}' has no column {missing[0]} ({allowed}); it has {', '.join(held.column_names)}.")
+    tokens = values["prefill_tokens"]
+    pairs = values.get("prefill_pairs", np.full(len(tokens), np.nan))
+    possible = np.isfinite(pairs) & (pairs >= tokens)  # the least is one token a piece
+    pairs = np.where(tokens > 0, np.where(possible, pairs, np.nan), 0.0)
+    return [tokens, values["decode_seqs"], values["context_tokens"], pairs, values["seconds"]]
+
+
+def _usable(*columns: np.ndarray) -> Rows:
+    rows = _made([column.astype(np.float64) for column in columns])
+    asked = (rows.tokens, rows.seqs, rows.context)
+    known = np.isfinite(rows.seconds) & np.all([np.isfinite(column) & (column >= 0) for column in asked], axis=0)
+    good = known & (rows.seconds > 0) & (rows.tokens + rows.seqs > 0)
+    kept = rows.take(good)
+    return _made(kept.columns, int(len(rows) - len(kept)))
+
+
+def pairs_of_run(columns: Mapping[str, np.ndarray], requests: pa.Table) -> np.ndarray:
+    """(steps,) sum of (p+n)^2 - p^2 over the pieces of n prompt tokens after p stored ones; nan where it is not sure.
+
+    `columns` are those of the steps, by replica and start. Prompts are laid into the steps in the order in which they
+    began; a step is sure if every prompt in it began and ended when its stamps say.
+    """
+    pairs = np.where(columns["prefill_tokens"] > 0, np.nan, 0.0)
+    names = ("replica", "prompt_tokens", "prefill_start_s", "prefill_end_s")
+    asked = {name: requests[name].to_numpy(zero_copy_only=False) for name in names}
+    for replica in np.unique(columns["replica"]):
+        places = np.flatnonzero((columns["replica"] == replica) & (columns["prefill_tokens"] > 0))
+        mine = np.flatnonzero((asked["replica"] == replica) & np.isfinite(asked["prefill_start_s"].astype(float)))
+        order = mine[np.lexsort((asked["prefill_end_s"][mine], asked["prefill_start_s"][mine]))]
+        steps = [columns[name][places].tolist() for name in ("prefill_tokens", "start_s", "end_s")]
+        prompts = [asked[name][order].tolist() for name in names[1:]]
+        pairs[places] = _laid(steps, prompts)
+    return pairs
+
+
+def _laid(steps: list[list[float]], prompts: list[list[float]]) -> list[float]:
+    """The pairs of the steps of one replica: (tokens, start, end) and (prompt, start, end) as columns."""
+    found: list[float] = []
+    touched: list[list[int]] = []  # prompts of each step
+    sure: dict[int, bool] = {}
+    asked, started, ended = prompts
+    index = stored = 0
+    for tokens, start_s, end_s in zip(*steps, strict=True):
+        index, stored = _resumed(index, stored, started, ended, start_s)
+        left, pairs, mine = int(tokens), 0, []
+        while left > 0 and index < len(asked) and (stored or started[index] <= start_s):
+            if not stored:
+                sure[index] = started[index] == start_s
+            piece = min(left, int(asked[index]) - stored)
+            pairs += piece * (piece + 2 * stored)
+            left, stored = left - piece, stored + piece
+            mine.append(index)
+            if stored == asked[index]:
+                sure[index] = sure[index] and ended[index] == end_s
+                index, stored = index + 1, 0
+        found.append(pairs if not left else np.nan)
+        touched.append(mine)
+    return [pairs if all(sure[i] for i in mine) else np.nan for pairs, mine in zip(found, touched, strict=True)]
+
+
+def _resumed(index: int, stored: int, started: list[float], ended: list[float], start_s: float) -> tuple[int, int]:
+    """Where to go on: after a step that was not understood, at the first prompt that begins now or later."""
+    lost = index < len(started) and (ended[index] < start_s if stored else started[index] < start_s)
+    if not lost:
+        return index, stored
+    while index < len(started) and started[index] < start_s:
+        index += 1
+    return index, 0
+
+
+def table(path: Path, what: str) -> pa.Table:
+    """The rows of a file. Raises UsageError where it is not there, or neither parquet nor CSV."""
+    import pyarrow as pa  # heavy
+
+    if not path.is_file():
+        raise UsageError(f"'{path}' does not exist; name the folder of a run, or a table of {what} (parquet or CSV).")
+    if path.suffix not in (".parquet", ".csv"):
+        raise UsageError(f"'{path}' is no table of {what}: its name must end with .parquet or .csv.")
+    try:
+        if path.suffix == ".parquet":
+            import pyarrow.parquet as pq
+
+            held = pq.read_table(path)
+        else:
+            from pyarrow import csv
+
+            held = csv.read_csv(path)
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
+    except (pa.ArrowException, OSError) as error:
+        raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip(' .:')}.") from None
+    twice = next((name for name in held.column_names if held.column_names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"'{path}' has more than one column {twice}; leave one of them.")
+    return held
+
+
+def numbers(held: pa.Table, name: str, path: Path) -> np.ndarray:
+    """(rows,) float64 of a column, nan for null. Raises UsageError for text and dates."""
+    import pyarrow as pa  # heavy
+
+    of = held[name].type
+    if not (pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of) or pa.types.is_null(of)):
+        raise UsageError(f"'{path}': the column {name} must hold numbers, it holds {of}.")
+    return np.asarray(held[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)

@@ -1,0 +1,49 @@
+"""Stored runs, whoever wrote them: our run folders, folders of those, and the result files of other tools.
+
+Each file here without a leading underscore reads the results of one tool, which are known by what stands in a file,
+not by the file's name.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.data.folder import Run, load
+from harness.data.large import load as load_thin
+from harness.errors import UsageError
+from harness.experiments.imports import _foreign
+from harness.experiments.imports._foreign import in_order, run_folders, runs_below
+
+__all__ = ["foreign_below", "in_order", "is_foreign", "open", "run_folders"]
+
+
+def open(path: str | os.PathLike[str], *, thin: bool = False) -> list[Run]:  # noqa: A001  # read as results.open
+    """The runs at `path`: of a run folder one, of another tool's file those it tells of, of a folder all below it.
+
+    Runs come in the order of their names; with `thin` large ones are not held whole (`harness.thin`). Raises
+    UsageError, naming what was looked for, where there is none.
+    """
+    read = load_thin if thin else load
+    path = Path(path)
+    if path.is_file() and path.name != "run.json":
+        return _foreign.of_file(path)
+    folder = path.parent if path.name == "run.json" else path
+    if (folder / "run.json").exists() or not folder.is_dir():
+        return [read(folder)]
+    found = [*map(read, runs_below(folder)), *foreign_below(folder)]
+    if not found:
+        raise UsageError(
+            f"No run in '{path}': neither it nor a folder below it has a run.json; name what 'bench run --out' or "
+            f"'bench sweep --out' wrote, or a file of results of {', '.join(_foreign.tools())}."
+        )
+    return found
+
+
+def foreign_below(path: str | os.PathLike[str]) -> Iterator[Run]:
+    """The runs that files of other tools below a folder tell of."""
+    return _foreign.below(Path(path))
+
+
+def is_foreign(run: Run) -> bool:
+    """Whether a run was read from a file of another tool."""
+    return "source" in run.info

@@ -1,0 +1,148 @@
+"""Files of other tools: whose they are, which belong together, and the runs that they tell of."""
+
+import json
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from harness import registry
+from harness.data.folder import Run
+from harness.errors import UsageError
+from harness.experiments.imports._table import Told, as_run
+
+_ENDS = (".json", ".jsonl")
+
+
+class Reader(Protocol):
+    """What reads the results of one tool. `beside` (which may be left out) are the names of the files of one run."""
+
+    def recognizes(self, values: Sequence[Any]) -> bool:
+        """Whether these JSON values are results of the tool."""
+        ...
+
+    def told(self, values: Sequence[Any]) -> Iterator[Told]:
+        """The runs that they tell of."""
+        ...
+
+
+def tools() -> list[str]:
+    """Names of the tools whose results can be read."""
+    return registry.names("results")
+
+
+def of_file(path: Path) -> list[Run]:
+    """The runs of a file, and of those that stand beside it and belong to it. Raises UsageError where nobody's."""
+    values = documents(path)
+    reader = _reader(values)
+    if reader is None:
+        raise UsageError(
+            f"'{path}' holds no results that bench knows. It reads those of {', '.join(tools())}, and the folders that "
+            "'bench run --out' writes; name one of these."
+        )
+    for other in _beside(reader):
+        if other != path.name and (path.parent / other).is_file():
+            more = documents(path.parent / other)
+            values = [*values, *more] if reader.recognizes(more) else values
+    return _runs(reader, values, path)
+
+
+def below(folder: Path) -> Iterator[Run]:
+    """The runs of all files below a folder that are results of other tools; other files are passed over."""
+    for at, names in folders(folder):
+        if "run.json" in names:
+            continue
+        done: set[str] = set()
+        for name in (n for n in names if n.endswith(_ENDS)):
+            values = _readable(at / name)
+            reader = None if values is None else _reader(values)
+            if reader is None or name in done:
+                continue
+            others = [other for other in _beside(reader) if other in names]
+            if name in others or not others:
+                done.update(others)
+                yield from of_file(at / name)
+
+
+def _readable(path: Path) -> list[Any] | None:
+    try:
+        return documents(path)
+    except UsageError:
+        return None
+
+
+def _reader(values: Sequence[Any]) -> Reader | None:
+    made: Iterator[Reader] = (registry.make("results", name) for name in tools())
+    return next((reader for reader in made if reader.recognizes(values)), None)
+
+
+def _beside(reader: Reader) -> Sequence[str]:
+    return getattr(reader, "beside", ())
+
+
+def _runs(reader: Reader, values: Sequence[Any], path: Path) -> list[Run]:
+    try:
+        told = list(reader.told(values))
+        names = [path.name if len(told) == 1 else f"{path.name} ({i} of {len(told)})" for i in range(1, len(told) + 1)]
+        return [as_run(one, path, name) for one, name in zip(told, names, strict=True)]
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        name = type(reader).__module__.rpartition(".")[2].replace("_", "-")
+        raise UsageError(
+            f"'{path}' looks like results of {name}, but cannot be read ({type(error).__name__}: {error}); "
+            "let the tool write it again, or report this with the version of the tool."
+        ) from error
+
+
+def documents(path: Path) -> list[Any]:
+    """Every JSON value of a file, in order. Raises UsageError for a file that is not all JSON, or holds none."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise UsageError(f"'{path}' cannot be read as results: {why}.") from None
+    try:
+        found = _values(text)
+    except ValueError as error:
+        raise UsageError(f"'{path}' holds no results that bench knows: it is not JSON ({error}).") from None
+    if not found:
+        raise UsageError(f"'{path}' is empty; name a file of results.")
+    return found
+
+
+def _values(text: str) -> list[Any]:
+    decoder, found, at = json.JSONDecoder(), [], _next(text, 0)
+    while at < len(text):
+        value, end = decoder.raw_decode(text, at)
+        found.append(value)
+        at = _next(text, end)
+    return found
+
+
+def _next(text: str, at: int) -> int:
+    """The first character from `at` on that is no space."""
+    while at < len(text) and text[at].isspace():
+        at += 1
+    return at
+
+
+def run_folders(path: str | os.PathLike[str]) -> list[Path]:
+    """The run folders at or below `path`, in the order of their names; none where there is no such folder."""
+    return list(runs_below(Path(path)))
+
+
+def runs_below(folder: Path) -> Iterator[Path]:
+    """Folders with a run.json, in the order of their names, numbers by value; nothing is looked for inside a run."""
+    return (at for at, files in folders(folder) if "run.json" in files)
+
+
+def folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder at or below `folder` with the names of its files, both in order; nothing inside a run is visited."""
+    for at, inner, files in os.walk(folder):
+        inner[:] = [] if "run.json" in files else sorted((n for n in inner if not n.startswith(".")), key=in_order)
+        yield Path(at), sorted(files, key=in_order)
+
+
+def in_order(name: str) -> list[tuple[float, str]]:
+    """A key that sorts 'rate=2' before 'rate=10', and 'rate=2' before 'rate=2.5'."""
+    return [(float(part), "") if i % 2 else (-1.0, part) for i, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", name))]

@@ -1,0 +1,346 @@
+"""What another tool's file tells of one run, and how that becomes a `Run` like ours."""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.api import VERSION, Bound, Caution, RequestRecord, Slo, Status
+from harness.data.folder import Run
+from harness.data.lists import lists, number
+from harness.data.records import to_table
+from harness.metrics import slo as slos
+from harness.metrics.measure import marked, missing
+from harness.metrics.summary import summarize
+from harness.stats.within_run import within
+from harness.validity.checks import OVERLOAD, QUEUE_GREW, Verdict, judge, sentences
+from harness.validity.warnings import is_closed
+
+Json: TypeAlias = Mapping[str, Any]
+Stamps: TypeAlias = Sequence[float] | npt.NDArray[np.float64]
+
+
+LONGEST_S = 1e8
+"""Three years: no run is longer, and a stamp further away is a broken one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One request as another tool saw it; times in seconds on one clock of any origin, None where it has no such time.
+
+    `token_n` None: one token an event.
+    """
+
+    sent_s: float | None
+    token_s: Stamps
+    prompt_tokens: int
+    output_tokens: int
+    status: Status = "ok"
+    token_n: Sequence[int] | None = None
+    scheduled_s: float | None = None
+    error: str | None = None
+    session: str | None = None
+    turn: int = 0
+    prompt_tokens_server: int | None = None
+    cached_tokens: int | None = None
+    ended_s: float | None = None
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One run of another tool. `missing` are the columns and metrics that its file cannot tell, beside the reasons
+    in `notes`; `aggregates` are the tool's own, in seconds and per second, by its own definitions.
+    """
+
+    tool: str
+    answers: Sequence[Answer]
+    version: str | None = None
+    workload: str | None = None
+    model: str | None = None
+    url: str | None = None
+    started: str | None = None
+    rate_rps: float | None = None
+    seed: int | None = None
+    closed: bool = False
+    per_request: bool = True
+    missing: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
+    aggregates: Mapping[str, Any] = field(default_factory=dict)
+    slo: Slo = field(default_factory=Slo)
+
+
+def as_run(told: Told, path: Path, name: str) -> Run:
+    """The run, judged as far as its file allows. `name` tells it from others of that file."""
+    missing = told.missing | {"lateness"} if "scheduled_s" in told.missing else told.missing
+    table = marked(_table(told.answers), missing)
+    # What was asked, as far as every file tells it: rate and prompt lengths, in no order, because the order of sending
+    # differs from run to run by chance and the planned one is not in the files.
+    lengths = np.sort(table["prompt_tokens"].to_numpy()).astype("<i8")
+    sha256 = hashlib.sha256(f"{told.rate_rps}".encode() + lengths.tobytes()).hexdigest()
+    info: dict[str, Any] = {
+        "schema": VERSION,
+        "state": "finished",
+        "clock": "wall",
+        "started": told.started,
+        "spec": {"backend": told.tool, "seed": told.seed, "rate": told.rate_rps},
+        "workload": {
+            "name": told.workload or f"requests of {told.tool}",
+            "rate_rps": told.rate_rps,
+            "arrivals": "closed" if told.closed else None,
+        },
+        "backend": {k: v for k, v in {"name": told.tool, "model": told.model, "url": told.url}.items() if v},
+        "slo": slos.stored(told.slo),
+        "schedule": {"sha256": sha256, "requests": len(table)},
+        "source": {
+            "tool": told.tool,
+            "version": told.version,
+            "missing": sorted(missing),
+            "per_request": told.per_request,
+            "file": str(path),
+            "name": name,
+            "notes": list(told.notes),
+        },
+        "aggregates": dict(told.aggregates),
+    }
+    run = Run(path=path, info=info, requests=table, steps=None, schedule=None, complete=True)
+    return Run(path, {**info, **judged(run, told.slo)}, table, None, None, complete=True)
+
+
+def _table(answers: Sequence[Answer]) -> pa.Table:
+    """Their `requests` table, in order of sending, from time 0 on; what was asked for is taken to be what came."""
+    origin_s = min((at for a in answers if (at := _due(a)) is not None), default=0.0)
+    talks = [a.session for a in answers if a.session is not None] if any(a.turn for a in answers) else []
+    sessions = {name: i for i, name in enumerate(dict.fromkeys(talks))}
+    last_s = max((_due(a) or origin_s for a in answers), default=0.0)
+    ordered = sorted(answers, key=lambda a: last_s if (at := _due(a)) is None else at)
+    table = to_table([_record(i, a, origin_s, sessions) for i, a in enumerate(ordered)])
+    _check_times(table)
+    return table
+
+
+def _check_times(table: pa.Table) -> None:
+    """Raises ValueError for times that no clock gives, which arithmetic would make nonsense of."""
+    event_s = lists(table, "token_s").values
+    for name, at_s in (("token", event_s), ("sending", number(table, "sent_s")), ("due", number(table, "scheduled_s"))):
+        known = at_s if name == "token" else at_s[~np.isnan(at_s)]
+        if not (np.abs(known) < LONGEST_S).all():
+            raise ValueError(f"a {name} time is not within {LONGEST_S:g} s of the first one")
+
+
+def _due(answer: Answer) -> float | None:
+    return answer.sent_s if answer.scheduled_s is None else answer.scheduled_s
+
+
+def _record(i: int, answer: Answer, origin_s: float, sessions: Mapping[str, int]) -> RequestRecord:
+    due_s = _due(answer)
+    return RequestRecord(
+        request_id=i,
+        scheduled_s=0.0 if due_s is None else due_s - origin_s,
+        sent_s=None if answer.sent_s is None else answer.sent_s - origin_s,
+        token_s=(np.asarray(answer.token_s, np.float64) - origin_s).tolist(),
+        token_n=answer.token_n,
+        prompt_tokens=answer.prompt_tokens,
+        output_tokens=answer.output_tokens,
+        output_tokens_asked=answer.output_tokens,
+        status=answer.status,
+        error=answer.error,
+        session=None if answer.session is None else sessions.get(answer.session),
+        turn=answer.turn,
+        prompt_tokens_server=answer.prompt_tokens_server,
+        cached_tokens=answer.cached_tokens,
+        ended_s=None if answer.ended_s is None else answer.ended_s - origin_s,
+        slo_ttft_s=answer.slo_ttft_s,
+        slo_tpot_s=answer.slo_tpot_s,
+    )
+
+
+MISCOUNTED = 0.01
+"""From this share on the tokens of a client's own tokenizer are called wrong: a special token a request is not."""
+
+
+def number_of(value: object) -> float | None:
+    """A finite number; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def count(value: object) -> int:
+    """A number of tokens or requests; 0 where there is none."""
+    found = number_of(value)
+    return 0 if found is None or found < 0 else round(found)
+
+
+def text(value: object) -> str | None:
+    """A text with something in it."""
+    return value if isinstance(value, str) and value.strip() else None
+
+
+def part(of: object, *names: str) -> Mapping[str, Any]:
+    """A nested object; empty where it is missing."""
+    for name in names:
+        of = of.get(name) if isinstance(of, Mapping) else None
+    return of if isinstance(of, Mapping) else {}
+
+
+def items(value: object) -> Sequence[Any]:
+    """A list; empty where it is missing."""
+    return value if isinstance(value, list) else []
+
+
+def stamps(first_s: float, gaps_s: object) -> npt.NDArray[np.float64]:
+    """Times of token events from the first one and the gaps after it. Raises TypeError for gaps that are no list."""
+    if not isinstance(gaps_s, list):
+        raise TypeError(f"the gaps between tokens must be a list, got {gaps_s!r:.40}")
+    return first_s + np.concatenate([[0.0], np.cumsum(np.asarray(gaps_s, np.float64))])
+
+
+def columns_of(value: Mapping[str, Any], needed: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """Rows of lists that stand side by side, the needed before the optional ones; None stands for a missing list.
+
+    Raises ValueError for lists of unequal lengths.
+    """
+    rows = len(items(value.get(needed[0])))
+    lists = [items(value.get(name)) for name in needed] + [items(value.get(n)) or [None] * rows for n in optional]
+    for name, found in zip((*needed, *optional), lists, strict=True):
+        if len(found) != rows:
+            raise ValueError(f"{name} has {len(found)} values where {needed[0]} has {rows}")
+    return zip(*lists, strict=True)
+
+
+def scaled(values: Mapping[str, Any], names: Mapping[str, str], scale: float = 1.0) -> dict[str, float]:
+    """The numbers under our names, in seconds; `names` holds theirs by ours."""
+    found = {ours: number_of(values.get(theirs)) for ours, theirs in names.items()}
+    return {ours: value * scale for ours, value in found.items() if value is not None}
+
+
+def last_line(words: object) -> str | None:
+    """The last line of an error, which is what a Python traceback is about; None of no words."""
+    lines = str(words or "").strip().splitlines()
+    return lines[-1].strip()[:500] if lines else None
+
+
+def spread(output_tokens: int, events: int) -> list[int]:
+    """Tokens of each event where only their sum is told: as even as can be, the earlier ones more."""
+    each, more = divmod(output_tokens, events) if events else (0, 0)
+    return [each + (i < more) for i in range(events)]
+
+
+def miscounted(tool: str, counts: Iterable[tuple[int, object]]) -> Iterator[str]:
+    """The note that a tool and the server count differently; `counts` are pairs of output tokens, the tool's first."""
+    both = [(ours, count(server)) for ours, server in counts if number_of(server) is not None]
+    ours, server = sum(a for a, _ in both), sum(b for _, b in both)
+    if server and abs(ours - server) > MISCOUNTED * server:
+        yield (
+            f"the tokenizer of {tool} counted {ours:,} output tokens where the server counted {server:,}, so TPOT and "
+            f"token rates are off by a factor of {ours / server:.3g}"
+        )
+
+
+def objective(bounds: Mapping[str, Any], names: Mapping[str, str], scale: float = 1.0) -> Slo:
+    """The SLO that a tool was given; `names` holds our metrics by theirs."""
+    found = [(ours, number_of(bounds.get(theirs))) for theirs, ours in names.items()]
+    return Slo(tuple(Bound(metric, limit * scale) for metric, limit in found if limit is not None))
+
+
+_REMEDIES = {
+    "few-requests": "give the tool more requests",
+    "failed": "see the errors in the file",
+    "late-client": "lower the rate that the tool was given, or use more workers",
+    OVERLOAD: "lower the rate that the tool was given until the queue stops growing",
+    QUEUE_GREW: "give the tool more requests, to see whether it does",
+}
+"""What to do about a caution, in words that suit a run that bench did not make."""
+
+DETAILS = {
+    "vllm": "run 'vllm bench serve' again with --save-result --save-detailed",
+    "sglang": "run it again with --output-details",
+    "aiperf": "name the folder that holds profile_export.jsonl too, or that file",
+    "inference-perf": "let it write per_request_lifecycle_metrics.json (report.request_lifecycle.per_request: true)",
+}
+"""What makes a tool write a row per request."""
+
+
+def judged(run: Run, objective: Slo) -> dict[str, Any]:
+    """Summary, warnings and verdict as run.json holds them."""
+    source = run.info["source"]
+    summary = summarize(run.requests, objective)
+    if source["per_request"]:
+        verdict = _checked(run, summary["passed"])
+    else:
+        tool = source["tool"]
+        message = f"The file holds what {tool} computed and no request of its own, so nothing can be checked or scored."
+        verdict = Verdict(False, [Caution("aggregates", message, DETAILS.get(tool, ""))])
+    vllm = summary.pop("vllm")
+    if not source["per_request"]:
+        summary |= _aggregated(run.info["aggregates"], summary)
+    intervals = {}
+    if len(run.requests) and "sent_s" not in missing(run.requests):  # else the order of its requests is not known
+        found = within(run.requests, objective, overloaded=verdict.queue_grew, valid=verdict.valid)
+        intervals = {"within": found}
+    return {
+        **(vllm if source["per_request"] else {}),
+        "summary": summary,
+        **intervals,
+        "fidelity": {},
+        "warnings": [{"code": c.code, "message": c.message, "remedy": c.remedy} for c in verdict.warnings],
+        "verdict": {
+            "valid": verdict.valid,
+            "overloaded": verdict.overloaded,
+            "queue_grew": verdict.queue_grew,
+            "unresolved": False,
+            "reasons": sentences(verdict.reasons),
+            "text": verdict.text,
+        },
+        "outcome": None,
+    }
+
+
+def _checked(run: Run, met: bool | None) -> Verdict:
+    lost = missing(run.requests)
+    known = "scheduled_s" not in lost
+    closed = is_closed(run.info["workload"])
+    found = judge(run.requests, None, clock="wall" if known else "virtual", closed=closed, as_asked=False, met=met)
+    kept = [
+        Caution(c.code, c.message, _REMEDIES.get(c.code, c.remedy), c.facts)
+        for c in found.warnings
+        if "sent_s" not in lost or c.code not in (OVERLOAD, QUEUE_GREW)
+    ]
+    return Verdict(found.valid, found.reasons, [*_of_source(run), *kept])
+
+
+def _of_source(run: Run) -> Iterator[Caution]:
+    """What the file cannot tell, as a reader of the numbers must know it."""
+    source = run.info["source"]
+    lost = missing(run.requests)
+    if "scheduled_s" in lost:
+        yield Caution(
+            "from-sending",
+            f"the file of {source['tool']} does not tell when requests were due, so TTFT and E2E count from sending, "
+            "and whatever a request waited for inside the client is not in them",
+            "compare it only with files of the same tool",
+        )
+    for note in source["notes"]:
+        yield Caution("imported", note)
+
+
+def _aggregated(aggregates: dict[str, Any], summary: dict[str, Any]) -> dict[str, Any]:
+    """The parts of a summary that the tool's own numbers can stand for."""
+    completed, failed = aggregates.get("completed") or 0, aggregates.get("failed") or 0
+    all_of = completed + failed
+    return {
+        "requests": all_of,
+        "status": {**summary["status"], "ok": completed, "error": failed},
+        "failed": failed / all_of if all_of else None,
+        **{name: aggregates.get(name) for name in ("throughput_rps", "output_tps", "goodput_rps")},
+        "metrics": {name: {"unit": "s", "n": completed, **values}
+                    for name, values in aggregates.items() if isinstance(values, dict)},
+    }  # fmt: skip

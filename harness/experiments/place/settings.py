@@ -1,0 +1,266 @@
+"""What a placement is asked: the cluster, the algorithms, the objective, and how each candidate is searched."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness import catalog, registry
+from harness import options as configuration
+from harness.api import Slo
+from harness.errors import UsageError, no_such
+from harness.experiments import pool
+from harness.experiments.capacity.aim import LONGEST
+from harness.experiments.capacity.conditions import Condition, Definition, conditions
+from harness.experiments.place.search import MOST_SEEDS
+from harness.experiments.place.systems import (
+    ALGORITHMS,
+    OBJECTIVES,
+    Algorithm,
+    Cluster,
+    Kind,
+    Shape,
+    System,
+    Worth,
+    worth,
+)
+from harness.experiments.place.task import spec_of
+from harness.metrics import slo
+from harness.metrics.measure import metrics, placed
+from harness.options import CHECKS, Given, RunSpec
+from harness.registry import make
+from harness.runner.plan import load_workload, make_backend
+from harness.spec import parse
+
+REQUESTS = 300
+"""Requests of a trial, as in DistServe's search."""
+
+SMALL = 4 * 2 * REQUESTS
+"""GPUs times algorithms times requests of a search that is over in a second or two."""
+
+COMPAT = "distserve_sim"
+ENGINES = {"colocated": "abc:vllm"}
+"""Which released constants DistServe's planner takes: vLLM's for colocated replicas, its own for the others."""
+
+UTILISATION = 0.95
+"""Share of the memory that DistServe's planner gives to weights and KV."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A placement to search. `spec` is the traffic and what all systems share; rates are per GPU.
+
+    `released`: as the planner that DistServe released, with its scheduler, its constants and its arrivals.
+    """
+
+    spec: RunSpec
+    slo: Slo
+    cluster: Cluster
+    hardware: tuple[str, ...]
+    algorithms: tuple[Algorithm, ...]
+    definition: Definition
+    seeds: tuple[int, ...]
+    top_rps: float
+    width_rps: float
+    worth: Worth
+    target_rps: float | None
+    released: bool
+    fixed: bool = False
+    """Whether the user named the requests of a trial."""
+
+    @property
+    def most_requests(self) -> int | None:
+        """Requests that a trial may have; None for the planner of DistServe, which asks no trial to be long."""
+        requests = self.spec.requests or REQUESTS
+        return None if self.released else requests if self.fixed else LONGEST * requests
+
+    @property
+    def is_small(self) -> bool:
+        """Whether other processes would take longer to start than to help: they take as long as some 100 trials."""
+        requests = self.spec.requests or REQUESTS
+        systems = self.cluster.gpus * len(self.algorithms) * len(self.hardware)
+        return systems * len(self.seeds) * requests <= SMALL
+
+    def of(self, system: System) -> RunSpec:
+        """The spec that makes a system."""
+        latency = self.spec.latency
+        if self.released and latency is None:
+            latency = ENGINES.get(system.kind, "abc:distserve")
+        policy = self.spec.policy
+        if policy is None and system.kind == "colocated" and not self.released:
+            policy = "vllm-v0"
+        return replace(spec_of(self.spec, system, latency), policy=policy if system.kind == "colocated" else None)
+
+    def refused(self, kind: Kind, hardware: str, shape: Shape) -> str | None:
+        """Why a replica of that shape cannot run; None where it can."""
+        system = System(kind, hardware, shape, shape if kind == "pair" else None)
+        try:
+            if self.released:  # there memory is checked nowhere else
+                model = self.spec.model
+                assert model is not None
+                catalog.kv_capacity_blocks(model, hardware, tp=shape.tp, pp=shape.pp, utilisation=UTILISATION)
+            make_backend(self.of(system))
+        except UsageError as error:
+            return str(error).rstrip(".")
+        return None
+
+    def bounds(self, kind: Kind) -> Slo:
+        """The SLO of a trial: of one side alone, the bounds that it decides. Raises UsageError."""
+        if kind in ("colocated", "pair"):
+            return self.slo
+        kept = tuple(bound for bound in self.slo.bounds if metrics()[bound.metric].decided_by == kind)
+        foreign = [bound.metric for bound in self.slo.bounds if metrics()[bound.metric].decided_by is None]
+        if foreign or not kept:
+            mine = [metric.name for metric in placed() if metric.decided_by == kind]
+            what = f"'{foreign[0]}' belongs to both sides" if foreign else f"no bound is on {' or '.join(mine)}"
+            raise UsageError(
+                f"--algorithm high searches both sides apart, and {what}; bound ttft and tpot, or take low."
+            )
+        return replace(self.slo, bounds=kept)
+
+    def wanted(self, kind: Kind) -> tuple[Condition, ...]:
+        """The conditions of a trial."""
+        slo = self.bounds(kind)
+        return conditions(slo, slo.goal, self.definition)
+
+
+def seeds_of(count: int, first: int) -> tuple[int, ...]:
+    """So many seeds from the first on. Raises UsageError for too many."""
+    if count > MOST_SEEDS:
+        raise UsageError(f"--seeds must be at most {MOST_SEEDS}, got {count}.")
+    return tuple(range(first, first + count))
+
+
+def algorithms_of(text: str) -> tuple[Algorithm, ...]:
+    """`all`, or names with commas. Raises UsageError with the nearest known name."""
+    names = [part.strip().lower() for part in text.split(",")]
+    for name in names:
+        if name not in (*ALGORITHMS, "all"):
+            raise no_such("placement algorithm", name, (*ALGORITHMS, "all"))
+    return tuple(known for known in ALGORITHMS if known in names or "all" in names)
+
+
+def hardware_of(text: str) -> tuple[str, ...]:
+    """Names of kinds of GPU with commas, each once."""
+    return tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+
+
+def is_released(spec: RunSpec, hardware: Sequence[str]) -> bool:
+    """Whether to search as DistServe's planner: asked for by compat, or where nothing says otherwise and it can."""
+    backend = parse(spec.backend)
+    if backend.args.get("compat") == COMPAT:
+        return True
+    given = set(spec.parts()) - {"model", "hardware"}
+    if backend.name != "sim" or backend.args or backend.first or given:
+        return False
+    return all(_has_constants(spec.model or "opt-13b", name) for name in hardware)
+
+
+def _has_constants(model: str, hardware: str) -> bool:
+    """Whether any of the released constants is there; which tp they are for is told when a system is refused."""
+    for tp in (1, 2):
+        try:
+            make("latency", "abc:vllm", model=model, hardware=hardware, tp=tp)
+        except UsageError:
+            continue
+        return True
+    return False
+
+
+def with_backend(spec: RunSpec, *, released: bool) -> RunSpec:
+    """The spec with what all trials share: no table of steps, and the compatibility mode where it is asked for."""
+    backend = parse(spec.backend)
+    args = {"log_steps": "false", **backend.args} | ({"compat": COMPAT} if released else {})
+    return replace(spec, backend=str(replace(backend, args=args)))
+
+
+WORKLOAD = "distserve-fig1"
+"""The example of DistServe: 512 tokens in and 64 out."""
+
+POOLS = ("processes", "ray")
+CONDITIONS: tuple[Definition, ...] = ("joint", "separate")
+
+
+def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> Asked:
+    """What `bench place` is asked: the options of a run, a file of them, and its own. Raises UsageError."""
+    spec = _spec(run, config, own)
+    hardware = hardware_of(own["hardware"])
+    if not hardware:
+        raise UsageError("--hardware names no GPU; see 'bench list hardware'.")
+    backend = registry.find("backends", parse(spec.backend).name)
+    if not (hasattr(backend, "simulate") and hasattr(backend, "reset")):
+        raise UsageError(f"bench place simulates its candidates; leave out --backend '{spec.backend}', or take sim.")
+    released = is_released(spec, hardware)
+    objective = slo.parse(spec.slo if spec.slo is not None else load_workload(spec).slo_text, goal=spec.goal)
+    if not objective.bounds:
+        raise UsageError("A placement needs an SLO to keep; give one, such as --slo ttft=0.25,tpot=0.1.")
+    found = Asked(
+        spec=with_backend(spec, released=released),
+        slo=objective,
+        cluster=Cluster(_whole(own["nodes"], "--nodes"), _whole(own["gpus"], "--gpus")),
+        hardware=hardware,
+        algorithms=algorithms_of(own["algorithm"]),
+        definition=_one_of("condition", own["conditions"], CONDITIONS),
+        seeds=seeds_of((1 if released else 3) if own["seeds"] is None else _whole(own["seeds"], "--seeds"), spec.seed),
+        top_rps=_rate(own["max_rate"], "--max-rate"),
+        width_rps=_rate(own["width"], "--width"),
+        worth=worth(_one_of("objective", own["objective"], OBJECTIVES), _file(own), hardware),
+        target_rps=None if own["rate"] is None else _rate(own["rate"], "--rate"),
+        released=released,
+        fixed=own["requests"] is not None,
+    )
+    if found.width_rps >= found.top_rps:
+        raise UsageError(f"--width must be below --max-rate, got {found.width_rps:g} and {found.top_rps:g}.")
+    for algorithm in found.algorithms:
+        for kind in ("prefill", "decode") if algorithm == "high" else ():
+            found.bounds(kind)
+    return found
+
+
+def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
+    values = dict(run.values)
+    values.update({name: own[name] for name in ("requests", "goal", "seed") if own[name] is not None})
+    file = configuration.read(config) if config is not None else None
+    if "backend" not in values and (file is None or "backend" not in file.given.values):
+        values["backend"] = "sim"
+    spec = configuration.run_spec(replace(run, values=values), file.given if file else None)
+    if spec.trace is not None:
+        raise UsageError("bench place draws its traffic; fit a workload to the trace (bench trace fit), and name that.")
+    named = "workload" in values or (file is not None and "workload" in file.given.values)
+    workload = spec.workload if named else WORKLOAD
+    model = spec.model or "opt-13b"
+    return replace(spec, workload=workload, requests=spec.requests or REQUESTS, model=model, hardware=None)
+
+
+def opened(text: str, workers: str | None, *, small: bool = False) -> pool.Pool:
+    """The pool of that name: processes of this machine, or Ray; this process for what is `small`. Raises UsageError."""
+    count = None if workers is None else _whole(workers, "--workers")
+    name, _, address = text.partition(":")
+    if name not in POOLS or (address and name != "ray"):
+        raise no_such("pool", text, POOLS, "Or ray:ADDRESS for a cluster that runs.")
+    if name == "processes":
+        return pool.of(1 if small and count is None else count)
+    from harness.experiments.pool_ray import Ray  # Ray is an extra
+
+    return Ray(address or None, count)
+
+
+def _file(own: Mapping[str, Any]) -> str | None:
+    for objective, option in (("cost", "prices"), ("power", "power")):
+        if own[option] is not None and own["objective"] != objective:
+            raise UsageError(f"--{option} belongs to --objective {objective}; give both.")
+    return {"cost": own["prices"], "power": own["power"]}.get(own["objective"])
+
+
+def _one_of(what: str, text: str, known: tuple[Any, ...]) -> Any:
+    if text.strip().lower() not in known:
+        raise no_such(what, text, known)
+    return text.strip().lower()
+
+
+def _whole(value: str, name: str) -> int:
+    found: int = CHECKS["replicas"](value, name)  # type: ignore[assignment]  # a whole number from 1 on
+    return found
+
+
+def _rate(value: str, name: str) -> float:
+    return float(CHECKS["rate"](value, name))  # type: ignore[arg-type]  # a number above 0

@@ -1,0 +1,92 @@
+"""The folder of a placement: place.json says what is searched and, once it is over, what came of it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness.data.storage import locked, write_json
+from harness.errors import UsageError
+from harness.experiments.place.answer import asked_of
+from harness.experiments.place.search import Ends
+from harness.experiments.place.settings import Asked
+from harness.experiments.place.task import Found
+
+ANSWER = "place.json"
+
+
+class Store:
+    """Keeps what came of candidates in a folder, or in memory alone. The same command again goes on."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.found: dict[str, Found] = {}
+        self._asked: dict[str, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<Store {self.path or 'in memory'} {len(self.found)} candidates>"
+
+    @contextmanager
+    def opened(self, asked: Asked) -> Iterator[None]:
+        """Read what is there and keep others out while the body runs. Raises UsageError for another search."""
+        self._asked = asked_of(asked)
+        if self.path is None:
+            yield
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        with locked(self.path, "search"):
+            self.found = _known(self.path, self._asked)
+            yield
+
+    def add(self, key: str, found: Found) -> None:
+        """Take what came of a candidate; it is on disk when this returns."""
+        self.found[key] = found
+        if self.path is not None:
+            write_json(self.path / ANSWER, {**self._asked, "state": "running", "searched": self._searched()})
+
+    def finish(self, info: Mapping[str, Any]) -> None:
+        """Write the answer down, with what it stands on."""
+        if self.path is not None:
+            write_json(self.path / ANSWER, {**info, "searched": self._searched()})
+
+    def _searched(self) -> dict[str, Any]:
+        return {key: asdict(found) for key, found in self.found.items()}
+
+
+def _known(path: Path, asked: Mapping[str, Any]) -> dict[str, Found]:
+    file = path / ANSWER
+    if not file.exists():
+        others = sorted({p.name for p in path.iterdir()} - {f"{ANSWER}.part"})
+        if others:
+            raise UsageError(f"'{path}' holds '{others[0]}', which is no part of a placement; name an empty folder.")
+        return {}
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{file}' cannot be read ({error}); name an empty folder.") from None
+    if not isinstance(info, dict) or info.get("kind") != "place":
+        raise UsageError(f"'{file}' was not written by 'bench place'; name an empty folder.")
+    for name in ("asked", "versions"):
+        if info.get(name) != asked[name]:
+            raise UsageError(
+                f"'{path}' holds a placement with other {'versions' if name == 'versions' else 'options'}"
+                f"{_difference(info.get(name), asked[name])}; name another --out, or repeat that command to go on."
+            )
+    searched = info.get("searched", {})
+    if any("tried_rps" not in ends for value in searched.values() for ends in value["ends"].values()):
+        raise UsageError(f"'{path}' holds a placement that was made by an earlier bench; name another --out.")
+    return {key: _found(value) for key, value in searched.items()}
+
+
+def _difference(old: object, new: Mapping[str, Any]) -> str:
+    if not isinstance(old, Mapping):
+        return ""
+    name = next((name for name in sorted({*old, *new}) if old.get(name) != new.get(name)), None)
+    return "" if name is None else f" ({name} {old.get(name)!r}, not {new.get(name)!r})"
+
+
+def _found(value: Mapping[str, Any]) -> Found:
+    ends = {int(seed): Ends(**{**one, "tried_rps": tuple(one["tried_rps"])}) for seed, one in value["ends"].items()}
+    return Found(ends, int(value["trials"]), int(value["requests"]))

@@ -1,0 +1,305 @@
+"""What the trials of a placement send: one draw a seed, at any rate by dividing its times."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from harness.api import RequestRecord, Slo
+from harness.data.dependencies import Releases
+from harness.data.records import to_table
+from harness.data.schedule import Schedule
+from harness.experiments.capacity.bracket import SHORTEST
+from harness.experiments.capacity.conditions import JOINT, Condition, Share, kept_all, shares
+from harness.experiments.place.search import Ends, bisected, nearby
+from harness.experiments.place.systems import System
+from harness.experiments.trial import at_rate, own_rate
+from harness.metrics.slo import bound_text
+from harness.options import RunSpec
+from harness.runner.plan import load_workload, make_backend
+from harness.spec import parse
+from harness.validity.overload import grown
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """Schedules by seed. Where a rate does no more than divide the times, `drawn` holds each seed's at 1 req/s, and
+    `longer` those of more requests; else, and for turns that wait for answers, every rate is drawn anew."""
+
+    spec: RunSpec
+    own_rps: float
+    drawn: dict[int, Schedule]
+    longer: dict[tuple[int, int], Schedule] = field(default_factory=dict)
+
+    @property
+    def requests(self) -> int:
+        """Requests of a trial."""
+        assert self.spec.requests is not None  # place gives a number to every search
+        return self.spec.requests
+
+    def at(self, seed: int, rate_rps: float, requests: int | None = None) -> Schedule:
+        """What a trial of that seed sends at that rate; of more requests than usual where they are given."""
+        spec = self.spec if requests is None else replace(self.spec, requests=requests)
+        unit = self.drawn.get(seed)
+        if unit is None:
+            return _draw(spec, self.own_rps, seed, rate_rps)
+        if spec.requests != self.spec.requests:
+            key = seed, spec.requests or 0
+            if key not in self.longer:
+                self.longer[key] = _draw(spec, self.own_rps, seed, 1.0)
+            unit = self.longer[key]
+        due_s = unit.table["scheduled_s"].to_numpy() / rate_rps
+        return Schedule(_with(unit.table, "scheduled_s", due_s), unit.sha256)
+
+
+def traffic(spec: RunSpec, seeds: Sequence[int], *, released: bool = False) -> Traffic:
+    """The traffic of a spec with `spec.requests` requests; `released` takes Poisson arrivals as DistServe draws them.
+
+    Raises UsageError for traffic that has no rate.
+    """
+    own_rps = own_rate(spec)
+    first = _draw(spec, own_rps, seeds[0], 1.0)
+    if not _is_divided(spec, own_rps, first):
+        return Traffic(spec, own_rps, {})
+    drawn = {seed: first if seed == seeds[0] else _draw(spec, own_rps, seed, 1.0) for seed in seeds}
+    if released and parse(load_workload(spec).arrivals_text).name == "poisson":
+        # The gaps of a Poisson process as LLMServe/DistServe draws them (simdistserve/base/workload.py): numpy's legacy
+        # generator, the first request at 0.
+        for seed, unit in drawn.items():
+            gaps = np.random.RandomState(seed).gamma(1, 1.0, size=len(unit) - 1)
+            drawn[seed] = Schedule(_with(unit.table, "scheduled_s", np.cumsum([0.0, *gaps])), unit.sha256)
+    return Traffic(spec, own_rps, drawn)
+
+
+def _is_divided(spec: RunSpec, own_rps: float, unit: Schedule) -> bool:
+    if unit.has_follow_ups:
+        return False
+    twice = _draw(spec, own_rps, spec.seed, 2.0)
+    times = (one.table["scheduled_s"].to_numpy() for one in (unit, twice))
+    return bool(np.allclose(next(times), 2 * next(times), rtol=1e-9))
+
+
+def _draw(spec: RunSpec, own_rps: float, seed: int, rate_rps: float) -> Schedule:
+    asked = at_rate(replace(spec, seed=seed), rate_rps, own_rps)
+    return Schedule.draw(load_workload(asked).workload, seed=seed, requests=spec.requests)
+
+
+def _with(table: pa.Table, name: str, values: np.ndarray) -> pa.Table:
+    place = table.schema.get_field_index(name)
+    return table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type))
+
+
+COUNTED = ("ttft", "tpot", "e2e")
+"""Metrics of a bound that is looked at as records come; with another the whole trial is scored as a table."""
+
+
+def missed(records: Iterable[RequestRecord], slo: Slo, wanted: Sequence[Condition], planned: int) -> str | None:
+    """What a trial of `planned` requests does not keep, the condition with the least room; None: it keeps all.
+
+    Records are taken only until it is certain. `wanted` are conditions of that SLO.
+    """
+    if any(bound.metric not in COUNTED or bound.tag is not None for bound in slo.bounds):
+        return _scored(records, slo, wanted)
+    kept: list[RequestRecord] = []
+    tally = _Tally(slo, wanted, planned)
+    for record in records:
+        if record.slo_ttft_s is not None or record.slo_tpot_s is not None:  # its own bounds take the place of ours
+            return _scored([*kept, record, *records], slo, wanted)
+        kept.append(record)
+        if (found := tally.take(record)) is not None:
+            return found
+        if tally.sure:
+            return None
+    return tally.worst()
+
+
+def _scored(records: Iterable[RequestRecord], slo: Slo, wanted: Sequence[Condition]) -> str | None:
+    found = shares(to_table(list(records)), slo)
+    if kept_all(found, wanted):
+        return None
+    by_text: dict[str, Share] = {share.text: share for share in found}
+    text = min(wanted, key=lambda c: by_text[c.text].met / max(1, by_text[c.text].of) - c.goal).text
+    return _named(text, slo, {text: share.of - share.met for text, share in by_text.items()})
+
+
+def _named(text: str, slo: Slo, misses: Mapping[str, int]) -> str:
+    """The name of a condition; of all bounds at once, that of the bound which is missed most."""
+    each = [bound_text(bound) for bound in slo.bounds if bound.percentile is None]
+    return max(each, key=lambda name: misses.get(name, 0)) if text == JOINT and each else text
+
+
+class _Tally:
+    """Misses of each condition so far, against those that are allowed, and of each bound."""
+
+    def __init__(self, slo: Slo, wanted: Sequence[Condition], planned: int) -> None:
+        self._planned = planned
+        self._slo = slo
+        self._bounds = [(bound_text(bound), bound) for bound in slo.bounds]
+        every = tuple(bound_text(bound) for bound in slo.bounds if bound.percentile is None)
+        self._watched = [(c.text, every if c.text == JOINT else (c.text,)) for c in wanted]
+        self._allowed = {c.text: planned - c.goal * planned + 1e-9 for c in wanted}
+        self._misses = dict.fromkeys([*self._allowed, *(text for text, _ in self._bounds)], 0)
+        self._seen = 0
+
+    def take(self, record: RequestRecord) -> str | None:
+        """Count a record; what is certainly missed now, where anything is."""
+        self._seen += 1
+        values = _values(record)
+        broken = {text for text, bound in self._bounds if values is None or values[bound.metric] > bound.limit}
+        if not broken:
+            return None
+        counted = broken | {text for text, bounds in self._watched if not broken.isdisjoint(bounds)}
+        for text in counted:
+            self._misses[text] += 1
+        over = [text for text, allowed in self._allowed.items() if self._misses[text] > allowed]
+        return _named(over[0], self._slo, self._misses) if over else None
+
+    @property
+    def sure(self) -> bool:
+        """Whether all conditions are kept whatever is still to come."""
+        left = self._planned - self._seen
+        return all(self._misses[text] + left <= allowed for text, allowed in self._allowed.items())
+
+    def worst(self) -> str | None:
+        """What is missed most when all is over, where anything is; fewer records than planned may have come."""
+        share = self._seen / self._planned
+        over = {text: self._misses[text] - allowed * share for text, allowed in self._allowed.items()}
+        text = max(over, key=lambda name: over[name])
+        return _named(text, self._slo, self._misses) if over[text] > 1e-6 else None
+
+
+def _values(record: RequestRecord) -> dict[str, float] | None:
+    """Seconds of each counted metric; None for a request that failed. What is undefined meets its bound."""
+    if record.status != "ok":
+        return None
+    times = record.token_s
+    first_s, last_s, later = times[0], times[-1], len(times) - 1
+    tpot_s = (last_s - first_s) / later if later else 0.0
+    return {"ttft": first_s - record.scheduled_s, "tpot": tpot_s, "e2e": last_s - record.scheduled_s}
+
+
+TOO_SHORT = "--requests"
+"""What binds where a trial is short against the time that one request takes: such trials find no limit."""
+
+QUEUE = "a growing queue"
+"""What binds where the SLO is kept so far, and would not be in a longer trial."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A candidate under the traffic of each seed; `spec` makes its system, `key` names it. Rates are per GPU."""
+
+    key: str
+    system: System
+    spec: RunSpec
+    slo: Slo
+    wanted: tuple[Condition, ...]
+    traffic: Traffic
+    seeds: tuple[int, ...]
+    top_rps: float
+    width_rps: float
+    most_requests: int | None = None
+    """A trial that passes is made again with up to so many requests, until it is long against the time that one takes.
+    None: as the planner that DistServe released, whose trials only have to be longer than one request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of a candidate: the ends of its search by seed, and what it took."""
+
+    ends: dict[int, Ends]
+    trials: int
+    requests: int
+
+
+def searched(task: Task) -> Found:
+    """Search a candidate in this process: the first seed from 0, the others from what it found."""
+    trials = _Trials(task)
+    first, *others = task.seeds
+    found = {first: bisected(trials.of(first), task.top_rps, task.width_rps)}
+    for seed in others:
+        found[seed] = nearby(trials.of(seed), found[first])
+    return Found(found, trials.made, trials.requests)
+
+
+class _Trials:
+    """Makes the trials of a candidate; the simulator is built once."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+        self._simulator: Any = make_backend(task.spec)  # a simulator with `reset`, as `refused` has made sure
+        self.made = 0
+        self.requests = 0
+
+    def of(self, seed: int) -> Any:
+        """What tells of a rate per GPU whether a trial of that seed carries it."""
+        return lambda rate_rps: self.missed(seed, rate_rps * self._task.system.gpus)
+
+    def missed(self, seed: int, rate_rps: float) -> str | None:
+        """The condition that is not kept at a rate of the whole system; None: all are."""
+        requests = self._task.traffic.requests
+        while True:
+            found, span_s, e2e_s = self._made(seed, rate_rps, requests)
+            if found is not None:
+                return found
+            if self._task.most_requests is None:
+                return TOO_SHORT if span_s < e2e_s else None
+            if span_s >= SHORTEST * e2e_s:
+                return None
+            if requests >= self._task.most_requests:
+                return TOO_SHORT
+            needed = requests * SHORTEST * e2e_s / max(span_s, 1e-9)
+            requests = round(min(self._task.most_requests, max(2 * requests, needed)))
+
+    def _made(self, seed: int, rate_rps: float, requests: int) -> tuple[str | None, float, float]:
+        """What a trial of so many requests does not keep, the time in which they were sent, and their mean E2E."""
+        schedule = self._task.traffic.at(seed, rate_rps, requests)
+        self._simulator.reset()
+        dropped: list[RequestRecord] = []
+        follow_ups = Releases(schedule, dropped.append) if schedule.has_follow_ups else None
+        self.made += 1
+        self.requests += len(schedule)
+        seen = _Seen()
+        records = seen.of(self._simulator.simulate(schedule.planned(), follow_ups))
+        every = chain(records, dropped)  # `yield from` would close `records` where a trial is sure before its end
+        found = missed(every, self._task.slo, self._task.wanted, len(schedule))
+        if found is None and self._task.most_requests is not None:
+            for _ in records:  # whether the queue grew is seen at the end
+                pass
+            found = QUEUE if seen.grew else None
+        return found, schedule.span_s, seen.e2e_s
+
+
+class _Seen:
+    """The times of the records that pass by, in seconds."""
+
+    def __init__(self) -> None:
+        self._times: list[tuple[float, float, float]] = []
+
+    def of(self, records: Iterator[RequestRecord]) -> Iterator[RequestRecord]:
+        """The records as they come."""
+        for record in records:
+            if record.status == "ok":
+                self._times.append((record.scheduled_s, record.token_s[0], record.token_s[-1]))
+            yield record
+
+    @property
+    def e2e_s(self) -> float:
+        """The mean time to the last token."""
+        return sum(end_s - due_s for due_s, _, end_s in self._times) / max(1, len(self._times))
+
+    @property
+    def grew(self) -> bool:
+        """Whether the queue grew all through."""
+        return grown(*np.array(sorted(self._times)).reshape(-1, 3).T, bursty=True) is not None
+
+
+def spec_of(spec: RunSpec, system: System, latency: str | None) -> RunSpec:
+    """The spec that makes a system."""
+    given: dict[str, Any] = {"model": spec.model, "hardware": system.hardware, **system.parts}
+    if latency is not None:
+        given["latency"] = latency
+    return replace(spec, **given)

@@ -1,0 +1,158 @@
+"""Independent trials, several at a time: the one seam through which work leaves this process."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from harness import registry, termination
+from harness.errors import Crashed
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+class Pool(Protocol):
+    """Carries out calls that do not depend on one another. `workers` is how many run at a time."""
+
+    workers: int
+
+    def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
+        """Each item with its answer, as they come; items are taken when a worker is free. An error ends it."""
+        ...
+
+    def __enter__(self) -> Pool: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Here:
+    """No other process: one call after another, where the clock is the wall's or there is one core."""
+
+    workers = 1
+
+    def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
+        """Each item with its answer, in order."""
+        for item in items:
+            yield item, call(item)
+
+    def __enter__(self) -> Here:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+class Processes:
+    """A process per core. Calls, items and answers are pickled; Ctrl-C is left to this process.
+
+    The workers hold one end of a pipe, this process the other: when it ends, however it does, so do they, in the
+    middle of a call. An error in the body of the `with` ends them too.
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        self.workers = workers or cores()
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["harness.experiments.trial", "harness.metrics.slo", *registry.OF_TRIALS])
+        _start_server()
+        self._held, self._lifeline = context.Pipe(duplex=False)
+        self._executor = ProcessPoolExecutor(
+            self.workers, mp_context=context, initializer=_begin, initargs=(self._held,)
+        )
+
+    def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
+        """Each item with its answer, as they come."""
+        waiting: dict[Future[Answer], Item] = {}
+        left = iter(items)
+        try:
+            while True:
+                while len(waiting) < self.workers and (item := next(left, _END)) is not _END:
+                    with _signals_later():  # it may start a worker, which nobody would know of
+                        future = self._executor.submit(call, item)  # type: ignore[arg-type]  # not _END
+                    waiting[future] = item  # type: ignore[assignment]  # as above
+                if not waiting:
+                    return
+                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield waiting.pop(future), future.result()
+        except BrokenProcessPool:
+            raise Crashed(
+                "a worker process was killed, most likely for want of memory; take fewer --workers."
+            ) from None
+        finally:
+            if [future for future in waiting if not future.cancel()]:  # nobody takes what they would answer
+                self._lifeline.close()
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._lifeline.close()
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._lifeline.close()
+        self._held.close()
+
+
+_END = object()
+
+
+def of(workers: int | None = None) -> Pool:
+    """Processes, as many as there are cores; this process alone where there is one, or one is asked for."""
+    count = workers or cores()
+    return Here() if count == 1 else Processes(count)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _start_server() -> None:
+    """Start what forks the workers, deaf to Ctrl-C and SIGTERM from its first line on: this process decides."""
+    resource_tracker.ensure_running()  # the server would start it, which lets Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _signals_later() -> Iterator[None]:
+    """Ctrl-C and SIGTERM during the body count after it."""
+    received: list[int] = []
+    with termination.handled(received.append):
+        yield
+    if received:
+        signal.raise_signal(received[0])
+
+
+def _begin(lifeline: Connection) -> None:
+    """What a worker does first. Ctrl-C reaches every process of a terminal; the one that reports decides."""
+    termination.ignored()
+    threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
+
+
+def _end_with(lifeline: Connection) -> None:
+    """Nothing is ever sent: the pipe ends when the other side does, and then so does this process."""
+    with contextlib.suppress(EOFError, OSError):
+        lifeline.recv_bytes()
+    os._exit(1)

@@ -1,0 +1,152 @@
+"""Stored runs scored again: everything that `bench slo` answers, as plain data fit for JSON."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from harness.api import Slo
+from harness.data.host import versions
+from harness.errors import UsageError
+from harness.experiments.rescore.curves import curves, overloaded
+from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.scored import groups_part, plane_part, slo_part
+from harness.experiments.rescore.side_by_side import side_by_side
+from harness.metrics.measure import in_summary, missing
+from harness.metrics.quantiles import with_failures
+from harness.metrics.slo import meets, restored
+from harness.metrics.summary import per_second_of, window_of
+from harness.validity.remote import undecided
+
+if TYPE_CHECKING:
+    from harness.experiments.rescore.reading import Source
+
+SCHEMA = 1
+BELOW, INVALID, UNRESOLVED = 1, 4, 5
+
+
+def answer(sources: Iterable[Source], asked: Asked) -> dict[str, Any]:
+    """The answer (slo.json), run by run, and curves over the rate where the runs have several."""
+    runs = [_named(source, asked) for source in sources]
+    info = {
+        "schema": SCHEMA,
+        "kind": "slo",
+        "versions": versions(),
+        "conditions": asked.conditions,
+        "failed_as_infinite": asked.failed_as_infinite,
+        "fail_under": asked.fail_under,
+        "runs": runs,
+        "curves": curves(runs),
+    }
+    cleaned: dict[str, Any] = clean({**info, "exit_code": _exit_code(runs, asked)})
+    return cleaned
+
+
+def clean(value: Any) -> Any:
+    """Plain Python values, and None for what JSON does not know."""
+    if isinstance(value, dict):
+        return {str(key): clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [clean(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _named(source: Source, asked: Asked) -> dict[str, Any]:
+    """One run; raises UsageError, with its path, for what it cannot tell."""
+    try:
+        return _run(source, asked)
+    except UsageError as error:
+        raise UsageError(f"'{source.path}': {error}") from None
+
+
+def _run(source: Source, asked: Asked) -> dict[str, Any]:
+    own = restored(source.info)
+    goals = asked.goals or (own.goal,)
+    table, ok = source.table, source.seen.ok
+    per_second = per_second_of(table)
+    latencies = {m.name: _latency(source, m.name, asked) for m in in_summary() if not m.pooled}
+    slos = [slo_part(source, objective, goals, asked, per_second) for objective in asked.objectives or (own,)]
+    verdict = source.info.get("verdict") or {}
+    grew = bool(verdict.get("queue_grew", verdict.get("overloaded")))  # an older run.json calls that overload
+    return {
+        **_identity(source),
+        "queue_grew": grew,
+        "overloaded": any(overloaded(grew, slo) for slo in slos),
+        "goals": list(goals),
+        "requests": len(table) + source.left_out,
+        "measured": len(table),
+        "left_out": source.left_out,
+        "failed": int((~ok).sum()),
+        "window_s": window_of(table),
+        "scheduled_rps": per_second(len(table)),
+        "throughput_rps": per_second(int(ok.sum())),
+        "output_tps": per_second(int(table["output_tokens"].to_numpy()[ok].sum())),
+        "latencies": latencies,
+        "slos": slos,
+        "plane": plane_part(source, asked, per_second),
+        "groups": [groups_part(source, by, asked.objectives or (own,), goals[0], per_second) for by in asked.by],
+        "profiles": _profiles(source, asked, own),
+    }
+
+
+def _identity(source: Source) -> dict[str, Any]:
+    info, spec = source.info, source.info.get("spec") or {}
+    verdict, workload = info.get("verdict") or {}, info.get("workload") or {}
+    tool = info.get("source") or {}
+    return {
+        "name": str(tool.get("name") or source.path.name),
+        "path": str(source.path),
+        "source": tool or None,
+        "workload": workload.get("name"),
+        "rate_rps": workload.get("rate_rps"),
+        "spec": spec,
+        "seed": spec.get("seed"),
+        "state": info.get("state"),
+        "started": info.get("started"),
+        "gpus": (info.get("backend") or {}).get("gpus"),
+        "valid": verdict.get("valid"),
+        "reasons": list(verdict.get("reasons") or []),
+        "warmup": info.get("warmup"),
+        "missing": sorted(missing(source.table)),
+        "aggregates": info.get("aggregates"),
+    }
+
+
+def _latency(source: Source, metric: str, asked: Asked) -> dict[str, float | int]:
+    values = source.seen.values(metric)[source.seen.ok]
+    known = values[np.isfinite(values)]
+    failed = int((~source.seen.ok).sum()) if asked.failed_as_infinite else 0
+    at = {f"p{p}": with_failures(known.copy(), failed, p / 100) for p in (50, 90, 99)}
+    return {"n": len(known), "mean": float(known.mean()) if len(known) else math.nan, **at}
+
+
+def _profiles(source: Source, asked: Asked, own: Slo) -> dict[str, Any] | None:
+    if not asked.profiles:
+        return None
+    given = next((objective for objective in asked.objectives if isinstance(objective, Slo)), own)
+    return side_by_side(source, given, asked.profiles)
+
+
+def _exit_code(runs: Sequence[dict[str, Any]], asked: Asked) -> int:
+    """0, 4 where a run is not valid; with `fail_under` 1 where too few keep an objective, 5 where that is open."""
+    if any(run["valid"] is False for run in runs):
+        return INVALID
+    if asked.fail_under is None:
+        return 0
+    judged = [_judged(slo, asked.fail_under) for run in runs for slo in run["slos"]]
+    if BELOW in judged:
+        return BELOW
+    unsure = any(run["overloaded"] or run["state"] != "finished" for run in runs)
+    return UNRESOLVED if UNRESOLVED in judged or unsure else 0
+
+
+def _judged(slo: dict[str, Any], fail_under: float) -> int:
+    attainment = slo["attainment"]
+    if (attainment is not None and math.isnan(attainment)) or undecided(slo, fail_under):  # NaN: of no request
+        return UNRESOLVED
+    return 0 if meets(attainment, slo["bounds"], fail_under) else BELOW

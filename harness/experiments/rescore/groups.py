@@ -1,0 +1,179 @@
+"""Requests of a run in groups: by class, turn, length, prefix, part of the run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.api import Slo
+from harness.data.lists import number
+from harness.errors import no_such
+from harness.experiments.rescore.objectives import Objective
+from harness.metrics.slo import UNTAGGED, restored
+
+if TYPE_CHECKING:
+    from harness.experiments.rescore.reading import Source
+
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Grouping: TypeAlias = tuple[Ints, list[str]]
+"""(requests,) the number of the group of each request, and the names of the groups."""
+
+TENTHS = 10
+MOST = 20
+"""Groups that are shown apart; the others, which have fewer requests, stand together."""
+
+
+def check(by: str) -> str:
+    """The name of a grouping. Raises UsageError for one that is not known."""
+    name = by.strip().lower()
+    if name not in GROUPINGS:
+        raise no_such("grouping", by.strip(), GROUPINGS)
+    return name
+
+
+def grouped(source: Source, by: str) -> Grouping:
+    """The groups of a run."""
+    return GROUPINGS[check(by)](source)
+
+
+def _classes(source: Source) -> Grouping:
+    found = source.seen.classes()
+    if found is None:
+        return np.zeros(len(source.table), np.int64), [UNTAGGED] * min(1, len(source.table))
+    codes, names = found
+    order = sorted(range(len(names)), key=names.__getitem__)
+    return np.argsort(order)[codes], [names[i] for i in order]
+
+
+def _cached(source: Source) -> Grouping:
+    share = number(source.table, "cached_tokens") / np.maximum(number(source.table, "prompt_tokens"), 1)
+    place = np.where(np.isnan(share), 3, np.where(share <= 0, 0, np.where(share < 0.5, 1, 2))).astype(np.int64)
+    return _used(place, ["nothing cached", "under half cached", "half or more cached", "not known"])
+
+
+def _times(source: Source) -> Grouping:
+    """Ten parts of the run that last equally long."""
+    due_s = number(source.table, "scheduled_s")
+    if not len(due_s):
+        return np.empty(0, np.int64), []
+    edges = np.linspace(due_s.min(), due_s.max(), TENTHS + 1)
+    place = np.clip(np.searchsorted(edges, due_s, side="right") - 1, 0, TENTHS - 1)
+    decimals = max(0, 1 - math.floor(math.log10(edges[1] - edges[0]))) if edges[1] > edges[0] else 0
+    return _used(place, [f"{a:,.{decimals}f} to {b:,.{decimals}f} s" for a, b in pairwise(edges.tolist())])
+
+
+def _prefixes(source: Source) -> Grouping:
+    """By the first block of a prompt that others have too, as the schedule names it."""
+    schedule = source.schedule()
+    if schedule is None:
+        return np.zeros(len(source.table), np.int64), ["not known"] * min(1, len(source.table))
+    first = _first_blocks(schedule)
+    ids = schedule["id"].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    place = np.searchsorted(ids[order], source.table["request_id"].to_numpy())
+    block = first[order][np.minimum(place, len(ids) - 1)]
+    known, code, count = np.unique(block, return_inverse=True, return_counts=True)
+    alone = (count == 1) | (known < 0)
+    shared = np.where(alone[code], np.nan, block)
+    return _each_value(shared, lambda value: f"prefix {value:.0f}", without="no shared prefix")
+
+
+def _first_blocks(schedule: pa.Table) -> Ints:
+    """(rows,) the first prefix id, -1 where there is none."""
+    column = schedule["prefix_ids"].combine_chunks()
+    offsets, values = column.offsets.to_numpy(), column.values.to_numpy()
+    first = np.full(len(schedule), -1, np.int64)
+    filled = np.diff(offsets) > 0
+    first[filled] = values[offsets[:-1][filled]]
+    return first
+
+
+GROUPINGS: Mapping[str, Callable[[Source], Grouping]] = MappingProxyType(
+    {
+        "class": _classes,
+        "turn": lambda run: _each_value(number(run.table, "turn") + 1, lambda turn: f"turn {turn:.0f}"),
+        "prompt": lambda run: _tenths(number(run.table, "prompt_tokens"), "tokens"),
+        "output": lambda run: _tenths(number(run.table, "output_tokens_asked"), "tokens"),
+        "prefix": _prefixes,
+        "cached": _cached,
+        "replica": lambda run: _each_value(number(run.table, "replica"), lambda replica: f"replica {replica:.0f}"),
+        "time": _times,
+    }
+)
+"""What `--by` can name."""
+
+
+def _tenths(values: Floats, unit: str) -> Grouping:
+    """Groups of about a tenth each; equal values stay together, so that there may be fewer."""
+    if not len(values):
+        return np.empty(0, np.int64), []
+    inner = np.quantile(values, np.arange(1, TENTHS) / TENTHS, method="inverted_cdf")
+    edges = np.unique(inner)
+    place = np.searchsorted(edges, values)
+    return _used(place, [_between(values[place == i], unit) for i in range(len(edges) + 1)])
+
+
+def _between(values: Floats, unit: str) -> str:
+    if not len(values):
+        return ""
+    low, high = f"{values.min():,.0f}", f"{values.max():,.0f}"
+    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+
+
+def _each_value(values: Floats, name: Callable[[float], str], *, without: str = "not known") -> Grouping:
+    """A group per value, the most frequent ones; the others together, and those without a value."""
+    known, count = np.unique(values[~np.isnan(values)], return_counts=True)
+    shown = np.sort(known[np.argsort(-count, kind="stable")][:MOST])
+    place = np.searchsorted(shown, values)
+    inside = np.isin(values, shown)
+    place = np.where(inside, place, np.where(np.isnan(values), len(shown) + 1, len(shown))).astype(np.int64)
+    return _used(place, [*(name(v) for v in shown), "others", without])
+
+
+def _used(place: Ints, names: list[str]) -> Grouping:
+    """The same without groups that nobody is in."""
+    there = np.bincount(place, minlength=len(names)) > 0
+    return (np.cumsum(there) - 1)[place].astype(np.int64), [n for n, used in zip(names, there, strict=True) if used]
+
+
+UP = 4
+"""Folders above a run in which a search that made it may have left its answer."""
+
+
+def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> list[dict[str, Any]]:
+    """Per goal that a search decided: the rate and its interval, in requests per second."""
+    if not isinstance(objective, Slo):
+        return []
+    free = {"rate", "seed", "scale", "slo", "goal", "requests", "warmup", "fail-under", "duration", "max-failed"}
+    for info in _searches(source.path):
+        if set(restored(info).bounds) != set(objective.bounds):
+            continue
+        # the same system and traffic, at whatever rate and seed
+        one, other = ({k: v for k, v in (i.get("spec") or {}).items() if k not in free} for i in (info, source.info))
+        if one == other:
+            found = [answer for answer in info.get("answers") or [] if answer.get("goal") in goals]
+            keys = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "per_gpu_rps", "bracket")
+            return [{key: answer.get(key) for key in keys} for answer in found]
+    return []
+
+
+def _searches(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The answers of searches in the folder of a run and above it, the nearest first."""
+    for folder in [path, *path.absolute().parents][: UP + 1]:
+        try:
+            info = json.loads((folder / "capacity.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(info, dict) and info.get("kind") == "capacity":
+            yield info

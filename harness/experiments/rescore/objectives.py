@@ -1,0 +1,90 @@
+"""What stored runs are scored under: an SLO, or a success rule that is none."""
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.api import Slo
+from harness.experiments.rescore import fastgen
+from harness.metrics.measure import check_bounds
+from harness.metrics.slo import BoundScore, Score, Seen, parse, score, share, text
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Objective: TypeAlias = Slo | fastgen.Fastgen
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One condition of an objective: the share of `requests` that keeps it; `scored` where it is a bound."""
+
+    text: str
+    attainment: float
+    requests: int
+    scored: BoundScore | None = None
+
+    @property
+    def is_percentile(self) -> bool:
+        """Whether it binds a percentile of the run instead of each request."""
+        return self.scored is not None and self.scored.bound.percentile is not None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcome:
+    """How a run fares under an objective: `met` (requests,) joint, then each condition, and the one that binds."""
+
+    text: str
+    met: Mask
+    parts: tuple[Part, ...]
+    binding: str | None
+    score: Score | None = None
+
+    @property
+    def attainment(self) -> float:
+        """Share of all requests that meet everything, NaN of no request and where only percentiles are bound."""
+        return share(self.met) if self.by_request else float("nan")
+
+    @property
+    def by_request(self) -> bool:
+        """Whether single requests are scored."""
+        return self.score is None or self.score.by_request
+
+    def kept(self, goal: float) -> bool:
+        """Whether a share `goal` of the requests meets everything, and every percentile bound holds."""
+        return self._enough(self.attainment, goal) and self._percentiles_hold()
+
+    def kept_separately(self, goal: float) -> bool:
+        """Whether each condition reaches the goal by itself, as DistServe's placement search asks."""
+        shares = [p.attainment for p in self.parts if not p.is_percentile and p.requests]
+        return self._enough(min(shares, default=self.attainment), goal) and self._percentiles_hold()
+
+    def _enough(self, attainment: float, goal: float) -> bool:
+        return attainment >= goal if self.by_request else len(self.met) > 0
+
+    def _percentiles_hold(self) -> bool:
+        return all(p.scored.passed for p in self.parts if p.scored is not None and p.is_percentile)
+
+
+def read(given: str) -> Objective:
+    """An SLO such as 'ttft=0.25,tpot=0.1', or 'fastgen:rate=4'. Raises UsageError."""
+    return fastgen.read(given) if fastgen.is_fastgen(given) else parse(given)
+
+
+def outcome(seen: Seen, objective: Objective, goal: float) -> Outcome:
+    """A run under an objective; `goal` decides which bound of an SLO binds."""
+    if isinstance(objective, Slo):
+        return _of_slo(seen, replace(objective, goal=goal))
+    check_bounds(seen.table, ("itl",))
+    found = fastgen.success(seen, objective)
+    named = (("prompt in time", found.prompt), ("answer in time", found.answer))
+    parts = tuple(Part(name, share(mask), len(mask)) for name, mask in named)
+    binding = min(parts, key=lambda p: p.attainment).text if len(found.met) else None
+    return Outcome(fastgen.written(objective), found.met, parts, binding)
+
+
+def _of_slo(seen: Seen, slo: Slo) -> Outcome:
+    scored = score(seen.table, slo, seen)
+    parts = tuple(Part(b.text, b.attainment, int(np.count_nonzero(b.applies)), b) for b in scored.bounds)
+    binding = None if scored.binding is None else scored.binding.text
+    return Outcome(text(slo) or "no bound", scored.met, parts, binding, scored)

@@ -1,0 +1,160 @@
+"""Attainment against SLO scale, exactly: all bounds times a factor, for every factor in one pass.
+
+Source of the axis: Zhong et al., DistServe, OSDI 2024, figures 8 and 9, drawn there from a run per point.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.api import Slo
+from harness.metrics.measure import check_bounds
+from harness.metrics.slo import BoundScore, Score, Seen, score
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+SAMPLE = 4096
+"""Values that are put in order to find out where the n-th smallest of many is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Curve:
+    """Attainment at each factor: joint, and per bound (by its text at factor 1).
+
+    Where every bound is on a percentile no single request is scored, and the joint attainment is NaN.
+    `ratio` (requests,) is the factor from which on a request meets everything, infinite for one that failed. Bounds
+    on percentiles are not in the joint attainment; `holds_from` has the factor from which on each of them holds.
+    """
+
+    factors: Floats
+    attainment: Floats
+    bounds: dict[str, Floats]
+    ratio: Floats
+    holds_from: dict[str, float]
+
+    def crossing(self, goal: float) -> float | None:
+        """The smallest factor at which a share `goal` of the requests meets the bounds; None when none does."""
+        if not len(self.ratio):
+            return None
+        needed = max(1, int(np.ceil(goal * len(self.ratio) - 1e-9)))
+        at = _smallest(self.ratio, needed)
+        return at if np.isfinite(at) else None
+
+
+def _smallest(values: Floats, n: int) -> float:
+    """The n-th smallest of some values: a sample tells about where it is, so that few of them need an order."""
+    sample = np.sort(values[:: max(1, len(values) // SAMPLE)])
+    place = n * len(sample) // len(values)
+    spare = len(sample) // 16 + 1
+    low, high = sample[max(0, place - spare)], sample[min(len(sample) - 1, place + spare)]
+    below = int(np.count_nonzero(values < low))
+    near = values[(values >= low) & (values <= high)]
+    if not below < n <= below + len(near):  # the sample was no guide
+        below, near = 0, values
+    return float(np.partition(near, n - below - 1)[n - below - 1])
+
+
+def scaled(slo: Slo, factor: float) -> Slo:
+    """The SLO with every limit times `factor`; the bounds that requests bring along are not in it."""
+    return dataclasses.replace(slo, bounds=tuple(dataclasses.replace(b, limit=b.limit * factor) for b in slo.bounds))
+
+
+def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None = None) -> Curve:
+    """The curve over rising `factors`: at each what scoring under the scaled SLO gives, equal to the last bit.
+
+    `scored` is the score under the SLO itself, where it is known.
+    """
+    rising = np.asarray(factors, np.float64)
+    scores = (score(seen.table, slo, seen) if scored is None else scored).bounds
+    each = [b for b in scores if b.bound.percentile is None]
+    failed = np.where(seen.ok, 0, len(rising))  # (requests,) beyond every factor
+    places: dict[str, Ints] = {}  # (requests,) the first factor at which each request meets the bound
+    for b in each if len(rising) else ():
+        found = first_within(seen.values(b.bound.metric), _limit(seen, b), rising)
+        places[b.text] = np.maximum(np.where(b.applies, found, 0), failed)
+    joint = np.maximum.reduce([failed, *places.values()]) if len(rising) else np.empty(0, np.int64)
+    return Curve(
+        rising,
+        _shares(joint, len(rising)) if each or not scores else np.full(len(rising), np.nan),
+        {b.text: _shares(places[b.text][b.applies], len(rising)) if places else np.empty(0) for b in each},
+        _joint_ratio(seen, each),
+        {
+            b.text: 0.0 if b.value_s is None or np.isnan(b.value_s) else b.value_s / b.bound.limit
+            for b in scores
+            if b.bound.percentile is not None
+        },
+    )
+
+
+def first_within(values: Floats, limit: Floats | float, factors: Floats) -> Ints:
+    """(requests,) the first of the rising factors with value <= factor * limit; 0 for no value, their number for none.
+
+    Note: dividing rounds otherwise than multiplying, so the place that division finds may be one off.
+    """
+    if not len(factors):
+        return np.zeros(len(values), np.int64)
+    if np.ndim(limit) == 0:
+        found = np.searchsorted(factors * limit, values)
+        return np.where(np.isnan(values), 0, found)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        place = np.searchsorted(factors, values / limit)
+    below = np.maximum(place - 1, 0)
+    place = np.where((place > 0) & (values <= factors[below] * limit), below, place)
+    here = np.minimum(place, len(factors) - 1)
+    place = np.where((place < len(factors)) & (values > factors[here] * limit), place + 1, place)
+    return np.where(np.isnan(values), 0, place)
+
+
+def _limit(seen: Seen, scored: BoundScore) -> Floats | float:
+    """The limit of each request: its own where it brings one."""
+    own = seen.own(scored.bound.metric)
+    return scored.bound.limit if own is None else np.where(np.isnan(own), scored.bound.limit, own)
+
+
+def _joint_ratio(seen: Seen, each: Sequence[BoundScore]) -> Floats:
+    """(requests,) the factor from which on each request meets all of the bounds."""
+    found = np.where(seen.ok, 0.0, np.inf)
+    for scored in each:
+        with np.errstate(invalid="ignore"):  # a task that failed, of a request that it does not bind: inf / inf
+            ratio = seen.values(scored.bound.metric) / _limit(seen, scored)
+        if not scored.applies.all():
+            ratio[~scored.applies] = 0.0
+        np.fmax(found, ratio, out=found)  # not np.maximum: a request without a value meets the bound
+    return found
+
+
+def _shares(places: Ints, factors: int) -> Floats:
+    """At each factor the share of requests whose place is at or before it; NaN of no requests."""
+    met = np.cumsum(np.bincount(places, minlength=factors + 1)[:factors])
+    return met / len(places) if len(places) else np.full(factors, np.nan)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plane:
+    """`met` (limits of the first, limits of the second) requests that keep both; `first` and `second` those of one."""
+
+    metrics: tuple[str, str]
+    limits_s: tuple[Floats, Floats]
+    met: npt.NDArray[np.int64]
+    first: npt.NDArray[np.int64]
+    second: npt.NDArray[np.int64]
+    requests: int
+
+
+def plane(seen: Seen, limits_s: dict[str, Sequence[float]]) -> Plane:
+    """The plane over the rising limits of two metrics; bounds that requests bring along play no part in it.
+
+    Raises UsageError for a metric that the table cannot tell.
+    """
+    check_bounds(seen.table, limits_s)
+    (one, other), (one_s, other_s) = limits_s.keys(), [np.asarray(v, np.float64) for v in limits_s.values()]
+    shape = len(one_s) + 1, len(other_s) + 1
+    row, column = (first_within(seen.values(m)[seen.ok], 1.0, v) for m, v in ((one, one_s), (other, other_s)))
+    cells = np.bincount(row * shape[1] + column, minlength=shape[0] * shape[1]).reshape(shape)
+    met = cells.cumsum(axis=0).cumsum(axis=1)
+    return Plane((one, other), (one_s, other_s), met[:-1, :-1], met[:-1, -1], met[-1, :-1], len(seen.ok))

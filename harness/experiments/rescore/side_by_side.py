@@ -1,0 +1,195 @@
+"""The definitions of other tools on one run, side by side: what each would have printed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness import registry
+from harness.api import Slo
+from harness.data.lists import Lists, lists, number
+from harness.metrics.deadlines import events_of, token_gaps
+from harness.metrics.measure import first_last, missing
+from harness.metrics.profiles._base import Events, Gaps, Profile, Times, step_quantile
+from harness.metrics.quantiles import quantiles
+from harness.metrics.slo import Seen
+
+if TYPE_CHECKING:
+    from harness.experiments.rescore.reading import Source
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+OURS = "bench"
+STATISTICS = {
+    "ttft": ("mean", "p50", "p99"),
+    "tpot": ("mean", "p50", "p99"),
+    "e2e": ("mean", "p99"),
+}
+"""What is compared of each request."""
+ITL = {"p50": 0.5, "p99": 0.99}
+"""Percentiles of the gaps, by linear interpolation: no tool that keeps gaps does otherwise."""
+
+
+def names() -> list[str]:
+    """Every profile, ours first."""
+    return [OURS, *(name for name in registry.names("profiles") if name != OURS)]
+
+
+def made(asked: Sequence[str]) -> list[Profile]:
+    """The profiles of these names, ours first; `all` has every one. Raises UsageError for an unknown one."""
+    plain = [name.strip().lower().replace(".", "-").replace("_", "-") for name in asked]
+    wanted = names() if "all" in plain else [OURS, *(name for name in plain if name != OURS)]
+    return [registry.make("profiles", name) for name in dict.fromkeys(wanted)]
+
+
+def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> dict[str, Any]:
+    """A column per profile, fit for JSON, and of each row how far the columns lie apart."""
+    lost = missing(source.table)
+    events = _events(source, lost)
+    gaps: Gaps | None = None
+    if "itl" not in lost:
+        ok = source.seen.ok
+        made, seen = (number(source.seen.table, column)[ok].sum() for column in ("output_tokens", "events"))
+        gaps = Gaps(source.seen.sample("itl", ok), max(0, int(made - seen)))
+    limits = {b.metric: b.limit for b in slo.bounds if b.metric in ("ttft", "tpot", "e2e") and _for_all(b)}
+    pooled: dict[bool, list[float]] = {}
+    columns = [_column(profile, events, gaps, limits, pooled) for profile in profiles]
+    if "sent_s" in lost:  # every request begins at 0: there is no duration
+        columns = [{**column, "values": {**column["values"], "goodput_rps": None}} for column in columns]
+    return {
+        "limits": limits,
+        "left_out": [b.metric for b in slo.bounds if b.metric not in limits or not _for_all(b)],
+        "columns": columns,
+        "apart": _apart([column["values"] for column in columns]),
+    }
+
+
+def _for_all(bound: Any) -> bool:
+    return bound.tag is None and bound.percentile is None
+
+
+def _events(source: Source, lost: Collection[str] = ()) -> Events:
+    """What the profiles see; not the tokens of each event, nor the gaps, where the file has them not."""
+    by_event = "token_n" not in lost
+    table = source.table
+    first_s, last_s = first_last(table)
+    ended_s = number(table, "ended_s")
+    cut = source.info.get("warmup") or {}
+    return Events(
+        ok=source.seen.ok,
+        cut_off=pc.is_in(table["status"], pa.array(["cancelled", "dropped"])).to_numpy(),
+        due_s=number(table, "scheduled_s"),
+        sent_s=number(table, "sent_s"),
+        opened_s=_opened(source, first_s),
+        first_s=first_s,
+        last_s=last_s,
+        end_s=np.where(np.isnan(ended_s), last_s, ended_s),
+        tokens=number(table, "output_tokens"),
+        first_tokens=_first_tokens(source.seen) if by_event else np.full(len(table), np.nan),
+        events=number(table, "events"),
+        start_s=float(cut.get("at_s") or 0.0) if source.left_out else 0.0,
+        gaps=partial(_each_gap, source.seen) if by_event else None,
+    )
+
+
+def _opened(source: Source, first_s: Floats) -> Floats:
+    """(requests,) the first event of any kind, as the wire saw it; the first token where nobody looked."""
+    wire = source.wire()
+    if wire is None:
+        return first_s
+    seen = dict(zip(wire["request_id"].to_pylist(), wire["first_event_s"].to_numpy().tolist(), strict=True))
+    opened = np.array([seen.get(i, np.nan) for i in source.table["request_id"].to_pylist()], np.float64)
+    return np.where(np.isnan(opened), first_s, opened)
+
+
+def _first_tokens(seen: Seen) -> Floats:
+    """(requests,) tokens of the first event, NaN without one."""
+    found = [np.empty(0)]
+    for piece in seen.pieces():
+        rows = lists(piece, "token_n")
+        first = np.full(len(piece), np.nan)
+        filled = np.diff(rows.offsets) > 0
+        first[filled] = rows.values[rows.offsets[:-1][filled]]
+        found.append(first)
+    return np.concatenate(found)
+
+
+def _each_gap(seen: Seen) -> Iterator[Lists]:
+    """The gaps between tokens of each request that ended well, piece by piece."""
+    at = 0
+    for piece in seen.pieces():
+        yield token_gaps(*events_of(piece.filter(pa.array(seen.ok[at : at + len(piece)]))))
+        at += len(piece)
+
+
+def _column(
+    profile: Profile, events: Events, gaps: Gaps | None, limits: Mapping[str, float], pooled: dict[bool, list[float]]
+) -> dict[str, Any]:
+    times = profile.times(events)
+    judged = profile.judge(events, times, limits)
+    good, known = judged.good, {}
+    if limits:
+        known = {
+            "good": good,
+            "of": judged.of,
+            "attainment": good / judged.of if good is not None and judged.of else None,
+            "goodput_rps": good / judged.duration_s if good is not None and judged.duration_s else None,
+        }
+    return {
+        "name": profile.name,
+        "tool": profile.tool,
+        "notes": list(profile.notes),
+        "values": {
+            **_latencies(profile, times),
+            **_itl(profile, gaps, pooled),
+            **known,
+        },
+        "said": dict(judged.said) if limits else {},
+    }
+
+
+def _latencies(profile: Profile, times: Times) -> dict[str, float | None]:
+    found: dict[str, float | None] = {}
+    for metric, statistics in STATISTICS.items():
+        values = times.of(metric)
+        there = ~np.isnan(values)
+        known = values[there]
+        weight = times.tpot_weight[there] if metric == "tpot" and times.tpot_weight is not None else None
+        for statistic in statistics:
+            found[f"{metric}_{statistic}_s"] = _statistic(profile, known, weight, statistic) if len(known) else None
+        found[f"{metric}_n"] = len(known)
+    return found
+
+
+def _itl(profile: Profile, gaps: Gaps | None, pooled: dict[bool, list[float]]) -> dict[str, float | None]:
+    """The percentiles of the gaps, which are put in another order; `pooled` keeps them for tools that take the same."""
+    values = None if gaps is None else profile.itl(gaps)
+    if gaps is None or values is None or not len(values):
+        return {f"itl_{name}_s": None for name in ITL}
+    plain = values is gaps.values_s
+    if plain not in pooled:
+        pooled[plain] = quantiles(values, list(ITL.values()))
+    return {f"itl_{name}_s": value for name, value in zip(ITL, pooled[plain], strict=True)}
+
+
+def _statistic(profile: Profile, known: Floats, weight: Floats | None, statistic: str) -> float:
+    if statistic == "mean":
+        return float(np.average(known, weights=weight))
+    q = int(statistic[1:]) / 100
+    return profile.percentile(known, q) if weight is None else step_quantile(known, q, weight)
+
+
+def _apart(columns: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
+    """Per row the largest value over the smallest, minus 1; left out where fewer than two columns have one above 0."""
+    found = {}
+    for row in dict.fromkeys(name for column in columns for name in column):
+        values = [v for column in columns if (v := column.get(row)) is not None and v > 0]
+        if len(values) > 1 and not row.endswith("_n") and row not in ("good", "of"):
+            found[row] = max(values) / min(values) - 1
+    return found

@@ -1,0 +1,273 @@
+"""What a sweep varies: `--rate 1:4:0.5`, `--over policy=sarathi,static`, `--over arrivals.cv=1,2`."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from itertools import product
+from typing import Any
+
+from harness.errors import UsageError, no_such
+from harness.options import CHECKS
+from harness.spec import Spec, parse
+
+RATE, SLO, SCALE = "rate", "slo", "slo-scale"
+RESCORED = (SLO, SCALE)
+"""Axes that need no run of their own: the same runs are scored again."""
+
+SPECS = ("workload", "arrivals", "lengths", "sessions", "prefixes", "content", "scale",
+         "backend", "latency", "policy", "router", "kv")  # fmt: skip
+"""Options whose value is a spec, so that one of its arguments can be swept: arrivals.cv."""
+
+SECRET = ("header",)
+"""Options that may hold a secret, which must not become the name of a folder."""
+
+INSTEAD = {"seed": "--seeds 5", "goal": "--goal 0.9,0.99", "fail-under": "--fail-under 0.9"}
+WITH_COMMAS = ("slo", "where", "columns", "header", "extra-body")
+"""Options of which a single value may hold commas, so that only | stands between two."""
+
+MOST_POINTS = 2000
+"""Points that a sweep may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An option, or the argument of one (`arrivals.cv`), and the texts that it takes in turn."""
+
+    name: str
+    values: tuple[str, ...]
+
+    @property
+    def rescored(self) -> bool:
+        """Whether its values need no run of their own."""
+        return self.name in RESCORED
+
+    @property
+    def stored(self) -> dict[str, Any]:
+        """The axis as sweep.json holds it."""
+        told: dict[str, Any] = {"name": self.name, "values": [valued(value) for value in self.values]}
+        return told | {"rescored": True} if self.rescored else told
+
+
+Values = tuple[tuple[str, str], ...]
+"""The axes of one point with the text that each has there."""
+
+
+def axis(name: str, text: str) -> Axis:
+    """The axis of that name over a list. Raises UsageError for a name that no option has, and for a wrong list."""
+    said = f"--{name}" if name == RATE else f"--over {name}"
+    found = Axis(name, values(text, said, whole=name in WITH_COMMAS))
+    for value in found.values if name == SCALE else ():
+        scale = valued(value)
+        if isinstance(scale, str) or scale <= 0:
+            raise UsageError(f"{said}: a scale multiplies every bound, so it is a number above 0, got '{value}'.")
+    return found
+
+
+def over(text: str) -> Axis:
+    """The axis of `NAME=VALUES`."""
+    name, equals, rest = text.partition("=")
+    name = name.strip().lstrip("-").replace("_", "-")
+    if not equals or not rest.strip():
+        raise UsageError(f"--over '{text}' has no values; write --over NAME=VALUES, such as --over replicas=1,2,4.")
+    if name in INSTEAD:
+        raise UsageError(f"--over {name}: give several at once with {INSTEAD[name]} instead.")
+    option, dot, argument = name.partition(".")
+    if dot and (option not in SPECS or not argument):
+        raise no_such(
+            "option with arguments", option, SPECS, f"An argument of it is written as --over {SPECS[1]}.cv=1,2."
+        )
+    if not dot and (name not in CHECKS or name in SECRET) and name != SCALE:
+        raise no_such("option to sweep over", name, {*CHECKS, SCALE} - {*INSTEAD, *SECRET})
+    return axis(name, rest.strip())
+
+
+def points(axes: Sequence[Axis]) -> list[Values]:
+    """The product of all axes, the last one counting fastest. Raises UsageError for an axis that is given twice."""
+    names = [a.name for a in axes]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is swept over twice; give all of its values at once.")
+    found = [tuple(zip(names, texts, strict=True)) for texts in product(*(a.values for a in axes))]
+    if len(found) > MOST_POINTS:
+        raise UsageError(f"These lists have {len(found):,} points together; a sweep takes {MOST_POINTS:,} at most.")
+    return found
+
+
+def applied(options: Mapping[str, object], values: Values, file: Mapping[str, object]) -> dict[str, object]:
+    """The options of a run with the values of a point in their place, whole options before arguments of them.
+
+    An option of which an argument is changed may stand in a `file` too. Rates and scales of the SLO are left to those
+    who know the traffic and the score. Raises UsageError for an argument of an option that is not there.
+    """
+    found = dict(options)
+    for name, text in sorted(values, key=lambda value: "." in value[0]):
+        option, dot, argument = name.partition(".")
+        if dot:
+            found[option] = str(_with_argument(found.get(option, file.get(option)), option, argument, text))
+        elif name not in (RATE, SCALE):
+            found[name] = text
+    return found
+
+
+def _with_argument(base: object, option: str, argument: str, text: str) -> Spec:
+    if base is None:
+        raise UsageError(
+            f"--over {option}.{argument} changes an argument of --{option}, which is not given; give --{option} NAME."
+        )
+    spec = parse(str(base))
+    others = {key: value for key, value in spec.args.items() if key.replace("_", "-") != argument}
+    return replace(spec, args={**others, argument: text})
+
+
+MOST = 1000
+"""Values that one list may hold; a range with more has most likely a wrong step."""
+
+MOST_DIGITS = 15
+"""Digits of a number beyond which an exponent is easier to read."""
+
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER}):({_NUMBER}):(x?)({_NUMBER})")
+_STEPLESS = re.compile(rf"({_NUMBER}):({_NUMBER})")
+_ARGUMENT = re.compile(r"[^:]*=.*", re.DOTALL)
+
+
+def values(text: str, name: str, *, whole: bool = False) -> tuple[str, ...]:
+    """The values of a list, numbers in their shortest form; `name` is how messages call what they are for.
+
+    Commas stand between values, or `|` where a value holds commas itself; where each value is `whole`, only `|` does.
+    `1:8:0.5` counts up by 0.5 and `1:16:x2` doubles, both up to and with the last. Raises UsageError for a list that
+    is empty, doubtful or too long.
+    """
+    found = [value for part in _parts(text, name, whole or "|" in text) for value in _each(part, name)]
+    if len(found) > MOST:
+        raise UsageError(f"{name}: '{text}' has more than {MOST:,} values; take a larger step.")
+    twice = next((value for value in found if found.count(value) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{name}: '{twice}' stands twice in '{text}'.")
+    return tuple(found)
+
+
+def plain(text: str) -> str:
+    """A number without needless digits: '1.50' is '1.5'; any other text as it is."""
+    return _short(Decimal(text)) if re.fullmatch(_NUMBER, text) else text
+
+
+def valued(text: str) -> int | float | str:
+    """The number that a text is, or the text."""
+    if not re.fullmatch(_NUMBER, text):
+        return text
+    return int(text) if re.fullmatch(r"[-+]?\d+", text) else float(text)
+
+
+def _parts(text: str, name: str, whole: bool) -> list[str]:
+    parts = [part.strip() for part in text.split("|" if whole else ",")]
+    if "|" in text and len(parts) > 1 and not parts[-1]:
+        parts.pop()  # `a,b|` is one value that holds a comma
+    if not all(parts):
+        raise UsageError(f"{name}: a value is missing in '{text}'; write values with commas between them, or 1:8:0.5.")
+    if not whole and any(_ARGUMENT.fullmatch(part) for part in parts[1:]):
+        raise UsageError(
+            f"{name}: in '{text}' a comma may stand between two values or inside one; "
+            "write | between values that hold commas, and at the end of a single one."
+        )
+    return parts
+
+
+def _each(part: str, name: str) -> Iterator[str]:
+    if _STEPLESS.fullmatch(part):
+        raise UsageError(f"{name}: the range '{part}' has no step; write '{part}:0.5', or '{part}:x2' to double.")
+    match = _RANGE.fullmatch(part)
+    if match is None:
+        yield plain(part)
+        return
+    start, stop, step = Decimal(match[1]), Decimal(match[2]), Decimal(match[4])
+    if start > stop or (match[3] and start <= 0):
+        raise UsageError(f"{name}: the range '{part}' must count up{', from above 0' if match[3] else ''}.")
+    if step <= (1 if match[3] else 0):
+        raise UsageError(f"{name}: the step of the range '{part}' must be above {'x1' if match[3] else '0'}.")
+    last = stop + abs(stop) * Decimal("1e-9")
+    for _ in range(MOST + 1):
+        if start > last:
+            return
+        yield _short(start)
+        start = start * step if match[3] else start + step
+
+
+def _short(value: Decimal) -> str:
+    if abs(value.adjusted()) > MOST_DIGITS:
+        return str(value)
+    text = format(Decimal(f"{value:.12g}"), "f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+LONGEST = 100
+"""Letters in the name of a folder; a longer one is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescoring:
+    """How a point looks at its runs: an SLO in the place of theirs (None: theirs), every bound times `scale`."""
+
+    slo: str | None = None
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One combination of values; `folder` (of the sweep) holds its runs, one per seed."""
+
+    values: Values
+    folder: str
+    look: Rescoring
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The points of a sweep and the seeds of each; all of it follows from what sweep.json tells of the plan."""
+
+    points: tuple[Point, ...]
+    seeds: tuple[int, ...]
+
+    @classmethod
+    def of(cls, axes: Sequence[Axis], seeds: Sequence[int]) -> Layout:
+        """The layout over these axes, the last one counting fastest."""
+        found = []
+        for values in points(axes):
+            at = dict(values)
+            look = Rescoring(at.get(SLO), float(at[SCALE]) if SCALE in at else 1.0)
+            found.append(Point(values, point_folder(values), look))
+        return cls(tuple(found), tuple(seeds))
+
+    @classmethod
+    def restored(cls, stored: Mapping[str, Any]) -> Layout:
+        """The layout of a sweep.json."""
+        axes = [Axis(axis["name"], tuple(plain(str(value)) for value in axis["values"])) for axis in stored["axes"]]
+        return cls.of(axes, stored["seeds"])
+
+    @property
+    def looks(self) -> tuple[Rescoring, ...]:
+        """All looks at one run."""
+        return tuple(dict.fromkeys(point.look for point in self.points))
+
+    @property
+    def runs(self) -> list[str]:
+        """The folders of all runs, each once."""
+        return list(dict.fromkeys(run_folder(point.folder, seed) for seed in self.seeds for point in self.points))
+
+
+def point_folder(values: Values) -> str:
+    """Where the runs of a point stand: points/rate=1.5,policy=static; odd characters make way for dashes and a hash."""
+    told = ",".join(f"{name}={text}" for name, text in values if name not in RESCORED) or "base"
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.,=+") else "-" for c in told)[:LONGEST]
+    if name != told:
+        name = f"{name}-{hashlib.sha256(told.encode()).hexdigest()[:6]}"
+    return f"points/{name}"
+
+
+def run_folder(folder: str, seed: int) -> str:
+    """Where the run of one seed stands."""
+    return f"{folder}/seed-{seed}"

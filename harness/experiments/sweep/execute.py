@@ -1,0 +1,311 @@
+"""How far a sweep is and how long it will take: a bar on a terminal, a line now and then elsewhere."""
+
+import json
+import shlex
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from harness.data import storage
+from harness.data.storage import locked, write_json
+from harness.errors import BackendError, BenchError, Interrupted, UsageError
+from harness.experiments import pool
+from harness.experiments.sweep.answer import answer
+from harness.experiments.sweep.axes import Layout
+from harness.experiments.sweep.plan import Sweep
+from harness.experiments.sweep.runs import Order, Told, carry_out, finished, told
+
+PLAIN_S = 10.0
+"""Seconds between two lines where there is no terminal."""
+
+DRAW_HZ = 4
+
+
+@dataclass(slots=True)
+class Progress:
+    """Counts runs that have ended, and guesses from the time that they took how long the rest will take.
+
+    `work` is what is left to do: seconds of sending where `timed`, else runs. `done` starts with the runs that are kept
+    from an earlier call.
+    """
+
+    total: int
+    done: int = 0
+    work: float = 0.0
+    timed: bool = False
+    made: float = 0.0
+    clock: Callable[[], float] = time.monotonic
+    started_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.started_s = self.clock()
+
+    def add(self, work: float) -> None:
+        """One more run has been made."""
+        self.done += 1
+        self.made += work
+
+    def left_s(self) -> float | None:
+        """Seconds until the end; None while nobody can know."""
+        if self.made > 0:
+            return (self.clock() - self.started_s) / self.made * (self.work - self.made)
+        return self.work if self.timed else None
+
+    def line(self) -> str:
+        """The state in one line."""
+        left_s = self.left_s()
+        left = "" if left_s is None else f", about {duration(left_s)} left"
+        return f"{self.done} of {self.total} runs{left}"
+
+
+def duration(seconds: float) -> str:
+    """'40 s', '12 min', '3.5 h': as exact as a guess may be."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+@contextmanager
+def shown(progress: Progress, *, quiet: bool, stream: TextIO | None = None) -> Iterator[None]:
+    """Show the progress while the body runs, on standard error."""
+    out = stream if stream is not None else sys.stderr
+    done = threading.Event()
+    if quiet:
+        yield
+        return
+    draw = _bar if out.isatty() else _lines
+    thread = threading.Thread(target=draw, args=(progress, out, done), name="sweep-progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _lines(progress: Progress, out: TextIO, done: threading.Event) -> None:
+    while not done.wait(PLAIN_S):
+        print(progress.line(), file=out, flush=True)
+
+
+def _bar(progress: Progress, out: TextIO, done: threading.Event) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), TextColumn("{task.description}", markup=False))
+    with Bar(*columns, console=Console(file=out), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task(progress.line(), total=progress.total)
+        over = False
+        while not over:
+            over = done.wait(1 / DRAW_HZ)
+            bar.update(task, completed=progress.done, description=progress.line(), refresh=True)
+
+
+FILE = "sweep.json"
+OURS = {FILE, f"{FILE}.part", "sweep.csv", "sweep.md", "points"}
+REPORTS = "report"
+"""How the names of reports begin, which bench report may have left in the folder."""
+
+RUNNING: Mapping[str, Any] = {
+    "state": "running",
+    "exit_code": None,
+    "points": [],
+    "crossings": [],
+    "warnings": [],
+    "error": None,
+}
+
+
+@contextmanager
+def opened(out: Path, stored: Mapping[str, Any], planned: int) -> Iterator[None]:
+    """The folder, made or found with the same plan in it, and locked against a second sweep while the body runs.
+
+    More values and more seeds may have been added since. Raises UsageError, having changed nothing, for a folder that
+    holds anything else, another sweep, or one that goes on.
+    """
+    _check_ours(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"'{out}' cannot be made: {error.strerror}.") from None
+    with locked(out, "sweep"):
+        if (out / FILE).exists():
+            _check_same(out, _read(out / FILE), stored)
+        write_json(out / FILE, {**stored, **RUNNING, "runs": {"planned": planned, "done": 0}})
+        yield
+
+
+def _check_ours(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"'{out}' is a file; --out names a folder.")
+    there = {p.name for p in out.iterdir() if not p.name.startswith(REPORTS)} if out.is_dir() else set()
+    foreign = sorted(there - OURS)
+    if foreign:
+        raise UsageError(f"'{out}' holds '{foreign[0]}', which is no part of a sweep; name an empty folder.")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        info = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{file}' cannot be read ({error}); name another --out.") from None
+    if not isinstance(info, dict) or info.get("kind") != "sweep":
+        raise UsageError(f"'{file}' was not written by 'bench sweep'; name another --out.")
+    return info
+
+
+def _check_same(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Runs of two sweeps in one curve would be no curve."""
+    for what in ("schema", "clock"):
+        if before.get(what) != now[what]:
+            raise _other(out, what, before.get(what), now[what])
+    for group, prefix in (("spec", "--"), ("versions", "the version of ")):
+        old, new = before.get(group) or {}, now[group]
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                raise _other(out, f"{prefix}{name}", old.get(name), new.get(name))
+    _check_grown(out, before, now)
+
+
+def _check_grown(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    old = {axis["name"]: axis["values"] for axis in before.get("axes") or []} | {"seeds": before.get("seeds") or []}
+    new = {axis["name"]: axis["values"] for axis in now["axes"]} | {"seeds": now["seeds"]}
+    if list(old) != list(new):
+        raise _other(out, "what is swept over", ", ".join([*old][:-1]) or "seeds", ", ".join([*new][:-1]) or "seeds")
+    for name, values in old.items():
+        gone = [value for value in values if value not in new[name]]
+        if gone:
+            raise UsageError(
+                f"'{out}' holds a sweep with {name} {gone[0]} too, which is not asked for now; values may be added to "
+                "those that are there, not taken away. Name another --out."
+            )
+
+
+def _other(out: Path, what: str, before: object, now: object) -> UsageError:
+    said = ["nothing" if value is None else f"'{value}'" for value in (before, now)]
+    return UsageError(
+        f"'{out}' holds another sweep: {what} was {said[0]} there and is {said[1]} now; "
+        "repeat that command to go on with it, or name another --out."
+    )
+
+
+@dataclass(slots=True)
+class _Course:
+    """How a sweep goes: what came of its runs so far, and how it ended."""
+
+    told: dict[str, Told] = field(default_factory=dict)
+    state: str = "finished"
+    error: str | None = None
+
+
+def conduct(
+    sweep: Sweep,
+    out: Path,
+    *,
+    command: str | None = None,
+    workers: int | None = None,
+    quiet: bool = True,
+    say: Callable[[str], None] = lambda _: None,
+    render: Callable[[Mapping[str, Any], str], str] | None = None,
+) -> dict[str, Any]:
+    """Carry out what is not done yet and write the answer, which is returned as sweep.json has it.
+
+    Simulated runs go several at a time, one for each of `workers` (None: one per core); those in real time one after
+    another. Ctrl-C and a backend that fails end it with an answer from what is there. `render` gives the answer as csv
+    and as markdown, to be written beside it. Raises UsageError for a folder that holds anything else, BackendError
+    where not a single run was made, Interrupted where none had ended.
+    """
+    with opened(out, sweep.stored, len(sweep.tasks)):
+        course = _Course()
+        given = command or shlex.join(["bench", *sys.argv[1:]])
+        orders = [Order(task, str(out), given, quiet or sweep.virtual) for task in sweep.tasks]
+        kept = {order.task.folder for order in orders if finished(order.path)}
+        say(_opening(sweep, out, len(kept)))
+        try:
+            _carry_out(sweep, orders, course, kept, workers, quiet, say)
+        except (KeyboardInterrupt, Interrupted):
+            course.state = "interrupted"
+        except BackendError as error:
+            course.state, course.error = "failed", str(error)
+        if course.state != "finished":
+            course.told |= _on_disk(sweep.layout, out, course.told)
+        if not any(run.facts for run in course.told.values()):
+            raise _nothing(course)
+        return _concluded(sweep, out, course, render)
+
+
+def _carry_out(
+    sweep: Sweep,
+    orders: list[Order],
+    course: _Course,
+    kept: Collection[str],
+    workers: int | None,
+    quiet: bool,
+    say: Callable[[str], None],
+) -> None:
+    """Every run, until one ends before its time. Those that are `kept` are read alone."""
+    left = [order.task for order in orders if order.task.folder not in kept]
+    timed = not sweep.virtual and all(task.sending_s is not None for task in left)
+    work = {task.folder: (task.sending_s or 1.0) if timed else 1.0 for task in left}
+    progress = Progress(len(orders), len(kept), sum(work.values()), timed)
+    several = sweep.virtual and workers != 1 and len(orders) > 1
+    with pool.of(workers) if several else pool.Here() as made, shown(progress, quiet=quiet or not sweep.virtual):
+        announced = orders if sweep.virtual else _announced(orders, progress, say)
+        for order, outcome in made.map(carry_out, announced):
+            course.told[order.task.folder] = outcome
+            if outcome.ended != "finished":
+                course.state = "failed" if outcome.ended == "failed" else "interrupted"
+                course.error = outcome.error
+                return
+            if order.task.folder in work:
+                progress.add(work[order.task.folder])
+
+
+def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str], None]) -> Iterator[Order]:
+    """The orders, each told before it is carried out in real time."""
+    for number, order in enumerate(orders, 1):
+        if not finished(order.path):
+            say(f"run {number} of {progress.total}: {order.task.name}; {progress.line()}")
+        yield order
+
+
+def _opening(sweep: Sweep, out: Path, kept: int) -> str:
+    """One line that says what is about to happen."""
+    points, runs = len(sweep.layout.points), len(sweep.tasks)
+    there = f", {kept} of them there already" if kept else ""
+    return f"{points} point{'s' * (points != 1)}, {runs} run{'s' * (runs != 1)}{there}; into {out}"
+
+
+def _nothing(course: _Course) -> BenchError:
+    """Why there is no answer at all."""
+    if course.state == "failed":
+        return BackendError(course.error or "the backend failed.")
+    return Interrupted("interrupted before the first run had ended; the same command starts again.")
+
+
+def _concluded(
+    sweep: Sweep, out: Path, course: _Course, render: Callable[[Mapping[str, Any], str], str] | None
+) -> dict[str, Any]:
+    info = answer(sweep.stored, course.told, course.state, course.error)
+    for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
+        if render is not None:
+            storage.put(out / name, render(info, form).encode())
+    write_json(out / FILE, info)
+    return info
+
+
+def reported(out: Path, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer that the finished runs of a folder give now: of a sweep that was killed, or still goes on."""
+    return answer(stored, _on_disk(Layout.restored(stored), out, {}), "running")
+
+
+def _on_disk(layout: Layout, out: Path, known: Mapping[str, Told]) -> dict[str, Told]:
+    """The runs that ended without anybody having told of them yet."""
+    untold = [place for place in layout.runs if place not in known and finished(out / place)]
+    return {place: told(out / place, place, layout.looks) for place in untold}

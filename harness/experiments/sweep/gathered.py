@@ -1,0 +1,121 @@
+"""Runs that were made one by one, told as a sweep over whatever differs between them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from harness.data.folder import Run
+from harness.data.host import versions
+from harness.experiments.sweep.answer import cautions, crossings, over_seeds
+from harness.experiments.sweep.axes import RATE, Rescoring
+from harness.experiments.sweep.runs import facts
+
+ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "fail-under", "senders", "scale")
+"""Options that may differ without making another system or another rate of it."""
+
+SLO = "slo"
+ASKED = "SLO asked"
+"""How the SLO is called as an axis: these runs are not the same ones scored again."""
+
+MOST_DIGITS = 4
+"""Digits of a rate that nobody asked for: that of a recording."""
+
+Values = tuple[tuple[str, Any], ...]
+
+
+def gathered(runs: Iterable[tuple[Run, str]]) -> dict[str, Any]:
+    """What a sweep.json would tell of these runs, each with what is to be called its folder; runs are read one by one.
+
+    Runs with the same options but another seed make one point. Those that cannot be scored are warnings.
+    """
+    told, unscored = [], []
+    for run, folder in runs:
+        try:
+            told.append((_described(run), facts(run, Rescoring()) | {"folder": folder}))
+        except (KeyError, TypeError, AttributeError) as error:
+            unscored.append(f"{folder} has no {error} that could be told, so it is left out.")
+    descriptions = [described for described, _ in told]
+    axes = _axes([described["options"] for described in descriptions])
+    points = _points(axes, told)
+    goals = sorted({float(described["goal"]) for described in descriptions}) or [0.9]
+    info: dict[str, Any] = {
+        "schema": 1,
+        "kind": "sweep",
+        "versions": _alike([described["versions"] for described in descriptions]) or versions(),
+        "spec": {key: value for key, value in _alike([d["spec"] for d in descriptions]).items() if key != "seed"},
+        "traffic": _alike([described["workload"] for described in descriptions]),
+        "backend": _alike([described["backend"] for described in descriptions]),
+        "clock": "virtual" if {d["clock"] for d in descriptions} == {"virtual"} else "wall",
+        "fixed": False,
+        "axes": [{"name": name, "values": list(dict.fromkeys(p["values"][name] for p in points))} for name in axes],
+        "seeds": sorted({run["seed"] for _, run in told if isinstance(run["seed"], int)}),
+        "goals": goals,
+        "fail_under": None,
+        "state": "finished",
+        "exit_code": 0,
+        "runs": {"planned": len(told) + len(unscored), "done": len(told)},
+        "points": points,
+        "crossings": crossings(goals, points),
+        "error": None,
+    }
+    return info | {"warnings": [*unscored, *_warnings([run for _, run in told])]}
+
+
+def _described(run: Run) -> dict[str, Any]:
+    """What tells a run from others."""
+    spec, workload = dict(run.info.get("spec") or {}), dict(run.info.get("workload") or {})
+    backend = dict(run.info.get("backend") or {})
+    asked = spec.get(RATE)
+    own = workload.get("rate_rps")
+    rate = float(f"{own:.{MOST_DIGITS}g}") if asked is None and isinstance(own, int | float) and own > 0 else asked
+    options = {key: value for key, value in spec.items() if key not in (*ASIDE, SLO, RATE)}
+    slo = (run.info.get("slo") or {}).get("text")
+    return {
+        "options": {RATE: rate, **options, ASKED: slo},
+        "spec": spec,
+        "workload": {**workload, "rate_rps": None, "arrivals_rps": None},
+        "backend": backend,
+        "versions": dict(run.info.get("versions") or {}),
+        "clock": run.info.get("clock"),
+        "goal": (run.info.get("slo") or {}).get("goal") or 0.9,
+    }
+
+
+def _axes(options: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The rate, where it is known of all, and the options that differ."""
+    names = dict.fromkeys(name for one in options for name in one)
+    differ = [name for name in names if name != RATE and len({str(one.get(name)) for one in options}) > 1]
+    rated = bool(options) and all(one.get(RATE) is not None for one in options)
+    return [*([RATE] if rated else []), *differ]
+
+
+def _points(axes: Sequence[str], told: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
+    """A point for each combination of values that there is, in the order of rates."""
+    found: dict[Values, list[dict[str, Any]]] = {}
+    for described, run in told:
+        found.setdefault(tuple((name, _value(described["options"].get(name))) for name in axes), []).append(run)
+    points = [over_seeds(dict(values), runs[0]["folder"], runs) for values, runs in found.items()]
+    return sorted(points, key=lambda point: float(point["values"].get(RATE) or 0.0))
+
+
+def _value(value: object) -> object:
+    """A value of an axis: a number or a text."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, int | float | str) and not isinstance(value, bool):
+        return value
+    return "default" if value is None else str(value)
+
+
+def _alike(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all of them say."""
+    first = found[0] if found else {}
+    return {name: value for name, value in first.items() if all(one.get(name) == value for one in found)}
+
+
+def _warnings(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if free := [run["folder"] for run in runs if not run["bounds"]]:
+        yield (
+            f"{len(free)} of {len(runs)} runs had no SLO, first {free[0]}: their attainment counts every request that "
+            "ended well; bench slo, with each of them and one --slo, scores them alike."
+        )
+    yield from cautions(runs)

@@ -1,0 +1,243 @@
+"""What a sweep will do, decided and checked before anything runs: its points, its seeds, the spec of every run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.api import Simulator
+from harness.data.folder import redacted
+from harness.data.host import versions
+from harness.errors import UsageError
+from harness.experiments.sweep.axes import (
+    RATE,
+    SLO,
+    Axis,
+    Layout,
+    Rescoring,
+    Values,
+    applied,
+    point_folder,
+    points,
+    run_folder,
+    values,
+)
+from harness.experiments.trial import at_rate, own_rate
+from harness.options import CHECKS, Given, RunSpec, run_spec
+from harness.runner.plan import Plan, make_backend, plan
+from harness.runner.run import default_folder
+
+WARMUP = "mser5"
+"""The rule by which a sweep cuts the warm-up where nothing else is asked for."""
+
+SIMULATED = 2200
+"""Requests of a simulated run where nothing limits it: the warm-up cut leaves about 2,000 of them."""
+
+SEEDS = 5
+"""Seeds of a simulated point: the fewest that give an interval. One in real time, and where no seed moves anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run: `name` tells people which, `folder` of the sweep is its place, `looks` are what is wanted of it.
+
+    `sending_s` is how long it sends, in its own time, where that can be told beforehand.
+    """
+
+    name: str
+    folder: str
+    spec: RunSpec
+    looks: tuple[Rescoring, ...]
+    sending_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A sweep that can begin. `stored` is its plan as sweep.json holds it; tasks go seed by seed.
+
+    `home` is where it goes when nobody says where.
+    """
+
+    stored: Mapping[str, Any]
+    layout: Layout
+    tasks: tuple[Task, ...]
+    virtual: bool
+    home: Path
+
+
+def plan_sweep(
+    asked: Given, file: Given | None, axes: Sequence[Axis], *, seeds: str | None = None, goals: str | None = None
+) -> Sweep:
+    """The sweep over `axes` of the run that the options ask for.
+
+    `seeds` is how many, counted from the seed of the options, or a list; `goals` a list of shares. Raises UsageError
+    for whatever is wrong at any point.
+    """
+    if not axes and seeds is None:
+        raise UsageError(
+            "There is nothing to sweep over; give --rate 1:4:0.5, --over policy=sarathi,static or --seeds 5."
+        )
+    given = goals if goals is not None else _texts(file).get("goal", "0.9")
+    checks = [CHECKS["goal"](value, "--goal") for value in values(str(given), "--goal")]
+    wanted = tuple(float(goal) for goal in checks if isinstance(goal, float))  # the first one is that of the runs
+    options = dict(asked.values) | {a.name: a.values[0] for a in axes if a.name == SLO}
+    run_axes = [a for a in axes if not a.rescored]
+    specs = {point: _spec(options, file, point, goal=wanted[0]) for point in points(run_axes)}
+    virtual = isinstance(make_backend(next(iter(specs.values()))), Simulator)
+    for point, spec in specs.items():
+        if virtual and spec.trace is None and spec.requests is None and spec.duration is None:
+            specs[point] = replace(spec, requests=SIMULATED)  # a simulated run is long enough for its tail
+    checked = _checked(specs, axes)
+    first = checked[0]
+    specs = _rated(specs)
+    fixed = False
+    if virtual and first.recorded:  # a recording that no seed moves: all simulated runs of a point are one
+        other = plan(replace(first.spec, seed=first.spec.seed + 1))
+        fixed = other.schedule.sha256 == first.schedule.sha256
+    numbers = _seeds(seeds, asked, file, SEEDS if virtual and not fixed else 1)
+    layout = Layout.of(axes, numbers)
+    stored = {
+        "schema": 1,
+        "kind": "sweep",
+        "versions": versions(),
+        "spec": _common(checked, specs, options, axes),
+        **_described(checked, rated=RATE in {a.name for a in axes}),
+        "clock": "virtual" if virtual else "wall",
+        "fixed": fixed,
+        "axes": [a.stored for a in axes],
+        "seeds": list(numbers),
+        "goals": list(wanted),
+        "fail_under": _judged(next(iter(specs.values())), first),
+    }
+    folder = default_folder(first)
+    home = folder.with_name(f"sweep-{folder.name}")
+    return Sweep(stored, layout, tuple(_tasks(specs, layout, first)), virtual, home)
+
+
+def _spec(options: Mapping[str, object], file: Given | None, point: Values, goal: float) -> RunSpec:
+    """The spec of the runs at these values, with any rate still to be put in."""
+    spec = run_spec(Given(applied(options, point, _texts(file))), file)
+    return replace(spec, warmup=spec.warmup or WARMUP, goal=goal)
+
+
+def _judged(spec: RunSpec, checked: Plan) -> float | None:
+    """The share below which a point fails, where there is an SLO to judge by."""
+    if spec.fail_under is not None and not checked.slo.bounds:
+        raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
+    return spec.fail_under
+
+
+def _texts(file: Given | None) -> Mapping[str, object]:
+    return {} if file is None else file.values
+
+
+def _rated(specs: Mapping[Values, RunSpec]) -> dict[Values, RunSpec]:
+    """The specs at the rates of their points; the own rate of each kind of traffic is found once."""
+    own: dict[RunSpec, float] = {}
+    found = {}
+    for point, spec in specs.items():
+        rate = dict(point).get(RATE)
+        if rate is None:
+            found[point] = spec
+            continue
+        if spec not in own:
+            own[spec] = own_rate(spec)
+        rate_rps = CHECKS["rate"](rate, "--rate")
+        assert isinstance(rate_rps, float)
+        found[point] = at_rate(spec, rate_rps, own[spec])
+    return found
+
+
+def _checked(specs: Mapping[Values, RunSpec], axes: Sequence[Axis]) -> list[Plan]:
+    """Plans of the first point and of each other value of each axis: a wrong one is told before the first run."""
+    first = next(iter(specs))
+    wanted, slos = [first], [value for a in axes if a.name == SLO for value in a.values[1:]]
+    for place, a in enumerate(a for a in axes if not a.rescored):
+        others = a.values[1:] if a.name != RATE else ()
+        wanted += [(*first[:place], (a.name, value), *first[place + 1 :]) for value in others]
+    plans = [plan(_short(specs[point])) for point in wanted]
+    plans += [plan(_short(replace(specs[first], slo=value))) for value in slos]
+    if len({p.virtual for p in plans}) > 1:
+        raise UsageError("Simulated and real time do not go into one sweep; make one of each.")
+    return plans
+
+
+def _short(spec: RunSpec) -> RunSpec:
+    """The spec with no more requests than a check needs; a class that is bounded may be rare, so then all of them."""
+    if spec.requests is None or spec.requests <= SIMULATED or "@" in (spec.slo or ""):
+        return spec
+    return replace(spec, requests=SIMULATED)
+
+
+def _common(
+    checked: Sequence[Plan], specs: Mapping[Values, RunSpec], options: Mapping[str, object], axes: Sequence[Axis]
+) -> dict[str, Any]:
+    """The options that all runs have in common, and those of which an argument is swept, as they were given."""
+    swept = {a.name for a in axes}
+    every = [p.spec.options() for p in checked]
+    given = [spec.options() for spec in specs.values()]
+    shared = {name: value for name, value in every[0].items() if all(one.get(name) == value for one in every)}
+    for name in ("requests", "scale"):
+        shared.pop(name, None)
+        if all(one.get(name) == given[0].get(name) for one in given) and name in given[0]:
+            shared[name] = given[0][name]
+    bases = {name.partition(".")[0] for name in swept if "." in name}
+    shared |= {name: options[name] for name in bases if name in options}
+    away = {*swept, "seed", "goal", "fail-under", *(["scale"] if RATE in swept else [])}
+    redact = checked[0].redact
+    told = {name: value for name, value in shared.items() if name not in away}
+    return {name: redact(value) if isinstance(value, str) else value for name, value in told.items()}
+
+
+def _described(checked: Sequence[Plan], *, rated: bool) -> dict[str, Any]:
+    """What all runs have in common of their traffic and their system; no rates where they are swept over."""
+    redact = checked[0].redact
+    traffic = _alike([one.traffic for one in checked])
+    rates = {"rate_rps": None, "arrivals_rps": None} if rated else {}
+    backend = _alike([one.backend.describe() for one in checked])
+    return redacted({"traffic": {**traffic, **rates}, "backend": backend}, redact)
+
+
+def _alike(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What all of them say."""
+    return {name: value for name, value in found[0].items() if all(one.get(name) == value for one in found)}
+
+
+def _tasks(specs: Mapping[Values, RunSpec], layout: Layout, first: Plan) -> Iterator[Task]:
+    """Seed by seed, so that a sweep that is cut short has the whole curve of some seeds."""
+    for seed in layout.seeds:
+        for point, spec in specs.items():
+            name = ", ".join([*(f"{option}={text}" for option, text in point), f"seed {seed}"])
+            place = run_folder(point_folder(point), seed)
+            run = replace(spec, seed=seed, fail_under=None)
+            yield Task(name, place, run, layout.looks, _sending_s(run, first))
+
+
+def _sending_s(spec: RunSpec, first: Plan) -> float | None:
+    """How long a run sends: its duration, or its requests at its rate; of a trace what the first run would send."""
+    if spec.duration is not None:
+        return spec.duration
+    rate_rps = first.rate_rps if spec.rate is None else spec.rate
+    requests = spec.requests or first.spec.requests
+    if spec.trace is not None or requests is None or not rate_rps:
+        return first.schedule.span_s or None
+    return requests / rate_rps
+
+
+def _seeds(text: str | None, asked: Given, file: Given | None, usual: int) -> tuple[int, ...]:
+    """The seeds: a list of them, or so many from the seed of the options on."""
+    seed = asked.values.get("seed", _texts(file).get("seed"))
+    if text is not None and ("," in text or ":" in text):
+        if "seed" in asked.values:
+            raise UsageError("--seed is the first of --seeds N; it does not go with a list of seeds.")
+        return tuple(_whole(CHECKS["seed"](value, "--seeds")) for value in values(text, "--seeds"))
+    count = usual if text is None else _whole(CHECKS["requests"](text, "--seeds"))
+    first = 0 if seed is None else _whole(CHECKS["seed"](seed, "--seed"))
+    if count > 1000:
+        raise UsageError(f"--seeds takes 1,000 at most, got {count:,}.")
+    return tuple(range(first, first + count))
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value

@@ -1,0 +1,139 @@
+"""The runs of a sweep: each is carried out into a folder of its own, or was before, and told in numbers."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.api import Bound
+from harness.data.folder import Run, load
+from harness.errors import BenchError
+from harness.experiments.rescore.scale import Curve, curve, scaled
+from harness.experiments.sweep.axes import Rescoring
+from harness.experiments.sweep.plan import Task
+from harness.metrics import slo
+from harness.metrics.measure import in_summary
+from harness.metrics.summary import per_second_of
+from harness.runner.run import execute
+from harness.validity.checks import OVERLOAD
+from harness.validity.work_done import exceeded
+
+PARTS = ("mean", "p50", "p90", "p99")
+RATES = ("goodput_rps", "throughput_rps", "output_tps", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A task, the folder of the sweep it belongs to, and the command that run.json shall tell of."""
+
+    task: Task
+    out: str
+    command: str
+    quiet: bool = True
+
+    @property
+    def path(self) -> Path:
+        """The folder of the run."""
+        return Path(self.out) / self.task.folder
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What came of a task: how its run ended, and its numbers under each look where it was let finish."""
+
+    ended: str
+    error: str | None
+    facts: tuple[dict[str, Any], ...]
+
+
+def carry_out(order: Order) -> Told:
+    """Carry out the run, unless it is there already, and tell what came of it. For a worker of a pool."""
+    if not finished(order.path):
+        try:
+            result = execute(order.task.spec, out=order.path, quiet=order.quiet, command=order.command, force=True)
+            result.outcome.check()
+        except BenchError as error:
+            raise type(error)(f"{order.task.name}: {error}") from error
+        if result.outcome.ended != "finished":
+            return Told(result.outcome.ended, result.outcome.error, ())
+    return told(order.path, order.task.folder, order.task.looks)
+
+
+def told(path: Path, folder: str, looks: Sequence[Rescoring]) -> Told:
+    """A finished run under each look; `folder` is how the sweep calls its place."""
+    run = load(path)
+    return Told("finished", None, tuple(facts(run, look) | {"folder": folder} for look in looks))
+
+
+def finished(path: Path) -> bool:
+    """Whether a folder holds a run that ended as it should, with its conclusion."""
+    try:
+        info = json.loads((path / "run.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(info, dict) and info.get("state") == "finished" and "verdict" in info
+
+
+def facts(run: Run, look: Rescoring) -> dict[str, Any]:
+    """A run in numbers, under its own SLO or another look."""
+    info, summary = run.info, run.info["summary"]
+    metrics = {m.name: summary["metrics"][m.name] for m in in_summary() if m.name in summary["metrics"]}
+    return {
+        "seed": info["spec"]["seed"],
+        "valid": info["verdict"]["valid"],
+        "overloaded": info["verdict"]["overloaded"],
+        "reasons": info["verdict"]["reasons"],
+        "failed_for": exceeded(info),
+        "warnings": [caution for caution in info["warnings"] if caution["code"] != OVERLOAD],
+        "gpus": (info.get("backend") or {}).get("gpus"),
+        "requests": summary["requests"],
+        "warmup": info.get("warmup") or {},
+        "schedule_sha256": info["schedule"]["sha256"],
+        "slo": summary["slo"],
+        "attainment": summary["attainment"],
+        "bounds": summary["bounds"],
+        "resolution": info.get("resolution"),
+        **{name: summary[name] for name in RATES},
+        "metrics": {name: {part: told[part] for part in PARTS} for name, told in metrics.items()},
+        **_rescored(run, look),
+    }
+
+
+def _rescored(run: Run, look: Rescoring) -> dict[str, Any]:
+    """What another SLO changes; nothing where the look is the run's own."""
+    own = slo.restored(run.info)
+    base = own if look.slo is None else replace(slo.parse(look.slo), goal=own.goal)
+    if look.scale == 1.0 and base == own:
+        return {}
+    table = run.measured
+    found = curve(slo.Seen(table), base, [look.scale])
+    attainment = _known(float(found.attainment[0]))
+    bounds = [_bound(bound, found, look.scale) for bound in base.bounds]
+    grew = run.info["verdict"].get("queue_grew", run.info["verdict"]["overloaded"])  # as older ones call it
+    scored = bounds or found.bounds  # else there is no SLO, and the queue alone decides
+    return {
+        "slo": slo.text(scaled(base, look.scale)),
+        "attainment": attainment,
+        "overloaded": bool(grew) and not (scored and slo.meets(attainment, bounds, base.goal)),
+        "bounds": bounds,
+        "resolution": None,
+        "goodput_rps": None if attainment is None else _known(per_second_of(table)(round(attainment * len(table)))),
+    }
+
+
+def _bound(bound: Bound, found: Curve, scale: float) -> dict[str, Any]:
+    """A bound in the form in which run.json has it."""
+    text, limit_s = slo.bound_text(bound), bound.limit * scale
+    told = {"metric": bound.metric, "limit_s": limit_s, "tag": bound.tag, "percentile": bound.percentile}
+    told["text"] = slo.bound_text(replace(bound, limit=limit_s))
+    if bound.percentile is None:
+        return told | {"attainment": _known(float(found.bounds[text][0])), "value_s": None, "passed": None}
+    value_s = found.holds_from[text] * bound.limit
+    return told | {"attainment": None, "value_s": _known(value_s), "passed": not value_s > limit_s}
+
+
+def _known(value: float) -> float | None:
+    """None for NaN and infinity, which JSON does not know."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,144 @@
+"""What a latency model says of batches: the knee of prefill and decode, and what chunks cost."""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from harness.api import Bound, LatencyModel, Slo
+from harness.errors import UsageError, no_such
+from harness.metrics.slo import text
+
+
+def prefill_tokens_per_s(latency: LatencyModel, batch: int, length: int) -> float:
+    """Prompt tokens per second of steps that prefill `batch` prompts of `length` tokens, a pipeline one per stage."""
+    return batch * length / latency.step_s([(length, 0)] * batch, 0, 0)
+
+
+def decode_tokens_per_s(latency: LatencyModel, batch: int, context: int) -> float:
+    """Output tokens per second of decode steps of `batch` sequences with `context` cached tokens each."""
+    return batch / latency.decode_s(batch, batch * context)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """A prompt of `prompt` tokens in `chunks` pieces: `reloads` chunk-loads of KV that earlier pieces wrote."""
+
+    prompt: int
+    chunk: int
+    chunks: int
+    reloads: int
+    whole_s: float
+    chunked_s: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long as in one piece."""
+        return self.chunked_s / self.whole_s
+
+
+def chunked(latency: LatencyModel, prompt: int, chunk: int) -> Chunked:
+    """A prompt alone on a replica, in pieces of at most `chunk` tokens and in one.
+
+    Each piece reads the KV of all before it, N (N - 1) / 2 chunk-loads in N pieces (DistServe, section 2.3).
+    """
+    starts: Sequence[int] = range(0, prompt, chunk)
+    pieces = [(min(chunk, prompt - start), start) for start in starts]
+    return Chunked(
+        prompt, chunk, len(pieces), len(pieces) * (len(pieces) - 1) // 2, latency.step_s([(prompt, 0)], 0, 0),
+        sum(latency.step_s([piece], 0, 0) for piece in pieces),
+    )  # fmt: skip
+
+
+def tokens_per_step(drafts: int, accepted: float) -> float:
+    """Mean tokens of a step that verifies `drafts` tokens, each accepted with probability `accepted`."""
+    return drafts + 1.0 if accepted == 1 else (1 - accepted ** (drafts + 1)) / (1 - accepted)
+
+
+def speed_up(drafts: int, accepted: float, cost: float) -> float:
+    """Of one sequence, where verification takes as long as a decode and a draft `cost` of it."""
+    return tokens_per_step(drafts, accepted) / (1 + drafts * cost)
+
+
+def batched_speed_up(
+    latency: LatencyModel, batch: int, context: int, drafts: int, accepted: float, cost: float
+) -> float:
+    """Of `batch` sequences by a latency model: each step verifies drafts + 1 tokens of every sequence."""
+    plain_s = latency.decode_s(batch, batch * context)
+    verify_s = latency.step_s([(drafts + 1, context)] * batch, 0, 0)
+    return tokens_per_step(drafts, accepted) * plain_s / (verify_s + drafts * cost * plain_s)
+
+
+FACTORS: Mapping[str, float] = MappingProxyType({"strict": 5.0, "relaxed": 25.0})
+"""How many decode steps a token may take (Sarathi-Serve, section 5.1)."""
+
+BATCH, CONTEXT_TOKENS = 32, 4096
+"""The decode step that is counted: sequences, and tokens of context of each (Sarathi-Serve, section 5.1)."""
+
+PERCENTILE = 99.0
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The SLOs of a model and its hardware as they were published: p99 of ITL in seconds."""
+
+    title: str
+    strict_s: float
+    relaxed_s: float
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """One SLO: `factor` decode steps, as the p99 of ITL in seconds."""
+
+    name: str
+    factor: float
+    itl_p99_s: float
+
+    @property
+    def slo(self) -> str:
+        """The SLO as --slo takes it."""
+        return text(Slo((Bound("itl", self.itl_p99_s, percentile=PERCENTILE),)))
+
+
+@cache
+def published() -> Mapping[str, Published]:
+    """Sarathi-Serve's table 3 by model."""
+    rows = tomllib.loads(Path(__file__).with_name("sarathi.toml").read_text(encoding="utf-8"))
+    return MappingProxyType({model: Published(**row) for model, row in rows.items()})
+
+
+def decode_step_s(
+    latency: LatencyModel, *, batch: int = BATCH, context: int = CONTEXT_TOKENS, stages: int = 1
+) -> float:
+    """Seconds from token to token of `batch` sequences with `context` tokens each, with nothing else in the batch.
+
+    A batch passes `stages` pipeline stages, each as long as the latency model says.
+    """
+    return stages * latency.decode_s(batch, batch * context)
+
+
+def derive(step_s: float, names: str) -> list[Derived]:
+    """The SLOs of 'strict,relaxed,10x' for a decode step of `step_s` seconds. Raises UsageError for another name."""
+    return [Derived(name, factor, factor * step_s) for name, factor in map(_factor, names.split(","))]
+
+
+def _factor(name: str) -> tuple[str, float]:
+    name = name.strip()
+    if name in FACTORS:
+        return name, FACTORS[name]
+    if re.fullmatch(r"\d+(\.\d+)?x", name) and float(name[:-1]) > 0:
+        return name, float(name[:-1])
+    raise no_such("SLO to derive", name, FACTORS, "Or a number of decode steps: 10x.")
+
+
+def tokens(given: str, name: str) -> int:
+    """A number of tokens: '4096', or '4k' of 1,024 each. Raises UsageError."""
+    match = re.fullmatch(r"(\d+)([kK]?)", given.strip())
+    if match is None or not int(match[1]):
+        raise UsageError(f"{name} must be a number of tokens above 0, such as 4096 or 4k (4,096), got '{given}'.")
+    return int(match[1]) * (1024 if match[2] else 1)

@@ -1,0 +1,81 @@
+"""The same traffic at another load: one unit-rate schedule, its times divided by the rate (common random numbers).
+
+Lengths, contents, sessions and think times stay as the seed drew them; a trace is compressed in time.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+import pyarrow as pa
+
+from harness.api import RequestRecord, Simulator
+from harness.data.records import to_table
+from harness.errors import UsageError
+from harness.options import RunSpec
+from harness.runner.plan import CLOSED, RECORDED, Plan, load_workload, plan
+from harness.spec import parse
+
+
+def own_rate(spec: RunSpec) -> float:
+    """Requests per second that the traffic of a spec has as it is given.
+
+    Raises UsageError where there is no such rate: users in a closed loop, requests as listed, a trace at one instant.
+    """
+    loaded = load_workload(replace(spec, scale=None) if spec.trace is not None else spec)
+    kind = parse(loaded.arrivals_text).name
+    if kind == CLOSED:
+        raise UsageError(
+            f"'{loaded.arrivals_text}' has no rate to change: in a closed loop the answers decide it; "
+            "take --arrivals poisson, or sweep over arrivals.users."
+        )
+    if kind in RECORDED and spec.trace is None:
+        raise UsageError(f"'{spec.workload}' comes at listed times, so its rate cannot be changed; name another.")
+    rate_rps = loaded.rate_rps
+    if not rate_rps or rate_rps <= 0:
+        raise UsageError("The requests come at one instant, so there is no rate to change; name other traffic.")
+    return float(rate_rps)
+
+
+def at_rate(spec: RunSpec, rate_rps: float, own_rps: float | None = None) -> RunSpec:
+    """The spec with its traffic at `rate_rps`; `own_rps` saves reading a trace again for `own_rate`."""
+    if spec.trace is None:
+        return replace(spec, rate=rate_rps)
+    if spec.scale is not None:
+        raise UsageError("--scale and a search over rates exclude each other: the rates scale the trace (compress).")
+    return replace(spec, scale=f"compress:{rate_rps / (own_rate(spec) if own_rps is None else own_rps):.12g}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trial:
+    """What came of a spec: its plan and its `requests` table. `complete` is False where it was stopped early."""
+
+    plan: Plan
+    table: pa.Table
+    complete: bool
+
+
+def simulate(spec: RunSpec, stop: Callable[[RequestRecord], bool] | None = None) -> Trial:
+    """Simulate a spec, to its end or until `stop` says True of a record. Raises UsageError for a wall clock.
+
+    Without a table of steps, which nobody reads: the records are those of `bench run`, to the last bit.
+    """
+    planned = plan(_without_steps(spec))
+    if not planned.virtual:
+        raise UsageError(f"'{spec.backend}' runs in real time; only a simulator can be tried without a folder.")
+    records: list[RequestRecord] = []
+    complete = True
+    simulator = cast("Simulator", planned.backend)
+    for record in simulator.simulate(planned.schedule.planned(), planned.follow_ups(records.append)):
+        records.append(record)
+        if stop is not None and stop(record):
+            complete = False
+            break
+    return Trial(planned, to_table(records), complete)
+
+
+def _without_steps(spec: RunSpec) -> RunSpec:
+    backend = parse(spec.backend)
+    if backend.name != "sim" or "log_steps" in backend.args:
+        return spec
+    return replace(spec, backend=str(replace(backend, args={**backend.args, "log_steps": "false"})))

@@ -1,0 +1,125 @@
+"""One `bench validate --against`: every comparison that was asked for, as one answer."""
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.data.host import versions
+from harness.errors import UsageError
+from harness.experiments.validate import Pair, Target, Validation
+
+
+def answer(found: Sequence[Validation], command: str) -> dict[str, Any]:
+    """The answer that `reports.answers.validate` tells; exit code 1 where a target is missed."""
+    missed = any(not target.holds for one in found for target in one.targets)
+    return {
+        "schema": 1,
+        "kind": "validate",
+        "versions": versions(),
+        "exit_code": int(missed),
+        "command": command,
+        "validations": [_told(one) for one in found],
+    }
+
+
+def _told(one: Validation) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "title": one.title,
+        "setting": list(one.setting),
+        "targets": [dataclasses.asdict(target) | {"holds": target.holds} for target in one.targets],
+        "errors": list(_errors(one.pairs)),
+        "pairs": [dataclasses.asdict(pair) | {"error": percent(pair)} for pair in one.pairs],
+    }
+
+
+def _errors(pairs: Sequence[Pair]) -> Iterable[dict[str, Any]]:
+    """The errors of each metric of which something is scored."""
+    for metric in metrics(pairs):
+        if scored(pairs, metric):
+            row = dataclasses.asdict(errors(pairs, metric))
+            yield row | {"worst": row["worst"]["setting"], "unit": "points" if in_points(metric) else "%"}
+
+
+MEAN = "mean error in percent"
+WORST = "largest error in percent"
+RMSE = "RMSE in points"
+LARGEST = "largest error in points"
+FACTOR = "largest factor"
+"""The larger of simulated / measured and measured / simulated."""
+HOW = (MEAN, WORST, RMSE, LARGEST, FACTOR)
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """The errors of one metric: relative ones in percent, those of a percentage in points.
+
+    `mean` is of their sizes, `bias` of the errors themselves, `rmse` their root mean square; `worst` is the pair with
+    the largest. `calibrated` more pairs were seen by the calibration and are left out.
+    """
+
+    metric: str
+    pairs: int
+    calibrated: int
+    mean: float
+    bias: float
+    rmse: float
+    largest: float
+    worst: Pair
+
+
+def in_points(metric: str) -> bool:
+    """Whether the errors of a metric are points of a percentage, not relative."""
+    return metric.endswith("_pct")
+
+
+def percent(pair: Pair) -> float:
+    """The error of a pair in percent, or in points."""
+    return pair.error if in_points(pair.metric) else 100 * pair.error
+
+
+def covers(metric: str, one: str) -> bool:
+    """Whether `one` is the metric, or a statistic of it: `ttft_s` covers `ttft_mean_s` and `ttft_p90_s`."""
+    return one == metric or (metric in ("ttft_s", "tpot_s") and one.startswith(metric.removesuffix("s")))
+
+
+def scored(pairs: Iterable[Pair], metric: str) -> list[Pair]:
+    """The pairs of a metric that count."""
+    return [pair for pair in pairs if covers(metric, pair.metric) and not pair.calibrated]
+
+
+def errors(pairs: Sequence[Pair], metric: str) -> Errors:
+    """The errors of a metric. Raises UsageError where nothing is left to score."""
+    found = scored(pairs, metric)
+    if not found:
+        raise UsageError(f"No measurement of {metric} is left to score: the calibration has seen all of them.")
+    sizes = [percent(pair) for pair in found]
+    worst = max(found, key=lambda pair: abs(pair.error))
+    return Errors(
+        metric=metric,
+        pairs=len(found),
+        calibrated=sum(covers(metric, pair.metric) for pair in pairs) - len(found),
+        mean=sum(map(abs, sizes)) / len(sizes),
+        bias=sum(sizes) / len(sizes),
+        rmse=math.sqrt(sum(size * size for size in sizes) / len(sizes)),
+        largest=max(map(abs, sizes)),
+        worst=worst,
+    )
+
+
+def target(pairs: Sequence[Pair], metric: str, how: str, limit: float, published: str = "") -> Target:
+    """A limit on the errors of a metric; `how` is one of `HOW`, and may go on after a comma. Raises like `errors`."""
+    found = errors(pairs, metric)
+    kinds = {MEAN: found.mean, WORST: found.largest, RMSE: found.rmse, LARGEST: found.largest}
+    if how.partition(",")[0] == FACTOR:
+        sides = [(pair.simulated, pair.measured) for pair in scored(pairs, metric)]
+        kinds[FACTOR] = max(max(a / b, b / a) for a, b in sides)
+    obtained = kinds[how.partition(",")[0]]
+    return Target(metric, how, limit, obtained, published, found.pairs)
+
+
+def metrics(pairs: Iterable[Pair]) -> list[str]:
+    """The metrics of the pairs, in the order in which they come."""
+    return list(dict.fromkeys(pair.metric for pair in pairs))

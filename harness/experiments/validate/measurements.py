@@ -1,0 +1,332 @@
+"""Measurements of a real system as tables: a TOML file of the deployment beside a row a request, a row a run, or both.
+
+docs/guide/validate.md describes the form. What is wrong with a file is one sentence with its name and what is allowed.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+
+from harness import registry
+from harness.api import Simulator, Slo
+from harness.errors import UsageError, no_such
+from harness.experiments.validate.answer import HOW
+from harness.experiments.validate.simulated import Floats, Times, Traffic
+from harness.metrics import slo
+from harness.spec import Spec, parse
+
+KEYS = ("name", "title", "setting", "requests", "runs", "backend", "backends", "slo", "metrics", "targets")
+REQUEST_COLUMNS = ("run", "arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "repeat")
+RUN_COLUMNS = ("run", "backend", "requests", "calibrated", "rate_rps", "curve")
+TARGET_KEYS = ("metric", "how", "limit", "published", "runs")
+TEXTS = ("run", "backend", "requests", "calibrated", "curve")
+METRIC = re.compile(r"(?P<name>ttft|tpot)_(?:mean|p(?P<percentile>\d{1,2}(?:\.\d+)?))_s|itl_mean_s")
+METRICS = "ttft_mean_s, ttft_p90_s (any percentile), tpot_mean_s, tpot_p90_s, itl_mean_s"
+QUANTILES = tuple(f"{name}_p{q}_s" for name in ("ttft", "tpot") for q in (50, 90, 99))
+YES_OR_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False, "": False}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requests:
+    """The requests of a run, and their measured times where the table has them."""
+
+    traffic: Traffic
+    times: Times | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A run: its backend (None: nothing names one), its requests in each repeat, and what was measured of it by metric.
+
+    `calibrated` says that the backend was calibrated on it; `rate_rps` is its place on the `curve`.
+    """
+
+    name: str
+    backend: Spec | None
+    repeats: tuple[Requests, ...]
+    measured: Mapping[str, float]
+    calibrated: bool = False
+    rate_rps: float | None = None
+    curve: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A target of the file: a limit on the error `how` over the pairs of a metric, of these runs (empty: of all)."""
+
+    metric: str
+    how: str
+    limit: float
+    published: str = ""
+    runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Deployment:
+    """What the files say. `metrics` are computed of requests; `slo` holds the bounds of each attainment by its name."""
+
+    path: Path
+    name: str
+    title: str
+    setting: tuple[str, ...]
+    runs: tuple[Run, ...]
+    metrics: tuple[str, ...]
+    slo: Mapping[str, Slo]
+    limits: tuple[Limit, ...]
+
+
+def read(path: Path) -> Deployment:
+    """The deployment of a TOML file and its tables. Raises UsageError for whatever they cannot be."""
+    held = _toml(path)
+    bounds = _bounds(path, held.get("slo", {}))
+    frame = _frame(path, held, "requests", REQUEST_COLUMNS, ("run", "arrival_s", "prompt_tokens", "output_tokens"))
+    if frame is None:
+        raise UsageError(f"'{path}' names no table of requests; write requests = \"FILE.csv\", or .parquet.")
+    requests = _requests(path.parent / held["requests"], frame)
+    metrics = tuple(_texts(path, held, "metrics")) or (*bounds, *QUANTILES)
+    for metric in metrics:
+        _check_metric(path, metric, bounds)
+    backends = _backends(path, held)
+    table = _frame(path, held, "runs", None, ("run",))
+    if table is None:
+        default = _backend(held.get("backend"), backends)
+        runs = [Run(name, default, repeats, {}) for name, repeats in requests.items()]
+    else:
+        runs = _runs(path.parent / held["runs"], table, requests, bounds, backends, held.get("backend"))
+    names = [run.name for run in runs]
+    return Deployment(
+        path,
+        _text(path, held, "name", path.stem),
+        _text(path, held, "title", path.stem),
+        tuple(_texts(path, held, "setting")),
+        tuple(runs),
+        metrics,
+        bounds,
+        tuple(_limit(path, one, bounds, names) for one in _list(path, held, "targets")),
+    )
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        held = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{path}' cannot be read as TOML: {error}.") from None
+    for key in held:
+        if key not in KEYS:
+            raise no_such(f"key of measurements ('{path}')", key, KEYS)
+    return held
+
+
+def _text(path: Path, held: Mapping[str, Any], key: str, default: str) -> str:
+    found = held.get(key, default)
+    if not isinstance(found, str):
+        raise UsageError(f"'{path}': {key} must be a text, got {found!r}.")
+    return found
+
+
+def _list(path: Path, held: Mapping[str, Any], key: str) -> list[Any]:
+    found = held.get(key, [])
+    if not isinstance(found, list):
+        raise UsageError(f"'{path}': {key} must be a list, got {found!r}.")
+    return found
+
+
+def _texts(path: Path, held: Mapping[str, Any], key: str) -> list[str]:
+    found = _list(path, held, key)
+    if not all(isinstance(one, str) for one in found):
+        raise UsageError(f"'{path}': {key} must be a list of texts, got {found!r}.")
+    return found
+
+
+def _bounds(path: Path, given: object) -> dict[str, Slo]:
+    """The bounds of each attainment: a text is those of `attainment_pct`, a table those of its names."""
+    named = {"attainment_pct": given} if isinstance(given, str) else given
+    if not isinstance(named, dict) or not all(isinstance(text, str) for text in named.values()):
+        raise UsageError(f"'{path}': slo must be a text such as \"ttft=0.25,tpot=0.1\" or a table of them.")
+    found = {}
+    for name, text in named.items():
+        if not re.fullmatch(r"attainment\w*_pct", name):
+            raise UsageError(f"'{path}': slo.{name} must be named attainment_..._pct.")
+        found[name] = bounds_of(text)
+    return found
+
+
+def bounds_of(text: str) -> Slo:
+    """Bounds that a request's TTFT and TPOT can be scored under. Raises UsageError for others."""
+    found = slo.parse(text)
+    for bound in found.bounds:
+        if bound.metric not in ("ttft", "tpot") or bound.tag is not None or bound.percentile is not None:
+            wrong = slo.bound_text(bound)
+            raise UsageError(f"slo '{text}': measurements are scored by ttft and tpot of a request, not by '{wrong}'.")
+    return found
+
+
+def _check_metric(path: Path, metric: str, bounds: Iterable[str]) -> None:
+    if metric not in bounds and METRIC.fullmatch(metric) is None:
+        known = ", ".join([METRICS, *bounds])
+        raise UsageError(f"'{path}': '{metric}' is no metric of measurements; allowed are {known}.")
+
+
+def _backends(path: Path, held: Mapping[str, Any]) -> dict[str, Spec]:
+    """The tables of [backends.NAME]: options of `bench run` by their names; `backend` is sim where none says so."""
+    found: dict[str, Spec] = {}
+    tables = held.get("backends", {})
+    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
+        raise UsageError(f"'{path}': backends must be tables, such as [backends.two-gpus] with tp = 2.")
+    for name, table in tables.items():
+        options = {key.replace("-", "_"): str(value) for key, value in table.items() if key != "backend"}
+        spec = parse(str(table.get("backend", "sim")))
+        found[name] = Spec(spec.name, spec.args | options, spec.first)
+    return found
+
+
+def _backend(given: object, backends: Mapping[str, Spec]) -> Spec | None:
+    """The backend of that name, or of that spec."""
+    if not isinstance(given, str) or not given:
+        return None
+    if given in backends:
+        return backends[given]
+    spec = parse(given)
+    if spec.name not in registry.names("backends"):
+        raise no_such("backend", given, [*backends, *registry.names("backends")])
+    return spec
+
+
+def simulator(spec: Spec) -> Simulator:
+    """The simulator of a spec. Raises UsageError for a backend that runs in real time."""
+    if not hasattr(registry.find("backends", spec.name), "simulate"):
+        raise UsageError(f"backend '{spec.name}' runs in real time; name a simulator, such as sim:latency=file:PATH.")
+    return cast("Simulator", registry.make("backends", spec, log_steps=False))
+
+
+def _frame(
+    path: Path, held: Mapping[str, Any], key: str, allowed: Sequence[str] | None, needed: Sequence[str]
+) -> pd.DataFrame | None:
+    """The table that the file names under a key; None where it names none."""
+    if key not in held:
+        return None
+    file = path.parent / _text(path, held, key, "")
+    if file.suffix not in (".csv", ".parquet"):
+        raise UsageError(f"'{path}': {key} = '{held[key]}' must name a .csv or .parquet file.")
+    try:
+        csv = file.suffix == ".csv"
+        frame = pd.read_csv(file, dtype=str, skipinitialspace=True) if csv else pd.read_parquet(file)
+    except (OSError, ValueError) as error:  # pandas and pyarrow raise ValueErrors for what they cannot parse
+        raise UsageError(f"'{file}' cannot be read as a table: {' '.join(str(error).split())}.") from None
+    for column in needed:
+        if column not in frame:
+            raise UsageError(f"'{file}' has no column {column}; its columns are {', '.join(map(str, frame.columns))}.")
+    for column in frame.columns:
+        if allowed is not None and column not in allowed:
+            raise no_such(f"column of {key} ('{file}')", str(column), allowed)
+    if frame.empty:
+        raise UsageError(f"'{file}' has no row.")
+    for column in TEXTS:
+        if column in frame:
+            frame[column] = frame[column].fillna("").astype(str).str.strip()
+    return frame
+
+
+def _numbers(file: Path, frame: pd.DataFrame, column: str, least: float, *, empty: bool = False) -> Floats:
+    """(rows,) the numbers of a column, NaN where it is empty. Raises UsageError for others, with the row."""
+    values = np.array([_number(cell) for cell in frame[column].tolist()])
+    blank = frame[column].isna().to_numpy()
+    wrong = np.flatnonzero(~(np.isfinite(values) & (values >= least)) & ~(blank & empty))
+    if len(wrong):
+        row, allowed = int(wrong[0]), f"a number of at least {least:g}{' or empty' if empty else ''}"
+        got = "nothing" if blank[row] else f"'{frame[column].iloc[row]}'"
+        raise UsageError(f"'{file}', row {row + 1}: {column} must be {allowed}, got {got}.")
+    return values
+
+
+def _number(cell: object) -> float:
+    """The cell of a table; NaN where it is no number. Note: pandas' own parser of numbers rounds in the last bit."""
+    try:
+        return float(cell)  # type: ignore[arg-type]  # whatever it is
+    except (TypeError, ValueError):
+        return float("nan")
+
+
+def _requests(file: Path, frame: pd.DataFrame) -> dict[str, tuple[Requests, ...]]:
+    """The requests of each run, a part for each repeat."""
+    counts = {column: _numbers(file, frame, column, 1) for column in ("prompt_tokens", "output_tokens")}
+    arrival_s = _numbers(file, frame, "arrival_s", 0)
+    measured = [_numbers(file, frame, c, 0, empty=True) for c in ("ttft_s", "tpot_s") if c in frame]
+    if len(measured) == 1:
+        raise UsageError(f"'{file}' has one of ttft_s and tpot_s; give both, or neither.")
+    names = frame["run"].to_numpy()
+    repeats = frame["repeat"].to_numpy() if "repeat" in frame else np.zeros(len(frame))
+    found: dict[str, tuple[Requests, ...]] = {}
+    for name in dict.fromkeys(names.tolist()):
+        parts = []
+        for repeat in dict.fromkeys(repeats[names == name].tolist()):
+            rows = (names == name) & (repeats == repeat)
+            prompt, output = (counts[c][rows].astype(np.int64) for c in ("prompt_tokens", "output_tokens"))
+            traffic = Traffic(arrival_s[rows], prompt, output)
+            parts.append(Requests(traffic, _times(traffic, *(one[rows] for one in measured)) if measured else None))
+        found[name] = tuple(parts)
+    return found
+
+
+def _times(traffic: Traffic, ttft_s: Floats, tpot_s: Floats) -> Times:
+    """What was measured; a request without a TTFT did not end well."""
+    ended = ~np.isnan(ttft_s)
+    gaps = np.where(np.isnan(tpot_s), 0, traffic.output_tokens - 1)[ended]
+    total = float(gaps.sum())
+    itl_s = float((np.nan_to_num(tpot_s[ended]) * gaps).sum()) / total if total else 0.0
+    return Times(ttft_s[ended], tpot_s[ended], itl_s, int((~ended).sum()))
+
+
+def _runs(
+    file: Path, frame: pd.DataFrame, requests: Mapping[str, tuple[Requests, ...]], bounds: Mapping[str, Slo],
+    backends: Mapping[str, Spec], default: object,
+) -> list[Run]:  # fmt: skip
+    """A run for each row; columns that are not those of every run are metrics."""
+    metrics = [str(column) for column in frame.columns if column not in RUN_COLUMNS]
+    for metric in metrics:
+        if metric not in bounds and METRIC.fullmatch(metric) is None:
+            known = ", ".join([*RUN_COLUMNS, METRICS, *bounds])
+            raise UsageError(f"'{file}': '{metric}' is no column of runs; allowed are {known}.")
+    measured = {metric: _numbers(file, frame, metric, 0, empty=True) for metric in metrics}
+    rates = _numbers(file, frame, "rate_rps", 0, empty=True) if "rate_rps" in frame else np.full(len(frame), np.nan)
+    text = {c: frame[c].tolist() if c in frame else [""] * len(frame) for c in RUN_COLUMNS}
+    found = []
+    for row, name in enumerate(text["run"]):
+        of = text["requests"][row] or name
+        if of not in requests:
+            raise no_such(f"run with requests ('{file}', row {row + 1})", of, requests)
+        seen = YES_OR_NO.get(text["calibrated"][row].lower())
+        if seen is None:
+            raise UsageError(f"'{file}', row {row + 1}: calibrated must be yes or no, got '{text['calibrated'][row]}'.")
+        rate = None if np.isnan(rates[row]) else float(rates[row])
+        values = {metric: float(column[row]) for metric, column in measured.items() if not np.isnan(column[row])}
+        backend = _backend(text["backend"][row] or default, backends)
+        found.append(Run(name, backend, requests[of], values, seen, rate, text["curve"][row]))
+    return found
+
+
+def _limit(path: Path, held: object, bounds: Iterable[str], runs: Sequence[str]) -> Limit:
+    """A target of the file. Raises UsageError where it is none."""
+    if not isinstance(held, dict) or not {"metric", "how", "limit"} <= set(held):
+        raise UsageError(f"'{path}': a target is a table of metric, how and limit, such as [[targets]] with limit = 5.")
+    for key in held:
+        if key not in TARGET_KEYS:
+            raise no_such(f"key of a target ('{path}')", key, TARGET_KEYS)
+    metric, how, limit = str(held["metric"]), held["how"], held["limit"]
+    if metric not in ("ttft_s", "tpot_s"):
+        _check_metric(path, metric, bounds)
+    if how not in HOW:
+        raise UsageError(f"'{path}': how of a target must be one of {', '.join(HOW)}, got '{how}'.")
+    if not isinstance(limit, int | float) or isinstance(limit, bool) or not limit >= 0:
+        raise UsageError(f"'{path}': limit of a target must be a number of at least 0, got {limit!r}.")
+    of = _texts(path, held, "runs")
+    for name in of:
+        if name not in runs:
+            raise no_such(f"run of a target ('{path}')", name, runs)
+    return Limit(metric, str(how), float(limit), _text(path, held, "published", ""), tuple(of))

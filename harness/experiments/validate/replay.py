@@ -1,0 +1,148 @@
+"""Stored runs simulated again: the requests that were sent, when they were due, beside what was measured of them.
+
+What decides inside the real system (policy, KV memory, replicas) is taken over from the run where it tells it, so that
+only the latency model has to be named. It should have been fitted on other runs than those compared here.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from harness import registry
+from harness.api import Request, Simulator, Slo
+from harness.data.records import to_table
+from harness.data.schedule import requests_of
+from harness.errors import BenchError, UsageError
+from harness.experiments.rescore.reading import Source, sources
+from harness.experiments.validate import Pair, Validation
+from harness.experiments.validate.answer import LARGEST, target
+from harness.metrics import slo
+from harness.spec import parse
+
+POINTS = 2.0
+"""Points of attainment within which simulator and engine must agree (Zhong et al., DistServe, OSDI 2024, table 2)."""
+TAKEN_OVER = ("policy", "kv", "kv_blocks", "replicas", "router", "admission", "preempt", "speculate")
+"""Facts of a run's backend that its simulation shares, unless the spec says otherwise."""
+QUANTILES = (0.5, 0.9, 0.99)
+PUBLISHED = "DistServe's own simulator against its system: at most 2 points (table 2)"
+ENDED = ("ok", "truncated")
+
+
+def validate(paths: Sequence[str], backend: str, bounds: str | None) -> Validation:
+    """Simulate every run below the paths with `backend`. Raises UsageError for what cannot be repeated."""
+    found = [source for path in paths for source in sources(path)]
+    asked = None if bounds is None else slo.parse(bounds)
+    pairs = [pair for source in found for pair in _pairs(source, backend, asked)]
+    shares = list(dict.fromkeys(pair.metric for pair in pairs if pair.metric.endswith("_pct")))
+    names = {str((source.info.get("backend") or {}).get("backend", "a system")) for source in found}
+    return Validation(
+        name="stored runs",
+        title=f"{len(found)} run{'s' * (len(found) != 1)} of {' and '.join(sorted(names))}, simulated by {backend}",
+        setting=tuple(_setting(found)),
+        pairs=tuple(pairs),
+        targets=tuple(target(pairs, metric, LARGEST, POINTS, PUBLISHED) for metric in shares),
+    )
+
+
+def _setting(found: Sequence[Source]) -> Iterator[str]:
+    yield "The same requests, due at the same times; answers as long as they were served."
+    yield "Nothing is calibrated on these runs: the latency model is the one that --backend names."
+    left_out = sum(source.left_out for source in found)
+    if left_out:
+        yield f"{left_out:,} requests of the warm-up are simulated too, and not scored."
+
+
+def _pairs(source: Source, backend: str, asked: Slo | None) -> Iterator[Pair]:
+    """Attainment and quantiles of TTFT and TPOT of one run. Raises UsageError, with its path."""
+    try:
+        simulated = _simulated(source, backend)
+    except UsageError as error:
+        raise UsageError(f"'{source.path}': {error}") from None
+    rate = (source.info.get("workload") or {}).get("rate_rps")
+    at: dict[str, Any] = {"x": rate, "curve": "" if rate is None else "runs"}
+    name = source.path.name if rate is None else f"{source.path.name} at {rate:g} req/s"
+    one = asked or slo.restored(source.info)
+    if any(bound.percentile is None for bound in one.bounds):
+        shares = [100 * slo.score(table, one).attainment for table in (_whole(source), simulated)]
+        yield Pair(name, "attainment_pct", shares[0], shares[1], **at)
+    seen = slo.Seen(simulated)
+    for metric in ("ttft", "tpot"):
+        sides = [_finite(source.seen.values(metric)[source.seen.ok]), _finite(seen.values(metric)[seen.ok])]
+        if all(len(side) for side in sides):
+            for q in QUANTILES:
+                real, ours = (float(np.quantile(side, q)) for side in sides)
+                yield Pair(name, f"{metric}_p{100 * q:.0f}_s", real, ours, **at)
+
+
+def _finite(values: np.ndarray) -> np.ndarray:
+    found: np.ndarray = values[np.isfinite(values)]
+    return found
+
+
+def _whole(source: Source) -> pa.Table:
+    """The measured requests with all their tokens."""
+    import pyarrow as pa
+
+    return pa.concat_tables(source.seen.pieces())
+
+
+def _simulated(source: Source, backend: str) -> pa.Table:
+    """The records of the simulation of the requests that were measured."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    spec = parse(backend)
+    kind = registry.find("backends", spec.name)
+    if not hasattr(kind, "simulate"):
+        raise UsageError(f"--backend '{spec.name}' runs in real time; name a simulator, such as sim:latency=file:PATH.")
+    facts = source.info.get("backend") or {}
+    fields = {field.name for field in dataclasses.fields(kind) if field.init}
+    given = {name: facts[name] for name in TAKEN_OVER if name in fields and facts.get(name) is not None}
+    if facts.get("prefix_cache") and "prefix_cache" in fields:
+        given["prefix_cache"] = "on"
+    simulator = cast("Simulator", registry.make("backends", spec, **given))
+    try:
+        records = list(simulator.simulate(_requests(source)))
+    except BenchError as error:
+        raise UsageError(f"the run cannot be simulated: {error}") from None
+    table = to_table(sorted(records, key=lambda record: record.request_id))
+    wanted = source.table["request_id"]
+    return table.filter(pc.is_in(table["request_id"], pa.array(wanted.to_pylist(), pa.int64())))
+
+
+def _requests(source: Source) -> list[Request]:
+    """Every request that was sent, warm-up included, in order of time; as long as its answer was."""
+    table = _every(source)
+    planned = source.schedule()
+    prefixes = {} if planned is None else {request.id: request for request in requests_of(planned)}
+    return sorted(_made(table, prefixes), key=lambda request: (request.scheduled_s, request.id))
+
+
+def _every(source: Source) -> pa.Table:
+    from harness.experiments import imports
+
+    return imports.open(source.path)[0].requests if source.left_out else _whole(source)
+
+
+def _made(table: pa.Table, planned: dict[int, Request]) -> Iterator[Request]:
+    from harness.api import Request
+
+    columns = ("request_id", "scheduled_s", "prompt_tokens", "output_tokens", "output_tokens_asked", "status")
+    for number, at_s, prompt, output, wanted, status in zip(*(table[c].to_pylist() for c in columns), strict=True):
+        length = output if status in ENDED and output else wanted
+        known = planned.get(number)
+        if known is None:
+            yield Request(number, at_s, prompt, length)
+        else:
+            yield dataclasses.replace(
+                known, scheduled_s=at_s, prompt_tokens=prompt, output_tokens=length, after=(), delay_s=0.0
+            )
+
+
+def worst_points(validation: Validation) -> float:
+    """The largest difference of attainment, in points; NaN where the runs had no SLO."""
+    return max((one.obtained for one in validation.targets), default=math.nan)

@@ -1,0 +1,137 @@
+"""Metrics applied to tables: all of them by name, in pieces that bound memory, on chosen requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from functools import cache
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness import registry
+from harness.api import Metric
+from harness.data.lists import first, kept, last, lists, pieces
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+@cache
+def metrics() -> Mapping[str, Metric]:
+    """Every metric of the registry by its `name`, built from defaults."""
+    found = [_row(registry.make("metrics", name)) for name in registry.names("metrics")]
+    return MappingProxyType({metric.name: metric for metric in found})
+
+
+def _row(plugin: Any) -> Metric:
+    """A plug-in as a row: a class of another package has the members that it needs."""
+    if isinstance(plugin, Metric):
+        return plugin
+    given = {f.name: getattr(plugin, f.name) for f in fields(Metric) if hasattr(plugin, f.name)}
+    return Metric(**{"about": registry.about(type(plugin)), **given})
+
+
+def in_summary() -> list[Metric]:
+    """The metrics that every table of a run has, in their order."""
+    return [metric for metric in placed() if metric.in_summary]
+
+
+def headline() -> list[Metric]:
+    """The latencies that stand where there is room for one or two."""
+    return [metric for metric in placed() if metric.headline and metric.unit == "s"]
+
+
+def placed() -> list[Metric]:
+    """All metrics in their order."""
+    return sorted(metrics().values(), key=lambda metric: metric.place)
+
+
+def succeeded(table: pa.Table) -> Mask:
+    """(requests,) bool: the request ended well."""
+    found: Mask = pc.equal(table["status"], "ok").to_numpy()
+    return found
+
+
+def per_request(metric: Metric, table: pa.Table) -> Floats:
+    """(requests,) values, NaN where undefined; of a pooled metric the worst value of each request.
+
+    A metric that is `whole` sees the table at once. One that the table cannot tell (`harness.missing`) is undefined for
+    all.
+    """
+    if metric.name in missing(table):
+        return np.full(len(table), np.nan)
+    one: Callable[[pa.Table], np.ndarray] = metric.worst or metric.of
+    if metric.whole:
+        return one(table)
+    return joined(map(one, pieces(table)), len(table))
+
+
+def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
+    """The defined, finite values of the requests in `ok` (requests,): (n,), a copy that the caller may change.
+
+    A pooled metric has at most one value per token event.
+    """
+    if metric.name in missing(table):
+        return np.empty(0)
+    if metric.pooled:
+        events = sum(len(chunk.flatten()) for chunk in table["token_s"].chunks)
+        return joined(map(metric.of, kept(table, ok)), events)
+    values = per_request(metric, table)[ok]
+    return values[np.isfinite(values)]
+
+
+def first_last(table: pa.Table) -> tuple[Floats, Floats]:
+    """First and last token time of each request, both (requests,) seconds, NaN for a request without a token."""
+    both = (np.stack([first(s), last(s)], axis=1) for s in (lists(p, "token_s") for p in pieces(table)))
+    found = joined((pair.ravel() for pair in both), 2 * len(table)).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def joined(parts: Iterable[np.ndarray], most: int) -> Floats:
+    """The parts, at most `most` values in all, one after the other; a single part as it is.
+
+    Note: np.concatenate would hold all parts beside the result, twice the memory of a large run.
+    """
+    left = iter(parts)
+    head, after = next(left, np.empty(0)), next(left, None)
+    if after is None:
+        return head
+    found = np.empty(most)
+    end = 0
+    for part in chain((head, after), left):
+        found[end : end + len(part)] = part
+        end += len(part)
+    return found[:end]
+
+
+_KEY = b"bench.missing"
+
+
+def marked(table: pa.Table, names: Iterable[str]) -> pa.Table:
+    """The same table, which says that these columns and metrics are missing."""
+    metadata = {**(table.schema.metadata or {}), _KEY: ",".join(sorted(names)).encode()}
+    return table.replace_schema_metadata(metadata)
+
+
+def missing(table: pa.Table) -> frozenset[str]:
+    """Names of the columns and metrics that the table cannot tell; none of a run of ours."""
+    told = (table.schema.metadata or {}).get(_KEY, b"").decode()
+    return frozenset(told.split(",")) if told else frozenset()
+
+
+def check_bounds(table: pa.Table, names: Iterable[str]) -> None:
+    """Raises UsageError when an SLO bounds one of these metrics and the table cannot tell it."""
+    lost = sorted(missing(table).intersection(names))
+    if lost:
+        raise UsageError(f"The file that these requests were read from cannot tell '{lost[0]}'; bound another metric.")

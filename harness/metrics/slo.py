@@ -1,0 +1,360 @@
+"""How a table of requests scores under a service level objective."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.api import Bound, Metric, Slo
+from harness.data.lists import pieces
+from harness.errors import UsageError, no_such
+from harness.metrics.measure import check_bounds, joined, metrics, per_request, sample, succeeded
+from harness.metrics.quantiles import quantile, with_failures
+from harness.spec import seconds
+
+__all__ = ["BoundScore", "Score", "Seen", "bound_text", "meets", "parse", "restored", "score", "stored", "text"]
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+OWN = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "task": "slo_task_s"}
+"""Metrics whose bound a request may bring along, and the column that holds it."""
+
+UNTAGGED = "(untagged)"
+"""The class of requests without a tag, where others have one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundScore:
+    """How one bound fared.
+
+    `applies` (requests,) is the class of traffic it binds; `met` (requests,) is True outside that class,
+    unless the request failed. `attainment` is the share met within the class, `room` that share minus the
+    one it needs. A percentile bound is decided by its `value_s`; its `met` plays no part in the joint score.
+    """
+
+    bound: Bound
+    text: str
+    applies: Mask
+    met: Mask
+    attainment: float
+    value_s: float | None
+    passed: bool
+    room: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Score:
+    """How a table fared under an SLO: `met` (requests,) joint over the bounds that bind every request.
+
+    `passed`: attainment reaches the goal and every percentile bound holds. `binding` is the bound with the
+    least room. A request that failed meets nothing. A share of no requests is NaN, and so is the attainment where every
+    bound is on a percentile: then the percentiles alone decide, for which a failed request is infinitely slow.
+    """
+
+    met: Mask
+    attainment: float
+    bounds: tuple[BoundScore, ...]
+    binding: BoundScore | None
+    by_class: dict[str, float]
+    passed: bool
+
+    @property
+    def by_request(self) -> bool:
+        """Whether single requests are scored: not where every bound is on a percentile of the run."""
+        return not self.bounds or any(one.bound.percentile is None for one in self.bounds)
+
+
+class Seen:
+    """A table with what SLOs ask of it, computed once for however many of them.
+
+    `whole` gives the same requests with all their token times, piece by piece, where `table` has only the first and
+    the last of each.
+    """
+
+    def __init__(self, table: pa.Table, whole: Callable[[], Iterator[pa.Table]] | None = None) -> None:
+        self.table = table
+        self.ok = succeeded(table)
+        self._whole = whole
+        self._values: dict[str, Floats] = {}
+        self._own: dict[str, Floats | None] = {}
+        self._tagged: dict[str, Mask] = {}
+        self._classes: tuple[npt.NDArray[np.int64], list[str]] | None = None
+
+    def values(self, metric: str) -> Floats:
+        """(requests,) values of a metric, NaN where undefined."""
+        if metric not in self._values:
+            found = metrics()[metric]
+            thin = self._whole is None or not found.gaps
+            parts = [per_request(found, self.table)] if thin else [per_request(found, p) for p in self.pieces()]
+            self._values[metric] = np.concatenate([np.empty(0), *parts]) if len(parts) != 1 else parts[0]
+        return self._values[metric]
+
+    def sample(self, metric: str, wanted: Mask) -> Floats:
+        """The values of a pooled metric over the requests in `wanted` (requests,), one per token event at most."""
+        if self._whole is None:
+            return sample(metrics()[metric], self.table, wanted)
+        return joined(self._sampled(metrics()[metric], wanted), pc.sum(self.table["events"]).as_py() or 0)
+
+    def _sampled(self, metric: Metric, wanted: Mask) -> Iterator[Floats]:
+        at = 0
+        for piece in self.pieces():
+            yield sample(metric, piece, wanted[at : at + len(piece)])
+            at += len(piece)
+
+    def pieces(self) -> Iterator[pa.Table]:
+        """The requests with all their token times, in pieces."""
+        return pieces(self.table) if self._whole is None else self._whole()
+
+    def own(self, metric: str) -> Floats | None:
+        """(requests,) the bounds that requests bring along, NaN where one brings none; None where none does."""
+        if metric not in OWN or self.table[OWN[metric]].null_count == len(self.table):
+            return None
+        if metric not in self._own:
+            self._own[metric] = np.asarray(self.table[OWN[metric]].to_numpy(), np.float64)
+        return self._own[metric]
+
+    def tagged(self, tag: str) -> Mask:
+        """(requests,) whether a request is of this class."""
+        if tag not in self._tagged:
+            self._tagged[tag] = pc.fill_null(pc.equal(self.table["tag"], tag), False).to_numpy()
+        return self._tagged[tag]
+
+    def classes(self) -> tuple[npt.NDArray[np.int64], list[str]] | None:
+        """(requests,) number of the class of each, and the names; None where no request has a tag."""
+        tags = self.table["tag"]
+        if tags.null_count == len(tags):
+            return None
+        if self._classes is None:
+            coded = pc.fill_null(tags, UNTAGGED).combine_chunks().dictionary_encode()
+            self._classes = coded.indices.to_numpy().astype(np.int64), coded.dictionary.to_pylist()
+        return self._classes
+
+
+def score(table: pa.Table, slo: Slo, seen: Seen | None = None) -> Score:
+    """Score the requests of a table, failed ones included; `seen` of that table spares what other SLOs asked of it.
+
+    An undefined value (TPOT of one token) meets its bound, and so does an equal one. A bound for a class
+    takes the place of the bound for all there; a request's own `slo_ttft_s` or `slo_tpot_s` that of both. For
+    a percentile bound a failed request counts as infinitely slow. No bound at all: `met` is `ok`.
+    Raises UsageError for a bound on a metric that the table cannot tell (`harness.missing`).
+    """
+    check_bounds(table, (bound.metric for bound in slo.bounds))
+    run = _Run(Seen(table) if seen is None else seen, slo)
+    each = [run.score_each(b) for b in slo.bounds if b.percentile is None] + run.score_own()
+    whole = [run.score_percentile(b) for b in slo.bounds if b.percentile is not None]
+    met = run.seen.ok.copy()
+    for one in each:
+        met &= one.met
+    by_request = bool(each) or not whole  # a percentile binds no single request: `met` is then merely `ok`
+    attainment = share(met) if by_request else float("nan")
+    enough = attainment >= slo.goal if by_request else len(met) > 0
+    passed = enough and all(s.passed for s in whole)
+    binding = min((s for s in [*each, *whole] if s.applies.any()), key=lambda s: s.room, default=None)
+    return Score(met, attainment, (*each, *whole), binding, _by_class(run.seen, met) if by_request else {}, passed)
+
+
+def stored(slo: Slo) -> dict[str, Any]:
+    """The SLO as run.json holds it: the text for people, the bounds for `restored`."""
+    return {"text": text(slo), "bounds": [asdict(bound) for bound in slo.bounds], "goal": slo.goal}
+
+
+def restored(info: Mapping[str, Any]) -> Slo:
+    """The SLO that a run was asked to keep, from its run.json; without bounds when it had none."""
+    kept = info.get("slo")
+    if not isinstance(kept, Mapping):
+        return Slo()
+    goal = float(kept.get("goal") or Slo().goal)
+    if "bounds" not in kept:
+        return parse(str(kept.get("text") or ""), goal=goal)
+    bounds = []
+    for bound in kept["bounds"] or []:
+        if bound["metric"] not in metrics():
+            raise no_such("metric", str(bound["metric"]), metrics(), "The run was asked to keep a bound on it.")
+        bounds.append(Bound(str(bound["metric"]), float(bound["limit"]), bound.get("tag"), bound.get("percentile")))
+    return Slo(tuple(bounds), goal)
+
+
+def meets(attainment: float | None, bounds: Iterable[Mapping[str, Any]], least: float) -> bool:
+    """Whether a stored score has `least` of the requests within the SLO and no percentile bound broken.
+
+    Where every bound is on a percentile there is no such share (None), and the percentiles decide alone.
+    """
+    whole = [bound["passed"] for bound in bounds if bound["percentile"] is not None]
+    enough = bool(whole) if attainment is None else attainment >= least
+    return enough and False not in whole
+
+
+def share(met: Mask) -> float:
+    """Share of True, NaN of nothing."""
+    return float(np.count_nonzero(met) / len(met)) if len(met) else float("nan")
+
+
+class _Run:
+    """A table under an SLO."""
+
+    def __init__(self, seen: Seen, slo: Slo) -> None:
+        self.seen = seen
+        self.slo = slo
+
+    def applies(self, bound: Bound) -> Mask:
+        """(requests,) whom a bound binds: its class, or all that have no bound of their class."""
+        if bound.tag is not None:
+            return self.seen.tagged(bound.tag)
+        found = np.ones(len(self.seen.ok), bool)
+        for other in self.slo.bounds:
+            if other.tag is not None and (other.metric, other.percentile) == (bound.metric, bound.percentile):
+                found &= ~self.seen.tagged(other.tag)
+        return found
+
+    def score_each(self, bound: Bound) -> BoundScore:
+        """A bound that every request of its class must meet."""
+        own = self.seen.own(bound.metric)
+        limit_s = bound.limit if own is None else np.where(np.isnan(own), bound.limit, own)
+        return self._scored(bound, self.applies(bound), limit_s)
+
+    def score_own(self) -> list[BoundScore]:
+        """The bounds that only requests themselves bring along."""
+        found = []
+        for metric in OWN:
+            own = self.seen.own(metric)
+            if own is not None and not any(b.metric == metric and b.percentile is None for b in self.slo.bounds):
+                found.append(self._scored(Bound(metric, float("inf")), ~np.isnan(own), own))
+        return found
+
+    def _scored(self, bound: Bound, applies: Mask, limit_s: Floats | float) -> BoundScore:
+        met = self._met(bound, applies, limit_s)
+        attainment = _share_of(met, applies)
+        room = attainment - self.slo.goal
+        return BoundScore(bound, _text(bound), applies, met, attainment, None, room >= 0, room)
+
+    def _met(self, bound: Bound, applies: Mask, limit_s: Floats | float) -> Mask:
+        late: Mask = self.seen.values(bound.metric) > limit_s  # NaN compares False: it meets
+        late &= applies
+        late |= ~self.seen.ok
+        return np.logical_not(late, out=late)
+
+    def score_percentile(self, bound: Bound) -> BoundScore:
+        """A bound on a percentile of the run."""
+        q = (bound.percentile or 0.0) / 100
+        applies = self.applies(bound)
+        met = self._met(bound, applies, bound.limit)
+        value_s = self._percentile(bound, q, applies)
+        attainment = _share_of(met, applies)
+        passed = not value_s > bound.limit
+        return BoundScore(bound, _text(bound), applies, met, attainment, value_s, passed, attainment - q)
+
+    def _percentile(self, bound: Bound, q: float, applies: Mask) -> float:
+        ok = self.seen.ok
+        failed = int((applies & ~ok).sum())
+        if not metrics()[bound.metric].pooled:
+            return with_failures(self.seen.values(bound.metric)[applies & ok], failed, q)
+        if failed > (1 - q) * applies.sum():  # a failed request has no events to count: the share decides
+            return float("inf")
+        return quantile(self.seen.sample(bound.metric, applies & ok), q)
+
+
+def _share_of(met: Mask, applies: Mask) -> float:
+    among = int(np.count_nonzero(applies))
+    return float(np.count_nonzero(met & applies) / among) if among else float("nan")
+
+
+def _text(bound: Bound) -> str:
+    return bound_text(bound) if np.isfinite(bound.limit) else f"{bound.metric} (per request)"
+
+
+def _by_class(seen: Seen, met: Mask) -> dict[str, float]:
+    """Joint attainment of each class of traffic; empty where no request has a tag."""
+    found = seen.classes()
+    if found is None:
+        return {}
+    codes, names = found
+    met_of = np.bincount(codes, met) / np.bincount(codes)
+    return dict(sorted(zip(names, met_of.tolist(), strict=True)))
+
+
+_BOUND = re.compile(r"(?:[pP](?P<percentile>[^:=@]*):)?(?P<metric>[^:=@]*)(?:@(?P<tag>[^=]*))?(?:=(?P<limit>.*))?")
+
+
+def parse(text: str, *, goal: float = 0.9) -> Slo:
+    """The SLO of `metric=seconds` parts joined by commas: 'ttft=0.25,tpot=100ms,ttft@long=2,p99:itl=0.2'.
+
+    `@class` binds one class of traffic, in the place of the bound for all; `p99:` binds a percentile of the
+    run instead of each request; an empty text has no bounds. Raises UsageError for whatever it cannot take.
+    """
+    if not 0 < goal <= 1:
+        raise UsageError(f"The goal must be a share above 0 and up to 1, got {goal:g}.")
+    bounds: list[Bound] = []
+    for part in text.split(",") if text.strip() else []:
+        bound = _bound(part.strip(), text)
+        if any(_key(bound) == _key(other) for other in bounds):
+            raise UsageError(f"'{text}': the bound on {_name(bound)} is given twice.")
+        bounds.append(bound)
+    return Slo(tuple(bounds), goal)
+
+
+def text(slo: Slo) -> str:
+    """The text that `parse` reads back into the same bounds."""
+    return ",".join(bound_text(bound) for bound in slo.bounds)
+
+
+def bound_text(bound: Bound) -> str:
+    """One bound as it is written, in seconds: 'p99:ttft@long=2'."""
+    return f"{_name(bound)}={_plain(bound.limit)}"
+
+
+def _name(bound: Bound) -> str:
+    percentile = "" if bound.percentile is None else f"p{_plain(bound.percentile)}:"
+    return f"{percentile}{bound.metric}{'' if bound.tag is None else '@' + bound.tag}"
+
+
+def _plain(value: float) -> str:
+    return repr(value).removesuffix(".0")
+
+
+def _key(bound: Bound) -> tuple[object, ...]:
+    return bound.metric, bound.tag, bound.percentile
+
+
+def _bound(part: str, whole: str) -> Bound:
+    match = _BOUND.fullmatch(part)
+    if not part or match is None:
+        where = f"'{part}'" if part == whole.strip() else f"'{whole}': '{part}'"
+        raise UsageError(f"{where} is no bound; write metric=seconds, such as ttft=0.25,tpot=100ms.")
+    name, limit, tag = match["metric"].strip(), match["limit"], match["tag"]
+    metric = _metric(name)
+    if limit is None or not limit.strip():
+        raise UsageError(
+            f"'{whole}': the bound on {name} has no value; write {metric.name}=0.25 or {metric.name}=250ms."
+        )
+    if tag is not None and not tag.strip():
+        raise UsageError(f"'{whole}': no class of traffic follows the @; write {metric.name}@class={limit}.")
+    limit_s = seconds(limit, f"'{whole}': {name}")
+    if limit_s <= 0:
+        raise UsageError(f"'{whole}': the bound on {name} must be above 0 s, got {limit.strip()}.")
+    return Bound(metric.name, limit_s, tag.strip() if tag else None, _percentile(match["percentile"], whole))
+
+
+def _metric(name: str) -> Metric:
+    known = {n: m for n, m in metrics().items() if m.unit == "s"}
+    plain = name.lower().replace("-", "_")
+    if plain not in known:
+        raise no_such("latency metric", name, known)
+    return known[plain]
+
+
+def _percentile(given: str | None, whole: str) -> float | None:
+    if given is None:
+        return None
+    try:
+        value = float(given)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= 100:
+        raise UsageError(f"'{whole}': 'p{given}:' is no percentile; write p99:metric=seconds, above 0 and up to 100.")
+    return value

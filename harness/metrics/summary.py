@@ -1,0 +1,235 @@
+"""A run in numbers: counts, percentiles, attainment and rates, as plain data for run.json and reports."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.api import Slo, Status
+from harness.data.lists import BLOCK, kept, lists, number, ratio
+from harness.metrics.measure import first_last, metrics, missing, sample, succeeded
+from harness.metrics.quantiles import quantile, quantiles
+from harness.metrics.slo import BoundScore, Score, score, text
+
+__all__ = ["describe", "per_second_of", "quantile", "summarize", "window_of"]
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+PERCENTILES = (50, 90, 99)
+
+
+def summarize(table: pa.Table, slo: Slo, *, window_s: float | None = None, start_s: float = 0.0) -> dict[str, Any]:
+    """The numbers of a run, fit for JSON; None stands where nothing was measured.
+
+    Rates count all requests of the table, whenever they ended: per second of `window_s` where it is given, else as
+    the share of requests times the rate of all, so that goodput <= throughput <= the rate that was scheduled.
+    Latencies are those of requests that ended well; attainment counts all requests. Where every bound is on a
+    percentile there is neither attainment nor goodput. Metrics that are dear (`on_request`) are measured only where the
+    SLO names them. Measuring began at `start_s`, from where vLLM's duration counts.
+    """
+    scored = score(table, slo)
+    ok = succeeded(table)
+    window = window_of(table) if window_s is None else window_s
+    per_second = per_second_of(table, window_s)
+    good = per_second if scored.by_request else lambda _: math.nan
+    asked = {bound.metric for bound in slo.bounds}
+    wanted = {name: m for name, m in metrics().items() if name in asked or not m.on_request}
+    measured = {name: describe(sample(m, table, ok)) | {"unit": m.unit} for name, m in wanted.items()}
+    ends = {row["values"]: row["counts"] for row in pc.value_counts(table["status"]).to_pylist()}
+    found: dict[str, Any] = {
+        "requests": len(table),
+        "status": {status: ends.get(status, 0) for status in get_args(Status)},
+        "failed": float(1 - ok.mean()) if len(ok) else None,
+        "window_s": window,
+        "throughput_rps": per_second(int(ok.sum())),
+        "output_tps": per_second(_tokens(table, ok)),
+        "goodput_rps": good(int(scored.met.sum())),
+        "token_goodput_tps": good(_tokens(table, scored.met)),
+        "preemptions": pc.sum(table["preemptions"]).as_py(),
+        "metrics": measured,
+        **_slo_part(slo, scored),
+        "vllm": vllm_keys(table, slo, ok, measured, start_s),
+    }
+    return {key: _clean(value) for key, value in found.items()}
+
+
+def window_of(table: pa.Table) -> float:
+    """Seconds of sending: from the first to the last scheduled time, not to the end of the drain.
+
+    One request, or all due at one instant, leave no such time: then it is the time to the last token. NaN
+    where there is neither, and where the table has no time axis at all.
+    """
+    if not len(table) or "sent_s" in missing(table):
+        return math.nan
+    first_s, span_s = _scheduled(table)
+    if span_s > 0:
+        return span_s
+    last_s = first_last(table)[1]
+    return float(np.nanmax(last_s)) - first_s if np.isfinite(last_s).any() else math.nan
+
+
+def per_second_of(table: pa.Table, window_s: float | None = None) -> Callable[[int], float]:
+    """What makes a rate of a count; NaN for a time of no length.
+
+    Over a window: count / window. Without: count / n x (n - 1) / (last - first scheduled time), because n requests
+    have n - 1 gaps; n / (last - first) would be a higher rate than was sent, the more the fewer they are. Where there
+    are no gaps it is the count over `window_of`.
+    """
+    n, span_s = len(table), _scheduled(table)[1] if len(table) else 0.0
+    if window_s is None and span_s > 0:
+        return lambda count: count / n * ((n - 1) / span_s)
+    seconds = window_of(table) if window_s is None else window_s
+    return lambda count: count / seconds if seconds > 0 else math.nan
+
+
+def _scheduled(table: pa.Table) -> tuple[float, float]:
+    """First scheduled time, and seconds to the last."""
+    ends = pc.min_max(table["scheduled_s"]).as_py()
+    return float(ends["min"]), float(ends["max"] - ends["min"])
+
+
+def describe(values: Floats) -> dict[str, Any]:
+    """n, mean, standard deviation, p50, p90, p99 and largest of values without NaN, which it reorders."""
+    n = len(values)
+    mean = std = largest = math.nan
+    if n:
+        mean, largest = values.mean(), values.max()
+        # numpy's own standard deviation would need all values a second time
+        squares = (np.square(values[at : at + BLOCK] - mean).sum() for at in range(0, n, BLOCK))
+        std = math.sqrt(float(sum(squares)) / n)
+    at = quantiles(values, [p / 100 for p in PERCENTILES])
+    parts = {"n": n, "mean": mean, "std": std, **{f"p{p}": v for p, v in zip(PERCENTILES, at, strict=True)}}
+    return {key: _clean(value) for key, value in (parts | {"max": largest}).items()}
+
+
+def _tokens(table: pa.Table, mask: Mask) -> int:
+    return int(table["output_tokens"].to_numpy()[mask].sum())
+
+
+def _slo_part(slo: Slo, scored: Score) -> dict[str, Any]:
+    return {
+        "slo": text(slo),
+        "goal": slo.goal,
+        "attainment": scored.attainment,
+        "passed": scored.passed if scored.bounds and len(scored.met) else None,
+        "bounds": [_bound_part(b) for b in scored.bounds],
+        "binding": scored.binding.text if scored.binding else None,
+        "classes": scored.by_class,
+    }
+
+
+def _bound_part(b: BoundScore) -> dict[str, Any]:
+    return {
+        "text": b.text,
+        "metric": b.bound.metric,
+        "limit_s": _clean(b.bound.limit),
+        "tag": b.bound.tag,
+        "percentile": b.bound.percentile,
+        "requests": int(b.applies.sum()),
+        "attainment": _clean(b.attainment),
+        "value_s": _clean(b.value_s),
+        "passed": b.passed if b.applies.any() else None,
+    }
+
+
+def _clean(value: Any) -> Any:
+    """Plain Python numbers, and None for NaN and infinity, which JSON does not know."""
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+_GOODPUT = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
+"""Our bounds that vLLM's --goodput knows, and its names for them."""
+
+
+def vllm_keys(
+    table: pa.Table, slo: Slo, ok: Mask, measured: Mapping[str, Mapping[str, Any]], start_s: float = 0.0
+) -> dict[str, float | int | None]:
+    """vLLM's keys for a table; `ok` (requests,) ended well, `measured` has the gaps (`itl`), as vLLM's are.
+
+    `duration` counts from `start_s`.
+    """
+    sent_s, (first_s, last_s) = number(table, "sent_s"), first_last(table)
+    duration_s = float(np.nanmax(last_s)) - start_s if np.isfinite(last_s).any() else 0.0
+    prompt, output = number(table, "prompt_tokens")[ok], number(table, "output_tokens")[ok]
+    latencies = {
+        "ttft": (first_s - sent_s)[ok],
+        "tpot": ratio((last_s - first_s)[ok], output - 1),
+        "e2el": (last_s - sent_s)[ok],
+    }
+    good = _good(slo, latencies)
+
+    def per_second(count: float) -> float | None:
+        return count / duration_s if duration_s > 0 else None
+
+    return {
+        "duration": duration_s,
+        "completed": int(ok.sum()),
+        "failed": int((~ok).sum()),
+        "total_input_tokens": int(prompt.sum()),
+        "total_output_tokens": int(output.sum()),
+        "request_throughput": per_second(int(ok.sum())),
+        "request_goodput": None if good is None else per_second(int(good.sum())),
+        "output_throughput": per_second(float(output.sum())),
+        "total_token_throughput": per_second(float(prompt.sum() + output.sum())),
+        "max_output_tokens_per_s": _peak_events(table, ok, sent_s[ok]),
+        "max_concurrent_requests": _peak_in_flight(sent_s[ok], last_s[ok]),
+        **_statistics("ttft", latencies["ttft"]),
+        **_statistics("tpot", latencies["tpot"]),
+        **_in_ms("itl", measured["itl"]),
+        **_statistics("e2el", latencies["e2el"]),
+    }
+
+
+def _good(slo: Slo, latencies: Mapping[str, Floats]) -> Mask | None:
+    """(completed,) within the bounds that vLLM knows; None without such a bound."""
+    bounds = [b for b in slo.bounds if b.metric in _GOODPUT and b.tag is None and b.percentile is None]
+    if not bounds:
+        return None
+    met: Mask = np.logical_and.reduce([~(latencies[_GOODPUT[b.metric]] > b.limit) for b in bounds])
+    return met
+
+
+def _statistics(name: str, values: Floats) -> dict[str, float | None]:
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return _in_ms(name, {})
+    p50, p90, p99 = quantiles(known, [0.5, 0.9, 0.99])
+    return _in_ms(name, {"mean": known.mean(), "std": known.std(), "p50": p50, "p90": p90, "p99": p99})
+
+
+def _in_ms(name: str, values_s: Mapping[str, Any]) -> dict[str, float | None]:
+    keys = {"mean": "mean", "median": "p50", "std": "std", "p50": "p50", "p90": "p90", "p99": "p99"}
+    found = {theirs: values_s.get(ours) for theirs, ours in keys.items()}
+    return {f"{key}_{name}_ms": None if value is None else 1000 * float(value) for key, value in found.items()}
+
+
+def _peak_events(table: pa.Table, ok: Mask, sent_s: Floats) -> float:
+    """Most token events in one second, seconds counted from the first sending."""
+    known = sent_s[~np.isnan(sent_s)]
+    if not len(known):
+        return 0.0
+    start = known.min()
+    counts = np.zeros(1, np.int64)
+    for piece in kept(table, ok):
+        event_s = lists(piece, "token_s").values
+        for at in range(0, len(event_s), BLOCK):
+            seconds = np.maximum((event_s[at : at + BLOCK] - start).astype(np.int64), 0)
+            found = np.bincount(seconds, minlength=len(counts))
+            found[: len(counts)] += counts
+            counts = found
+    return float(counts.max())
+
+
+def _peak_in_flight(sent_s: Floats, end_s: Floats) -> int:
+    """Most requests between sending and last token; at one instant those that end go first."""
+    known = ~(np.isnan(sent_s) | np.isnan(end_s))
+    times = np.concatenate([sent_s[known], end_s[known]])
+    steps = np.repeat([1, -1], int(known.sum()))
+    order = np.lexsort((steps, times))
+    return int(np.cumsum(steps[order]).max(initial=0))

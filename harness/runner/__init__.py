@@ -1,0 +1,1 @@
+"""Runs: what is planned, how it is sent under each clock, and how it is recorded."""

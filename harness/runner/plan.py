@@ -1,0 +1,255 @@
+"""What is decided before anything is written or sent: workload, SLO, backend and the drawn schedule."""
+
+import dataclasses
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness import registry
+from harness.api import Backend, FollowUps, Loaded, Remote, RequestRecord, Simulator, Slo, Source
+from harness.data.dependencies import Releases
+from harness.data.schedule import Schedule
+from harness.errors import NotValid, UsageError
+from harness.metrics import slo
+from harness.metrics.measure import metrics
+from harness.options import RunSpec
+from harness.spec import convert, parse
+from harness.stats.arrivals import Law
+
+RECORDED = ("trace", "as listed")
+"""Names of arrivals that come at recorded times: no rate can be asked of them, and the seed does not move them."""
+
+MOST_REQUESTS = 100_000_000
+"""Requests that a run may have: their table takes some 10 GB."""
+
+CLOSED = "closed"
+"""Name of arrivals whose rate follows from the answers: none can be asked of them."""
+
+FILES = ("path", "tokenizer")
+"""Arguments of plug-ins that name a file or folder of the user."""
+
+DRAIN_S = 60.0
+"""How long answers may take after the last departure, where neither the user nor the backend says how long."""
+
+WALL_TRACE_S = 60.0
+"""How much of a trace is replayed in real time when nothing says how much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that can begin; `spec` has every default filled in that decides what is sent."""
+
+    spec: RunSpec
+    loaded: Loaded
+    slo: Slo
+    backend: Backend | Simulator
+    schedule: Schedule
+
+    @property
+    def virtual(self) -> bool:
+        """Whether the clock is a simulator's."""
+        return isinstance(self.backend, Simulator)
+
+    def redact(self, text: str) -> str:
+        """A text without the secrets that the backend was given."""
+        return self.backend.redact(text) if isinstance(self.backend, Remote) else text
+
+    @property
+    def drain_s(self) -> float:
+        """How long answers may take after the last departure."""
+        assert self.spec.drain is not None
+        return self.spec.drain
+
+    @property
+    def recorded(self) -> bool:
+        """Whether requests come at the times of a trace or a list."""
+        return parse(self.loaded.arrivals_text).name in RECORDED
+
+    @property
+    def rate_rps(self) -> float | None:
+        """The mean rate that is asked for: that of the arrivals, or of the part of a recording that is sent.
+
+        None where all requests come at one instant, and where users wait for their answers.
+        """
+        if parse(self.loaded.arrivals_text).name == CLOSED:
+            return None
+        if not self.recorded:
+            return self.loaded.rate_rps
+        span_s = self.schedule.span_s
+        return (len(self.schedule) - 1) / span_s if span_s > 0 else None
+
+    @property
+    def law(self) -> Law:
+        """What the arrivals declare: their rate, and the law of their gaps where there is one."""
+        begun_rps = None if self.recorded else self.loaded.arrivals_rps  # sessions, not their turns
+        clock = self.loaded.operational_time
+        settles_s = self.loaded.settles_s
+        waiting = self.recorded and self.schedule.has_follow_ups  # of a trace nobody knows a rate of sessions
+        return Law(None if waiting else begun_rps or self.rate_rps, self.loaded.gap_cdf, clock, settles_s=settles_s)
+
+    @property
+    def traffic(self) -> dict[str, object]:
+        """What is sent, as run.json tells it: name, laws, rates, where lengths and times come from."""
+        return {
+            "name": self.loaded.name,
+            "arrivals": self.loaded.arrivals_text,
+            "lengths": self.loaded.lengths_text,
+            "rate_rps": self.rate_rps,
+            "arrivals_rps": self.law.rate_rps,
+            "recorded": self.recorded,
+            "provenance": dict(self.loaded.provenance),
+        }
+
+    def follow_ups(self, drop: Callable[[RequestRecord], None]) -> FollowUps | None:
+        """What answers set free; None where nobody waits for one. `drop` gets the records of what cannot be sent."""
+        return Releases(self.schedule, drop, self.spec.duration) if self.schedule.has_follow_ups else None
+
+
+def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
+    """Load, check and draw everything; writes nothing.
+
+    `repeats` is the schedule hash of the run to repeat: another schedule raises NotValid. What is wrong with
+    an option raises UsageError.
+    """
+    backend = make_backend(spec)
+    remote = backend if isinstance(backend, Remote) else None
+    spec = replace(spec, content=spec.content or (remote.default_content if remote is not None else None))
+    if spec.drain is None:
+        spec = replace(spec, drain=DRAIN_S if remote is None else remote.timeout_s)
+    loaded = load_workload(spec)
+    objective = _measurable(spec, loaded, backend)
+    spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
+    _check_size(spec, loaded)
+    schedule = Schedule.draw(loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration)
+    if objective.bounds != slo.parse(loaded.slo_text).bounds:
+        _check_classes(objective, schedule)
+    if spec.fail_under is not None:
+        _check_judgeable(objective, schedule)
+    if repeats is not None and schedule.sha256 != repeats:
+        raise NotValid(
+            f"The schedule drawn now ({schedule.sha256[:12]}) is not that of the run to repeat "
+            f"({repeats[:12]}); the trace, the preset or bench itself has changed since."
+        )
+    filled = _anywhere(replace(spec, slo=slo.text(objective) or None, backend=_spelled(spec.backend, backend)))
+    return Plan(filled, loaded, replace(objective, goal=spec.goal), backend, schedule)
+
+
+def _measurable(spec: RunSpec, loaded: Loaded, backend: Backend | Simulator) -> Slo:
+    """The SLO of a run; of answers that come whole, only bounds on whole answers can be judged."""
+    objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
+    if not isinstance(backend, Remote) or backend.stream:
+        return objective
+    unknown = [bound for bound in objective.bounds if metrics()[bound.metric].needs_token_times]
+    if unknown and spec.slo is not None:
+        raise UsageError(
+            f"--slo '{slo.bound_text(unknown[0])}': with stream=false the server tells no times of tokens; bound e2e."
+        )
+    return replace(objective, bounds=tuple(bound for bound in objective.bounds if bound not in unknown))
+
+
+def _anywhere(spec: RunSpec) -> RunSpec:
+    """The spec with whole paths of files, so that its run.json repeats the run from any folder."""
+    given = {option: getattr(spec, option) for option in ("arrivals", "lengths", "sessions", "content", "workload")}
+    whole: dict[str, Any] = {o: _with_whole_paths(o, text) for o, text in given.items() if text is not None}
+    trace = None if spec.trace is None else str(Path(spec.trace).absolute())
+    return replace(spec, trace=trace, **whole)
+
+
+def _spelled(text: str, backend: Backend | Simulator) -> str:
+    """The spec of a backend with what it took from the environment, so that it means the same on another day."""
+    taken = backend.from_environment if isinstance(backend, Remote) else {}
+    given = parse(text)
+    return str(replace(given, args={**given.args, **taken})) if taken else text
+
+
+def _with_whole_paths(option: str, text: str) -> str:
+    kind, given = "lengths" if option == "workload" else option, parse(text)
+    if given.name.endswith(".toml"):
+        return str(replace(given, name=str(Path(given.name).absolute())))
+    if given.name not in registry.names(kind):  # a preset
+        return text
+    fields = [f.name for f in dataclasses.fields(registry.find(kind, given.name)) if f.init]
+    args = {key: str(Path(value).absolute()) if key in FILES else value for key, value in given.args.items()}
+    first = given.first
+    if first is not None and fields[0] in FILES:
+        first = str(Path(first).absolute())
+    return text if (args, first) == (given.args, given.first) else str(replace(given, args=args, first=first))
+
+
+def _check_size(spec: RunSpec, loaded: Loaded) -> None:
+    """A schedule is drawn whole before the run: one too long would be drawn in silence until memory ends."""
+    if parse(loaded.arrivals_text).name in RECORDED:  # what is there bounds it
+        return
+    in_time = None if spec.duration is None else (loaded.rate_rps or 0.0) * spec.duration
+    asked = min((n for n in (spec.requests, in_time) if n is not None), default=0)
+    if asked > MOST_REQUESTS:
+        raise UsageError(
+            f"A run can hold {MOST_REQUESTS:,} requests, and --requests and --duration allow more of them; "
+            "give a smaller one."
+        )
+
+
+def _check_classes(objective: Slo, schedule: Schedule) -> None:
+    """A bound for a class that has no request would hold whatever happens."""
+    there = sorted(tag for tag in schedule.table["tag"].unique().to_pylist() if tag is not None)
+    for bound in objective.bounds:
+        if bound.tag is not None and bound.tag not in there:
+            known = (
+                f"classes there: {', '.join(there)}" if there else "the workload has no classes, so leave out the '@'"
+            )
+            raise UsageError(f"--slo '{slo.bound_text(bound)}': no request to send is of class '{bound.tag}'; {known}.")
+
+
+def _check_judgeable(objective: Slo, schedule: Schedule) -> None:
+    """Without a bound every request that ends well counts, and nothing is judged."""
+    own = (schedule.table[name] for name in slo.OWN.values())
+    if not objective.bounds and all(column.null_count == len(column) for column in own):
+        raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
+
+
+def load_workload(spec: RunSpec) -> Loaded:
+    """The workload or trace that a spec names."""
+    source: Source = registry.find("sources", "preset" if spec.trace is None else "trace")()
+    if spec.trace is not None:
+        return source.load(
+            spec.trace, reader=spec.reader, columns=spec.columns, start_s=spec.start or 0.0, stop_s=spec.stop,
+            limit=spec.limit, where=spec.where, scale=spec.scale, jitter=spec.jitter, turns=spec.turns,
+            content=spec.content, seed=spec.seed,
+        )  # fmt: skip
+    assert spec.workload is not None
+    return source.load(
+        spec.workload, rate_rps=spec.rate, arrivals=spec.arrivals, lengths=spec.lengths, sessions=spec.sessions,
+        prefixes=spec.prefixes, content=spec.content, seed=spec.seed,
+    )  # fmt: skip
+
+
+def make_backend(spec: RunSpec) -> Backend | Simulator:
+    """The backend of a spec, its parts filled in. Raises UsageError for a part that it does not have."""
+    name = parse(spec.backend).name
+    if name in ("http", "https"):
+        raise UsageError(f"--backend is a URL, not a backend; write --backend openai:url={name}://HOST:PORT/v1.")
+    cls = registry.find("backends", name)
+    hints = typing.get_type_hints(cls)
+    known = {f.name for f in dataclasses.fields(cls) if f.init}
+    given: dict[str, object] = {}
+    for part, value in spec.parts().items():
+        option = f"--{part.replace('_', '-')}"
+        if part not in known:
+            others = ", ".join(sorted(known)) or "none"
+            raise UsageError(f"{option} does not apply to the backend '{name}'; its arguments are: {others}.")
+        given[part] = convert(str(value), hints[part], part, option)
+    made: Any = registry.make("backends", spec.backend, **given)
+    return made  # type: ignore[no-any-return]  # the registry cannot know
+
+
+def _with_limits(spec: RunSpec, loaded: Loaded, *, virtual: bool) -> RunSpec:
+    """Where nothing limits the run: the preset's number of requests, a whole trace, or its first minute."""
+    if spec.requests is not None or spec.duration is not None:
+        return spec
+    if spec.trace is None:
+        return replace(spec, requests=loaded.requests)
+    if virtual or spec.limit is not None or spec.stop is not None:
+        return spec
+    return replace(spec, duration=WALL_TRACE_S)

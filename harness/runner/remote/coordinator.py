@@ -1,0 +1,231 @@
+"""Several processes send one schedule; this one reads the answers that they bring, and records them."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.api import End, Outcome, Remote, RequestRecord
+from harness.errors import BackendError
+from harness.ipc import frame, receive
+from harness.runner.remote import sender
+from harness.runner.transport import read
+from harness.runner.wall import Shows, Takes
+
+LEAD_S = 0.3
+"""Between the word to all senders and time 0."""
+READY_S = 120.0
+"""How long a sender may take to open its connections and to build its first requests."""
+LEAVE_S = 5.0
+"""How long a sender that is done may take to leave."""
+FIRST, OF_MANY, MANY = 20, 100, 200
+"""A run is stopped when its first 20 requests fail, when 20 in a row get no answer at all, or when 100 of the last 200
+fail, for other reasons than rejection: the server is not there, is gone, or refuses what it is asked."""
+WORST: tuple[End, ...] = ("failed", "stopped", "interrupted", "finished")
+FRAME_BYTES = 1 << 24
+
+
+@dataclass(slots=True)
+class _Child:
+    """One sender: its process, the way to it, and what it has said so far."""
+
+    index: int
+    process: asyncio.subprocess.Process
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    done: sender.Done | None = None
+    sent: int = 0
+    finished: int = 0
+    taken: int = 0
+
+
+@dataclass(slots=True)
+class Senders:
+    """One run by `count` senders over the schedule stored in `path`; `interrupt` as for a `WallDriver`.
+
+    `taken` gets every record; `live` is moved on; `begun` hears when time 0 will be. Answers are read in this process,
+    between whatever else it does.
+    """
+
+    backend: Remote
+    path: Path
+    count: int
+    duration_s: float | None
+    drain_s: float
+    taken: Takes
+    live: Shows
+    begun: Callable[[float], None]
+    facts: list[dict[str, Any]] = field(default_factory=list, init=False)
+    """What each sender knew about itself in the end."""
+    _children: list[_Child] = field(default_factory=list, init=False)
+    _interrupts: int = field(default=0, init=False)
+    _error: str | None = field(default=None, init=False)
+    _crash: str | None = field(default=None, init=False)
+    _in_a_row: int = field(default=0, init=False)
+    _failures: deque[bool] = field(default_factory=lambda: deque(maxlen=MANY), init=False)
+
+    async def open(self) -> None:
+        """Start the senders: connections are open and requests are built when this returns.
+
+        Raises BackendError or UsageError when one of them cannot.
+        """
+        for index in range(self.count):
+            self._children.append(await self._start(index))  # one by one: `close` knows those that were started
+        await self._all_ready()
+        self._tell(sender.Connect())
+        await self._all_ready()
+
+    async def _all_ready(self) -> None:
+        for child in self._children:
+            try:
+                ready = await asyncio.wait_for(receive(child.reader), READY_S)
+            except (asyncio.IncompleteReadError, ConnectionError, TimeoutError) as error:
+                raise BackendError(f"{self._name(child)} did not start ({type(error).__name__}).") from None
+            assert isinstance(ready, sender.Ready)
+            if ready.error is not None:
+                raise ready.error
+
+    async def run(self) -> Outcome:
+        """Give the word, and take in what comes until all senders are done."""
+        epoch_s = time.monotonic() + LEAD_S
+        self.backend.start_clock(epoch_s)
+        self.live.start(epoch_s)
+        self.begun(epoch_s)
+        self._tell(sender.Go(epoch_s))
+        await asyncio.gather(*(self._listen(child) for child in self._children))
+        outcomes = [child.done.outcome for child in self._children if child.done and child.done.outcome]
+        ended: End = min((o.ended for o in outcomes), key=WORST.index, default="failed")
+        if ended == "interrupted" and self._interrupts > 1:  # senders with nothing in flight had ended by the second
+            ended = "stopped"
+        self.facts = _with_others([{"sender": c.index, **c.done.facts} for c in self._children if c.done])
+        return Outcome(
+            ended="failed" if self._error else ended,
+            sent=sum(c.sent for c in self._children),
+            not_sent=sum(o.not_sent for o in outcomes),
+            cut=sum(o.cut for o in outcomes),
+            error=self._error,
+            crash=self._crash or next((o.crash for o in outcomes if o.crash), None),
+        )
+
+    def interrupt(self) -> None:
+        """Stop sending; when called again, stop waiting for answers too."""
+        self._interrupts += 1
+        if self._interrupts == 1:
+            self.live.say(
+                f"stopping: nothing more is sent, {self.live.sent - self.live.finished} in flight get "
+                f"{self.drain_s:g} s to finish; Ctrl-C again ends the run now"
+            )
+        self._tell(sender.Interrupt())
+
+    async def close(self) -> None:
+        """End whatever sender is left. Safe to call twice, and after a failed `open`."""
+        for child in self._children:
+            child.writer.close()
+        for child in self._children:
+            try:
+                await asyncio.wait_for(child.process.wait(), LEAVE_S)
+            except TimeoutError:
+                child.process.kill()
+                await child.process.wait()
+
+    async def _start(self, index: int) -> _Child:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "harness.runner.remote.sender", str(theirs.fileno()), pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
+                process_group=0,  # Ctrl-C is for this process, which tells the senders
+            )  # fmt: skip
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=FRAME_BYTES)
+        job = sender.Job(self.backend, os.fspath(self.path), index, self.count, self.duration_s, self.drain_s)
+        writer.write(frame(job))
+        return _Child(index, process, reader, writer)
+
+    async def _listen(self, child: _Child) -> None:
+        while child.done is None:
+            try:
+                message = await receive(child.reader)
+            except (asyncio.IncompleteReadError, ConnectionError):
+                await self._lost(child)
+                return
+            if isinstance(message, sender.Arrived):
+                child.taken += 1
+                self._take(read(self.backend, message.request, message.answer))
+            elif isinstance(message, sender.Known):
+                self._take(message.record)
+            elif isinstance(message, sender.Tally):
+                self._progress(child, message)
+            else:
+                assert isinstance(message, sender.Done)
+                child.done = message
+                if message.error is not None:
+                    self._crash = self._crash or message.traceback
+                    self._stop(f"{self._name(child)} broke: {message.error}")
+                elif message.outcome is not None and message.outcome.error is not None:
+                    self._stop(message.outcome.error)
+            if self.taken.error is not None:
+                self._stop(f"rows cannot be written: {self.taken.error}")
+
+    def _take(self, record: RequestRecord) -> None:
+        self.taken.add(record)
+        if record.status in ("rejected", "dropped", "cancelled"):
+            return
+        self._failures.append(record.status != "ok")
+        answered = record.exchange is not None and record.exchange.http_status is not None
+        self._in_a_row = self._in_a_row + 1 if record.status == "error" and not answered else 0
+        if record.status == "ok":
+            return
+        failed, why = sum(self._failures), record.error or record.status
+        if failed == FIRST == len(self._failures):
+            self._stop(f"the first {FIRST} requests all failed, the last one because: {why}")
+        elif self._in_a_row == FIRST:
+            self._stop(f"{FIRST} requests in a row got no answer, the last one because: {why}")
+        elif failed == OF_MANY:
+            self._stop(f"{OF_MANY} of the last {len(self._failures)} requests failed, the last one because: {why}")
+
+    def _progress(self, child: _Child, told: sender.Tally) -> None:
+        self.live.sent += told.sent - child.sent
+        self.live.finished += told.finished - child.finished
+        child.sent, child.finished = told.sent, told.finished
+        for late_s in told.late_s:
+            self.live.departed(late_s)
+
+    def _stop(self, why: str) -> None:
+        """Have all senders end at once: the run has failed."""
+        if self._error is None:
+            self._error = why
+            self._tell(sender.Interrupt())
+            self._tell(sender.Interrupt())
+
+    async def _lost(self, child: _Child) -> None:
+        code = await child.process.wait()
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        child.sent = max(child.sent, child.taken)  # what it said last may be older than what it gave
+        lost = child.sent - child.taken
+        why = f"{self._name(child)} {how}; {lost:,} requests that it had sent have no record"
+        self._crash = self._crash or why  # a sender is a process of ours, and no part of the server
+        self._stop(why)
+
+    def _tell(self, message: object) -> None:
+        for child in self._children:
+            if not child.writer.is_closing():
+                child.writer.write(frame(message))
+
+    def _name(self, child: _Child) -> str:
+        return f"sender {child.index + 1} of {self.count}"
+
+
+def _with_others(facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The facts of the senders, with the cores busy with anything but them (a server on this machine too)."""
+    ours = sum(float(f.get("cpu_share") or 0.0) for f in facts)
+    for sender_facts in facts:
+        busy = sender_facts.pop("machine_cores_busy", None)
+        sender_facts["other_load_cores"] = None if busy is None else max(0.0, busy - ours)
+    return facts

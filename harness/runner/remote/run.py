@@ -1,0 +1,155 @@
+"""A run against a server elsewhere: ask what it can do, measure the client, send, look at the server's own numbers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from harness.api import Outcome, Remote, Scraper
+from harness.data.host import process_age_s
+from harness.data.records import Recounts
+from harness.runner.progress import Live
+from harness.runner.recorder import Recorder
+from harness.runner.remote import calibration
+from harness.runner.remote.coordinator import Senders
+from harness.runner.remote.split import events_rps, sender_count
+from harness.runner.virtual import Interruptible
+
+if TYPE_CHECKING:
+    from harness.data.folder import RunFolder
+    from harness.runner.plan import Plan
+
+Signals: TypeAlias = "Callable[[Interruptible], AbstractContextManager[None]]"
+"""Has Ctrl-C and SIGTERM interrupt something for a while."""
+
+GIVE_WAY = 10
+"""Priority steps by which reading answers stands behind sending requests, where they share a core."""
+CALIBRATE_S = 2.0
+"""How long the client is measured before a run and after it, when nothing says how long."""
+
+
+@dataclass(slots=True)
+class RemoteRun:
+    """One run of `plan`; `folder` makes its folder when the server is known to answer, `say` tells the user."""
+
+    plan: Plan
+    backend: Remote
+    live: Live
+    folder: Callable[[], RunFolder]
+    say: Callable[[str], None]
+    give_way: bool = False
+    """Whether this process, which reads answers, may lower its priority for good once the senders have started."""
+    recounted: Recounts = field(default_factory=dict, init=False)
+    """Tokens that were counted after the run."""
+    _floors: list[dict[str, Any]] = field(default_factory=list, init=False)
+
+    async def carry_out(self, signals: Signals) -> Outcome:
+        """Send everything. Raises UsageError or BackendError where the server cannot be asked."""
+        content = self.plan.loaded.content
+        await self.backend.open(content)
+        try:
+            notes = self.backend.describe().get("notes")
+            for note in (*(notes if isinstance(notes, list | tuple) else ()), *self._too_long()):
+                self.say(str(note))
+            if self._count() > (cores := os.cpu_count() or 1):
+                self.say(f"warning: {self._count()} senders share {cores} cores; they will wait for one another")
+            folder = self.folder()
+            folder.update({"content": dict(getattr(content, "facts", {}))})
+            scraper = self.backend.scraper(lambda table: folder.add_table("server_metrics", table))
+            if scraper is not None:
+                await asyncio.to_thread(scraper.before)
+                folder.update({"server": dict(scraper.facts())})
+            await self._measure_client(folder)
+            outcome = await self._send(folder, scraper, signals)
+            await self._afterwards(folder, outcome, signals)
+            return outcome
+        finally:
+            await self.backend.close()
+
+    async def _afterwards(self, folder: RunFolder, outcome: Outcome, signals: Signals) -> None:
+        """Measure the client again and count what was not counted; Ctrl-C leaves that out, and the run is reported."""
+        again = asyncio.ensure_future(self._again(folder, outcome))
+        with signals(_Ends(again)):
+            await asyncio.wait([again])
+        if again.cancelled():
+            self.say("interrupted: the client is not measured again, and no tokens are counted again.")
+        else:
+            again.result()
+        folder.update({"backend": dict(self.backend.describe())})
+
+    async def _again(self, folder: RunFolder, outcome: Outcome) -> None:
+        if outcome.ended == "finished":  # whoever ended it early does not wait for more
+            await self._measure_client(folder)
+        self.recounted = await self.backend.recount()
+
+    async def _send(self, folder: RunFolder, scraper: Scraper | None, signals: Signals) -> Outcome:
+        spec = self.plan.spec
+        recorder = Recorder(folder, self.live.seen)
+        follow = scraper.follow if scraper is not None else lambda _: None
+        path = folder.path / "schedule.parquet"
+        senders = Senders(
+            self.backend, path, self._count(), spec.duration, self.plan.drain_s, recorder, self.live, begun=follow
+        )
+        try:
+            await senders.open()
+            folder.update({"startup_s": process_age_s()})
+            if self.give_way:
+                os.nice(GIVE_WAY)
+            with signals(senders):
+                return await senders.run()
+        finally:
+            await senders.close()
+            try:
+                recorder.close()
+                folder.update({"client": {"senders": self._count(), "per_sender": senders.facts}})
+            finally:
+                facts = None if scraper is None else dict(await asyncio.to_thread(scraper.stop))
+            if facts is not None:
+                folder.update({"server": facts})
+
+    def _too_long(self) -> list[str]:
+        """Requests that do not fit the server's context are sent all the same, but whoever waits should know."""
+        known = self.backend.describe().get("capabilities")
+        limit = known.get("max_model_len") if isinstance(known, Mapping) else None
+        table = self.plan.schedule.table
+        total = table["prompt_tokens"].to_numpy() + table["output_tokens"].to_numpy()  # (rows,) of prompt and answer
+        over = 0 if not isinstance(limit, int) else int((total > limit).sum())
+        if not over:
+            return []
+        what = f"{over:,} of {len(table):,} requests are longer than the server's context of {limit:,} tokens"
+        remedy = "limit the lengths (--lengths)" if self.plan.spec.trace is None else "leave them out (--where)"
+        return [f"warning: {what} and will be refused; {remedy}"]
+
+    def _count(self) -> int:
+        return sender_count(self.plan.spec.senders, events_rps(self.plan.schedule.table))
+
+    async def _measure_client(self, folder: RunFolder) -> None:
+        """The floor, before the run and after it; a client that cannot be measured is no reason to end a run."""
+        asked_s = self.plan.spec.calibrate
+        seconds = CALIBRATE_S if asked_s is None else asked_s
+        if not seconds or not self.backend.stream:
+            why = "answers come whole, so no token has a time" if seconds else "--calibrate off"
+            folder.update({"floor": None, "floor_why": why})
+            return
+        try:
+            found = await calibration.measure(self.backend, self.plan.schedule, self._count(), seconds)
+        except Exception as error:  # noqa: BLE001  # the measurement of the server is worth more than that of the client
+            folder.update({"floor": None, "floor_why": f"{type(error).__name__}: {error}"})
+            return
+        self._floors.append(found)
+        folder.update({"floor": calibration.combined(self._floors[0], self._floors[-1])})
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """A task that Ctrl-C ends."""
+
+    task: asyncio.Future[None]
+
+    def interrupt(self) -> None:
+        """End it."""
+        self.task.cancel()

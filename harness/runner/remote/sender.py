@@ -1,0 +1,244 @@
+"""A sender's process: `python -m harness.runner.remote.sender FD` sends its share of a schedule.
+
+FD is a socket to the process that coordinates the senders.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from traceback import extract_tb, format_exc
+
+from harness import termination
+from harness.api import Outcome, Remote, Request, RequestRecord, Step
+from harness.data.dependencies import Releases
+from harness.data.schedule import Schedule
+from harness.errors import BenchError, Crashed
+from harness.ipc import Outbox, receive
+from harness.runner.remote.process import SenderWatch
+from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
+from harness.runner.transport import Unread
+from harness.runner.virtual import quiet_process
+from harness.runner.wall import WallDriver
+
+TELL_S = 0.25
+"""How often a sender tells how far it is."""
+FLUSH_S = 60.0
+"""The last answers are given up when the process that reads them takes nothing for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """First message to a sender: sender `index` of `count`, sending its share of the schedule in `path`."""
+
+    backend: Remote
+    path: str
+    index: int
+    count: int
+    duration_s: float | None
+    drain_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """All senders have built their requests: open connections. An idle connection does not stay good for long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Answer to `Job` when requests are built, and to `Connect` when connections are open; or why not."""
+
+    error: BenchError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Go:
+    """The run starts: time 0 is `epoch_s` of the machine's monotonic clock."""
+
+    epoch_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """Stop sending; the second one ends the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An answer that has ended, unread."""
+
+    request: Request
+    answer: object
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The record of a request that was never sent."""
+
+    record: RequestRecord
+
+
+@dataclass(slots=True)
+class Tally:
+    """How far a sender is, in the place of `harness.runner.progress.Live`; `late_s` are departures since the last word."""
+
+    sent: int = 0
+    finished: int = 0
+    late_s: list[float] = field(default_factory=list)
+
+    def start(self, epoch_s: float) -> None:
+        """Nothing to show."""
+
+    def departed(self, late_s: float) -> None:
+        """A request left that late."""
+        self.late_s.append(late_s)
+
+    def say(self, line: str) -> None:
+        """The other process tells the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Last message: how it ended and what the sender knows about itself, or what broke, with its traceback."""
+
+    outcome: Outcome | None
+    facts: Mapping[str, object]
+    error: str | None = None
+    traceback: str | None = None
+
+
+class Outgoing:
+    """Hands what has ended to the other process; stands in for the recorder of a driver."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self.error: Exception | None = None
+
+    def add(self, record: RequestRecord) -> None:
+        """Nothing to do: the answer was passed on, and is read and recorded there like all others."""
+
+    def drop(self, record: RequestRecord) -> None:
+        """A request that will never be sent."""
+        self._outbox.send(Known(record))
+
+    def add_steps(self, steps: Iterable[Step]) -> None:
+        """A server elsewhere shows none."""
+
+    def pass_on(self, request: Request, answer: object) -> None:
+        """An answer to be read there."""
+        self._outbox.send(Arrived(request, answer))
+
+
+async def serve(sock: socket.socket) -> None:
+    """Do the job that comes first, until it is done or the other process is gone."""
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader(limit=1 << 24)
+    await loop.connect_accepted_socket(lambda: asyncio.StreamReaderProtocol(reader), sock.dup())
+    outbox = Outbox(sock, loop)
+    job = await receive(reader)
+    assert isinstance(job, Job)
+    try:
+        ours = share(Schedule.load(job.path), job.index, job.count)
+        driver, tally = _built(job, ours, outbox)
+        outbox.send(Ready())
+        assert isinstance(await receive(reader), Connect)
+        await _connect(job, ours)
+        outbox.send(Ready())
+    except Exception as error:  # noqa: BLE001  # whatever broke, the other process must hear of it
+        known = error if isinstance(error, BenchError) else Crashed.of(f"a sender broke: {_where(error)}", format_exc())
+        outbox.send(Ready(known))
+        await outbox.flush(FLUSH_S)
+        return
+    try:
+        go = await receive(reader)
+        assert isinstance(go, Go)
+        await _run(job, go, driver, tally, reader, outbox)
+    finally:
+        await job.backend.close()
+
+
+def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Tally]:
+    """A driver whose first requests are built."""
+    outgoing, tally = Outgoing(outbox), Tally()
+    follow_ups = Releases(ours, outgoing.drop, job.duration_s) if ours.has_follow_ups else None
+    waited = frozenset(int(i) for i in ours.table["after"].combine_chunks().flatten()) if follow_ups else frozenset()
+    line = Unread(job.backend, waited, outgoing.pass_on)
+    driver = WallDriver(line, ours.planned(), follow_ups, outgoing, tally, job.drain_s)
+    driver.prepare()
+    return driver, tally
+
+
+async def _connect(job: Job, ours: Schedule) -> None:
+    tokens = ours.table["output_tokens"].to_numpy()
+    mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
+    rate_rps = requests_rps(ours.table, TTFT_S + mean_tokens * ITL_S)
+    await job.backend.connect(job.index, rate_rps, mean_tokens)
+
+
+async def _run(
+    job: Job, go: Go, driver: WallDriver, tally: Tally, reader: asyncio.StreamReader, outbox: Outbox
+) -> None:
+    watch = SenderWatch()
+    others = [
+        asyncio.ensure_future(watch.run()),
+        asyncio.ensure_future(_listen(reader, driver)),
+        asyncio.ensure_future(_tell(tally, outbox)),
+    ]
+    try:
+        with quiet_process():
+            outcome = await driver.run(go.epoch_s)
+            seen = watch.facts()  # before the collector is let loose again
+        loop = type(asyncio.get_running_loop()).__name__
+        outbox.send(tally)
+        outbox.send(Done(outcome, {"sent": outcome.sent, "loop": loop, **seen, **job.backend.sender_facts()}))
+    except Exception as error:  # noqa: BLE001  # whatever broke, the other process must hear of it
+        outbox.send(Done(None, {}, _where(error), format_exc()))
+    finally:
+        for other in others:
+            other.cancel()
+    await outbox.flush(FLUSH_S)
+
+
+def _where(error: Exception) -> str:
+    """What broke, and where."""
+    *_, last = extract_tb(error.__traceback__)
+    return f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}: {error}"
+
+
+async def _listen(reader: asyncio.StreamReader, driver: WallDriver) -> None:
+    """Interrupts; when the other process is gone there is nobody left to send for."""
+    while True:
+        try:
+            message = await receive(reader)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            os._exit(1)
+        if isinstance(message, Interrupt):
+            driver.interrupt()
+
+
+async def _tell(tally: Tally, outbox: Outbox) -> None:
+    while True:
+        await asyncio.sleep(TELL_S)
+        told, tally.late_s = tally.late_s, []
+        outbox.send(Tally(tally.sent, tally.finished, told))
+
+
+def main() -> None:
+    """Serve the socket whose descriptor is the first argument."""
+    termination.ignored()  # the process at the other end decides
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        asyncio.run(serve(sock))
+
+
+if __name__ == "__main__":
+    from harness.runner.remote.sender import (
+        main as run,  # messages must unpickle to the classes of the module's real name
+    )
+
+    run()

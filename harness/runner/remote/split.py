@@ -1,0 +1,94 @@
+"""The part of one stored schedule that each of several senders sends."""
+
+import math
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.data.schedule import Schedule, digest, links
+
+TTFT_S, ITL_S = 0.2, 0.05
+"""What a server is expected to do while nothing better is known: 20 tokens a second, as people read."""
+EVENTS_PER_SENDER = 25_000
+"""Token events a second that one sender takes well: half of what a core can, at 20 us an event."""
+
+
+def sender_count(asked: str | None, events_rps: float) -> int:
+    """How many senders: as many as asked for, or with "auto" as many as these token events a second need.
+
+    One core is left for the rest. Raises ValueError for anything else.
+    """
+    if asked is not None and asked != "auto":
+        count = int(asked)
+        if count < 1:
+            raise ValueError(asked)
+        return count
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(math.ceil(events_rps / EVENTS_PER_SENDER), cores - 1))
+
+
+def events_rps(table: pa.Table) -> float:
+    """Output tokens a second that a schedule asks for, over its span; all of them where it has none."""
+    return float(pc.sum(table["output_tokens"]).as_py() or 0) / _span_s(table)
+
+
+def requests_rps(table: pa.Table, lasts_s: float) -> float:
+    """Requests a second that a schedule asks for, over its span, if each lasts so long.
+
+    Those that wait for answers come no faster than answers do, however early the schedule allows them.
+    """
+    rate_rps, most = len(table) / _span_s(table), most_at_once(table)
+    return rate_rps if most == len(table) else min(rate_rps, most / max(lasts_s, 0.001))
+
+
+def most_at_once(table: pa.Table) -> int:
+    """No more requests than this can be under way together, because the others wait for answers to them.
+
+    It is a number of chains that hold all requests, each after the one before (Dilworth): of closed loops the users.
+    """
+    child, parent = links(table)
+    there = parent < len(table)
+    child, parent = child[there], parent[there]
+    _, one_each = np.unique(child, return_index=True)
+    return len(table) - len(np.unique(parent[one_each]))
+
+
+def _span_s(table: pa.Table) -> float:
+    times = table["scheduled_s"]
+    return max(1.0, float(times[-1].as_py() - times[0].as_py())) if len(times) else 1.0
+
+
+def share(schedule: Schedule, index: int, count: int) -> Schedule:
+    """The rows of sender `index` of `count`: in turn, but whatever waits for answers stays with what it waits for.
+
+    All turns of a session and all requests of a task or of a waiting user go to one sender. With one sender it is the
+    schedule itself.
+    """
+    if count == 1:
+        return schedule
+    table = schedule.table.filter(_groups(schedule.table) % count == index)
+    return Schedule(table, digest(table))
+
+
+def _groups(table: pa.Table) -> np.ndarray:
+    """(rows,) number of the group of each row, counted in order of their first rows."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    rows = len(table)
+    child, parent = links(table)
+    there = parent < rows
+    one, other = child[there], parent[there]
+    sessions = table["session"]
+    if sessions.null_count < rows:
+        known = np.flatnonzero(sessions.is_valid().to_numpy())
+        _, first, which = np.unique(sessions.drop_null().to_numpy(), return_index=True, return_inverse=True)
+        one, other = np.concatenate((one, known)), np.concatenate((other, known[first][which]))
+    if not len(one):
+        return np.arange(rows)
+    edges = coo_array((np.ones(len(one), np.int8), (one, other)), shape=(rows, rows))
+    _, label = connected_components(edges, directed=False)
+    _, first, which = np.unique(label, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[which])

@@ -1,0 +1,379 @@
+"""A run from its spec to its folder: plan, drive, conclude, report."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow.compute as pc
+
+from harness import termination
+from harness.api import Backend, Outcome, Remote, RequestRecord, Simulator
+from harness.data import storage
+from harness.data.folder import Run, RunFolder, check_free, load, new_folder
+from harness.data.host import host, process_age_s, versions
+from harness.data.records import Recounts
+from harness.errors import CRASHED, FAILED, BenchError, Interrupted
+from harness.metrics import slo
+from harness.options import RunSpec
+from harness.runner.plan import Plan, plan
+from harness.runner.progress import Live, shown
+from harness.runner.recorder import Recorder
+from harness.runner.remote.run import RemoteRun
+from harness.runner.transport import Streamed
+from harness.runner.virtual import Interruptible, Stop, drive_virtual, quiet_process
+from harness.runner.wall import WallDriver
+from harness.spec import parse
+from harness.validity import warmup
+from harness.validity.conclude import conclude
+from harness.validity.remote import undecided
+from harness.validity.warnings import loose
+from harness.validity.work_done import exceeded
+
+RUNS = "bench-runs"
+BELOW, INVALID, UNRESOLVED = 1, 4, 5
+
+__all__ = ["Result", "RunSpec", "execute"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a run: the run read back, how it ended, the report if one was written, the exit code."""
+
+    run: Run
+    outcome: Outcome
+    report: Path | None
+    exit_code: int
+
+
+def execute(
+    spec: RunSpec,
+    *,
+    out: str | Path | None = None,
+    report: Callable[[Run, Callable[[str], None]], Path | None] | None = None,
+    quiet: bool = True,
+    command: str | None = None,
+    repeats: str | None = None,
+    force: bool = False,
+    give_way: bool = False,
+    say: Callable[[str], None] = lambda _: None,
+    watch: Callable[[Sequence[RequestRecord]], bool] | None = None,
+) -> Result:
+    """Carry out a run and conclude it. `say` gets notes for the user, one line each; with `give_way` this process may
+    lower its priority for good. Under the wall clock `watch` is shown what finishes; once it says True nothing more is
+    sent, and the run counts as interrupted. `report` writes the page of the concluded run; it tells `say` what kept it
+    from that, and never raises.
+
+    Without `out` the run gets a new folder; with it, an earlier run there is only replaced with `force`. Raises
+    UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the backend
+    cannot start. A backend that fails later gives a Result with exit code 3: what was measured stays.
+    """
+    asked = None if out is None else Path(out)
+    if asked is not None:
+        check_free(asked, force=force)
+    planned = plan(spec, repeats=repeats)
+    warmup.check_leaves(spec.warmup, planned.schedule)
+    for caution in loose(planned.slo):
+        say(f"warning: {caution.message}; {caution.remedy}")
+    at_most = planned.schedule.has_follow_ups and planned.spec.duration is not None
+    live = Live(len(planned.schedule), at_most, planned.schedule.span_s, planned.slo, watch=watch)
+    start = _Start(planned, asked, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
+    try:
+        return _carried_out(start, live, report=report, quiet=quiet, give_way=give_way, say=say)
+    except KeyboardInterrupt:
+        raise start.interrupted() from None
+    except OSError as error:
+        if not storage.has_no_room(error):
+            raise
+        raise start.unwritable(error) from error
+
+
+def _carried_out(
+    start: _Start,
+    live: Live,
+    *,
+    report: Callable[[Run, Callable[[str], None]], Path | None] | None,
+    quiet: bool,
+    give_way: bool,
+    say: Callable[[str], None],
+) -> Result:
+    planned = start.planned
+    with shown(live, quiet=quiet):
+        outcome = _outcome(start, live, give_way, say)
+    folder = start.folder()
+    state = "finished" if outcome.ended == "finished" else "interrupted"
+    backend = planned.backend
+    facts = {} if isinstance(backend, Remote) else {"backend": dict(backend.describe())}  # it knows more by now
+    folder.finish({"state": state, **facts}, start.recounted)
+    run = load(folder.path)
+    outcome = _with_unsent(outcome, run, len(planned.schedule))
+    folder.update(conclude(run, planned.slo, planned.law, outcome))
+    run = load(folder.path)
+    written = report(run, say) if report is not None else None
+    return Result(run, outcome, written, exit_code(run.info, outcome, planned.spec.fail_under))
+
+
+def _outcome(start: _Start, live: Live, give_way: bool, say: Callable[[str], None]) -> Outcome:
+    """Have it carried out under the clock of the backend."""
+    backend = start.planned.backend
+    if start.planned.virtual:
+        return _simulate(start, live)
+    if not isinstance(backend, Remote):
+        return termination.run(_serve(start, live))
+    remote = RemoteRun(start.planned, backend, live, start.folder, say, give_way)
+    outcome = termination.run(remote.carry_out(partial(_signals, live=live)))
+    start.recounted = remote.recounted
+    return outcome
+
+
+def _with_unsent(outcome: Outcome, run: Run, planned: int) -> Outcome:
+    """The outcome with all that never left: a driver does not know the follow-ups that no answer set free."""
+    dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
+    return dataclasses.replace(outcome, not_sent=planned - outcome.sent - dropped)
+
+
+def exit_code(info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> int:
+    """0 good, 70 a bug ended it, 3 the backend failed, 4 not valid or ended at once; 1 and 5 by `fail_under`.
+
+    3: also where more requests failed for another reason than load than --max-failed allows. 1: fewer requests kept
+    the SLO, or a bound on a percentile is broken. 5: the run would be good, but it was ended early, or its queue grew
+    all through, so that a longer one would not be; or the client's own error decides.
+    """
+    if outcome.crash is not None:
+        return CRASHED
+    if outcome.ended == "failed" or exceeded(info):
+        return FAILED
+    if not info["verdict"]["valid"] or outcome.ended == "stopped":
+        return INVALID
+    if fail_under is None:
+        return 0
+    if undecided(info, fail_under):
+        return UNRESOLVED
+    if not slo.meets(info["summary"]["attainment"], info["summary"]["bounds"], fail_under):
+        return BELOW
+    return UNRESOLVED if info["verdict"]["overloaded"] or outcome.ended != "finished" else 0
+
+
+def why(code: int, info: dict[str, Any], outcome: Outcome, fail_under: float | None) -> str | None:
+    """One sentence on an exit code that `fail_under` or `max_failed` brought about; None for any other."""
+    if code == FAILED and (said := exceeded(info)) is not None:
+        return f"exit code {FAILED}: {said}"
+    if fail_under is None or code not in (BELOW, UNRESOLVED):
+        return None
+    asked = f"--fail-under {fail_under:.4g}"
+    if code == BELOW:
+        return f"exit code {BELOW}: {' and '.join(_short_of(info['summary'], fail_under))} ({asked})."
+    if undecided(info, fail_under):
+        shares = info["resolution"]["attainment"]
+        between = "a bound on a percentile is kept or broken"
+        if shares is not None:
+            between = f"between {shares[0]:.1%} and {shares[1]:.1%} of the requests kept the SLO"
+        return (
+            f"exit code {UNRESOLVED}: within the client's own error {between}, so {asked} is not decided; measure with "
+            "a quieter client, or choose another bound."
+        )
+    if info["verdict"]["overloaded"]:
+        return f"exit code {UNRESOLVED}: {asked} holds so far, but the queue grew all through the run."
+    return f"exit code {UNRESOLVED}: {asked} holds for what was sent, but the run was ended early ({outcome.ended})."
+
+
+def _short_of(summary: dict[str, Any], fail_under: float) -> Iterator[str]:
+    """What was not kept: the SLO by enough requests, bounds on percentiles."""
+    attainment, percentiles = summary["attainment"], [b for b in summary["bounds"] if b["percentile"] is not None]
+    if attainment is not None and attainment < fail_under:
+        yield f"{100 * attainment:.4g}% of the requests kept the SLO"
+    elif attainment is None and not percentiles:
+        yield "none of the requests kept the SLO"
+    for bound in percentiles:
+        if bound["passed"] is False:
+            yield f"{bound['text']} is broken"
+
+
+def default_folder(planned: Plan) -> Path:
+    """bench-runs/<workload>-<backend>-<UTC stamp>."""
+    workload = planned.loaded.name
+    if planned.spec.trace is not None:
+        workload = workload.partition(".")[0] or workload
+    name = f"{_plain(workload)}-{_plain(parse(planned.spec.backend).name)}"
+    return Path(RUNS) / f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in name).strip("-.")[:60] or "run"
+
+
+def opening(planned: Plan) -> str:
+    """One line that says what is about to happen."""
+    n = len(planned.schedule)
+    many = f"{n:,} request{'' if n == 1 else 's'}"
+    parts = [f"{planned.loaded.name} on {planned.spec.backend}", many, f"seed {planned.spec.seed}"]
+    if not planned.virtual:
+        parts.append(f"sending for {planned.schedule.span_s:.0f} s")
+        if planned.spec.trace is not None and planned.spec.duration is not None:
+            parts.append(f"the first {planned.spec.duration:g} s of the trace (--duration changes that)")
+    return ", ".join(parts)
+
+
+class _Start:
+    """Makes the folder of a run, when the backend is known to be ready and not before."""
+
+    def __init__(self, planned: Plan, path: Path | None, force: bool, command: str, say: Callable[[str], None]) -> None:
+        self._say = say
+        self.planned = planned
+        self._path = path
+        self._force = force
+        self._command = command
+        self._folder: RunFolder | None = None
+        self.recounted: Recounts = {}
+
+    def folder(self) -> RunFolder:
+        """The folder; made, with run.json and the schedule in it, when asked for first."""
+        if self._folder is None:
+            path = new_folder(default_folder(self.planned)) if self._path is None else self._path
+            check_free(path, force=self._force)  # again: starting a backend takes time
+            redact = self.planned.redact
+            self._folder = RunFolder.create(path, self._info(), redact=redact)
+            self._folder.save_schedule(self.planned.schedule)
+            self._say(redact(f"{opening(self.planned)}; into {path}"))
+        return self._folder
+
+    def interrupted(self) -> Interrupted:
+        """What to say when Ctrl-C came in the middle of everything: how many rows there are, and what reads them."""
+        recorded = 0
+        if self._folder is not None:
+            self._folder.flush()
+            self._folder.close()
+            recorded = load(self._folder.path).requests.num_rows
+        if self._folder is None or not recorded:
+            return Interrupted("interrupted before there was anything to report.")
+        path = shlex.quote(str(self._folder.path))
+        return Interrupted(
+            f"interrupted before the report; 'bench report {path}' tells of the {recorded:,} records kept."
+        )
+
+    def unwritable(self, error: OSError) -> BenchError:
+        """What to say when the disk is full: where the requests are, also those that were in memory alone."""
+        if self._folder is None:
+            return storage.refused(self._path or RUNS, error)
+        folder, why = self._folder, os.strerror(error.errno or 0)
+        try:
+            folder.flush()  # there may be room again: what failed to be written was taken away
+        except OSError:
+            return self._elsewhere(folder, why)
+        finally:
+            folder.close()
+        text = f"'{folder.path}' cannot be written: {why}"
+        if not folder.written:
+            return BenchError(f"{text}; no request had been answered.")
+        path = shlex.quote(str(folder.path))
+        return BenchError(f"{text}; 'bench report {path}' tells of the {folder.written:,} records that it holds.")
+
+    def _elsewhere(self, folder: RunFolder, why: str) -> BenchError:
+        """Copy the run to the folder for temporary files, with the records that its own folder did not take."""
+        text = f"'{folder.path}' cannot be written: {why}"
+        here, both = folder.written, folder.written + folder.waiting
+        try:
+            path = Path(tempfile.mkdtemp(prefix="bench-run-"))
+            try:
+                folder.copy_to(path)
+            except OSError:
+                shutil.rmtree(path, ignore_errors=True)
+                raise
+        except OSError as error:
+            return BenchError(
+                f"{text}; {folder.waiting:,} records that were in memory are lost, because temporary files cannot be "
+                f"written either ({error.strerror}), and {here:,} are in that folder."
+            )
+        quoted = shlex.quote(str(path))
+        return BenchError(
+            f"{text}; all {both:,} records are in '{path}' now, {folder.waiting:,} of them nowhere else; "
+            f"'bench report {quoted}' tells of them."
+        )
+
+    def _info(self) -> dict[str, Any]:
+        p = self.planned
+        return {
+            "spec": p.spec.options(),
+            "command": self._command,
+            "versions": versions(),
+            "host": host(),
+            "clock": "virtual" if p.virtual else "wall",
+            "started": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "workload": p.traffic,
+            "backend": dict(p.backend.describe()),
+            "slo": slo.stored(p.slo),
+            "schedule": {
+                "sha256": p.schedule.sha256,
+                "requests": len(p.schedule),
+                "span_s": p.schedule.span_s,
+            },
+        }
+
+
+async def _serve(start: _Start, live: Live) -> Outcome:
+    """The run under the wall clock."""
+    planned = start.planned
+    backend = cast("Backend", planned.backend)
+    try:
+        await backend.open(planned.loaded.content)
+        recorder = Recorder(start.folder(), live.seen)
+        follow_ups = planned.follow_ups(recorder.add)
+        driver = WallDriver(Streamed(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.drain_s)
+        try:
+            with quiet_process(), _signals(driver, live):
+                start.folder().update({"startup_s": process_age_s()})
+                return await driver.run()
+        finally:
+            recorder.close()
+    finally:
+        await backend.close()
+
+
+def _simulate(start: _Start, live: Live) -> Outcome:
+    """The run under a virtual clock."""
+    planned = start.planned
+    simulator = cast("Simulator", planned.backend)
+    dropped: list[RequestRecord] = []
+    follow_ups = planned.follow_ups(dropped.append)
+    stop = Stop()
+    with quiet_process(), _stopped_by_signal(stop):
+        return drive_virtual(simulator, planned.schedule.planned(), follow_ups, start.folder(), live, stop, dropped)
+
+
+@contextmanager
+def _signals(driver: Interruptible, live: Live) -> Iterator[None]:
+    """Ctrl-C interrupts the driver, and so does what watches the run; SIGTERM ends it at once. A valid folder stays."""
+    loop = asyncio.get_running_loop()
+    live.end = lambda: loop.call_soon_threadsafe(driver.interrupt)
+
+    def end(number: int) -> None:
+        for _ in range(2 if number == signal.SIGTERM else 1):
+            loop.call_soon_threadsafe(driver.interrupt)
+
+    with termination.handled(end):
+        yield
+
+
+@contextmanager
+def _stopped_by_signal(stop: Stop) -> Iterator[None]:
+    def ask(number: int) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+        stop.at_once = number == signal.SIGTERM
+
+    with termination.handled(ask):
+        yield

@@ -1,0 +1,132 @@
+"""What both clocks have in common when a run is driven, and the driver of the virtual one."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from harness.api import End, FollowUps, Outcome, Request, RequestRecord, Simulator
+from harness.errors import BackendError
+
+if TYPE_CHECKING:
+    from harness.runner.progress import Live
+    from harness.runner.recorder import Rows
+
+SWITCH_S = 0.0005
+"""How long another thread may hold the interpreter that the sending loop wants (default of Python: 5 ms)."""
+BATCH_RECORDS = 4096
+
+
+class Interruptible(Protocol):
+    """What sends a run."""
+
+    def interrupt(self) -> None:
+        """Stop sending; when called again, stop waiting for answers too."""
+        ...
+
+
+@contextmanager
+def quiet_process() -> Iterator[None]:
+    """No garbage collection and short turns of other threads, so that neither makes a request late."""
+    turn_s = sys.getswitchinterval()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    sys.setswitchinterval(SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(turn_s)
+        gc.enable()
+        gc.unfreeze()
+
+
+def drive_virtual(
+    simulator: Simulator,
+    schedule: Iterable[Request],
+    follow_ups: FollowUps | None,
+    rows: Rows,
+    live: Live,
+    stop: Stop,
+    dropped: list[RequestRecord] | None = None,
+) -> Outcome:
+    """Run a simulator to its end, or until `stop` is set, writing rows in batches.
+
+    `follow_ups` puts the records of requests that cannot be sent into `dropped`. A simulator that fails gives an
+    outcome with its error; the rows before that stay.
+    """
+    counted = _Counted(schedule)
+    dropped = [] if dropped is None else dropped
+    released = counted.released(follow_ups)
+    batch: list[RequestRecord] = []
+    error: str | None = None
+    ended: End = "finished"
+    try:
+        for record in simulator.simulate(counted, released):
+            batch.append(record)
+            if len(batch) >= BATCH_RECORDS:
+                _write(rows, live, batch, dropped)
+                rows.add_steps(simulator.steps_table())
+                batch = []
+            if stop.asked:
+                ended = "stopped" if stop.at_once else "interrupted"
+                break
+    except KeyboardInterrupt:
+        ended = "stopped"
+    except BackendError as failure:
+        ended, error = "failed", str(failure)
+    _write(rows, live, batch, dropped)
+    rows.add_steps(simulator.steps_table())
+    rows.flush()
+    return Outcome(ended, counted.count, counted.remaining(), max(0, counted.count - live.finished), error)
+
+
+@dataclass(slots=True)
+class Stop:
+    """Flags that a signal handler sets and a loop reads; `at_once` when nobody is to wait for anything."""
+
+    asked: bool = False
+    at_once: bool = False
+
+
+class _Counted:
+    """An iterable that counts what was taken from it, and the follow-ups that went the same way."""
+
+    def __init__(self, requests: Iterable[Request]) -> None:
+        self._rest = iter(requests)
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Request]:
+        for request in self._rest:
+            self.count += 1
+            yield request
+
+    def released(self, follow_ups: FollowUps | None) -> FollowUps | None:
+        """`follow_ups`, counted."""
+        if follow_ups is None:
+            return None
+
+        def count(record: RequestRecord) -> list[Request]:
+            due = list(follow_ups(record))
+            self.count += len(due)
+            return due
+
+        return count
+
+    def remaining(self) -> int:
+        """How many were never taken."""
+        return sum(1 for _ in self._rest)
+
+
+def _write(rows: Rows, live: Live, batch: list[RequestRecord], dropped: list[RequestRecord]) -> None:
+    live.finished += len(batch)
+    live.sent = live.finished
+    batch += dropped
+    dropped.clear()
+    if batch:
+        rows.add_records(batch)
+        live.seen(batch)

@@ -1,0 +1,324 @@
+"""The open loop under the wall clock: a request leaves at its time, whether or not others were answered."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Iterable, Sequence
+from heapq import heappop, heappush
+from traceback import format_exception
+from typing import Protocol, cast
+
+from harness.api import End, FollowUps, Outcome, Request, RequestRecord, Status, Step
+from harness.runner.timer import Alarm, alarm
+
+LEAD_S = 0.02
+"""Between the start of the clock and time 0, so that the first request can be on time."""
+CANCEL_S = 5.0
+"""How long cancelled requests may take to let go."""
+TICK_S = 1.0
+AHEAD_REQUESTS, AHEAD_TOKENS = 4096, 16_000_000
+"""How many requests, of how many prompt tokens in all (some 80 MB of text), are made ready before they are due."""
+BURST = 8
+"""How many requests that are due may leave before answers are read again."""
+IDLE_S = 0.005
+"""Shortest pause before the next departure in which one more request is made ready; four times what the last took."""
+
+
+class Line(Protocol):
+    """What carries requests to a backend and answers from it."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why the backend can carry no more; None while it can."""
+        ...
+
+    def start(self, epoch_s: float) -> None:
+        """The run starts: all stamps are `time.monotonic() - epoch_s` from now on."""
+        ...
+
+    def prepare(self, request: Request) -> None:
+        """Make ready a request that will be carried."""
+        ...
+
+    def carry(self, request: Request, sent_s: float) -> Awaitable[RequestRecord | None]:
+        """Send now; what is given ends with the request: its record, or None if the answer is read elsewhere."""
+        ...
+
+    def cut(self, request: Request, status: Status, why: str) -> None:
+        """End a request that is under way, with that status."""
+        ...
+
+    def steps(self) -> Sequence[Step]:
+        """Executor steps since the last call."""
+        ...
+
+
+class Takes(Protocol):
+    """Where finished requests go; the part of a recorder that a driver needs."""
+
+    error: Exception | None
+
+    def add(self, record: RequestRecord) -> None:
+        """Take one finished request."""
+        ...
+
+    def add_steps(self, steps: Iterable[Step]) -> None:
+        """Take executor steps."""
+        ...
+
+
+class Shows(Protocol):
+    """What is told of a run under way; the part of `harness.runner.progress.Live` that a driver needs."""
+
+    sent: int
+    finished: int
+
+    def start(self, epoch_s: float) -> None:
+        """The clock starts at `epoch_s` of the monotonic clock."""
+        ...
+
+    def departed(self, late_s: float) -> None:
+        """A request left `late_s` after its time."""
+        ...
+
+    def say(self, line: str) -> None:
+        """Tell the user."""
+        ...
+
+
+class WallDriver:
+    """One run under the wall clock; `interrupt` once stops the sending, twice ends the run.
+
+    After the last departure it waits `drain_s` at most: a request unanswered then is recorded as `timeout`,
+    or as `cancelled` when the run was interrupted.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        schedule: Iterable[Request],
+        follow_ups: FollowUps | None,
+        recorder: Takes,
+        live: Shows,
+        drain_s: float,
+    ) -> None:
+        self._line = line
+        self._schedule = iter(schedule)
+        self._ahead: deque[Request] = deque()  # taken from the schedule and made ready
+        self._ahead_tokens = 0
+        self._pause_s = IDLE_S  # a pause that is long enough to make one more request ready
+        self._follow_ups = follow_ups
+        self._recorder = recorder
+        self._live = live
+        self._drain_s = drain_s
+        self._heap: list[tuple[float, int, Request, bool]] = []
+        self._tasks: dict[asyncio.Task[None], Request] = {}
+        self._alarm: Alarm | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._epoch_s = 0.0
+        self._interrupts = 0
+        self._error: str | None = None
+        self._crash: str | None = None
+        self._sent = 0
+        self._cut = 0
+
+    def __repr__(self) -> str:
+        return f"<WallDriver {self._sent} sent, {len(self._tasks)} in flight, {self._interrupts} interrupts>"
+
+    def interrupt(self) -> None:
+        """Stop sending; when called again, stop waiting for answers too."""
+        self._interrupts += 1
+        if self._interrupts == 1:
+            self._live.say(
+                f"stopping: nothing more is sent, {len(self._tasks)} in flight get "
+                f"{self._drain_s:g} s to finish; Ctrl-C again ends the run now"
+            )
+        self._turn()
+
+    def prepare(self) -> None:
+        """Make ready as many requests as may wait ready, before the clock starts."""
+        while self._prepare_one():
+            pass
+
+    async def run(self, epoch_s: float | None = None) -> Outcome:
+        """Send everything, wait for the answers, and tell how it ended; time 0 is `epoch_s`, or in a moment."""
+        self._epoch_s = time.monotonic() + LEAD_S if epoch_s is None else epoch_s
+        self._line.start(self._epoch_s)
+        self._live.start(self._epoch_s)
+        self._alarm = alarm(self._ring)
+        ticker = asyncio.create_task(self._tick())
+        try:
+            self._pull()
+            await self._send()
+            await self._drain()
+            await self._cancel_rest()
+        finally:
+            ticker.cancel()
+            self._alarm.close()
+            self._recorder.add_steps(self._line.steps())
+        return Outcome(self._ended(), self._sent, self._count_unsent(), self._cut, self._error, self._crash)
+
+    def _ended(self) -> End:
+        if self._error is not None:
+            return "failed"
+        if self._interrupts:
+            return "interrupted" if self._interrupts == 1 else "stopped"
+        return "finished"
+
+    def _count_unsent(self) -> int:
+        return len(self._heap) + len(self._ahead) + sum(1 for _ in self._schedule)
+
+    @property
+    def _stopping(self) -> bool:
+        return self._interrupts > 0 or self._error is not None
+
+    def _now_s(self) -> float:
+        return time.monotonic() - self._epoch_s
+
+    async def _send(self) -> None:
+        """Send each request at its time; returns when none is pending or the run is being stopped."""
+        while self._heap and not self._stopping:
+            self._depart()
+            if not self._heap:
+                return
+            if self._heap[0][0] - self._now_s() > self._pause_s and self._prepare_one():
+                await asyncio.sleep(0)
+            else:
+                await self._nap(self._heap[0][0])
+
+    def _depart(self) -> None:
+        """Launch what is due, at most `BURST` requests at once: answers must be read too."""
+        launched = 0
+        while self._heap and not self._stopping and launched < BURST and self._heap[0][0] <= self._now_s():
+            _, _, request, planned = heappop(self._heap)
+            if planned:
+                self._pull()
+            self._launch(request)
+            launched += 1
+
+    def _ring(self) -> None:
+        """The time of a departure has come, or the end of a wait. Departures do not wait for a turn of the loop."""
+        assert self._alarm is not None
+        self._depart()
+        if self._heap and not self._stopping:
+            self._alarm.set(self._epoch_s + self._heap[0][0])
+        self._turn()
+
+    def _pull(self) -> None:
+        """Make the next request of the schedule pending: the heap holds one of those, and the follow-ups."""
+        if self._ahead:
+            self._ahead_tokens -= self._ahead[0].prompt_tokens
+        request = self._ahead.popleft() if self._ahead else next(self._schedule, None)
+        if request is not None:
+            heappush(self._heap, (request.scheduled_s, request.id, request, True))
+
+    def _prepare_one(self) -> bool:
+        """Make one more request of the schedule ready; False when enough of them are, or none is left."""
+        if len(self._ahead) >= AHEAD_REQUESTS or self._ahead_tokens >= AHEAD_TOKENS:
+            return False
+        request = next(self._schedule, None)
+        if request is None:
+            return False
+        begun_s = time.monotonic()
+        self._line.prepare(request)
+        self._pause_s = max(IDLE_S, 4 * (time.monotonic() - begun_s))
+        self._ahead.append(request)
+        self._ahead_tokens += request.prompt_tokens
+        return True
+
+    async def _nap(self, until_s: float) -> None:
+        """Sleep until a time of the run, or until `_turn` ends the sleep because something has changed."""
+        assert self._alarm is not None
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        self._alarm.set(self._epoch_s + until_s)
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+
+    def _turn(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _launch(self, request: Request) -> None:
+        self._sent += 1
+        self._live.sent += 1
+        sent_s = self._now_s()
+        try:
+            going = self._line.carry(request, sent_s)
+        except Exception as error:  # noqa: BLE001  # a bug of ours: never lose it
+            self._broke(error)
+            return
+        self._live.departed(sent_s - request.scheduled_s)
+        task = asyncio.create_task(self._follow(going))
+        self._tasks[task] = request
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:  # a bug of ours: never lose it
+            self._broke(error)
+        elif not self._tasks:
+            self._turn()
+
+    async def _follow(self, going: Awaitable[RequestRecord | None]) -> None:
+        """Wait for the end of a request, and take its record where there is one."""
+        try:
+            record = await going
+        finally:
+            del self._tasks[cast("asyncio.Task[None]", asyncio.current_task())]
+        self._live.finished += 1
+        if record is not None:
+            self._record(record)
+        if self._line.failure is not None:
+            self._fail(self._line.failure)
+
+    def _record(self, record: RequestRecord) -> None:
+        self._recorder.add(record)
+        if self._follow_ups is None or self._stopping:
+            return
+        for request in self._follow_ups(record):
+            self._line.prepare(request)
+            heappush(self._heap, (request.scheduled_s, request.id, request, False))
+            self._turn()
+
+    def _fail(self, message: str) -> None:
+        if self._error is None:
+            self._error = message
+        self._turn()
+
+    def _broke(self, error: BaseException) -> None:
+        if self._error is None:
+            self._crash = "".join(format_exception(error))
+        self._fail(f"{type(error).__name__}: {error}")
+
+    async def _drain(self) -> None:
+        """Wait for the answers, and send the follow-ups that they bring about."""
+        deadline_s = self._now_s() + self._drain_s
+        while (self._tasks or self._heap) and self._interrupts < 2 and self._error is None:
+            if self._heap and not self._stopping:
+                await self._send()
+                deadline_s = self._now_s() + self._drain_s
+            elif not self._tasks or self._now_s() >= deadline_s:
+                return
+            else:
+                stopping = self._stopping
+                await self._nap(deadline_s)
+                if self._stopping and not stopping:
+                    deadline_s = self._now_s() + self._drain_s
+
+    async def _cancel_rest(self) -> None:
+        status: Status = "cancelled" if self._stopping else "timeout"
+        why = "the run was stopped" if self._stopping else f"no end within {self._drain_s:g} s of the last departure"
+        self._cut += len(self._tasks)
+        for request in [*self._tasks.values()]:
+            self._line.cut(request, status, why)
+        if self._tasks:
+            await asyncio.wait([*self._tasks], timeout=CANCEL_S)
+
+    async def _tick(self) -> None:
+        """Each second: fetch the backend's steps, and see that rows can still be written."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._recorder.add_steps(self._line.steps())
+            if self._recorder.error is not None:
+                self._fail(f"rows cannot be written: {self._recorder.error}")

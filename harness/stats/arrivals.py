@@ -1,0 +1,268 @@
+"""How bursty arrivals are: dispersion of counts, their memory, and the spread of gaps. Times in seconds, sorted.
+
+A test of gaps alone cannot tell real traffic from Poisson (their distance on the Azure trace is 0.02), because the
+burstiness of real traffic lies in its rate. The index of dispersion over several widths and the autocorrelation of
+counts can.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+WIDTHS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
+"""Bin widths at which two dispersion curves are compared."""
+
+MIN_BINS = 10
+"""Fewest bins of an index of dispersion; with 10 its standard error is already about 0.5 for Poisson."""
+
+
+def counts(times_s: Floats, width_s: float) -> npt.NDArray[np.int64]:
+    """(bins,) arrivals per bin of `width_s`: the whole bins from the first arrival to the last."""
+    if len(times_s) == 0:
+        return np.zeros(0, np.int64)
+    bins = int((times_s[-1] - times_s[0]) / width_s)
+    index = ((times_s - times_s[0]) / width_s).astype(np.int64)
+    return np.bincount(index[index < bins], minlength=bins)
+
+
+def dispersion(times_s: Floats, width_s: float) -> float | None:
+    """Index of dispersion of counts: variance by mean of the arrivals per bin (Poisson: 1 at every width).
+
+    None with fewer than 10 whole bins.
+    """
+    return spread(counts(times_s, width_s))
+
+
+def spread(per_bin: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> float | None:
+    """Variance by mean of counts; None with fewer than 10 of them, or where nothing was counted."""
+    if len(per_bin) < MIN_BINS or per_bin.sum() == 0:
+        return None
+    return float(per_bin.var(ddof=1) / per_bin.mean())
+
+
+def dispersion_curve(times_s: Floats, widths_s: Sequence[float] = WIDTHS_S) -> Floats:
+    """(widths,) indices of dispersion; NaN where there are fewer than 10 bins."""
+    found = (dispersion(times_s, width_s) for width_s in widths_s)
+    return np.array([math.nan if value is None else value for value in found])
+
+
+def curve_distance(found: Floats, wanted: Floats) -> float:
+    """Root mean square of log2(found / wanted) over the widths at which both are known; NaN if there is none."""
+    known = np.isfinite(found) & np.isfinite(wanted) & (found > 0) & (wanted > 0)
+    if not known.any():
+        return math.nan
+    return float(np.sqrt(np.mean(np.log2(found[known] / wanted[known]) ** 2)))
+
+
+def autocorrelation(values: npt.NDArray[np.float64] | npt.NDArray[np.int64], lag: int = 1) -> float | None:
+    """Correlation of a series with itself `lag` steps later (biased estimator); None if it is constant or short."""
+    centred = np.asarray(values, np.float64) - np.mean(values) if len(values) else np.zeros(0)
+    total = float(centred @ centred)
+    if len(centred) < MIN_BINS + lag or total == 0:
+        return None
+    return float(centred[:-lag] @ centred[lag:] / total)
+
+
+def gap_cv(times_s: Floats) -> float | None:
+    """Standard deviation by mean of the gaps; None with fewer than two gaps or all at one instant."""
+    gaps_s = np.diff(times_s)
+    if len(gaps_s) < 2 or gaps_s.mean() <= 0:
+        return None
+    return float(gaps_s.std(ddof=1) / gaps_s.mean())
+
+
+def window_cvs(times_s: Floats, width_s: float, least_gaps: int = 10) -> Floats:
+    """(windows,) `gap_cv` inside each window of `width_s` that has at least `least_gaps` gaps."""
+    if len(times_s) == 0:
+        return np.zeros(0)
+    edges = np.arange(times_s[0], times_s[-1] + width_s, width_s)
+    parts = np.split(times_s, np.searchsorted(times_s, edges[1:]))
+    found = [gap_cv(part) for part in parts if len(part) > least_gaps]
+    return np.array([value for value in found if value is not None])
+
+
+def gaps_distance(one_s: Floats, other_s: Floats) -> float:
+    """`distance` of the gaps of two series of arrivals."""
+    return distance(np.sort(np.diff(one_s)), np.sort(np.diff(other_s)))
+
+
+def distance(one: Floats, other: Floats) -> float:
+    """Two-sample Kolmogorov-Smirnov distance of two sorted series: the largest between their shares at or below."""
+    both = np.concatenate([one, other])
+    below = [np.searchsorted(values, both, side="right") / len(values) for values in (one, other)]
+    return float(np.abs(below[0] - below[1]).max())
+
+
+TICK = 0.005
+"""Stamps sit on ticks if the steps between them are whole multiples of one, to this share of it: the recorded ticks
+of 3 s of the Mooncake trace are 2.997 to 3.003 s long."""
+
+SHARED = 0.01
+"""Fewest gaps that are 0 where stamps sit on ticks; without shared stamps there is no tick to be seen."""
+
+LEAST_TICK_S = 0.001
+
+
+def tick_s(times_s: Floats) -> float | None:
+    """The tick (s) on which several arrivals stand at a time, such as 3 s; None where they do not, or below 1 ms."""
+    distinct = np.unique(times_s)
+    steps = np.diff(distinct)
+    if len(distinct) < MIN_BINS or len(steps) >= (1 - SHARED) * (len(times_s) - 1):
+        return None
+    least = float(np.quantile(steps, 0.01))
+    times = np.round(steps / least)
+    if least < LEAST_TICK_S or (times < 1).any() or (np.abs(steps / least - times) > TICK * times).any():
+        return None
+    return float(steps.sum() / times.sum())  # the mean: with it ticks do not drift away from the stamps
+
+
+def per_tick(times_s: Floats, width_s: float) -> npt.NDArray[np.int64]:
+    """(ticks,) arrivals on each tick of `width_s`, from the first to the last; each counts for the nearest one."""
+    if len(times_s) == 0:
+        return np.zeros(0, np.int64)
+    return np.bincount(np.round((times_s - times_s[0]) / width_s).astype(np.int64))
+
+
+GapCdf: TypeAlias = Callable[[np.ndarray], np.ndarray]
+OperationalTime: TypeAlias = Callable[[np.ndarray], np.ndarray]
+
+MIN_GAPS = 10
+"""Fewest gaps that are compared with a law."""
+
+SHORTEST_S = 1e-6
+"""Gaps below this are only counted, not told apart: a very bursty law (gamma with cv 4) puts up to half of its gaps
+there, where a running sum of times in float64 rounds them away and no network can tell them apart."""
+
+POINTS = 32
+"""Points at which the law and the gaps are stored for the picture."""
+
+STRETCHES = 60
+"""Stretches of time in which the declared rate is stored for the picture."""
+
+MIN_ARRIVALS = 100
+"""Fewest arrivals whose rate is judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """What was declared of the arrivals.
+
+    `rate_rps` is their mean rate in the long run; None where all come at one instant, or when answers come.
+    `gap_cdf` is the probability that a gap is at most so long: in seconds, or in operational time where there is an
+    `operational_time` (s -> expected arrivals), which takes a changing rate out of the gaps. `known` is False where
+    the workload is gone, so that it cannot be told whether there was a law, or a rate that changes: then the rate is
+    not judged. A schedule shorter than `settles_s` need not have the mean rate, because that rate is itself drawn at
+    random.
+    """
+
+    rate_rps: float | None
+    gap_cdf: GapCdf | None = None
+    operational_time: OperationalTime | None = None
+    known: bool = True
+    settles_s: float = 0.0
+
+
+def judged(planned_s: Floats, law: Law) -> dict[str, Any]:
+    """How the drawn times (s, sorted) agree with the law, fit for JSON; None for what cannot be told.
+
+    `law` says what was declared: "clock", "operational", "none" or "unknown". `ks` and `ks_p` compare the gaps with
+    it. `gaps` holds both at some points. `expected_rps` is the declared rate over the time of this schedule, where it
+    may be another than the long-run mean, `rate_curve` its course, and `rate_z` how many standard errors the drawn
+    rate is from it.
+    """
+    facts: dict[str, Any] = {"law": _kind(law), "ks": None, "ks_p": None, "gaps": None}
+    facts |= {"expected_rps": None, "rate_curve": None, "rate_z": None}
+    if len(planned_s) < 2 or planned_s[-1] <= planned_s[0]:
+        return facts
+    along = None if law.operational_time is None else np.asarray(law.operational_time(planned_s), np.float64)
+    facts |= _against(planned_s, along, law.gap_cdf)
+    span_s = float(planned_s[-1] - planned_s[0])
+    expected = law.rate_rps * span_s if law.rate_rps else None
+    if law.operational_time is not None and along is not None:
+        expected = float(along[-1] - along[0])
+        facts |= {"expected_rps": expected / span_s, "rate_curve": _course(law.operational_time, float(planned_s[-1]))}
+    if law.known and expected and len(planned_s) >= MIN_ARRIVALS and span_s >= law.settles_s:
+        facts["rate_z"] = (len(planned_s) - 1 - expected) / math.sqrt(_dispersion_of_all(planned_s) * expected)
+    return facts
+
+
+def kolmogorov_smirnov(values: Floats, cdf: GapCdf, *, least: float = 0.0) -> tuple[float, float]:
+    """Largest distance between the values and their law, and how probable one as large is if the law holds.
+
+    The two distribution functions are compared at values from `least` on; smaller ones count, but where they lie
+    below it makes no difference (and the probability is an upper bound). The probability is Kolmogorov's limit with
+    the correction of Stephens (JRSS B 32, 1970) for finite samples, within 0.03 of the exact one from 10 values on,
+    and closer where it is small.
+    """
+    from scipy.special import kolmogorov  # heavy: only where a law is declared
+
+    n = len(values)
+    shown = np.maximum(np.sort(values), least)  # those below stand at `least`, where both functions are compared
+    at = np.asarray(cdf(shown), np.float64)
+    above, below = np.arange(1, n + 1) / n - at, at - np.arange(n) / n
+    distance = float(max(above.max(), below[shown > least].max(initial=0.0)))
+    root = math.sqrt(n)
+    return distance, float(kolmogorov((root + 0.12 + 0.11 / root) * distance))
+
+
+def _kind(law: Law) -> str:
+    if not law.known:
+        return "unknown"
+    if law.gap_cdf is None:
+        return "none"
+    return "clock" if law.operational_time is None else "operational"
+
+
+def _against(planned_s: Floats, along: Floats | None, cdf: GapCdf | None) -> dict[str, Any]:
+    gaps = np.diff(planned_s if along is None else along)
+    if cdf is None or len(gaps) < MIN_GAPS or gaps.max() <= 0:
+        return {}
+    per_s = 1.0 if along is None else (along[-1] - along[0]) / (planned_s[-1] - planned_s[0])
+    ks, p = kolmogorov_smirnov(gaps, cdf, least=SHORTEST_S * per_s)
+    return {"ks": ks, "ks_p": p, "gaps": _curves(gaps, cdf)}
+
+
+def _curves(gaps: Floats, cdf: GapCdf) -> dict[str, list[float]]:
+    """Shares of gaps that are longer, as drawn and as declared, at points evenly spaced in their logarithm."""
+    ordered = np.sort(gaps)
+    low = max(float(np.quantile(ordered, 0.02)), float(ordered[-1]) * 1e-6)
+    at = np.geomspace(low, float(ordered[-1]), POINTS)
+    drawn = 1 - np.searchsorted(ordered, at, side="right") / len(ordered)
+    declared = 1 - np.asarray(cdf(at), np.float64)
+    return {name: _short(values) for name, values in (("at", at), ("drawn", drawn), ("declared", declared))}
+
+
+def _course(operational_time: OperationalTime, end_s: float) -> dict[str, Any] | None:
+    """The declared rate in equal stretches from 0 to `end_s`; None where it does not change."""
+    edges = np.linspace(0.0, end_s, STRETCHES + 1)
+    rps = np.diff(np.asarray(operational_time(edges), np.float64)) / np.diff(edges)
+    steady = bool(np.ptp(rps) <= 1e-6 * rps.max())
+    return None if steady else {"end_s": end_s, "rps": _short(rps)}
+
+
+def _short(values: Floats) -> list[float]:
+    return [float(f"{value:.5g}") for value in values]
+
+
+def _dispersion_of_all(times_s: Floats) -> float:
+    """Index of dispersion at the length of the whole schedule, at least 1: what its number of arrivals varies by.
+
+    It is measured at a twentieth of the schedule and carried on to the whole with the slope that it has over the
+    widths below (between 0, as in a renewal process, and 1, as where the rate has a long memory).
+    """
+    places = (times_s - times_s[0]) / (times_s[-1] - times_s[0])
+    bins = (20, 40, 80, 160)
+    found = [spread(np.bincount(np.minimum((places * n).astype(np.int64), n - 1), minlength=n)) for n in bins]
+    known = [(n, value) for n, value in zip(bins, found, strict=True) if value]
+    if len(known) < len(bins):
+        return 1.0
+    logs = np.log([value for _, value in known])
+    slope = float(np.polyfit(-np.log(bins), logs, 1)[0])
+    whole: float = np.exp(logs[0]) * bins[0] ** min(max(slope, 0.0), 1.0)
+    return max(1.0, float(whole))

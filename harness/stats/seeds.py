@@ -1,0 +1,57 @@
+"""What the values of several seeds amount to: their mean, its interval, their range."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+LEAST_SEEDS = 5
+"""Fewest seeds whose mean gets an interval (Student's t of fewer is wider than it is useful)."""
+
+CONFIDENCE = 0.95
+"""Chance that an interval holds the mean over all seeds, where the values of seeds are about normal."""
+
+
+def spread(values: Sequence[float | None], *, most: float | None = None) -> dict[str, Any] | None:
+    """Mean, interval and range of one value per seed, fit for JSON; None of no values.
+
+    Values are not negative, and not above `most` where that is given. `low` and `high` are Student's t interval of the
+    mean at 95%, taken on the scale of logarithms, or of log odds below `most`: None below 5 seeds, and where all seeds
+    have the same value, which tells nothing of how it varies. None stands for a seed without a value.
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    n, mean = len(known), math.fsum(known) / len(known)
+    low, high = _interval(known, mean, most)
+    return {"n": n, "mean": mean, "low": low, "high": high, "least": min(known), "most": max(known)}
+
+
+def _interval(values: Sequence[float], mean: float, most: float | None) -> tuple[float | None, float | None]:
+    n = len(values)
+    if n < LEAST_SEEDS or min(values) == max(values):
+        return None, None
+    from scipy.special import stdtrit  # heavy
+
+    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
+    # Note: mean +- half leaves the range of the quantity where seeds differ much, and cutting it there keeps an end
+    # that is too near on the other side. By the delta method on the log (or log odds) scale neither happens, and the
+    # truth is covered more often (docs/guide/statistics.md). The error of a mean of values above 0 is at most the mean.
+    room = 1.0 if most is None else 1.0 - mean / most
+    factor = math.exp(half / (mean * room))
+    if most is None:
+        return mean / factor, mean * factor
+    odds = mean / (most - mean)
+    return most * odds / (odds + factor), most * odds * factor / (1 + odds * factor)
+
+
+def knees(info: Mapping[str, Any], goal: float = 0.9) -> dict[int, float]:
+    """ln(capacity in requests per second) by seed, from the content of a capacity.json; empty where there is none.
+
+    They are jackknife pseudo-values: their mean is ln(capacity), and their standard deviation over the root of their
+    number is its standard error. On equal seeds two systems see the same traffic, so the differences scatter far less.
+    """
+    for answer in info.get("answers") or []:
+        if abs(float(answer["goal"]) - goal) < 1e-9:
+            return {int(seed): float(knee) for seed, knee in (answer.get("knees") or {}).items()}
+    return {}

@@ -1,0 +1,192 @@
+"""Intervals that one run can give of itself, and the cases in which it can give none.
+
+A moving-block bootstrap over the requests in the order of their scheduled times: neighbours wait in the same queue, so
+blocks of them are drawn and not single requests. Near the knee of a system even that fails, because the rare long busy
+period is mostly not in the sample; there the answer is that there is no interval.
+Source of the bootstrap: H. R. Künsch, "The jackknife and the bootstrap for general stationary observations", Annals of
+Statistics 17, 1989.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.api import Slo
+from harness.data.lists import number
+from harness.metrics.measure import headline, per_request, succeeded
+from harness.metrics.quantiles import quantile
+from harness.metrics.slo import score
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+CONFIDENCE = 0.95
+BLOCK, BLOCKS, MOST_BLOCKS = 200, 10, 1000
+"""Requests in a block; of short runs so many that there are ten blocks, of very long ones that there are a thousand:
+longer blocks remember more and take less time."""
+
+RESAMPLES = 2000
+MOST_ALIKE = 0.5
+"""Lag-1 autocorrelation of TTFT from which on a queue has a memory too long for the blocks of one run."""
+
+FEWEST_MISSES = 0.01
+"""Share of requests that must miss, and that must meet, for an interval of attainment: near the ends it collapses."""
+
+FEWEST, FEWEST_FOR_P99 = 100, 500
+"""Fewest values for an interval of a mean or a share, and of a p99: below, it covers the truth too rarely."""
+
+ROUNDING = 1e-9
+"""Relative differences of values that are equal but for rounding."""
+
+REPEAT = "repeat with other seeds (bench sweep --seeds 5)"
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Resamples of a series: where the blocks of each begin. Equal `n` gives equal ones."""
+
+    n: int
+    size: int
+    starts: npt.NDArray[np.int64]  # (RESAMPLES, blocks)
+
+    @classmethod
+    def draw(cls, n: int) -> Blocks:
+        """Blocks for a series of `n` values: ten at least, about a thousand at most."""
+        size = min(max(BLOCK, n // MOST_BLOCKS), n // BLOCKS)
+        starts = np.random.default_rng(0).integers(0, n - size + 1, (RESAMPLES, -(-n // size)))
+        return cls(n, size, starts)
+
+    def sums(self, values: Floats) -> Floats:
+        """(RESAMPLES,) sums of `values` (n,) over each resample, whose last block is cut so that it has n values."""
+        up_to = np.concatenate([[0.0], np.cumsum(values)])
+        last = self.n - (self.starts.shape[1] - 1) * self.size
+        whole = up_to[self.size :] - up_to[: -self.size]
+        cut = self.starts[:, -1]
+        found: Floats = whole[self.starts[:, :-1]].sum(axis=1) + up_to[cut + last] - up_to[cut]
+        return found
+
+    def mean(self, values: Floats) -> tuple[float, float]:
+        """Interval of the mean of the values (n,) that are not NaN, and above 0.
+
+        Moved out on the scale of logarithms: a few long waits make the ends of a mean scatter by more than itself, and
+        moved out on its own scale the lower one became negative. Neither covers less (docs/guide/statistics.md).
+        """
+        middle, low, high, wider = self._means(values)
+        if middle <= 0:  # a backend that answers at once under a virtual clock
+            return 0.0, 0.0
+        return middle * (low / middle) ** wider, middle * (high / middle) ** wider
+
+    def share(self, met: Floats) -> tuple[float, float]:
+        """Interval of the share of ones in `met` (n,), which has both: as `mean`, on the scale of log odds."""
+        middle, low, high, wider = self._means(met)
+        found = []
+        for end in (low, high):
+            odds = middle / (1 - middle)
+            moved = odds * (end / (1 - end) / odds) ** wider if end < 1 else math.inf
+            found.append(moved / (1 + moved) if moved < math.inf else 1.0)
+        return found[0], found[1]
+
+    def _means(self, values: Floats) -> tuple[float, float, float, float]:
+        """Mean of the values (n,) that are not NaN, the ends over the resamples, and how much to move these out.
+
+        Some ten blocks scatter too little, so the ends are moved out by Student's t of so many for the normal quantile,
+        and by the root of k/(k - 1).
+        """
+        from scipy.special import ndtri, stdtrit  # heavy: only where a run ends
+
+        known = ~np.isnan(values)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = self.sums(np.where(known, values, 0.0)) / self.sums(known.astype(float))
+        k, tail = self.n / self.size, (1 + CONFIDENCE) / 2
+        wider = math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, tail) / ndtri(tail))
+        low, high = (quantile(means, q) for q in (1 - tail, tail))
+        return float(values[known].mean()), low, high, wider
+
+    def percentile(self, values: Floats, q: float) -> tuple[float, float]:
+        """Interval of quantile `q` of the values (n,) that are not NaN: that of the share at or below it, turned into
+        values (Woodruff, Journal of the American Statistical Association 47, 1952)."""
+        known = values[~np.isnan(values)]
+        at_or_below = np.where(np.isnan(values), np.nan, values <= quantile(values, q))
+        share, low, high, wider = self._means(at_or_below)
+        below, above = q - wider * (high - share), q + wider * (share - low)
+        return quantile(known, max(0.0, below)), quantile(known, min(1.0, above))
+
+
+def within(table: pa.Table, slo: Slo, *, overloaded: bool = False, valid: bool = True) -> dict[str, Any]:
+    """Intervals of the requests that were measured, fit for JSON; `why_not` is the sentence that stands for them.
+
+    `attainment` has `low` and `high`, or is None; without a single miss `at_least` is Wilson's lower bound, which takes
+    requests for independent. `metrics` has pairs for the mean and the p99 of the `headline` metrics, in seconds.
+    `alike` is the lag-1 autocorrelation of TTFT.
+    """
+    ordered = table.take(np.argsort(number(table, "scheduled_s"), kind="stable"))
+    ok = succeeded(ordered)
+    series = {m.name: _finite(per_request(m, ordered), ok) for m in headline()}
+    alike = autocorrelation(series["ttft"])
+    why_not = next(_why_not(len(ordered), alike, overloaded=overloaded, valid=valid), None)
+    found: dict[str, Any] = {
+        "confidence": CONFIDENCE, "resamples": RESAMPLES, "block": None, "alike": alike,
+        "attainment": None, "at_least": None, "metrics": {}, "why_not": why_not,
+    }  # fmt: skip
+    scored = score(ordered, slo)
+    met = scored.met.astype(float) if slo.bounds and scored.by_request else np.zeros(0)
+    if len(met) and met.all() and valid and not overloaded:
+        found["at_least"] = at_least(len(met))
+    if why_not is not None:
+        return found
+    blocks = Blocks.draw(len(ordered))
+    if len(met) and FEWEST_MISSES <= met.mean() <= 1 - FEWEST_MISSES:
+        low, high = blocks.share(met)
+        found["attainment"] = {"low": low, "high": high}
+    return found | {"block": blocks.size, "metrics": {name: _of(blocks, values) for name, values in series.items()}}
+
+
+def at_least(n: int) -> float:
+    """Lower end of Wilson's interval of a share, of which all of `n` were seen."""
+    from scipy.special import ndtri  # heavy: only where a run ends
+
+    return n / (n + float(ndtri((1 + CONFIDENCE) / 2)) ** 2)
+
+
+def autocorrelation(values: Floats) -> float | None:
+    """Lag-1 autocorrelation of the values that are not NaN; None of fewer than two, 0 of equal ones."""
+    known = values[~np.isnan(values)]
+    if len(known) < 2:
+        return None
+    apart = known - known.mean()
+    if np.abs(apart).max() <= ROUNDING * np.abs(known).max():
+        return 0.0
+    return float((apart[1:] * apart[:-1]).sum() / (apart**2).sum())
+
+
+def _finite(values: Floats, ok: npt.NDArray[np.bool_]) -> Floats:
+    """The values of the requests in `ok`, NaN for others and where they are infinite."""
+    return np.where(ok & np.isfinite(values), values, np.nan)
+
+
+def _why_not(n: int, alike: float | None, *, overloaded: bool, valid: bool) -> Iterator[str]:
+    if not valid:
+        yield "no interval, because the run is not valid"
+    elif overloaded:
+        yield "no interval, because the queue grew all through the run"
+    elif n < FEWEST or alike is None:
+        yield f"no interval from fewer than {FEWEST} requests; send more (--requests, --duration)"
+    elif alike >= MOST_ALIKE:
+        yield (
+            "one run: no interval, because each request waits much as long as the one before it (lag-1 autocorrelation "
+            f"of TTFT {alike:.2f}, below {MOST_ALIKE:g} wanted); {REPEAT}"
+        )
+
+
+def _of(blocks: Blocks, values: Floats) -> dict[str, list[float] | None]:
+    known = int((~np.isnan(values)).sum())
+    return {
+        "mean": list(blocks.mean(values)) if known >= FEWEST else None,
+        "p99": list(blocks.percentile(values, 0.99)) if known >= FEWEST_FOR_P99 else None,
+    }

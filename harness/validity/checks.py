@@ -1,0 +1,381 @@
+"""Whether a run proves anything: physics, lateness of the client, overload; the verdict and its reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.api import Caution
+from harness.data.lists import number
+from harness.data.schedule import links
+from harness.data.warmup_cut import Cut, kept
+from harness.metrics.measure import first_last, succeeded
+from harness.metrics.quantiles import quantile
+from harness.validity import warmup, work_done
+from harness.validity.fidelity import GAP_LAW, LATE_S
+from harness.validity.overload import overload
+from harness.validity.physics import CAUSALITY, LITTLE_S, TOKENS, broken, little
+from harness.validity.remote import floors_s, ms, part
+from harness.validity.work_done import BY_SERVER, LENGTHS, OutputLengths
+
+if TYPE_CHECKING:
+    from harness.data.folder import Run
+
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+LATE_SHARE = 0.01
+"""Share of requests that may leave late (by more than `LATE_S`) without a word: the p99 of lateness is then below it.
+
+More is a warning and no more than that up to `TOO_LATE_SHARE`, because TTFT and E2E count from the scheduled time: a
+late client makes a system look slower, never faster, and by little while it is late by less than `TOO_LATE_S`.
+"""
+
+TOO_LATE_S = 0.050
+"""Lateness that spoils a request: a fifth of the TTFT bound of 0.25 s that DistServe holds a chat to."""
+
+TOO_LATE_SHARE = 0.05
+"""Share of spoilt requests that makes a run not valid: half of the 10% that may miss at the usual goal of 0.9."""
+
+RECORDS, LATENESS, ANSWERS = "records", "lateness", "answers"
+"""Names of the checks made here, as run.json lists them."""
+
+OVERLOAD, QUEUE_GREW = "overload", "queue-grew"
+"""Codes of the cautions of a growing queue, where the SLO was not met (or there is none) and where it was."""
+
+MIN_FOR_P99 = 100
+"""Fewest values for which the 99th percentile is more than the largest value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Valid, or not and why, by check; and what a reader must know in either case."""
+
+    valid: bool
+    reasons: list[Caution] = field(default_factory=list)
+    warnings: list[Caution] = field(default_factory=list)
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether the queue grew all through the run, and the SLO was not met."""
+        return any(caution.code == OVERLOAD for caution in self.warnings)
+
+    @property
+    def queue_grew(self) -> bool:
+        """Whether the queue grew all through the run, be the SLO met or not."""
+        return any(caution.code in (OVERLOAD, QUEUE_GREW) for caution in self.warnings)
+
+    @property
+    def text(self) -> str:
+        """The verdict as it is printed."""
+        if not self.valid:
+            return "not valid: " + " ".join(sentences(self.reasons))
+        grown = next((caution.message for caution in self.warnings if caution.code == OVERLOAD), None)
+        if grown is not None or not self.warnings:
+            return grown or "valid"
+        codes = list(dict.fromkeys(caution.code for caution in self.warnings))
+        plural = "s" if len(self.warnings) > 1 else ""
+        return f"valid, with {len(self.warnings)} warning{plural} ({', '.join(codes)})"
+
+
+def sentences(reasons: Iterable[Caution]) -> list[str]:
+    """Reasons with their remedies, as sentences."""
+    return [r.message + (f" Remedy: {r.remedy}." if r.remedy else "") for r in reasons]
+
+
+def judge(
+    requests: pa.Table,
+    schedule: pa.Table | None = None,
+    *,
+    clock: Literal["wall", "virtual"] = "wall",
+    interrupted: bool = False,
+    recorded: bool = False,
+    closed: bool = False,
+    window_s: float | None = None,
+    as_asked: bool = True,
+    cut: Cut | None = None,
+    met: bool | None = None,
+) -> Verdict:
+    """The verdict on a table of records, against the schedule that was to be sent where it is given.
+
+    Not valid: physics broken, requests without a record (unless the run was `interrupted`) or with two, a client
+    too late to have sent the schedule (wall clock only), no request that ended well. A growing queue, a late
+    client, failures, an interruption and few requests are warnings; what they advise depends on whether the requests
+    came at `recorded` times or from users in a `closed` loop, of which no rate can be asked. In a run that sent only
+    what was due before `window_s`, follow-ups may be missing; in any run those of a request that was given up.
+    Where answers may be shorter or longer than asked, `as_asked` is off. The queue is looked at, and the requests that
+    are measured are counted, after the `cut` of the warm-up. A growing queue is overload unless the SLO was `met`
+    (None: there is none): chance lets the queue of a system below its capacity grow too (docs/design/011).
+    """
+    if not len(requests):
+        return Verdict(False, [Caution(RECORDS, "No request has a record, so nothing was measured.", _AGAIN)])
+    cut = cut or warmup.find(requests, None)
+    less = less_traffic(recorded, closed)
+    late_s = np.zeros(0)
+    if clock == "wall":
+        late_s = number(requests, "sent_s") - number(requests, "scheduled_s")
+        late_s = late_s[~np.isnan(late_s)]
+    measured = int(succeeded(kept(requests, cut)).sum())
+    which = "No request after the warm-up" if cut.requests else "No request"
+    unanswered = Caution(ANSWERS, f"{which} ended well, so nothing was measured.", "see the errors of the requests")
+    reasons = [
+        *_twice(requests),
+        *(_unsent(requests, schedule, window_s) if schedule is not None and not interrupted else []),
+        *broken(requests, as_asked=as_asked),
+        *_too_late(late_s, less),
+        *([] if measured else [unanswered]),
+    ]
+    warnings = [
+        *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
+        *_late(late_s, less),
+        *warmup.cautions(cut),
+        *_overloaded(requests, less, cut.at_s, met=met is True),
+        *_failed(requests),
+        *_few(measured, recorded=recorded),
+    ]
+    return Verdict(not reasons, reasons, warnings)
+
+
+_AGAIN = "run it again, and look at what the backend said"
+_LOST = "records were lost or doubled on the way: mend the backend that made them, or report it with the run folder"
+
+
+def _twice(requests: pa.Table) -> Iterator[Caution]:
+    ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
+    if counts.max() > 1:
+        message = f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
+        yield Caution(RECORDS, message, _LOST)
+
+
+def _missing(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = np.setdiff1d(schedule["id"].to_numpy(), requests["request_id"].to_numpy())
+    return found
+
+
+def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> Iterator[Caution]:
+    missing = _missing(requests, schedule)
+    if len(missing) and "after" in schedule.column_names:
+        missing = np.setdiff1d(missing, _after_given_up(requests, schedule, missing))
+    if len(missing) and window_s is not None:
+        missing = np.intersect1d(missing, schedule["id"].to_numpy()[_due_s(requests, schedule) < window_s])
+    if len(missing):
+        message = (
+            f"{len(missing):,} of {len(schedule):,} scheduled requests have no record, first request {missing[0]}."
+        )
+        yield Caution(RECORDS, message, _LOST)
+
+
+def _due_s(requests: pa.Table, schedule: pa.Table) -> Floats:
+    """(rows,) when each request of the schedule was due; never, where an answer that it waits for has no record."""
+    last_s, ended_s = first_last(requests)[1], number(requests, "ended_s")
+    end_s = np.where(np.isnan(ended_s), np.where(np.isnan(last_s), number(requests, "scheduled_s"), last_s), ended_s)
+    ids = schedule["id"].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    place = np.minimum(np.searchsorted(ids, requests["request_id"].to_numpy(), sorter=order), len(ids) - 1)
+    known = ids[order[place]] == requests["request_id"].to_numpy()
+    end_of = np.full(len(ids) + 1, np.inf)  # of a row that is not there too
+    end_of[order[place[known]]] = end_s[known]
+    due_s = number(schedule, "scheduled_s").copy()
+    child, parent = links(schedule)
+    np.maximum.at(due_s, child, end_of[parent] + number(schedule, "delay_s")[child])
+    return due_s
+
+
+def _after_given_up(requests: pa.Table, schedule: pa.Table, missing: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Ids of missing follow-ups of requests that were given up at the end of the run: nobody was left to send them."""
+    ids = schedule["id"].to_numpy()
+    given_up = np.isin(ids, requests["request_id"].to_numpy()[pc.equal(requests["status"], "timeout").to_numpy()])
+    lost = np.isin(ids, missing)
+    for child, parent in zip(*links(schedule), strict=True):  # whom a request comes after stands above it
+        if lost[child] and parent < len(ids) and given_up[parent]:
+            given_up[child] = True
+    found: npt.NDArray[np.int64] = ids[given_up & lost]
+    return found
+
+
+def _cut_short(requests: pa.Table, schedule: pa.Table) -> Iterator[Caution]:
+    missing = len(_missing(requests, schedule))
+    if missing:
+        yield Caution(
+            "interrupted",
+            f"the run was interrupted: {missing:,} of {len(schedule):,} scheduled requests were not sent",
+            "let the run end, or give a smaller --requests or --duration",
+            {"not_sent": missing},
+        )
+
+
+def _too_late(late_s: Floats, less: str) -> Iterator[Caution]:
+    share = float((late_s > TOO_LATE_S).mean()) if len(late_s) else 0.0
+    if share > TOO_LATE_SHARE:
+        yield Caution(
+            LATENESS,
+            f"The client sent {share:.1%} of the requests more than {1000 * TOO_LATE_S:.0f} ms late, so the "
+            f"schedule was not what the system saw (allowed: {TOO_LATE_SHARE:.0%}).",
+            f"{less}, quiet the machine, or send from another one",
+        )
+
+
+def less_traffic(recorded: bool, closed: bool = False) -> str:
+    """What lowers the load."""
+    if closed:
+        return "take fewer users (--arrivals closed:users=N)"
+    return "replay a quieter part of the trace (--start, --stop)" if recorded else "lower --rate"
+
+
+def _late(late_s: Floats, less: str) -> Iterator[Caution]:
+    p99_s = quantile(late_s, 1 - LATE_SHARE)
+    if p99_s > LATE_S:
+        share = float((late_s > LATE_S).mean())
+        yield Caution(
+            "late-client",
+            f"the client was late by more than {1000 * LATE_S:.0f} ms for {share:.1%} of the requests (p99 "
+            f"{1000 * p99_s:.1f} ms, max {1000 * late_s.max():.1f} ms)",
+            f"{less}, or give the client a processor of its own",
+            {"share": share, "p99_s": p99_s, "max_s": float(late_s.max())},
+        )
+
+
+def _overloaded(requests: pa.Table, less: str, after_s: float, *, met: bool) -> Iterator[Caution]:
+    grown = overload(requests, after_s=after_s)
+    if grown is None:
+        return
+    what = f"the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s"
+    until = "until the queue stops growing, or take a faster system"
+    if not grown.seconds:
+        what, until = "all requests were due at once", "so that not all of them are due at once"
+    facts = {"requests": grown.requests, "seconds": grown.seconds, "waiting_s": grown.waiting_s}
+    if met:
+        yield Caution(
+            QUEUE_GREW,
+            f"{what}, and the SLO was met all the same; a longer run may miss it",
+            "make the run longer to see whether it does (--requests, --duration)",
+            facts,
+        )
+        return
+    yield Caution(
+        OVERLOAD,
+        f"overloaded: {what}, so latencies tell how long the run was, not how fast the system is",
+        f"{less} {until}",
+        facts,
+    )
+
+
+def _failed(requests: pa.Table) -> Iterator[Caution]:
+    failed = len(requests) - int(succeeded(requests).sum())
+    if failed:
+        counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
+        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()) if status != "ok")
+        yield Caution(
+            "failed",
+            f"{failed:,} of {len(requests):,} requests failed ({kinds}); they miss the SLO and have no latency",
+            "see the columns status and error of requests.parquet",
+            {"failed": failed, "requests": len(requests)},
+        )
+
+
+def _few(ok: int, *, recorded: bool) -> Iterator[Caution]:
+    if 0 < ok < MIN_FOR_P99:
+        yield Caution(
+            "few-requests",
+            f"p99 of {ok} request{'' if ok == 1 else 's'} is little more than the largest value",
+            f"{'replay a longer part of a trace' if recorded else 'raise --requests or --duration'} to get "
+            f"{MIN_FOR_P99} or more",
+            {"requests": ok},
+        )
+
+
+State = Literal["ok", "warning", "failed", "unknown"]
+RATE, FLOOR = "rate", "client-floor"
+
+WARNED = {
+    RATE: ("drawn-rate", "achieved-rate"),
+    LATENESS: ("late-client", "late-for-bound"),
+    FLOOR: ("floor", "unresolved"),
+    LENGTHS: (LENGTHS, BY_SERVER),
+}
+"""Warnings that belong to a check."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check: what was found, and what to do where that is not good."""
+
+    check: str
+    state: State
+    said: str
+    remedy: str = ""
+
+
+def checks(run: Run, verdict: Verdict, sent: Mapping[str, Any], lengths: OutputLengths) -> list[dict[str, str]]:
+    """Every check of a run in the order of reading, fit for JSON; `sent` is what `fidelity` found."""
+    return [asdict(_check(name, said, state, verdict)) for name, state, said in _found(run, sent, lengths)]
+
+
+def _check(name: str, said: str, state: State, verdict: Verdict) -> Check:
+    failed: Sequence[Caution] = [r for r in verdict.reasons if r.code == name]
+    warned: Sequence[Caution] = [w for w in verdict.warnings if w.code in WARNED.get(name, ())]
+    for worse, cautions in (("failed", failed), ("warning", warned)):
+        if cautions:
+            return Check(name, worse, " ".join(c.message for c in cautions), cautions[0].remedy)  # type: ignore[arg-type]  # both are states
+    return Check(name, state, said)
+
+
+def _found(run: Run, sent: Mapping[str, Any], lengths: OutputLengths) -> Iterator[tuple[str, State, str]]:
+    """Name, state and words of each check, if nothing speaks against it."""
+    n = run.requests.num_rows
+    yield RECORDS, "ok", f"each of {n:,} requests has exactly one record"
+    yield ANSWERS, "ok", f"{int(succeeded(run.requests).sum()):,} of {n:,} requests ended well"
+    yield TOKENS, "ok", "the tokens of all events add up to those of their requests"
+    yield LENGTHS, *work_done.check(lengths)
+    yield CAUSALITY, "ok", "nothing is sent before it is due, no token comes before it is asked for, no stamp falls"
+    yield LITTLE_S, *_littles_law(run)
+    yield RATE, *_rate(sent)
+    yield GAP_LAW, *_gaps(sent)
+    yield LATENESS, *_lateness(run, sent)
+    yield FLOOR, *_floor(run)
+
+
+def _littles_law(run: Run) -> tuple[State, str]:
+    pair = little(run.requests)
+    if pair is None:
+        return "unknown", "no request got a token over a time of any length"
+    return "ok", f"{pair[0]:.4g} requests in the system on average = rate x mean time in the system"
+
+
+def _rate(sent: Mapping[str, Any]) -> tuple[State, str]:
+    asked, drawn, achieved = (sent.get(f"{name}_rps") for name in ("requested", "drawn", "achieved"))
+    if achieved is None:
+        return "unknown", "the requests were due at one instant, or fewer than two were sent"
+    told = [f"{word} {value:.4g}" for word, value in (("asked", asked), ("drawn", drawn)) if value is not None]
+    return "ok", ", ".join([*told, f"achieved {achieved:.4g} req/s"])
+
+
+def _gaps(sent: Mapping[str, Any]) -> tuple[State, str]:
+    ks, p = sent.get("ks"), sent.get("ks_p")
+    if ks is None or p is None:
+        return "unknown", "no law of the gaps is declared, or too few arrivals to compare with one"
+    return "ok", f"Kolmogorov-Smirnov {ks:.2g}, p {p:.2g}"
+
+
+def _lateness(run: Run, sent: Mapping[str, Any]) -> tuple[State, str]:
+    if run.info.get("clock") == "virtual":
+        return "ok", "the clock is virtual, nothing is sent late"
+    p99_s, most_s = sent.get("lateness_p99_s"), sent.get("lateness_max_s")
+    if p99_s is None or most_s is None:
+        return "unknown", "nothing was sent, or no schedule is stored"
+    return "ok", f"p99 {ms(p99_s)}, at most {ms(most_s)}"
+
+
+def _floor(run: Run) -> tuple[State, str]:
+    if run.info.get("clock") == "virtual":
+        return "ok", "a simulator has no client that could be slow"
+    errors_s = floors_s(part(run.info, "floor"))
+    if not errors_s:
+        return "unknown", "the client's own error is measured against servers elsewhere only (--calibrate)"
+    return "ok", "p99 " + ", ".join(f"{name} {ms(errors_s[name])}" for name in ("ttft", "tpot") if name in errors_s)

@@ -1,0 +1,324 @@
+"""What a reader must know of a run against a remote server: where the client, and not the server, may be what was seen.
+
+The thresholds are ours unless a source stands beside them; each has its remedy.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.api import Caution, Slo
+from harness.data.lists import number
+from harness.metrics.measure import metrics, sample, succeeded
+from harness.metrics.quantiles import quantile
+from harness.metrics.slo import OWN, bound_text
+from harness.validity import server_metrics, warnings
+from harness.validity.checks import LATENESS
+from harness.validity.fidelity import LATE_S
+from harness.validity.remote import (
+    Floats,
+    Senders,
+    column,
+    compared_of,
+    floors_s,
+    is_remote,
+    most,
+    ms,
+    of_senders,
+    part,
+    ratio,
+    senders_of,
+    shared_share,
+    stamps_of,
+    total,  # fmt: skip
+)
+
+if TYPE_CHECKING:
+    from harness.data.folder import Run
+
+LATE_BOUND_SHARE = 0.05
+"""Lateness (p99) above this share of the tightest bound on TTFT or E2E, of which it is a part, is a warning."""
+
+SPOILT_BOUND_SHARE, SPOILT_SHARE = 0.10, 0.01
+"""A request that left later than this share of its TTFT bound is spoilt; more than the second share: not valid."""
+
+LEAST_RATE = 0.99
+"""Share of the drawn rate that the sending must reach."""
+
+LAG_SHARE = 0.10
+"""Read lag (p99) above this share of the median ITL is a warning."""
+
+SHARED_SHARE = 0.05
+"""Share of token events that may be read together with a later one, whose time they then get."""
+
+CPU_SHARE, RUN_WAIT_SHARE = 0.80, 0.05
+"""Share of a core that a sender may use in any second, and share of the time that it may wait for one."""
+
+STALL_S, PAUSE_S = 0.020, 0.005
+"""Longest time that an event loop may be late, and that a collection of garbage may take."""
+
+OTHER_CORES = 0.2
+"""Cores that other processes may use, per sender."""
+
+CONNECT_S = 0.010
+RETRANSMITS = 0.001
+FILES_SHARE = 0.80
+SLOPE_PPM = 100.0
+FLOOR_SHARE = 0.10
+
+
+FELL_BACK_SHARE = 0.01
+
+QUIETER = "quiet the machine, or send from another one"
+
+
+def cautions(run: Run, objective: Slo, fidelity: Mapping[str, Any]) -> Iterator[Caution]:
+    """Warnings of a run against a remote server; none for any other run."""
+    if not is_remote(run):
+        return
+    senders = senders_of(run.info)
+    remedy = _remedy(run.info, senders)
+    yield from _late(run, objective, remedy)
+    yield from _rate(fidelity, remedy)
+    yield from _reading(run, senders, remedy)
+    yield from _busy(senders, remedy)
+    yield from _network(run, senders)
+    yield from _clock(run, senders)
+    yield from _floor(run.info, objective, remedy)
+    yield from warnings.answer_warnings(run)
+    yield from server_metrics.cautions(compared_of(run.info))
+
+
+def _remedy(info: Mapping[str, Any], senders: Senders) -> str:
+    """What helps a client that is too slow: more processes only where one is busy, not waiting, and cores are free."""
+    if most(senders, "cpu_share_max") <= CPU_SHARE:
+        return QUIETER
+    waits = most(senders, "run_wait_share") > RUN_WAIT_SHARE
+    count, cores = part(info, "client").get("senders"), part(info, "host").get("cores")
+    count = count if isinstance(count, int) else len(senders)
+    cores = cores if isinstance(cores, int) else os.cpu_count() or 1
+    if waits or count >= cores:
+        return "lower --rate, quiet the machine, or send from another one"
+    return "take more senders (--senders), or lower --rate"
+
+
+def reasons(run: Run, objective: Slo) -> Iterator[Caution]:
+    """Why a run against a remote server is not valid."""
+    if not is_remote(run):
+        return
+    limit_s = _ttft_limit_s(run.requests, objective)
+    late_s = _late_s(run.requests)
+    spoilt = late_s > SPOILT_BOUND_SHARE * limit_s
+    share = float(spoilt.mean()) if len(spoilt) else 0.0
+    if share > SPOILT_SHARE:
+        yield Caution(
+            LATENESS,
+            f"The client sent {share:.1%} of the requests later than {SPOILT_BOUND_SHARE:.0%} of their TTFT bound "
+            f"(allowed: {SPOILT_SHARE:.0%}), so TTFT tells of the client and not of the server.",
+            _remedy(run.info, senders_of(run.info)),
+        )
+
+
+def _late_s(requests: pa.Table) -> Floats:
+    """(requests,) lateness; a request that never left is not late."""
+    late_s = number(requests, "sent_s") - number(requests, "scheduled_s")
+    return np.nan_to_num(late_s, nan=0.0)
+
+
+def _ttft_limit_s(requests: pa.Table, objective: Slo) -> Floats:
+    """(requests,) the tightest bound on TTFT of each request, infinite where it has none; that of a class stands in
+    the place of that for all, and that of a request in the place of both."""
+    limits: dict[str | None, float] = {}
+    for bound in objective.bounds:
+        if bound.metric in ("ttft", "ttft_sent"):
+            limits[bound.tag] = min(bound.limit, limits.get(bound.tag, np.inf))
+    limit_s = np.full(len(requests), limits.pop(None, np.inf))
+    for tag, limit in limits.items():
+        limit_s[pc.fill_null(pc.equal(requests["tag"], tag), False).to_numpy()] = limit
+    own = number(requests, OWN["ttft"])
+    return np.where(np.isnan(own), limit_s, own)
+
+
+def _late(run: Run, objective: Slo, remedy: str) -> Iterator[Caution]:
+    limits = {bound_text(b): b.limit for b in objective.bounds if b.metric in ("ttft", "e2e")}
+    late_s = _late_s(run.requests)
+    if not limits or not len(late_s):
+        return
+    tightest = min(limits, key=lambda name: limits[name])
+    p99_s = quantile(late_s, 0.99)
+    if LATE_BOUND_SHARE * limits[tightest] < p99_s <= LATE_S:  # a later client is warned of already
+        yield Caution(
+            "late-for-bound",
+            f"lateness p99 is {ms(p99_s)}, {p99_s / limits[tightest]:.0%} of the bound {tightest}, which counts from "
+            "the time a request was due",
+            remedy,
+            {"p99_s": p99_s, "limit_s": limits[tightest]},
+        )
+
+
+def _rate(fidelity: Mapping[str, Any], remedy: str) -> Iterator[Caution]:
+    drawn, sent = fidelity.get("drawn_rps"), fidelity.get("achieved_rps")
+    whole = fidelity.get("scheduled") == fidelity.get("sent")
+    if whole and isinstance(drawn, float) and isinstance(sent, float) and sent < LEAST_RATE * drawn:
+        yield Caution(
+            "achieved-rate",
+            f"{sent:.4g} req/s left of {drawn:.4g} in the schedule ({sent / drawn:.1%})",
+            remedy,
+            {"drawn_rps": drawn, "achieved_rps": sent},
+        )
+
+
+def _reading(run: Run, senders: Senders, remedy: str) -> Iterator[Caution]:
+    gaps_s = sample(metrics()["itl"], run.requests, succeeded(run.requests))
+    lag_s, gap_s = most(senders, "read_lag_p99_s"), quantile(gaps_s, 0.5) if len(gaps_s) else 0.0
+    if gap_s > 0 and lag_s > LAG_SHARE * gap_s:
+        yield Caution(
+            "slow-reader",
+            f"bytes were read {ms(lag_s)} after they came (p99 of the slowest sender), {lag_s / gap_s:.0%} of the "
+            "median gap between tokens",
+            remedy,
+            {"read_lag_p99_s": lag_s, "itl_p50_s": gap_s},
+        )
+    shared = shared_share(run)
+    if shared is not None and shared > SHARED_SHARE:
+        yield Caution(
+            "shared-reads",
+            f"{shared:.1%} of the token events were read together with a later one and have its time",
+            remedy,
+            {"shared_share": shared},
+        )
+
+
+def _busy(senders: Senders, remedy: str) -> Iterator[Caution]:
+    cpu, wait = most(senders, "cpu_share_max"), most(senders, "run_wait_share")
+    if cpu > CPU_SHARE:
+        yield Caution(
+            "busy-sender",
+            f"a sender used {cpu:.0%} of a core in its busiest second",
+            remedy,
+            {"cpu_share_max": cpu},
+        )
+    if wait > RUN_WAIT_SHARE:
+        yield Caution(
+            "waiting-sender",
+            f"a sender was ready and waited for a core {wait:.1%} of the time",
+            QUIETER,
+            {"run_wait_share": wait},
+        )
+    stall_s, pause_s = most(senders, "stall_max_s"), most(senders, "gc_max_s")
+    if stall_s > STALL_S:
+        yield Caution(
+            "stalled-sender",
+            f"the event loop of a sender was {ms(stall_s)} late once",
+            QUIETER,
+            {"stall_max_s": stall_s},
+        )
+    if pause_s > PAUSE_S:
+        yield Caution(
+            "collected-garbage",
+            f"a sender collected garbage for {ms(pause_s)} while it was sending",
+            "lower --rate, or take more senders (--senders) where cores are free",
+            {"gc_max_s": pause_s},
+        )
+    other = most(senders, "other_load_cores") / max(1, len(senders))
+    if other > OTHER_CORES:
+        yield Caution(
+            "other-load",
+            f"other processes used {other:.2g} cores per sender on this machine (a server that runs here too)",
+            QUIETER,
+            {"other_load_cores": other},
+        )
+
+
+def _network(run: Run, senders: Senders) -> Iterator[Caution]:
+    waited_s = column(run.http, "connect_s")
+    if len(waited_s) and (p99_s := quantile(waited_s, 0.99)) > CONNECT_S:
+        yield Caution(
+            "slow-connect",
+            f"{len(waited_s):,} of {len(run.requests):,} requests had to open a connection first, which took "
+            f"{ms(p99_s)} (p99) and is part of their TTFT",
+            "look at the network, and at the backlog of the server",
+            {"requests": len(waited_s), "p99_s": p99_s},
+        )
+    lost = max((ratio(sender, "retransmits", "segments") for sender in senders), default=0.0)
+    if lost > RETRANSMITS:
+        yield Caution(
+            "retransmits",
+            f"{lost:.2%} of the segments were sent again by the network stack",
+            "look at the network between client and server",
+            {"share": lost},
+        )
+    resent = total(senders, "resent")
+    if resent > 0.01 * len(run.requests):
+        yield Caution(
+            "resent",
+            f"{resent:,.0f} request{' was' if resent == 1 else 's were'} sent again because the server had just closed "
+            "the connection",
+            "let the server keep idle connections for longer than 2 s",
+            {"resent": resent},
+        )
+    full = [s for s in senders if ratio(s, "open_files", "open_files_limit") > FILES_SHARE]
+    if full:
+        files, limit = max((float(s["open_files"]), float(s["open_files_limit"])) for s in full)
+        yield Caution(
+            "open-files",
+            f"a sender had {files:,.0f} files open of the {limit:,.0f} that it may have",
+            "raise the limit (ulimit -n), or take more senders (--senders)",
+            {"open_files": files, "limit": limit},
+        )
+
+
+def _clock(run: Run, senders: Senders) -> Iterator[Caution]:
+    steps, slope = total(senders, "clock_steps"), max(map(abs, of_senders(run.info, "clock_slope_ppm")), default=0.0)
+    if steps or slope > SLOPE_PPM:
+        yield Caution(
+            "clock",
+            f"the clock of this machine was set {steps:,.0f} times during the run and ran {slope:,.0f} ppm off; stamps "
+            "taken at a step are those of the process",
+            "let the clock be slewed, not stepped, while measuring",
+            {"clock_steps": steps, "clock_slope_ppm": slope},
+        )
+    if stamps_of(run.info) == "process":
+        yield Caution(
+            "process-stamps",
+            "this platform does not tell when bytes arrived, so tokens are stamped when the process read them",
+            "measure from Linux, or keep this machine quiet and read the client's floor",
+        )
+        return
+    reads = column(run.http, "reads").sum()
+    fell_back = total(senders, "process_stamps") or column(run.http, "process_stamps").sum()
+    if reads and fell_back > FELL_BACK_SHARE * reads:
+        yield Caution(
+            "fallen-back-stamps",
+            f"{fell_back / reads:.1%} of the reads had no kernel time that could be believed and are stamped by the "
+            "process",
+            "keep the clock of this machine from being set while measuring",
+            {"share": float(fell_back / reads)},
+        )
+
+
+def _floor(info: Mapping[str, Any], objective: Slo, remedy: str) -> Iterator[Caution]:
+    errors_s = floors_s(info.get("floor"))
+    near = {bound_text(b): errors_s[b.metric] for b in objective.bounds
+            if errors_s.get(b.metric, 0.0) > FLOOR_SHARE * b.limit}  # fmt: skip
+    for name, error_s in near.items():
+        yield Caution(
+            "floor",
+            f"the client's own error ({ms(error_s)}, p99) is more than {FLOOR_SHARE:.0%} of the bound {name}",
+            remedy,
+            {"floor_s": error_s},
+        )
+    unresolved = [str(name) for name in part(info, "resolution").get("unresolved") or []]
+    if unresolved:
+        verb = "is" if len(unresolved) == 1 else "are"
+        yield Caution(
+            "unresolved",
+            f"the client's own error leaves open whether {' and '.join(unresolved)} {verb} kept",
+            f"{remedy}; or take a bound that is further away",
+        )

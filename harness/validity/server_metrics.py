@@ -1,0 +1,353 @@
+"""The server's own counters beside what the client saw: sums and counts of a run, of which both have their word.
+
+Histograms of servers are too coarse for percentiles, so means are compared: a sum divided by a count, both as the
+difference of the readings after and before the run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.api import Caution
+from harness.data.lists import number
+from harness.metrics.measure import first_last, metrics, per_request, succeeded
+
+if TYPE_CHECKING:
+    from harness.data.folder import Run
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Times = tuple[Floats, Floats]
+
+NEAR = 0.05
+"""Share by which two clocks on two sides of a network may differ before a report says so."""
+
+NEAR_S = 0.001
+"""The same in seconds where the client's floor was not measured: what a local network and HTTP take."""
+
+FLIGHT_NEAR = 0.10
+"""Share by which the requests in flight may differ from the server's gauges (Little's law, told twice)."""
+
+FEW = 10
+"""Readings below which the gauges are shown and not judged."""
+
+_TIMINGS = {"server_queue_s": "time in its queue", "server_ttft_s": "TTFT", "server_prefill_s": "prefill",
+            "server_decode_s": "decode"}  # fmt: skip
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_MODEL = ("model_name", "model")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One quantity as both sides tell it; None where a side says nothing, `within` None where nothing is compared.
+
+    `why` says what keeps a row from being compared, or what its difference allows for.
+    """
+
+    name: str
+    unit: str
+    client: float | None
+    server: float | None
+    difference: float | None = None
+    allowed: float | None = None
+    within: bool | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Series:
+    """One series of a server: what it said and when; `since_start` whether it was there at the first reading."""
+
+    time_s: Floats
+    value: Floats
+    since_start: bool
+
+    @property
+    def increase(self) -> float:
+        """How much a counter has counted during the run; it begins again at 0 where the server did."""
+        before = np.concatenate([[self.value[0] if self.since_start else 0.0], self.value[:-1]])
+        steps = self.value - before
+        return float(np.where(steps >= 0, steps, self.value).sum())
+
+    def at(self, time_s: Floats) -> Floats:
+        """The value of a gauge at these times; 0 before it was first told."""
+        place = np.searchsorted(self.time_s, time_s, side="right")
+        return np.concatenate([[0.0], self.value])[place]
+
+
+class View:
+    """The metrics of a server during a run, by our words for them.
+
+    `read_s` are the times of the readings, `to_the_end` says whether the last one succeeded.
+    """
+
+    def __init__(self, table: pa.Table, names: Mapping[str, str], model: str | None = None) -> None:
+        self._names = names
+        self._series = _series(table, model)
+        up = table.filter(pc.equal(table["name"], "up"))
+        good = up["value"].to_numpy() == 1.0
+        self.read_s: Floats = np.unique(up["time_s"].to_numpy()[good])
+        self.to_the_end = bool(len(good) and good[-1])
+
+    def knows(self, word: str) -> bool:
+        """Whether the server has this quantity."""
+        return bool(self._of(word) or self._of(word, "_count"))
+
+    def total(self, word: str) -> float | None:
+        """The increase of a counter over the run."""
+        found = self._of(word)
+        return sum(series.increase for series in found) if found else None
+
+    def mean_s(self, word: str) -> float | None:
+        """The mean of a histogram over what it took in during the run."""
+        counted = self.count(word)
+        return sum(s.increase for s in self._of(word, "_sum")) / counted if counted else None
+
+    def count(self, word: str) -> float:
+        """How many values a histogram took in during the run."""
+        return sum(series.increase for series in self._of(word, "_count"))
+
+    def gauge(self, word: str, time_s: Floats, *, mean: bool = False) -> Floats | None:
+        """The sum (or mean) of a gauge over all engines at these times; None where the server has none."""
+        found = [series.at(time_s) for series in self._of(word)]
+        if not found:
+            return None
+        together: Floats = np.mean(found, axis=0) if mean else np.sum(found, axis=0)
+        return together
+
+    def _of(self, word: str, end: str = "") -> list[Series]:
+        """The series of a quantity; of all its parts, where a server counts those."""
+        parts = self._names.get(word, "").split(" + ")
+        return [series for part in parts for series in self._series.get(part + end, [])]
+
+
+def view(run: Run) -> View | None:
+    """What the server of a run said; None where nothing was read or it is a stranger."""
+    told = run.info.get("server")
+    named = told.get("names") if isinstance(told, Mapping) else None
+    if run.server_metrics is None or not run.server_metrics.num_rows or not isinstance(named, Mapping) or not named:
+        return None
+    backend = run.info.get("backend")
+    model = backend.get("model") if isinstance(backend, Mapping) else None
+    names = {str(word): str(name) for word, name in named.items()}
+    return View(run.server_metrics, names, model if isinstance(model, str) else None)
+
+
+def not_streamed(info: Mapping[str, Any]) -> bool:
+    """Whether answers came whole because the user asked for that."""
+    backend = info.get("backend")
+    return isinstance(backend, Mapping) and backend.get("stream") is False
+
+
+def in_flight(requests: pa.Table, time_s: Floats) -> Floats:
+    """(times,) requests that had been sent and had not ended."""
+    sent_s = number(requests, "sent_s")
+    ended_s, last_s = number(requests, "ended_s"), first_last(requests)[1]
+    end_s = np.where(np.isnan(ended_s), last_s, ended_s)
+    begun = np.sort(sent_s[~np.isnan(sent_s)])
+    over = np.sort(end_s[~np.isnan(sent_s) & ~np.isnan(end_s)])
+    both = np.searchsorted(begun, time_s, side="right") - np.searchsorted(over, time_s, side="right")
+    return both.astype(np.float64)
+
+
+def compared(run: Run) -> list[dict[str, Any]]:
+    """The rows for `run.json`: means, counts and what only the server knows, by its metrics and in its answers.
+
+    Nothing is judged where one side has no end: of a run that was killed, what was under way has no record; of a
+    server that could not be read a last time, its last sums are not known.
+    """
+    told = view(run)
+    answers = [asdict(row) for row in _in_answers(run)]
+    if told is None:
+        return answers
+    rows = (*_latencies(run, told), *_counts(run, told), *_flight(run, told), *_own(told))
+    if run.info.get("state") == "running":
+        rows = tuple(_open(row, "the run has no end") for row in rows)
+    elif not told.to_the_end:
+        rows = tuple(_open(row, "the last reading failed") for row in rows)
+    return [*map(asdict, rows), *answers]
+
+
+def _open(row: Compared, why: str) -> Compared:
+    """The row without a judgement, where it had one."""
+    return row if row.difference is None else replace(row, within=None, why=why)
+
+
+def cautions(rows: Sequence[Mapping[str, Any]]) -> Iterator[Caution]:
+    """Where the two sides disagree by more than is allowed."""
+    apart = {str(row["name"]): row for row in rows if row.get("within") is False}
+    counted = apart.get("requests")
+    if counted is not None and counted["server"] > counted["client"]:
+        yield Caution(
+            "shared-server",
+            f"the server counted {counted['server']:,.0f} ended request{'' if counted['server'] == 1 else 's'}, and "
+            f"{counted['client']:,.0f} of this run ended well: somebody else used it too",
+            "give the run a server of its own",
+            {"server": counted["server"], "client": counted["client"]},
+        )
+        return
+    told = [f"{name} {_said(row, 'client')} here and {_said(row, 'server')} there" for name, row in apart.items()]
+    if told:
+        yield Caution(
+            "server-disagrees",
+            f"the server's own metrics say something else than the client saw: {', '.join(told)}",
+            "look at what stands between them (proxy, network, TLS), and at the client's floor",
+            {name: float(row["difference"]) for name, row in apart.items()},
+        )
+
+
+def _said(row: Mapping[str, Any], side: str) -> str:
+    value = float(row[side])
+    return f"{1000 * value:,.4g} ms" if row["unit"] == "s" else f"{value:,.6g}"
+
+
+def _latencies(run: Run, told: View) -> Iterator[Compared]:
+    """Means of both sides; E2E and TPOT only where nearly all that was sent ended well, as a server counts the rest."""
+    first_s, last_s = first_last(run.requests)
+    sent_s, ok = number(run.requests, "sent_s"), succeeded(run.requests)
+    ttft_s, e2e_s = first_s - sent_s, (last_s - sent_s)[ok]
+    tpot_s = per_request(metrics()["tpot"], run.requests)[ok]
+    failed = _failed(run.requests)
+    whole = failed <= NEAR * float(np.isfinite(sent_s).sum())
+    for word, name, values in (("ttft", "TTFT", ttft_s), ("tpot", "TPOT", tpot_s), ("e2e", "E2E", e2e_s)):
+        if not told.knows(word):
+            continue
+        kept = values[np.isfinite(values)]
+        client = float(kept.mean()) if len(kept) else None
+        floor_s = _floor_s(run.info, word)
+        row = _compared(f"mean {name}", "s", client, told.mean_s(word), NEAR_S if floor_s is None else floor_s)
+        if word != "e2e" and not_streamed(run.info):
+            yield _open(row, "answers were not streamed")
+        else:
+            yield row if whole or word == "ttft" else _open(row, f"{failed:,} failed")
+
+
+def _failed(requests: pa.Table) -> int:
+    """Requests that were sent and did not end well."""
+    return int((np.isfinite(number(requests, "sent_s")) & ~succeeded(requests)).sum())
+
+
+def _in_answers(run: Run) -> Iterator[Compared]:
+    """Means of the times that the server puts into its answers."""
+    if run.http is None:
+        return
+    for column, name in _TIMINGS.items():
+        values = number(run.http, column)
+        kept = values[np.isfinite(values)]
+        if len(kept):
+            yield Compared(f"mean {name}, in its answers", "s", None, float(kept.mean()))
+
+
+def _floor_s(info: Mapping[str, Any], word: str) -> float | None:
+    floor = info.get("floor")
+    part = floor.get(word) if isinstance(floor, Mapping) else None
+    value = part.get("p99_s") if isinstance(part, Mapping) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _counts(run: Run, told: View) -> Iterator[Compared]:
+    """Sums of both sides; those that we hung up on, or that failed, may or may not be among what a server counts."""
+    ok, sent = succeeded(run.requests), np.isfinite(number(run.requests, "sent_s"))
+    ended = told.count("e2e") if told.knows("e2e") else told.total("requests")
+    failed = _failed(run.requests)
+    yield from _between("requests", "requests", float(ok.sum()), ended, float(sent.sum()), 1.0, failed)
+    counted, planned = number(run.requests, "prompt_tokens_server"), number(run.requests, "prompt_tokens")
+    prompt = np.where(np.isnan(counted), planned, counted)
+    here, most, total = float(prompt[ok].sum()), float(prompt[sent].sum()), told.total("prompt_tokens")
+    yield from _between("prompt tokens", "tokens", here, total, most, 0.5, failed)
+    output = float(number(run.requests, "output_tokens").sum())
+    for row in _between("output tokens", "tokens", output, told.total("output_tokens"), output, 0.5, failed):
+        yield _open(row, f"{failed:,} failed") if failed > NEAR * float(sent.sum()) else row
+    cached = number(run.requests, "cached_tokens")
+    here, there = float(np.nansum(cached)), told.total("cached_tokens")
+    if here or there:
+        yield Compared("prompt tokens from the cache", "tokens", here if np.isfinite(cached).any() else None, there)
+
+
+def _between(
+    name: str, unit: str, client: float, server: float | None, most: float, least: float, failed: int
+) -> Iterator[Compared]:
+    """A sum of which the server may have counted any part of what lies between `client` and `most`."""
+    if server is not None:
+        apart = min(max(server, client), most) - server
+        allowed = max(NEAR * most, least)
+        why = f"{failed:,} failed" if failed and apart != client - server else None
+        yield Compared(name, unit, client, server, apart, allowed, abs(apart) <= allowed, why)
+
+
+def _flight(run: Run, told: View) -> Iterator[Compared]:
+    """The mean number of requests in flight at the very times of the readings."""
+    sent_s = number(run.requests, "sent_s")
+    if not np.isfinite(sent_s).any() or not told.knows("running"):
+        return
+    last_s = first_last(run.requests)[1]
+    until_s = np.nanmax(last_s) if np.isfinite(last_s).any() else np.nanmax(sent_s)
+    at_s = told.read_s[(told.read_s >= np.nanmin(sent_s)) & (told.read_s <= until_s)]
+    running, waiting = told.gauge("running", at_s), told.gauge("waiting", at_s)
+    if running is None or len(at_s) < 3:
+        return
+    server = float((running if waiting is None else running + waiting).mean())
+    client = float(in_flight(run.requests, at_s).mean())
+    allowed = max(0.5, FLIGHT_NEAR * max(server, client))
+    row = Compared("requests in flight, mean", "requests", client, server, client - server, allowed)
+    few = len(at_s) < FEW
+    yield _open(row, f"{len(at_s)} readings") if few else replace(row, within=abs(client - server) <= allowed)
+
+
+def _own(told: View) -> Iterator[Compared]:
+    """What only the server knows."""
+    for word, name in (("queue", "mean time in its queue"), ("prefill", "mean prefill"), ("decode", "mean decode")):
+        if (mean_s := told.mean_s(word)) is not None:
+            yield Compared(name, "s", None, mean_s)
+    if told.knows("kv_use") and len(told.read_s):
+        use = told.gauge("kv_use", told.read_s, mean=True)
+        yield Compared("KV memory in use, most", "share", None, None if use is None else float(use.max()))
+    hits, queries = told.total("cache_hits"), told.total("cache_queries")
+    if hits is not None and queries:
+        yield Compared("prefix cache hits", "share", None, hits / queries)
+    if (preempted := told.total("preemptions")) is not None:
+        yield Compared("preemptions", "preemptions", None, preempted)
+
+
+def _compared(name: str, unit: str, client: float | None, server: float | None, least: float) -> Compared:
+    if client is None or server is None:
+        return Compared(name, unit, client, server)
+    allowed = max(NEAR * max(abs(client), abs(server)), least)
+    difference = client - server
+    return Compared(name, unit, client, server, difference, allowed, abs(difference) <= allowed)
+
+
+def _series(table: pa.Table, model: str | None) -> dict[str, list[Series]]:
+    """The series by name; those of other models are left out where ours has some."""
+    rows: dict[tuple[str, str], tuple[list[float], list[float]]] = {}
+    starts: dict[str, float] = {}
+    columns = (table[name].to_pylist() for name in ("time_s", "name", "labels", "value"))
+    for time_s, name, labels, value in zip(*columns, strict=True):
+        if name == "up":
+            continue
+        starts.setdefault(_label(labels, "instance"), time_s)
+        times, values = rows.setdefault((name, labels), ([], []))
+        times.append(time_s)
+        values.append(value)
+    ours = {key for key in rows if model is not None and model in (_label(key[1], label) for label in _MODEL)}
+    found: dict[str, list[Series]] = defaultdict(list)
+    for (name, labels), (times, values) in rows.items():
+        if ours and (name, labels) not in ours and any(_label(labels, label) for label in _MODEL):
+            continue
+        since_start = times[0] <= starts[_label(labels, "instance")]
+        found[name].append(Series(np.array(times), np.array(values), since_start))
+    return found
+
+
+def _label(labels: str, wanted: str) -> str:
+    if f'{wanted}="' not in labels:
+        return ""
+    return next((value for name, value in _LABEL.findall(labels) if name == wanted), "")

@@ -1,0 +1,198 @@
+"""Whether answers are as long as was requested, and who decides that: the request, or the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.api import Caution
+from harness.data.lists import number
+from harness.metrics.measure import succeeded
+from harness.validity.remote import part
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from harness.data.folder import Run
+
+
+LENGTHS = "output-lengths"
+"""Name of the check, as run.json lists it."""
+
+BY_SERVER = "server-output-lengths"
+"""Code of the label of a run whose answers end where the server likes."""
+
+LEAST_SHARE = 0.99
+"""Mean output below this share of what was requested makes a run not valid: less work was done than is reported."""
+
+SERVER_COUNTS = ("usage", "continuous usage")
+"""How tokens are counted where the server says how many there are; texts tokenized anew and chunks may be off by more
+than the share that is looked for."""
+
+ENFORCING = frozenset({"ignore_eos", "min_tokens", "generation_config"})
+"""Fields of a request that make answers as long as is requested."""
+
+By = Literal["request", "server"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputLengths:
+    """Mean output tokens of the answers that ended well, and of what was requested of them.
+
+    Failed, truncated and cancelled requests play no part: they miss the SLO and count as failed. `by` is "request"
+    where something in the request makes the answer that long, "server" where it may end anywhere. `requests` are those
+    whose tokens the server counted (`counted`), else all of them.
+    """
+
+    by: By
+    requests: int
+    output_tokens: float | None
+    requested_tokens: float | None
+    share: float | None
+    counted: bool
+
+    @property
+    def short(self) -> bool:
+        """Whether the mean output is below 99 % of what was requested."""
+        return self.share is not None and self.share < LEAST_SHARE
+
+    @property
+    def text(self) -> str:
+        """'60.0 of 60.0 requested output tokens a request (100.0%)'."""
+        if self.share is None:
+            return "no request ended well"
+        return (
+            f"{self.output_tokens:.4g} of {self.requested_tokens:.4g} requested output tokens a request "
+            f"({self.share:.1%})"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The part of run.json."""
+        return asdict(self)
+
+
+def by(info: Mapping[str, Any]) -> By:
+    """Who decides how long answers are, from run.json; of another tool's run nobody knows that it is the request."""
+    backend = part(info, "backend")
+    if info.get("source") is not None or backend.get("output_lengths") == "server":
+        return "server"
+    accepted = part(backend, "capabilities").get("accepted")
+    if backend.get("output_lengths") == "exact" or not isinstance(accepted, Sequence):
+        return "request"
+    return "server" if ENFORCING.isdisjoint(accepted) else "request"
+
+
+def measured(run: Run) -> OutputLengths:
+    """The lengths of a run's answers, by the counts of the server where it gave any."""
+    requests, counted = run.requests, True
+    if run.http is not None and len(run.http):
+        told = run.http.filter(pc.is_in(run.http["counted_by"], pa.array(SERVER_COUNTS)))
+        counted = bool(len(told))
+        if counted:
+            requests = requests.filter(pc.is_in(requests["request_id"], told["request_id"].combine_chunks()))
+    ok = succeeded(requests)
+    output, asked = (number(requests, name)[ok] for name in ("output_tokens", "output_tokens_asked"))
+    total = float(asked.sum())
+    return OutputLengths(
+        by=by(run.info),
+        requests=int(ok.sum()),
+        output_tokens=float(np.mean(output)) if len(output) else None,
+        requested_tokens=float(np.mean(asked)) if len(asked) else None,
+        share=float(output.sum()) / total if total else None,
+        counted=counted,
+    )
+
+
+def reasons(found: OutputLengths, *, remote: bool) -> Iterator[Caution]:
+    """Why a run whose answers should be as long as requested proves nothing; only a `remote` server has options."""
+    if found.short and found.counted and found.by == "request":
+        yield Caution(
+            LENGTHS,
+            f"The answers are shorter than requested: {found.text}, below {LEAST_SHARE:.0%}, so less work was "
+            "measured than the workload has.",
+            "see whether the server ignores ignore_eos or its context is too short (max_model_len); to measure answers "
+            "that end where the server likes, give --output-lengths server"
+            if remote
+            else "let the backend make as many tokens as are requested",
+        )
+
+
+def cautions(found: OutputLengths) -> Iterator[Caution]:
+    """The label of a run whose answers end where the server likes, and counts that nobody can rely on."""
+    if found.share is None:
+        return
+    facts = {"share": found.share, "requests": found.requests}
+    if found.by == "server":
+        yield Caution(
+            BY_SERVER,
+            f"output lengths by the server: {found.text}",
+            "compare it only with runs whose answers are as long (bench compare looks at that first); a server that "
+            "takes ignore_eos gives answers of exactly the requested length",
+            facts,
+        )
+    elif found.short and not found.counted:
+        yield Caution(
+            LENGTHS,
+            f"the server does not say how many tokens its answers have; counted otherwise they have {found.text}",
+            "let the server send usage, so that the lengths can be checked",
+            facts,
+        )
+
+
+def check(found: OutputLengths) -> tuple[Literal["ok", "unknown"], str]:
+    """State and words of the check, where nothing speaks against the run."""
+    if found.share is None:
+        return "unknown", found.text
+    if not found.counted:
+        return "unknown", "the server does not say how many tokens its answers have"
+    return "ok", found.text
+
+
+MAX_FAILED = 0.01
+"""Share of the requests that may fail for another reason than load, unless --max-failed says so."""
+
+FAULTS = ("error", "truncated", "timeout")
+"""Statuses that are the backend's fault; not `rejected` (load), `dropped` (what follows a failure), `cancelled` (the
+user ended the run)."""
+
+UNDER_LOAD = "timeout"
+"""The status that is load and no fault where the queue grew all through the run."""
+
+
+def failures(requests: pa.Table, *, overloaded: bool, at_most: float | None = None) -> dict[str, Any]:
+    """How many requests failed by the fault of the backend, fit for JSON; `at_most` is the share that may.
+
+    `exceeded` says whether more did, `said` is then the sentence that tells.
+    """
+    at_most = MAX_FAILED if at_most is None else at_most
+    counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
+    faults = {name: counts[name] for name in FAULTS if name in counts and not (overloaded and name == UNDER_LOAD)}
+    failed, total = sum(faults.values()), len(requests)
+    exceeded = total > 0 and failed / total > at_most
+    return {
+        "requests": failed,
+        "share": failed / total if total else None,
+        "at_most": at_most,
+        "exceeded": exceeded,
+        "said": _said(faults, total, at_most) if exceeded else None,
+    }
+
+
+def exceeded(info: Mapping[str, Any]) -> str | None:
+    """The sentence of a run.json that says that too many requests failed; None where not."""
+    told = info.get("failures")
+    return str(told["said"]) if isinstance(told, Mapping) and told.get("exceeded") else None
+
+
+def _said(faults: Mapping[str, int], total: int, at_most: float) -> str:
+    failed = sum(faults.values())
+    kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(faults.items()))
+    return (
+        f"{failed:,} of {total:,} requests ({failed / total:.1%}) failed for another reason than load ({kinds}); "
+        f"--max-failed allows {100 * at_most:g}%. See the errors, or allow more."
+    )

@@ -1,0 +1,230 @@
+"""Numbers as people read them: no exponents, three significant digits, seconds or milliseconds, honest shares."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+LEAST = 0.001
+"""Times below this, in their unit, are only told to be below it."""
+
+
+def number(value: float | None, digits: int = 3, decimals: int = 9) -> str:
+    """`value` with `digits` significant digits and no exponent: '0.0942', '94.2', '1,234'; '-' for none.
+
+    No more than `decimals` of them stand behind the point.
+    """
+    if value is None or not math.isfinite(value):
+        return "-"
+    if value == 0:
+        return "0"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])
+    return f"{value:,.{min(max(0, digits - 1 - exponent), decimals)}f}"
+
+
+def plain(value: float, digits: int = 6) -> str:
+    """A number that somebody chose, without digits that nobody gave: '12', '0.25', '1,000,000'."""
+    return _positional(value, digits, ",")
+
+
+def option(value: float, digits: int = 6) -> str:
+    """A number as a command takes it: '12', '0.25', '1000000'."""
+    return _positional(value, digits, "")
+
+
+def probability(value: float) -> str:
+    """Two significant digits, as far as anybody asks: '0.35', '<0.001'."""
+    return "<0.001" if value < 0.001 else number(value, 2)
+
+
+def share(value: float | None, goal: float | None = None) -> str:
+    """A share as '94.2%', rounded half up, but never up to what it did not reach.
+
+    99.96% is not shown as all, and 89.96% not as the `goal` of 90%; a goal with more digits gets as many.
+    """
+    if value is None or not math.isfinite(value):
+        return "-"
+    digits = 1 if goal is None else max(1, len(option(goal * 100).partition(".")[2]))
+    if 0 < value < 0.5 / 10 ** (digits + 2):
+        return f"<{1 / 10**digits:.{digits}f}%"
+    unit = 10 ** (digits + 2)
+    rounded = math.floor(value * unit + 0.5 + 1e-9)
+    crossed = any(value < end and rounded >= round(end * unit) for end in (1.0, *([] if goal is None else [goal])))
+    return f"{(math.floor(value * unit) if crossed else rounded) * 100 / unit:.{digits}f}%"
+
+
+def shares(counts: Sequence[int]) -> list[str]:
+    """The share of each count in their sum, such that the printed ones add up to 100.0% (largest remainders).
+
+    Where others are too few to show, they read '<0.1%' and the largest is not shown as all.
+    """
+    total = sum(counts)
+    if not total:
+        return ["-" for _ in counts]
+    parts = [1000 * count // total for count in counts]
+    remainders = [1000 * count % total for count in counts]
+    most = sorted(range(len(counts)), key=lambda i: -remainders[i])
+    for i in most[: 1000 - sum(parts)]:
+        parts[i] += 1
+    return [
+        "<0.1%" if count and not shown else f"{(999 if shown == 1000 and count < total else shown) / 10:.1f}%"
+        for shown, count in zip(parts, counts, strict=True)
+    ]
+
+
+def _positional(value: float, digits: int, separator: str) -> str:
+    if not math.isfinite(value):
+        return "-"
+    text = format(Decimal(f"{value:.{digits - 1}e}"), f"{separator}f")
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def unit_of(values_s: Iterable[float | None]) -> str:
+    """'ms' when all times of a row stay under a second, else 's'."""
+    finite = [abs(v) for v in values_s if v is not None and math.isfinite(v)]
+    return "ms" if finite and max(finite) < 1.0 else "s"
+
+
+def in_unit(value_s: float | None, unit: str, error_s: float = 0.0) -> str:
+    """`value_s` seconds as a number in `unit` ('s' or 'ms'), without the unit: at most four decimals.
+
+    No decimal stands below the first digit of the error `error_s`; what would then be 0 is told to be below it.
+    """
+    if value_s is None or not math.isfinite(value_s):
+        return "-"
+    scale = 1000.0 if unit == "ms" else 1.0
+    value, error = value_s * scale, error_s * scale
+    decimals = 4 if error <= 0 else min(max(0, -math.floor(math.log10(error))), 4)
+    if 0 < value < LEAST:
+        return f"<{LEAST}"
+    text = number(value, decimals=max(decimals, 0)) if value == 0 or value >= 0.01 else f"{value:.{decimals}f}"
+    return f"<{number(error, 1)}" if value > 0 and not text.strip("0.") else text
+
+
+def seconds(value_s: float | None) -> str:
+    """A time with its unit: '250 ms', '1.20 s', '51.2 s'."""
+    unit = unit_of([value_s])
+    text = in_unit(value_s, unit)
+    return text if text == "-" else f"{text} {unit}"
+
+
+def limit(value_s: float) -> str:
+    """A bound as its author wrote it: '250 ms', '2 s', without made-up digits."""
+    if abs(value_s) < 1.0:
+        return f"{option(value_s * 1000)} ms"
+    return f"{option(value_s)} s"
+
+
+def were(value: float, one: str) -> str:
+    """'request was' of one, else 'requests were'."""
+    return f"{one} was" if value == 1 else f"{one}s were"
+
+
+def count(value: float | None, one: str, many: str | None = None) -> str:
+    """'1 request', '1,200 requests'."""
+    if value is None:
+        return f"- {many or one + 's'}"
+    return f"{value:,.0f} {one if value == 1 else many or one + 's'}"
+
+
+_ESCAPES = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)?"  # OSC: titles, links, clipboard
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]{0,4096}(?:\x1b\\|\x9c)?"  # DCS, SOS, PM, APC
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|\x1b[ -/]*[0-~]"  # two-byte escapes
+)
+_SPACES = re.compile(r"[\s\u2028\u2029]+")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@])")
+
+
+def clean(value: object, limit: int | None = 200) -> str:
+    """One line of `value` without control characters, escape sequences and direction marks.
+
+    Letters of every script stay. Text longer than `limit` is cut, and says so.
+    """
+    text = _SPACES.sub(" ", _ESCAPES.sub("", str(value)))
+    text = _CONTROLS.sub("", text).strip()
+    if limit is not None and len(text) > limit:
+        return f"{text[: limit - 30].rstrip()}... ({len(text):,} characters)"
+    return text
+
+
+def sentence(value: object, limit: int) -> str:
+    """The same as a sentence: with a capital and a full stop; empty for nothing."""
+    text = clean(value or "", limit)
+    return text[:1].upper() + text[1:] + ("" if not text or text.endswith((".", "!", "?", ".)")) else ".")
+
+
+def quoted(path: object) -> str:
+    """A path as a shell takes it."""
+    return shlex.quote(clean(path, None))
+
+
+def clean_line(value: object, limit: int = 400) -> str:
+    """One line cleaned piece by piece, so that the spaces that align its columns stay."""
+    return "".join(p if p.isspace() else clean(p, None) for p in re.split(r"( +)", str(value)[:limit])).rstrip()
+
+
+def in_figure(value: object, limit: int = 60) -> str:
+    """Text for a figure: plotly draws a pseudo-HTML (bold, links) and fills in `%{...}` of its own."""
+    return html.escape(clean(value, limit), quote=False).replace("%{", "%&#123;")
+
+
+def in_markdown(value: object, limit: int | None = 200) -> str:
+    """Text for a markdown table: marks escaped, no markup, addresses do not become links."""
+    text = html.escape(clean(value, limit), quote=False)
+    text = text.replace("://", ":&#8203;//").replace("www.", "www&#8203;.")
+    return _MARKDOWN.sub(r"\\\1", text).replace(r"&\#8203;", "&#8203;")
+
+
+MOST = 3
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
+
+Counted = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """An error text of the backend and how often it came; without a status, the line that says what is not shown."""
+
+    status: str
+    text: str
+    count: str
+
+
+def errors(table: pa.Table) -> tuple[Error, ...]:
+    """The most frequent kinds of error, each cut to 300 characters, and how many kinds there are besides."""
+    failed = table.select(["status", "error"]).filter(pc.is_valid(table.column("error")))
+    kinds: dict[tuple[str, str], list[Counted]] = defaultdict(list)
+    for row in failed.group_by(["status", "error"]).aggregate([([], "count_all")]).to_pylist():
+        text = clean(row["error"], 300)
+        kinds[clean(row["status"]), _NUMBER.sub("N", text)].append((text, row["count_all"]))
+    counted = [(sum(n for _, n in texts), key) for key, texts in kinds.items()]
+    found = sorted(counted, key=lambda kind: (-kind[0], kind[1]))
+    listed = tuple(Error(key[0], _common(text for text, _ in kinds[key]), f"{n:,}") for n, key in found[:MOST])
+    if len(found) == len(listed):
+        return listed
+    more = f"and {len(found) - MOST:,} more (see the column error of requests.parquet)"
+    return (*listed, Error("", more, f"{sum(n for n, _ in found[MOST:]):,}"))
+
+
+def _common(texts: Iterable[str]) -> str:
+    """One text for texts that differ only in numbers: those that differ become N."""
+    first, *others = dict.fromkeys(texts)
+    columns = zip(*(_NUMBER.findall(text) for text in (first, *others)), strict=True)
+    shown = iter([numbers[0] if len(set(numbers)) == 1 else "N" for numbers in columns])
+    return _NUMBER.sub(lambda _: next(shown), first)

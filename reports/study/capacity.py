@@ -1,0 +1,134 @@
+"""The system of a capacity search: its whole trials by rate, the capacities that were found, and every trial made."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from harness.api import Bound
+from harness.data.folder import load
+from harness.errors import BenchError, UsageError
+from harness.experiments.capacity.conditions import JOINT
+from harness.experiments.capacity.store import TABLE
+from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
+from harness.experiments.capacity.trials import Ledger, Tried, folder_name
+from harness.experiments.sweep.answer import over_seeds
+from harness.experiments.sweep.axes import Rescoring
+from harness.experiments.sweep.runs import facts
+from harness.metrics import slo as slos
+from harness.metrics.slo import bound_text
+from harness.stats.seeds import spread
+from reports._format import clean
+from reports._system import first, part
+from reports.answers._capacity_said import lone
+from reports.study.runs import Capacity, Info, Kept, Point, Spread, Study, System
+
+
+def of_capacity(info: Info, path: str | Path) -> Study:
+    """What a search found, also one that was killed; `path` is its folder, where trials.parquet is looked for.
+
+    The one source is the answer with `trials`: a row for each, in the order in which they were made. Without that
+    file there are no rows, and points know attainment as a whole alone. Requests one by one are no point of a curve.
+    """
+    tried = trials(path)
+    # only whole trials of the size that the capacities speak of, where the file tells it
+    answers = info.get("answers") or [part(info, "run")]
+    planned = {int(one["requests"]) for one in answers if one.get("requests")}
+    whole = [t for t in tried if t.key.goal is None and (not planned or t.key.planned in planned)]
+    whole.sort(key=lambda t: (t.key.rate_rps, t.key.seed))
+    by_rate = [list(group) for _, group in groupby(whole, key=lambda t: t.key.rate_rps)]
+    slo = slos.restored(info)
+    by_request = any(bound.percentile is None for bound in slo.bounds)
+    points = [_point(group, slo.bounds, folders(path)) for group in by_rate] or [
+        Point(p["rate_rps"], p["seeds"], p["requests"], p["overloaded"], 0,
+              Spread(p["seeds"], p["attainment"], None, None, p["least"], p["most"]), ())
+        for p in info.get("curve") or [] if by_request
+    ]  # fmt: skip
+    points = points[lone([point.rate_rps for point in points]) :]
+    backend, spec = part(info, "backend"), part(info, "spec")
+    gpus = backend.get("gpus") if isinstance(backend.get("gpus"), int) and backend["gpus"] > 0 else None
+    # as a sweep calls what was tried: 'sim, vllm-v0'
+    told = (first(backend, "backend", "name") or clean(spec.get("backend") or "", 60), first(backend, "policy"))
+    name = ", ".join(text for text in told if text) or "the system"
+    text = clean(part(info, "slo").get("text") or slos.text(slo), 400)
+    system = System(name, gpus, tuple(points), tuple(_capacities(info)), text)
+    rows = [_row(number, t) for number, t in enumerate(tried, 1)]
+    return Study(text, goals(info), (system,), ({**info, "trials": rows},))
+
+
+def goals(info: Info) -> tuple[float, ...]:
+    """The goals of a search, rising."""
+    told = [one["goal"] for one in info.get("answers") or []] or info.get("goals") or [part(info, "spec").get("goal")]
+    return tuple(sorted(float(goal) for goal in told if goal is not None))
+
+
+def trials(path: str | Path) -> list[Tried]:
+    """Every trial of the search in a folder, in the order in which they were made; none where they are gone."""
+    given = Path(path)
+    file = (given if given.is_dir() else given.parent) / TABLE
+    try:
+        return list(Ledger(file)) if file.is_file() else []
+    except UsageError:
+        return []
+
+
+def folders(path: str | Path) -> dict[str, Path]:
+    """The folders of runs that a search on a real clock keeps, by name."""
+    given = Path(path)
+    home = (given if given.is_dir() else given.parent) / TRIALS
+    return {folder.name: folder for folder in sorted(home.iterdir())} if home.is_dir() else {}
+
+
+def _point(made: Sequence[Tried], bounds: Sequence[Bound], kept: Mapping[str, Path]) -> Point:
+    found = tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None)
+    told = _measured(found)
+    return Point(
+        rate_rps=made[0].key.rate_rps,
+        seeds=len(made),
+        requests=sum(t.kept for t in made),
+        overloaded=sum(t.overloaded for t in made),
+        invalid=0,
+        attainment=_spread(made, JOINT) if made[0].by_request else None,
+        bounds=tuple(
+            Kept(text, b.metric, b.limit, b.tag, b.percentile, _spread(made, text) if b.percentile is None else None)
+            for b, text in zip(bounds, map(bound_text, bounds), strict=True)
+        ),
+        **{name: Spread.of(told.get(name)) for name in ("goodput_rps", "throughput_rps", "output_tps")},
+        metrics={
+            name: {part: told_of for part, one in parts.items() if (told_of := Spread.of(one)) is not None}
+            for name, parts in (told.get("metrics") or {}).items()
+        },
+        folders=found,
+    )
+
+
+def _measured(kept: Sequence[Path]) -> Mapping[str, Any]:
+    """What a sweep tells of these runs beside attainment; nothing where one of them cannot be read."""
+    try:
+        return over_seeds({}, "", [facts(load(folder), Rescoring()) for folder in kept]) if kept else {}
+    except (BenchError, KeyError, TypeError, AttributeError):
+        return {}
+
+
+def _spread(made: Sequence[Tried], text: str) -> Spread | None:
+    return Spread.of(spread([share(tried, text) for tried in made], most=1.0))
+
+
+def share(tried: Tried, text: str) -> float | None:
+    """The share of that name in a trial; None where it was not taken, or of nothing."""
+    found = next((s for s in tried.shares if s.text == text), None)
+    return found.met / found.of if found is not None and found.of else None
+
+
+def _capacities(info: Info) -> Iterator[Capacity]:
+    for one in info.get("answers") or []:
+        said = clean(one["why"] or "", 300).rstrip(".")
+        rps = None if one["state"] == "unreachable" else one["capacity_rps"]
+        yield Capacity(one["goal"], rps, one["low_rps"], one["high_rps"], "searched", said)
+
+
+def _row(number: int, tried: Tried) -> dict[str, Any]:
+    names = ("requests", "kept", "passed", "overloaded", "system_s", "wall_s")
+    key = {name: getattr(tried.key, name) for name in ("seed", "rate_rps", "planned", "goal")}
+    told = {name: getattr(tried, name) for name in names}
+    return {"order": number, **key, **told, "attainment": share(tried, JOINT) if tried.by_request else None}

@@ -1,0 +1,272 @@
+"""What a curve over the rate is drawn of: systems, each with points; `reports.study` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from harness.data import large as data_large
+from harness.errors import BenchError
+from reports import _data, _format, _stages, _tables
+from reports._format import clean
+
+Info = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A value over seeds: mean, 95 % interval (None where the seeds do not give one), least and greatest."""
+
+    n: int
+    mean: float
+    low: float | None
+    high: float | None
+    least: float
+    most: float
+
+    @classmethod
+    def of(cls, told: Info | None) -> Spread | None:
+        """The spread that an answer tells; None of none."""
+        return None if told is None else cls(*(told[name] for name in cls.__slots__))
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The interval where there is one, else the range over the seeds."""
+        if self.low is None or self.high is None:
+            return self.least, self.most
+        return self.low, self.high
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One bound of the SLO at a point and the share of requests that keep it.
+
+    Of a bound on a percentile there is no share; `passed` says whether it was kept.
+    """
+
+    text: str
+    metric: str
+    limit_s: float
+    tag: str | None
+    percentile: float | None
+    attainment: Spread | None
+    passed: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What came of all seeds at one rate (req/s for the whole system, not per GPU; of users who wait that achieved).
+
+    `metrics` is metric -> mean, p50, p90, p99 -> spread in seconds; empty where every run was overloaded. `folders`
+    are those of its runs that can still be read.
+    """
+
+    rate_rps: float
+    seeds: int
+    requests: int
+    overloaded: int
+    invalid: int
+    attainment: Spread | None
+    bounds: tuple[Kept, ...]
+    goodput_rps: Spread | None = None
+    throughput_rps: Spread | None = None
+    output_tps: Spread | None = None
+    metrics: Mapping[str, Mapping[str, Spread]] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
+
+    def keeps(self, goal: float) -> bool:
+        """Whether so many requests kept the SLO, no bound on a percentile broke, and no queue grew."""
+        if self.overloaded or any(kept.passed is False for kept in self.bounds):
+            return False
+        if self.attainment is None:  # nothing was scored, or all bounds are on percentiles
+            return any(kept.percentile is not None for kept in self.bounds)
+        return self.attainment.mean >= goal
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The highest rate (req/s) that reaches a goal: `searched`, with its interval, or `interpolated`, without one.
+
+    `rps` is None where the goal is not crossed; `said` tells why, and `side` on which side of it all rates lie.
+    """
+
+    goal: float
+    rps: float | None
+    low_rps: float | None
+    high_rps: float | None
+    how: Literal["searched", "interpolated"]
+    said: str = ""
+    side: Literal["above", "below"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One line of a curve: what distinguishes it from the others, its GPUs, its points by rising rate.
+
+    `gpus` is None where nobody tells (a server elsewhere). `slo` is what its points were scored under. `made` names it
+    by what was run alone; `again` says that another system has the same runs, which were only scored otherwise.
+    """
+
+    name: str
+    gpus: int | None
+    points: tuple[Point, ...]
+    capacities: tuple[Capacity, ...]
+    slo: str = ""
+    made: str = ""
+    again: bool = False
+
+    def carried(self, goal: float) -> Capacity | None:
+        """What is known of its capacity at a goal."""
+        return next((c for c in self.capacities if c.goal == goal), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Systems to be seen together. `sources` are the stored answers (sweep.json, capacity.json).
+
+    `slo` is empty where they were scored under several. `told` keeps what was once read of a run.
+    """
+
+    slo: str
+    goals: tuple[float, ...]
+    systems: tuple[System, ...]
+    sources: tuple[Info, ...]
+    told: dict[Path | str, Any] = field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def per_gpu(self) -> bool:
+        """Whether rates are to be divided by GPUs: the number of each system is known."""
+        return all(system.gpus for system in self.systems)
+
+    def share(self, system: System) -> float:
+        """What the rates of a system are divided by: its GPUs, or 1 where those of some system are not known."""
+        return float(system.gpus or 1) if self.per_gpu else 1.0
+
+    @property
+    def rate_unit(self) -> str:
+        """The unit of those rates."""
+        return "req/s per GPU" if self.per_gpu else "req/s"
+
+
+_ASIDE = ("seed", "requests", "duration", "goal", "drain", "rate", "scale", "warmup", "slo", "senders", "timeout")
+"""Options that do not tell systems apart."""
+
+
+def of_many(studies: Mapping[str, Study]) -> Study:
+    """The systems of all studies, which are named by their folders; goals are those of any."""
+    specs: dict[str, dict[str, Any]] = {}
+    for name, study in studies.items():
+        spec = study.sources[0].get("spec") or {} if study.sources else {}
+        specs[name] = {key: value for key, value in spec.items() if key not in _ASIDE}
+    systems = [
+        replace(system, name=text, made=made)
+        for name, study in studies.items()
+        for system, (text, made) in zip(study.systems, _names(name, study, specs), strict=True)
+    ]
+    slos = {system.slo for system in systems}
+    goals = sorted({goal for study in studies.values() for goal in study.goals})
+    sources = tuple(source for study in studies.values() for source in study.sources)
+    return Study(slos.pop() if len(slos) == 1 else "", tuple(goals), tuple(_apart(systems)), sources)
+
+
+def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """What distinguishes the systems of one study from those of the others, and from one another; and what was run."""
+    others = [spec for other, spec in specs.items() if other != name]
+    differs = {key: value for key, value in specs[name].items() if any(spec.get(key) != value for spec in others)}
+    told = ", ".join(f"{clean(key, 40)} {clean(value, 60)}" for key, value in differs.items()) or clean(name, 60)
+    several = len({system.made for system in study.systems}) > 1
+    for system in study.systems:
+        own = system.name if len(study.systems) > 1 else ""
+        made = system.made if several else ""
+        yield _joined(told, own), _joined(told, made)
+
+
+def _joined(*texts: str) -> str:
+    return ", ".join(text for text in texts if text)
+
+
+def _apart(systems: Sequence[System]) -> list[System]:
+    """Equal names are counted: 'policy sarathi (2)'."""
+    seen: dict[str, int] = {}
+    found = []
+    for system in systems:
+        seen[system.name] = number = seen.get(system.name, 0) + 1
+        found.append(system if number == 1 else replace(system, name=f"{system.name} ({number})"))
+    return found
+
+
+ENOUGH = 20_000
+"""Requests of a point after which no further seed of it is read."""
+
+GONE = (
+    "The runs of the points are not where they were, so nothing is known of single requests; "
+    "keep the folder of the sweep whole."
+)
+SAMPLES = ("ttft", "tpot")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    """A run after the cut of its warm-up: sorted latencies by metric, phases, and causes of misses under its SLO."""
+
+    requests: int
+    samples: Mapping[str, np.ndarray]
+    shares: _stages.Shares | None
+    causes: Mapping[str, int] | None
+
+
+def of(study: Study, point: Point) -> list[Told]:
+    """The runs of a point, seed by seed, until `ENOUGH` requests; empty where none can be read."""
+    found: list[Told] = []
+    for folder in point.folders:
+        told = _told(study, folder)
+        if told is not None:
+            found.append(told)
+        if sum(one.requests for one in found) >= ENOUGH:
+            break
+    return found
+
+
+def pooled(told: Sequence[Told], metric: str) -> np.ndarray:
+    """Sorted values of a metric over the runs."""
+    return np.sort(np.concatenate([one.samples[metric] for one in told] or [np.empty(0)]))
+
+
+def phases(told: Sequence[Told]) -> _stages.Shares | None:
+    """The phases over the runs: the mean of theirs, each run counting as often as it has requests."""
+    shares = [one.shares for one in told if one.shares is not None]
+    if not shares or any(one.keys != shares[0].keys for one in shares):
+        return None
+    weights = [one.requests for one in shares]
+    mean_s, percent, summed = (
+        tuple(np.average([getattr(one, name) for one in shares], axis=0, weights=weights).tolist())
+        for name in ("mean_s", "percent", "summed_percent")
+    )
+    return _stages.Shares(shares[0].keys, mean_s, percent, summed, sum(weights))
+
+
+def seeds_note(study: Study, points: Sequence[Point]) -> str:
+    """The sentence on seeds that were not read."""
+    if all(len(point.folders) <= len(of(study, point)) for point in points):
+        return ""
+    return f"Of each point the first seeds are read, until {_format.count(ENOUGH, 'request')}."
+
+
+def _told(study: Study, folder: Path) -> Told | None:
+    if folder not in study.told:
+        study.told[folder] = _read(folder)
+    found: Told | None = study.told[folder]
+    return found
+
+
+def _read(folder: Path) -> Told | None:
+    try:
+        run = _data.measured(data_large.load(folder, large=0))  # no gap between tokens is looked at
+    except (BenchError, OSError, ValueError, KeyError):
+        return None
+    samples = {name: _data.sample(run, name) for name in SAMPLES}
+    return Told(run.requests.num_rows, samples, _stages.shares(run), _tables.causes(run))

@@ -1,0 +1,241 @@
+"""Words that a tokenizer turns into one token each, whatever stands beside them.
+
+A text made of such words has as many tokens as words: exactly, by construction. The words are found in the vocabulary
+and tried out when the tokenizer is loaded: every ordered pair of them, and long random rows. For a tokenizer that
+splits at spaces, and for byte pair encoding over a whole text, pairs that hold make rows that hold: the first merge
+across the border of two words would be made in the pair as well. For any other kind the rows are the evidence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from workloads.readers._servegen import Client
+
+
+MOST_WORDS, FEWEST_WORDS = 256, 16  # 16 words tell 16-token blocks apart by 64 bits
+CANDIDATES = 8192  # vocabularies list frequent tokens first; those of the first words are the plainest
+ROWS, ROW_WORDS = 8, 2000
+_WORD = re.compile(
+    "(?:Ġ|▁|##)?([a-z]{1,16})"
+)  # marks of a leading space (byte-level, SentencePiece), of a continuation
+
+
+class Form(NamedTuple):
+    """How words are put together: what stands before the first, and between two."""
+
+    lead: str
+    joint: str
+
+    def text(self, words: Iterable[str]) -> str:
+        """The words in a row."""
+        joined = self.joint.join(words)
+        return self.lead + joined if joined else ""
+
+
+FORMS = (Form(" ", " "), Form("", " "), Form("", ""))
+Encode = Callable[[str], list[int]]
+
+
+class Pool(NamedTuple):
+    """`words[i]` is the token `ids[i]`; `opening` and `closing` are the special tokens around every text."""
+
+    form: Form
+    words: tuple[str, ...]
+    ids: tuple[int, ...]
+    opening: tuple[int, ...]
+    closing: tuple[int, ...]
+    sha256: str
+
+
+def load(path: str, *, special: bool) -> Pool:
+    """The words of a Hugging Face `tokenizer.json`; `special`: with the tokens that it adds around a text.
+
+    Raises UsageError for a file that is none, and for a tokenizer without enough such words.
+    """
+    tokenizer, sha256 = open_tokenizer(path, "Content text")
+    form, words, ids = _found(path, tokenizer.get_vocab(with_added_tokens=False), _encoder(tokenizer, special=False))
+    around = _encoder(tokenizer, special=special)(form.text(words[:1]))
+    at = around.index(ids[0])
+    return Pool(form, words, ids, tuple(around[:at]), tuple(around[at + 1 :]), sha256)
+
+
+def _encoder(tokenizer: object, *, special: bool) -> Encode:
+    """One text at a time: batches would start threads, which a later fork does not survive."""
+    encode = tokenizer.encode  # type: ignore[attr-defined]  # the library ships no types for it
+    return lambda text: list(encode(text, add_special_tokens=special).ids)
+
+
+def _found(path: str, vocabulary: dict[str, int], encode: Encode) -> tuple[Form, tuple[str, ...], tuple[int, ...]]:
+    """The first form in which enough words hold."""
+    by_id = sorted(vocabulary.items(), key=lambda item: item[1])
+    candidates = list(dict.fromkeys(m[1] for token, _ in by_id if (m := _WORD.fullmatch(token))))[:CANDIDATES]
+    for form in FORMS:
+        usable = [
+            word for word in candidates if form.joint or len(word) == 1
+        ]  # glued words would merge; letters may not
+        pool = _apart(_single(usable, form, encode), form, encode)
+        if len(pool) < FEWEST_WORDS:
+            continue
+        words, rng = list(pool), random.Random(0)  # long rows of words must be their tokens too
+        rows = [rng.choices(words, k=ROW_WORDS) for _ in range(ROWS)]
+        if all(encode(form.text(row)) == [pool[word] for word in row] for row in rows):
+            return form, tuple(pool), tuple(pool.values())
+    raise UsageError(
+        f"The tokenizer '{path}' has no {FEWEST_WORDS} words that stay one token each beside one another, so no text "
+        "has an exact token count; use --content calibrated, which corrects its lengths by what the server counts."
+    )
+
+
+def _single(candidates: Sequence[str], form: Form, encode: Encode) -> dict[str, int]:
+    """Words (with their token) that are one and the same token at the start of a text and after themselves."""
+    pool: dict[str, int] = {}
+    taken: set[int] = set()
+    for word in candidates:
+        ids = encode(form.text([word] * 3))
+        if len(ids) == 3 and len(set(ids)) == 1 and ids[0] not in taken:  # two spellings may be one token
+            pool[word] = ids[0]
+            taken.add(ids[0])
+            if len(pool) == MOST_WORDS:
+                break
+    return pool
+
+
+def _apart(pool: dict[str, int], form: Form, encode: Encode) -> dict[str, int]:
+    """The words that keep their token beside every other; of two that do not, the one with more quarrels goes."""
+    while quarrels := _quarrels(pool, form, encode):
+        while quarrels:
+            worst = Counter(word for pair in quarrels for word in set(pair)).most_common(1)[0][0]
+            quarrels = [pair for pair in quarrels if worst not in pair]
+            pool = {word: token for word, token in pool.items() if word != worst}
+    return pool
+
+
+def _quarrels(pool: dict[str, int], form: Form, encode: Encode) -> list[tuple[str, str]]:
+    """Pairs of words that, in one order or the other, are not their two tokens."""
+
+    def holds(row: list[str]) -> bool:
+        return encode(form.text(row)) == [pool[word] for word in row]
+
+    found = []
+    for word in pool:
+        if not holds([part for other in pool for part in (word, other)] + [word]):
+            found += [(word, other) for other in pool if not holds([word, other, word])] or [(word, word)]
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLaws:
+    """Laws of prompt and output tokens by client and window, laid end to end: law k stands in (k, k + 1]."""
+
+    starts_s: np.ndarray  # (windows,) of all clients together
+    law: np.ndarray  # (clients, windows) index
+    prompt: tuple[np.ndarray, np.ndarray]  # k + cumulative probability, tokens
+    output: tuple[np.ndarray, np.ndarray]
+    left_out: float  # largest probability of 0 tokens that a law had; such requests are not drawn
+
+    @classmethod
+    def of(cls, clients: Sequence[Client]) -> TokenLaws:
+        """Those of the clients; a window without one has that of the nearest window before, in turn.
+
+        Raises UsageError where a client has none.
+        """
+        sides = ("input_tokens", "output_tokens")
+        starts = sorted({w.start_s for client in clients for w in client.lengths})
+        laws: list[tuple[tuple[np.ndarray, np.ndarray], ...]] = []
+        index = np.zeros((len(clients), max(1, len(starts))), int)
+        zeros = 0.0
+        for i, client in enumerate(clients):
+            known = {w.start_s: w for w in client.lengths if all(side in w.fields for side in sides)}
+            if not known:
+                raise UsageError(
+                    f"ServeGen client {client.number} has no token counts (chunk-{client.number}-dataset.json); "
+                    "take its times alone with --arrivals servegen:FOLDER and lengths with --lengths."
+                )
+            at = np.searchsorted(sorted(known), starts, side="right") - 1  # -1 is the last: the window before, in turn
+            index[i] = len(laws) + np.where(at < 0, len(known) - 1, at)
+            for start in sorted(known):
+                histograms = [known[start].fields[side] for side in sides]
+                pairs, zero = zip(*(_tokens(client, h.values, h.probabilities) for h in histograms), strict=True)
+                laws.append(pairs)
+                zeros = max(zeros, *zero)
+        return cls(np.array(starts), index, _end_to_end([p for p, _ in laws]), _end_to_end([o for _, o in laws]), zeros)
+
+    def of_requests(self, client: np.ndarray, pool_time_s: np.ndarray) -> np.ndarray:
+        """(n,) law of requests of `client` (index) at this time of the pool."""
+        window = np.searchsorted(self.starts_s, pool_time_s, side="right") - 1  # -1 is the last: before the first
+        return np.asarray(self.law[client, window])
+
+    def draw(self, law: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) prompts and (n,) outputs in tokens."""
+        uniforms = rng.random((2, len(law)))
+        sides = []
+        for (edges, tokens), u in zip((self.prompt, self.output), uniforms, strict=True):
+            sides.append(tokens[np.searchsorted(edges, law + u, side="right")])
+        return sides[0], sides[1]
+
+    def means(self) -> np.ndarray:
+        """(laws, 2) mean prompt and output tokens of every law."""
+        return np.stack([_means(*self.prompt), _means(*self.output)], axis=1)
+
+
+def _tokens(
+    client: Client, values: np.ndarray, probabilities: np.ndarray
+) -> tuple[tuple[np.ndarray, np.ndarray], float]:
+    """((cumulative, tokens), probability of 0 tokens) of one law, without the 0."""
+    if np.any(values % 1):
+        raise UsageError(f"ServeGen client {client.number}: token counts must be whole numbers.")
+    kept = (values >= 1) & (probabilities > 0)
+    if not kept.any():
+        raise UsageError(f"ServeGen client {client.number}: a window holds no token count above 0.")
+    cumulative = np.cumsum(probabilities[kept])
+    zero = 1 - float(cumulative[-1]) if not kept.all() else 0.0
+    return (cumulative / cumulative[-1], values[kept].astype(np.int64)), zero
+
+
+def _end_to_end(laws: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    edges = np.concatenate([k + cumulative for k, (cumulative, _) in enumerate(laws)])
+    return edges, np.concatenate([tokens for _, tokens in laws])
+
+
+def _means(edges: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    law = np.ceil(edges).astype(int) - 1
+    return np.bincount(law, np.diff(edges, prepend=0.0) * tokens)
+
+
+def open_tokenizer(path: str, wanted_by: str) -> tuple[Any, str]:
+    """The tokenizer, which neither cuts nor pads, and the SHA-256 of its file.
+
+    Raises UsageError without the library (`wanted_by` begins the sentence), and for a file that is none.
+    """
+    try:
+        from tokenizers import Tokenizer  # an optional extra
+    except ImportError:
+        raise UsageError(
+            f"{wanted_by} needs the library tokenizers; install it with pip install 'bench[tokenizers]'."
+        ) from None
+    try:
+        stored = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"No tokenizer '{path}': {why}; give the path of a tokenizer.json.") from None
+    try:
+        tokenizer = Tokenizer.from_buffer(stored)
+    except Exception as error:  # noqa: BLE001  # the library raises Exception itself
+        first = (str(error).splitlines() or [""])[0]
+        raise UsageError(f"'{path}' is not a tokenizer.json of Hugging Face tokenizers: {first}.") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer, hashlib.sha256(stored).hexdigest()

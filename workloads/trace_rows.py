@@ -1,0 +1,225 @@
+"""Rows of a trace table taken, reordered, renumbered and joined; what points to a row (`parent`) moves with it."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.errors import UsageError, no_such
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from workloads.traces import Trace
+
+
+SMALL_IDS = 1 << 40
+"""Prefix ids below this leave room for a million copies with ids of their own; larger ones are numbered anew."""
+
+
+def with_columns(table: pa.Table, columns: Mapping[str, pa.Array | np.ndarray]) -> pa.Table:
+    """The table with other values in some columns, in their types."""
+    for name, values in columns.items():
+        index = table.schema.get_field_index(name)
+        field = table.schema.field(index)
+        made = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, field.type)
+        table = table.set_column(index, field, made)
+    return table
+
+
+def rows_of(trace: Trace, rows: np.ndarray) -> Trace:
+    """Some rows, in order; a turn whose predecessor is gone follows the nearest one before that is still there."""
+    table = trace.table
+    if "parent" in table.column_names:
+        kept = np.zeros(table.num_rows, bool)
+        kept[rows] = True
+        table = with_columns(table, {"parent": _nearest_kept(table["parent"], kept)})
+    return dataclasses.replace(trace, table=reordered(table, rows))
+
+
+def _nearest_kept(parents: pa.ChunkedArray, kept: np.ndarray) -> pa.Array:
+    """Parents (row numbers), those that are not kept replaced by their own parents, as long as it takes."""
+    none = len(kept)
+    up = np.asarray(parents.fill_null(none))
+    stays = np.append(kept, True)
+    found = up.copy()
+    while len(gone := np.flatnonzero(~stays[found])):
+        found[gone] = up[found[gone]]
+    return pa.array(found, pa.int64(), mask=found == none)
+
+
+def reordered(table: pa.Table, rows: np.ndarray) -> pa.Table:
+    """The rows in that order; a parent must be among them."""
+    taken = table.take(pa.array(rows))
+    if "parent" not in table.column_names:
+        return taken
+    place = np.zeros(table.num_rows, np.int64)
+    place[rows] = np.arange(len(rows))
+    return with_columns(taken, {"parent": mapped(taken["parent"], lambda parent: place[parent])})
+
+
+def mapped(values: pa.ChunkedArray, change: Callable[[np.ndarray], np.ndarray]) -> pa.Array:
+    """Whole numbers changed by a function of all of them; null stays null."""
+    known = np.asarray(values.is_valid())
+    return pa.array(change(np.asarray(values.fill_null(0))), pa.int64(), mask=~known)
+
+
+def cut_links(parents: pa.ChunkedArray, apart: np.ndarray) -> pa.Array:
+    """The parents (row numbers) without those from which `apart` (N,) parts a row."""
+    parent = np.asarray(parents.fill_null(0))
+    cut = ~np.asarray(parents.is_valid()) | (apart[parent] != apart)
+    return pa.array(parent, pa.int64(), mask=cut)
+
+
+def conversations(table: pa.Table) -> tuple[np.ndarray, int]:
+    """(N,) number of the conversation of each row, and how many there are; a row without a session is one itself."""
+    rows = table.num_rows
+    if "session" not in table.column_names:
+        return np.arange(rows), rows
+    alone = ~np.asarray(table["session"].is_valid())
+    key = np.where(alone, np.arange(rows) + above(table["session"]), np.asarray(table["session"].fill_null(0)))
+    numbers, unit = np.unique(key, return_inverse=True)
+    return unit, len(numbers)
+
+
+def above(values: pa.Array | pa.ChunkedArray) -> int:
+    """The number after the largest value; 0 where there is none."""
+    most = pc.max(values).as_py()
+    return 0 if most is None else int(most) + 1
+
+
+def with_small_ids(table: pa.Table) -> pa.Table:
+    """The table with prefix ids that leave room above them: hashes are numbered anew, equal ids stay equal."""
+    if "prefix_ids" not in table.column_names:
+        return table
+    ids = table["prefix_ids"].combine_chunks().flatten()
+    if above(ids) <= SMALL_IDS:
+        return table
+    codes = ids.dictionary_encode().indices.cast(pa.int64())
+    return with_columns(table, {"prefix_ids": _relisted(table["prefix_ids"], np.asarray(codes))})
+
+
+def with_strange_prefixes(table: pa.Table, shift: int) -> pa.Table:
+    """The table with every prefix id `shift` higher."""
+    if "prefix_ids" not in table.column_names:
+        return table
+    ids = np.asarray(table["prefix_ids"].combine_chunks().flatten()) + shift
+    return with_columns(table, {"prefix_ids": _relisted(table["prefix_ids"], ids)})
+
+
+def _relisted(lists: pa.ChunkedArray, items: np.ndarray) -> pa.Array:
+    """Lists of the same lengths with other items."""
+    whole = lists.combine_chunks()
+    counts = np.asarray(whole.value_lengths().fill_null(0))
+    offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.array(items), type=whole.type)
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """The tables one below the other; parents count the rows of the whole."""
+    if "parent" not in tables[0].column_names:
+        return pa.concat_tables(tables)
+    moved, over = [], 0
+    for table in tables:
+        moved.append(with_columns(table, {"parent": mapped(table["parent"], partial(np.add, over))}))
+        over += table.num_rows
+    return pa.concat_tables(moved)
+
+
+def turned_copy(table: pa.Table, copy: int, period_s: float, shift_s: float) -> pa.Table:
+    """The rows `shift_s` later on a circle of `period_s`, as the `copy`-th other one (from 1), in their old order.
+
+    No copy has the conversations or prefix ids of another; a conversation that passes the end becomes two.
+    """
+    later = np.asarray(table["at_s"]) + shift_s
+    wrapped = later >= period_s
+    columns: dict[str, np.ndarray | pa.Array] = {"at_s": np.where(wrapped, later - period_s, later)}
+    if "session" in table.column_names:
+        beyond = above(table["session"])
+        number = 2 * copy + wrapped  # of each half of each copy
+        columns["session"] = mapped(table["session"], lambda session: session + beyond * number)
+    if "parent" in table.column_names:
+        columns["parent"] = cut_links(table["parent"], wrapped)
+    table = with_columns(table, columns)
+    if "prefix_ids" not in table.column_names:
+        return table
+    return with_strange_prefixes(table, copy * above(table["prefix_ids"].combine_chunks().flatten()))
+
+
+_CONDITION = re.compile(r"\s*([A-Za-z_]+)\s*(<=|>=|==|!=|=|<|>)\s*([^<>=!\s].*?)\s*", re.DOTALL)
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+_NUMBERS = ("prompt_tokens", "output_tokens", "turn", "session")
+_SHORT = {"prompt": "prompt_tokens", "output": "output_tokens"}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`column` `sign` `value`, as a row must satisfy it; a row that does not tell the column fails."""
+
+    column: str
+    sign: str
+    value: float | str
+
+    def __str__(self) -> str:
+        value = self.value if isinstance(self.value, str) else f"{self.value:g}"
+        return f"{self.column}{self.sign}{value}"
+
+    def holds(self, table: pa.Table) -> np.ndarray:
+        """(N,) whether each row satisfies the condition."""
+        column = table[self.column]
+        known = np.asarray(column.is_valid())
+        values = np.asarray(column.fill_null("" if isinstance(self.value, str) else 0))
+        kept: np.ndarray = known & _OPERATORS[self.sign](values, self.value)
+        return kept
+
+
+def conditions(text: str) -> tuple[Condition, ...]:
+    """The conditions of a text, all of which must hold. Raises UsageError for what is none."""
+    return tuple(_condition(part, text) for part in text.split(","))
+
+
+def _condition(part: str, text: str) -> Condition:
+    match = _CONDITION.fullmatch(part)
+    if not match:
+        raise UsageError(f"'{text}': '{part.strip()}' is no condition; write prompt_tokens<=4096 or tag=api.")
+    name, sign, value = match.groups()
+    column, sign = _SHORT.get(name, name), "=" if sign == "==" else sign
+    if column == "tag":
+        if sign not in ("=", "!="):
+            raise UsageError(f"'{text}': a tag is a word, so {sign} does not apply; write tag={value} or tag!={value}.")
+        return Condition(column, sign, value)
+    if column not in _NUMBERS:
+        raise no_such("column to filter by", name, [*_NUMBERS, "tag"])
+    try:
+        return Condition(column, sign, float(value))
+    except ValueError:
+        raise UsageError(f"'{text}': {column} must be compared with a number, got '{value}'.") from None
+
+
+def judge(table: pa.Table, wanted: Sequence[Condition], file: str) -> tuple[np.ndarray, dict[str, int]]:
+    """(N,) rows to keep, and why the others are dropped: the first condition that each fails, counted.
+
+    Raises UsageError for a column that this trace does not have.
+    """
+    kept = np.ones(table.num_rows, bool)
+    dropped: dict[str, int] = {}
+    for condition in wanted:
+        if condition.column not in table.column_names:
+            columns = ", ".join(name for name in (*_NUMBERS, "tag") if name in table.column_names)
+            raise UsageError(f"'{condition}': '{file}' has no column {condition.column}; it has {columns}.")
+        holds = condition.holds(table)
+        if failing := int((kept & ~holds).sum()):
+            dropped[f"not {condition}"] = failing
+        kept &= holds
+    return kept, dropped
