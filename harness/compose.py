@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness import registry
-from harness.data import storage
+from harness.data import files
 from harness.errors import BenchError, UsageError
 from harness.experiments import answers
 
@@ -362,9 +362,9 @@ def beside(path: str | Path, ending: str = "html") -> Path:
 def put(path: Path, content: str | bytes) -> None:
     """Write the file whole or not at all. Raises UsageError where it cannot be written, BenchError on a full disk."""
     try:
-        storage.put(path, content.encode() if isinstance(content, str) else content)
+        files.put(path, content.encode() if isinstance(content, str) else content)
     except OSError as error:
-        raise storage.refused(path, error) from None
+        raise files.refused(path, error) from None
 
 
 def _write_kept(path: Path, make: Callable[[], str], say: Callable[[str], None], where: str | Path) -> Path | None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from harness import compose, registry, spec
 from harness.cli import _terminal
 from harness.compose import Content
-from harness.data import storage
+from harness.data import files
 from harness.data.folder import OURS, Run
 from harness.data.large import load
 from harness.errors import UsageError, no_such
@@ -111,7 +111,7 @@ def _check(out: str, *, folder: bool) -> None:
     if not folder:
         if Path(out).name in _DATA and Path(out).exists():
             raise UsageError(f"'{out}' holds what was measured, not a report; name another file.")
-        storage.check(out)
+        files.check(out)
         return
     try:
         Path(out).mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from harness import compose
-from harness.data import storage
+from harness.data import files
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def check(out: str) -> None:
     """Raise UsageError where no answer can be written under this name, before the work that makes it."""
     if Path(out).suffix not in _ENDS:
         raise UsageError(f"--out '{out}' must end in {', '.join(_ENDS)}: the ending names the form.")
-    storage.check(out)
+    files.check(out)
 
 
 def put(info: dict[str, Any], out: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness import compose, registry
 from harness.cli import _terminal, _trace_text, _trace_tools
-from harness.data import storage
+from harness.data import files
 from harness.errors import UsageError, no_such
 from harness.spec import parse
 
@@ -124,7 +124,7 @@ def _optional(text: str | None, convert: Any) -> Any:
 
 def _allowed(target: str, force: bool) -> None:
     """Fail before the work, not after it."""
-    storage.check(target)
+    files.check(target)
     if Path(target).exists() and not force:
         raise UsageError(f"'{target}' is there already; --force replaces it.")
 

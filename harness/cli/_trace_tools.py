@@ -8,7 +8,7 @@ from typing import Any
 
 from harness import compose
 from harness.cli import _terminal
-from harness.data import storage
+from harness.data import files
 from harness.errors import UsageError
 from harness.options import credible_rate
 from harness.spec import seconds
@@ -70,7 +70,7 @@ def show(facts: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str], as_
 def page_to_write(html: str | None) -> None:
     """Raise UsageError where the page of pictures cannot be written: before the work, not after it."""
     if html is not None:
-        storage.check(html)
+        files.check(html)
 
 
 def draw(html: str, facts: Mapping[str, object], title: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli._compare import OPTIONS, pair_options
+from harness.cli._compare_runs import OPTIONS, pair_options
 from harness.cli._run_options import SECTIONS, Sectioned, given, run_options
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     """The answer on pairs that are made now; it stands in their folder too."""
     from harness import compose
     from harness import options as configuration
-    from harness.cli import _compare, _terminal
+    from harness.cli import _compare, _compare_runs, _terminal
     from harness.data.storage import write_json
     from harness.errors import UsageError, first_of
     from harness.experiments.compare.pair_log import shown
@@ -181,11 +181,11 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     settings = _compare.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
     file = configuration.read(config).given if config is not None else None
     say = _terminal.nothing if options["quiet"] else _terminal.note
-    made = _compare.made(options, asked, file, _judge(settings), say, settings.alpha)
+    made = _compare_runs.made(options, asked, file, _judge(settings), say, settings.alpha)
     base, head = map(shown, options["run"]) if commands else _redacted(made.folders[0])
     compared = _answered(made.folders, replace(settings, alpha=made.alpha))
     info = compared(base=base, head=head, rows=made.rows, looks=made.looks, notes=made.notes)
-    info["notes"] += _compare.same_sides(made, info["gates"])
+    info["notes"] += _compare_runs.same_sides(made, info["gates"])
     info["exit_code"] = first_of(made.exit_code or 0, info["exit_code"])
     write_json(made.out / "compare.json", info)
     if not options["no_html"]:

@@ -13,7 +13,7 @@ TEMPLATE = Path(__file__).with_name("init.toml")
 def command(file: str) -> int:
     """Write FILE (bench.toml), a commented configuration that 'bench run --config FILE' takes."""
     from harness.cli import _terminal
-    from harness.data import storage
+    from harness.data import files
     from harness.errors import UsageError
 
     path = Path(file)
@@ -23,8 +23,8 @@ def command(file: str) -> int:
     except FileExistsError:
         raise UsageError(f"'{file}' exists and is left alone; name another file.") from None
     except OSError as error:
-        if storage.has_no_room(error):
+        if files.has_no_room(error):
             path.unlink(missing_ok=True)  # else the next call would leave the empty file alone
-        raise storage.refused(file, error) from None
+        raise files.refused(file, error) from None
     _terminal.say(f"{file} written; edit it, then: bench run --config {shlex.quote(file)}")
     return 0

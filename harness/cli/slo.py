@@ -80,7 +80,7 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     from pathlib import Path
 
     from harness.cli import _terminal
-    from harness.data import storage
+    from harness.data import files
     from harness.data.storage import write_json
     from harness.errors import no_such
     from harness.experiments import answers
@@ -90,7 +90,7 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     if form not in answers.FORMS:
         raise no_such("format", form, answers.FORMS)
     if out is not None:
-        storage.check(out)
+        files.check(out)
     asked = _asked(options)
     for caution in _loose(asked):
         _terminal.note(f"warning: {caution.message}; {caution.remedy}")

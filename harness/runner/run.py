@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from harness import termination
 from harness.api import Backend, Outcome, Remote, RequestRecord, Simulator
-from harness.data import storage
+from harness.data import files
 from harness.data.folder import Run, RunFolder, check_free, load, new_folder
 from harness.data.host import host, process_age_s, versions
 from harness.data.records import Recounts
@@ -96,7 +96,7 @@ def execute(
     except KeyboardInterrupt:
         raise start.interrupted() from None
     except OSError as error:
-        if not storage.has_no_room(error):
+        if not files.has_no_room(error):
             raise
         raise start.unwritable(error) from error
 
@@ -267,7 +267,7 @@ class _Start:
     def unwritable(self, error: OSError) -> BenchError:
         """What to say when the disk is full: where the requests are, also those that were in memory alone."""
         if self._folder is None:
-            return storage.refused(self._path or RUNS, error)
+            return files.refused(self._path or RUNS, error)
         folder, why = self._folder, os.strerror(error.errno or 0)
         try:
             folder.flush()  # there may be room again: what failed to be written was taken away

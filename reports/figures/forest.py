@@ -149,7 +149,8 @@ def _told(row: Row, *, exact: bool) -> str:
         return "same"
     if not exact and (row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"]):
         return "~"
-    return f"{wording.percent(_loss(row, row['change_pct']), signed=True)}{' pts' if row['scale'] == 'difference' else '%'}"
+    unit = " pts" if row["scale"] == "difference" else "%"
+    return f"{wording.percent(_loss(row, row['change_pct']), signed=True)}{unit}"
 
 
 def _pairs(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str]) -> None:

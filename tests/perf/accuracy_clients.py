@@ -136,7 +136,7 @@ async def with_httpx(url: str, plan: Plan) -> list[Row]:
 
 
 async def with_bench(url: str, plan: Plan, *, stamped: bool = True) -> list[Row]:
-    """`backends.openai` sent by `harness.runner.remote.coordinator`, as a run does it; not `stamped`: with the times of its reads."""
+    """`backends.openai`, sent as a run does it; not `stamped`: with the times of its reads."""
     from backends.openai import OpenAI
     from harness.runner.remote.calibration import Kept, Words
     from harness.runner.remote.coordinator import Senders

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from harness.data import storage
+from harness.data import files
 from harness.errors import UsageError, no_such
 from workloads.fit import _lengths, _picture
 from workloads.fit.process import Process, from_json
@@ -92,7 +92,7 @@ class Model:
             part.write_text(text + "\n", encoding="utf-8")
             part.replace(path)
         except OSError as error:
-            raise storage.refused(path, error) from None
+            raise files.refused(path, error) from None
 
     def _json(self) -> dict[str, Any]:
         services = [

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from harness.data import storage
+from harness.data import files
 from harness.data.schedule import links
 from harness.errors import UsageError, no_such
 
@@ -68,7 +68,7 @@ def write(
             sink.finish(about())
         part.replace(file)
     except OSError as error:
-        raise storage.refused(path, error) from None
+        raise files.refused(path, error) from None
     finally:
         part.unlink(missing_ok=True)
     return rows
@@ -94,7 +94,7 @@ def _allowed(path: str, force: bool) -> Path:
     file = Path(path)
     if file.suffix not in SINKS:
         raise no_such("form of trace to write", file.suffix or path, SINKS, "The ending of --output FILE tells it.")
-    storage.check(path)
+    files.check(path)
     if file.exists() and not force:
         raise UsageError(f"'{path}' is there already; --force replaces it.")
     return file

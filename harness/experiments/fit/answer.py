@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from harness import registry
-from harness.data import storage
+from harness.data import files
 from harness.data.host import versions
 from harness.errors import UsageError
 from harness.experiments.fit import probe as probing
@@ -168,6 +168,6 @@ def write(path: Path, content: str) -> None:
     """Write it. Raises UsageError where that fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        storage.put(path, content.encode())
+        files.put(path, content.encode())
     except OSError as error:
-        raise storage.refused(path, error) from None
+        raise files.refused(path, error) from None

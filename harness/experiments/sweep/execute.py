@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness.data import storage
+from harness.data import files
 from harness.data.storage import locked, write_json
 from harness.errors import BackendError, BenchError, Interrupted, UsageError
 from harness.experiments import pool
@@ -295,7 +295,7 @@ def _concluded(
     info = answer(sweep.stored, course.told, course.state, course.error)
     for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
         if render is not None:
-            storage.put(out / name, render(info, form).encode())
+            files.put(out / name, render(info, form).encode())
     write_json(out / FILE, info)
     return info
 

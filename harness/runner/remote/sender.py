@@ -84,7 +84,7 @@ class Known:
 
 @dataclass(slots=True)
 class Tally:
-    """How far a sender is, in the place of `harness.runner.progress.Live`; `late_s` are departures since the last word."""
+    """How far a sender is, as `harness.runner.progress.Live` tells it; `late_s` are departures since the last word."""
 
     sent: int = 0
     finished: int = 0

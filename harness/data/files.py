@@ -1,0 +1,61 @@
+"""Whether a file can be written, asked before the work that is to fill it, and how it gets there whole."""
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+from harness.errors import BenchError, UsageError
+
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
+def has_no_room(error: BaseException) -> bool:
+    """Whether it is the disk that takes nothing more, and not the name that is wrong."""
+    return isinstance(error, OSError) and error.errno in _NO_ROOM
+
+
+def refused(path: str | os.PathLike[str], error: OSError) -> BenchError:
+    """The error for a file that could not be written: a wrong name is wrong usage, a full disk is not."""
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return (BenchError if has_no_room(error) else UsageError)(f"'{path}' cannot be written: {why}.")
+
+
+def check(path: str) -> None:
+    """Raise UsageError where no file can be written under this name; one that is there may be replaced."""
+    file = Path(path)
+    if is_device(file):
+        return
+    try:
+        if file.is_dir():
+            raise UsageError(f"'{path}' is a folder; name a file in it.")
+        if not file.parent.is_dir():
+            raise UsageError(f"'{path}' cannot be written: there is no folder '{file.parent}'.")
+        file.exists()  # raises for a name that is too long
+        with tempfile.TemporaryFile(dir=file.parent):
+            pass
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{path}' cannot be written: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def is_device(path: Path) -> bool:
+    """Whether it is a device or a pipe, which is written to and must not become a file."""
+    try:
+        return path.exists() and not path.is_file() and not path.is_dir()
+    except (OSError, ValueError):  # a name that is too long, or none
+        return False
+
+
+def put(path: Path, content: bytes) -> None:
+    """Write the file aside and move it in one step; a device is written to. Raises OSError where that fails."""
+    if is_device(path):
+        path.write_bytes(content)
+        return
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        error.filename = error.filename or str(path)  # the system names no file where a write fails
+        raise
