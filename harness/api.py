@@ -192,7 +192,7 @@ class Workload(Protocol):
     """A stream of requests, follow-ups included, ordered by `scheduled_s`."""
 
     def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:
-        """Chunks of the `schedule` table (`harness.records.SCHEDULE`). Without end, perhaps: the caller cuts.
+        """Chunks of the `schedule` table (`harness.data.records.SCHEDULE`). Without end, perhaps: the caller cuts.
 
         Ids are unique, and whatever a row comes `after` stands above it.
         """

@@ -134,23 +134,23 @@ def write_trace(
 
 def schedule_as_trace(schedule: pa.Table) -> tuple[pa.Table, int]:
     """The columns of a trace from those of a schedule, and the tokens of the blocks that it names."""
-    from workloads.trace_tools import write as trace_tools_write
+    from workloads.trace_tools import write
 
-    return trace_tools_write.trace_table(schedule), trace_tools_write.block_tokens(schedule)
+    return write.trace_table(schedule), write.block_tokens(schedule)
 
 
 def public_traces() -> dict[str, Source]:
     """The public traces that can be fetched, by name."""
-    from workloads.trace_tools import download as trace_tools_download
+    from workloads.trace_tools import download
 
-    return trace_tools_download.sources()
+    return download.sources()
 
 
 def public_trace(name_or_url: str) -> Source:
     """One of them, or what is at a URL. Raises UsageError with the nearest known name."""
-    from workloads.trace_tools import download as trace_tools_download
+    from workloads.trace_tools import download
 
-    return trace_tools_download.find(name_or_url)
+    return download.find(name_or_url)
 
 
 def download_trace(
@@ -233,9 +233,9 @@ def render_run(form: str, run: Run, **given: object) -> Any:
 
 def report_path(run: Run, ending: str = "html") -> Path:
     """Where the report of a run stands: in its folder, or beside the file that it was read from."""
-    from harness.experiments import imports as experiments_imports
+    from harness.experiments import imports
 
-    if experiments_imports.is_foreign(run):
+    if imports.is_foreign(run):
         name = "-".join(re.findall(r"[^\s()]+", run.info["source"]["name"]))  # of several in a file: "all.json-1-of-2"
         return run.path.with_name(f"{name}.report.{ending}")
     return run.path / f"report.{ending}"
@@ -268,10 +268,9 @@ def render_answer(info: Mapping[str, Any], form: str) -> str:
 def export_comparison(info: Mapping[str, Any], form: str) -> str:
     """The answer of `bench compare` as junit, or in one of the forms that other tools read (`EXPORTS`)."""
     from reports.answers import exports
-    from reports.answers import exports as answers_exports
 
     if form == "junit":
-        return answers_exports.junit(info)
+        return exports.junit(info)
     return str(getattr(exports, form.replace("-", "_"))(info))
 
 

@@ -43,7 +43,7 @@ class RunSpec:
 
     `goal` is the share of requests that must keep the SLO; below `fail_under` the exit code is 1. It is 3
     where more than the share `max_failed` failed for another reason than load (None: 1%). Requests before the cut of
-    `warmup` (harness.warmup) are sent and not measured. Requests that are unanswered `drain` seconds after the
+    `warmup` (harness.validity.warmup) are sent and not measured. Requests that are unanswered `drain` seconds after the
     last departure are given up.
     """
 

@@ -13,7 +13,7 @@ import math
 import re
 import types
 import typing
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -109,7 +109,8 @@ def build(cls: type[T], spec: Spec, **given: object) -> T:
         if spec.first is not None and name == next(iter(fields)):
             raise UsageError(f"'{spec}': {name} is given twice.")
         values[name] = convert(text, hints[name], name, str(spec))
-    missing = [n for n, f in fields.items() if n not in values and _required(f)]
+    needed = [n for n, f in fields.items() if f.default is MISSING and f.default_factory is MISSING]
+    missing = [n for n in needed if n not in values]
     if missing:
         raise UsageError(f"'{spec}': {missing[0]} must be given, e.g. '{spec.name}:{missing[0]}=...'.")
     try:
@@ -123,10 +124,6 @@ def _no_key_alone(spec: Spec, fields: typing.Mapping[str, Any]) -> None:
     key = str(spec.first).replace("-", "_")
     if any(key == name or any(name == key + unit for unit in UNITS) for name in fields):
         raise UsageError(f"'{spec}': {spec.first} has no value; write '{spec.name}:{spec.first}=...'.")
-
-
-def _required(f: dataclasses.Field[Any]) -> bool:
-    return f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
 
 
 def _field(key: str, fields: typing.Mapping[str, object], spec: Spec) -> str:
@@ -199,6 +196,6 @@ def text_of(obj: object, name: str) -> str:
     parts = []
     for f in dataclasses.fields(obj):  # type: ignore[arg-type]  # obj is a dataclass instance
         value = getattr(obj, f.name)
-        if f.init and (f.default is dataclasses.MISSING or value != f.default):
+        if f.init and (f.default is MISSING or value != f.default):
             parts.append(f"{f.name}={value!r}" if isinstance(value, float) else f"{f.name}={value}")
     return f"{name}:{','.join(parts)}" if parts else name

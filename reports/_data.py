@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.api import Bound, Slo
-from harness.data import large as data_large
+from harness.data import large
 from harness.data.folder import Part, Run
 from harness.metrics import measure
 from harness.metrics import slo as slos
@@ -54,7 +54,7 @@ def measured(run: Run) -> Run:
 
 
 def _measured(run: Run) -> Run:
-    since_s = data_large.cut_s(run.info)
+    since_s = large.cut_s(run.info)
     if since_s is None:
         return run
     parts = () if run.whole is None else run.whole.requests
@@ -66,12 +66,12 @@ def _measured(run: Run) -> Run:
 
 def _since(part: Part, since_s: float, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     wanted = columns and [*dict.fromkeys((*columns, "scheduled_s"))]
-    return (data_large.since(piece, since_s) for piece in part(wanted))
+    return (large.since(piece, since_s) for piece in part(wanted))
 
 
 def warmed_up(run: Run) -> str:
     """What a figure over time says where its run has requests of a warm-up; empty where it has none."""
-    return "" if data_large.cut_s(run.info) is None else "The requests of the warm-up are among them."
+    return "" if large.cut_s(run.info) is None else "The requests of the warm-up are among them."
 
 
 def label(metric: str) -> str:

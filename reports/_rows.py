@@ -12,7 +12,6 @@ from harness.data.folder import Run
 from harness.metrics.measure import in_summary, metrics
 from harness.metrics.summary import describe, summarize
 from reports import _data, _format, _sending
-from reports import _sending as reports__sending
 from reports._format import Error, clean, errors
 from reports._sending import Floor
 from reports._system import caution, part
@@ -123,7 +122,7 @@ def result(run: Run) -> Result:
 
 def _client(run: Run) -> Client:
     unresolved = part(run.info, "resolution").get("unresolved") or []
-    return Client(reports__sending.floors(run.info), frozenset(map(str, unresolved)))
+    return Client(_sending.floors(run.info), frozenset(map(str, unresolved)))
 
 
 def rows(
@@ -172,7 +171,7 @@ def _row(
     own = str((values or {}).get("unit") or "s")
     shown = _format.unit_of([measured, limit]) if own == "s" else own
     unit = "" if measured is None else shown  # the same of all rows without values
-    error = "" if floor is None or not unit else reports__sending.pair(floor, unit)
+    error = "" if floor is None or not unit else _sending.pair(floor, unit)
     if not values:
         mean, p50, p90, p99, most = [""] * 5
     else:

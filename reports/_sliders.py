@@ -11,7 +11,6 @@ from harness.api import Slo
 from harness.data.folder import Run
 from harness.metrics import slo as slos
 from reports import _data, _format, _page, _replay
-from reports import _replay as reports__replay
 from reports._format import clean, quoted
 from reports._page import Part
 from reports._replay import Cells, Rate, Replay, Scored
@@ -51,7 +50,7 @@ def of_study(study: Study, *paths: str) -> tuple[Part, ...]:
 
     `paths` is what `bench slo` is to be given for the same runs.
     """
-    replay = reports__replay.of_study(study)
+    replay = _replay.of_study(study)
     if isinstance(replay, str):
         return (_page.part(KEY, TITLE, replay),)
     curve = _page.part(CURVE, "Attainment against rate under these bounds", followed.figure(replay))
@@ -114,7 +113,7 @@ def _caption(replay: Replay) -> str:
         "At its right end a slider stands for no bound.",
         f"{clean(rest, 200)} stays as it is." if rest else "",
         "Bounds that requests bring along stay as they are; the scale moves them too." if replay.grid.own else "",
-        reports__replay.PERCENTILE if replay.open else "",
+        _replay.PERCENTILE if replay.open else "",
         f"{_format.count(replay.invalid, 'run')} not valid: bench slo counts them, this page does not."
         if replay.invalid
         else "",
@@ -191,7 +190,7 @@ def _few_of_run(replay: Replay) -> Table:
     ttft, tpot = replay.grid.axes
     rows = []
     for i in down:
-        within = [reports__replay.at(run, i, j) for j in across]
+        within = [_replay.at(run, i, j) for j in across]
         rows.append((_bound(ttft, i), *(
             f"{_format.number(float(run.goodput_rps(np.array(met))))} "
             f"({_format.share(met / run.requests, replay.goals[0])})" for met in within
@@ -207,7 +206,7 @@ def _few_of_rates(replay: Replay) -> Table:
     for system in replay.systems:
         head = f"{clean(system.name, 60)}: " if replay.named else ""
         for rate in system.rates:
-            shares = [rate.mean(lambda run, i=i: reports__replay.scaled(run, i) / run.requests) for i in factors]  # type: ignore[misc]
+            shares = [rate.mean(lambda run, i=i: _replay.scaled(run, i) / run.requests) for i in factors]  # type: ignore[misc]
             rows.append((f"{head}{_format.number(rate.rate_rps)}", *map(_format.share, shares)))
     return Table("Requests within every bound of the SLO times a scale, mean over the seeds", heads, tuple(rows))
 

@@ -11,7 +11,6 @@ from harness.data.folder import Run
 from harness.data.warmup_cut import restored
 from harness.validity.work_done import exceeded
 from reports import _data, _format, _system
-from reports import _system as reports__system
 from reports._format import clean
 from reports._system import part
 
@@ -128,7 +127,7 @@ def advice(run: Run, result: Result) -> Advice:
     """A sentence and a command which `bench` takes, and which changes something."""
     if part(run.info, "source"):
         return _foreign(run, result)
-    again = reports__system.commands(run)[-1]
+    again = _system.commands(run)[-1]
     if not run.complete:
         return Advice("run it again", again)
     if not part(run.info, "verdict").get("valid", True) or exceeded(run.info):
@@ -138,7 +137,7 @@ def advice(run: Run, result: Result) -> Advice:
     if part(run.info, "resolution").get("undecided") is True and not result.overloaded:
         return _finer(run.info, again)
     asked_rps, recorded = part(run.info, "workload").get("rate_rps"), part(run.info, "workload").get("recorded")
-    if result.kept and reports__system.caution(run.info, "queue-grew") is not None:
+    if result.kept and _system.caution(run.info, "queue-grew") is not None:
         longer = _longer(run.info, again) if recorded else _doubled(run.info, "make the run longer", again)
         if longer is not None:
             return longer
@@ -185,7 +184,7 @@ def _finer(info: Mapping[str, Any], again: str) -> Advice:
     """One sender more, where the warning advises that."""
     senders = part(info, "client").get("senders")
     more = (senders if isinstance(senders, int) else 1) + 1
-    if "--senders" not in str((reports__system.caution(info, "unresolved") or {}).get("remedy", "--senders")):
+    if "--senders" not in str((_system.caution(info, "unresolved") or {}).get("remedy", "--senders")):
         return Advice("measure on a quieter machine, or send from another one", again)
     return Advice("measure more finely", f"{again} --senders {more}")
 

@@ -7,9 +7,7 @@ from typing import Any
 from harness.data.folder import Run
 from harness.validity.work_done import exceeded
 from reports import _data, _format, _rows, _sending, _system
-from reports import _sending as reports__sending
-from reports import _system as reports__system
-from reports import _verdict as reports__verdict
+from reports import _verdict as verdicts
 from reports._format import Error, clean, sentence
 from reports._rows import Group, Row
 from reports._sending import Side
@@ -59,7 +57,7 @@ class View:
     goal: str
     flow: str
     interval: str
-    checks: tuple[reports__verdict.Checked, ...]
+    checks: tuple[verdicts.Checked, ...]
     counts: tuple[tuple[str, str, str], ...]
     errors: tuple[Error, ...]
     fidelity: str
@@ -68,7 +66,7 @@ class View:
     definitions: Facts
     commands: tuple[str, ...]
     facts: Facts
-    next: reports__verdict.Advice
+    next: verdicts.Advice
     floors: bool
     client: Facts
     client_line: str
@@ -108,23 +106,23 @@ def view(run: Run) -> View:
         met=_format.share(result.attainment, result.goal) + (" unresolved" if _unresolved(info) else ""),
         goal=f"goal {result.goal * 100:g}%" if result.attainment is not None else "",
         flow=result.flow,
-        interval="" if result.total == 0 else reports__verdict.interval(info),
-        checks=reports__verdict.checks(info),
+        interval="" if result.total == 0 else verdicts.interval(info),
+        checks=verdicts.checks(info),
         counts=result.counts,
         errors=result.errors,
         fidelity=_sending.fidelity(info),
         warnings=tuple(Warned(sentence(w.get("message"), 600), sentence(w.get("remedy"), 400)) for w in warned),
         no_warnings="None but the overload." if word == OVERLOADED else no_warnings,
-        definitions=(*in_use(), *(OF_REMOTE if reports__sending.client(run) else ())),
-        commands=reports__system.commands(run),
-        facts=reports__system.used(run),
-        next=reports__verdict.advice(run, result),
+        definitions=(*in_use(), *(OF_REMOTE if _sending.client(run) else ())),
+        commands=_system.commands(run),
+        facts=_system.used(run),
+        next=verdicts.advice(run, result),
         floors=any(row.floor for row in result.rows),
-        client=reports__sending.client(run),
-        client_line=reports__sending.line(run),
-        server=reports__sending.server(run),
-        server_note=reports__sending.server_note(run),
-        server_line=reports__sending.server_line(run),
+        client=_sending.client(run),
+        client_line=_sending.line(run),
+        server=_sending.server(run),
+        server_note=_sending.server_note(run),
+        server_line=_sending.server_line(run),
     )
 
 
@@ -246,7 +244,7 @@ def _answer(run: Run, result: _rows.Result, *, valid: bool) -> str:
     part_of = "" if run.complete else " recorded so far"
     told = f"{_format.share(result.attainment, result.goal)} of {requests}{part_of} met the SLO{rate}: {end}."
     plain = run.complete and valid and not result.overloaded and not _unresolved(run.info)
-    return f"{told} {reports__verdict.KNEE}" if plain else told
+    return f"{told} {verdicts.KNEE}" if plain else told
 
 
 def _of_percentiles(run: Run, result: _rows.Result, of: str, *, valid: bool) -> str:
@@ -282,7 +280,7 @@ def _heads(run: Run, result: _rows.Result) -> Facts:
         ("SLO", result.slo_text),
         ("System", _system.system(info) or _backend_name(info)),
         ("Rate", result.rate),
-        ("Warm-up", reports__verdict.warmup(run)),
+        ("Warm-up", verdicts.warmup(run)),
     )
     return tuple((name, value) for name, value in rows if value)
 

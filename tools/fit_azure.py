@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.stats import arrivals as stats_arrivals
+from harness.stats import arrivals
 from workloads import traces
 from workloads.arrivals._services import Component, LogRate
 
 FIGURES = Path(__file__).parents[1] / "workloads" / "arrivals" / "figures"
 TRACE = "traces/azure2023/AzureLLMInferenceTrace_conv.csv"
-WIDTHS_S = (*stats_arrivals.WIDTHS_S, 300.0)
+WIDTHS_S = (*arrivals.WIDTHS_S, 300.0)
 WINDOW_S = 300.0
 STEP_S = 1.0
 
@@ -65,7 +65,7 @@ def fit_rate(times_s: np.ndarray, shape: float) -> Component:
     """The Ornstein-Uhlenbeck process of the log-rate."""
     from scipy.optimize import least_squares
 
-    seen = np.log(stats_arrivals.dispersion_curve(times_s, WIDTHS_S))
+    seen = np.log(arrivals.dispersion_curve(times_s, WIDTHS_S))
     span_s, rate_rps = float(times_s[-1] - times_s[0]), len(times_s) / float(times_s[-1] - times_s[0])
 
     def misfit(logs: np.ndarray) -> np.ndarray:

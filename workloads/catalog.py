@@ -42,7 +42,7 @@ def load(
     spec = parse(name)
     if rate_rps is not None and not 0 < rate_rps < float("inf"):
         raise UsageError(f"--rate must be above 0 requests/s, got {rate_rps:g}.")
-    made = _content(content or preset.content, seed)
+    made: Content = registry.make("content", content or preset.content, seed=seed)
     if spec.name == _build.CLIENTS:
         what = "draws times and lengths client by client"
         _refuse(name, what, arrivals=arrivals, lengths=lengths, sessions=sessions, prefixes=prefixes)
@@ -77,11 +77,6 @@ def _preset(name_or_spec: str) -> tuple[str, _presets.Preset]:
         about = registry.summary("lengths", given.name)
         return str(given), _presets.Preset(about=about, lengths=name_or_spec)
     raise no_such("workload", given.name, {*presets(), *registry.names("lengths")})
-
-
-def _content(spec: str, seed: int) -> Content:
-    made: Content = registry.make("content", spec, seed=seed)
-    return made
 
 
 def _refuse(name: str, what: str, **given: object) -> None:

@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from backends.client import counting, framing
-from backends.client import message as client_message
+from backends.client import counting, framing, message
 from backends.client.framing import Stream
 from backends.client.secrets import Redaction
 from backends.client.target import likely_url
@@ -46,12 +45,12 @@ class Heard:
     @property
     def tokens(self) -> int | None:
         """Completion tokens by the server's own count."""
-        return client_message.whole(self.stream.usage.get("completion_tokens"))
+        return message.whole(self.stream.usage.get("completion_tokens"))
 
     @property
     def prompt_tokens(self) -> int | None:
         """Prompt tokens by the server's own count."""
-        return client_message.whole(self.stream.usage.get("prompt_tokens"))
+        return message.whole(self.stream.usage.get("prompt_tokens"))
 
 
 class Talk:
@@ -174,12 +173,12 @@ class Talk:
             return
         found = _json(body)
         chunk = found if isinstance(found, dict) else {}
-        words = client_message.error_text(chunk) or chunk.get("message") or chunk.get("detail")
+        words = message.error_text(chunk) or chunk.get("message") or chunk.get("detail")
         heard.words = self.shown(str(words or body[:2000].decode(errors="replace"))) if heard.status != 200 else ""
         if heard.status == 200:
             framing.take(heard.stream, chunk, len(body))
             heard.events = len(counting.count(heard.stream).which)
-            heard.words = self.shown(client_message.error_text(chunk) or "")
+            heard.words = self.shown(message.error_text(chunk) or "")
 
     def shown(self, text: str) -> str:
         """A server's words in one line of at most 300 characters, without secrets."""

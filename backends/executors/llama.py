@@ -19,7 +19,7 @@ from typing import Literal
 import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
 
-from backends.executors import _weights as executors__weights
+from backends.executors import _weights as weights
 from backends.executors._config import Config, check, kv_bytes_per_token, read_config
 from backends.executors._layers import PagedAttention, Rotary, Scratch, multiply, sample
 from backends.executors._plan import Memory, Plan, plan
@@ -143,7 +143,7 @@ class Llama:
 
     def save(self, folder: str | Path) -> None:
         """Write the model as a Hugging Face folder (float32)."""
-        executors__weights.save(Path(folder), self.config, self._tensors())
+        weights.save(Path(folder), self.config, self._tensors())
 
     def _shape(self) -> Config:
         config = Config(
@@ -160,10 +160,10 @@ class Llama:
         check(config, "llama")
         return config
 
-    def _tensors(self) -> executors__weights.Tensors:
+    def _tensors(self) -> weights.Tensors:
         if self.model is None:
-            return executors__weights.seeded(self.config, self.seed)
-        return executors__weights.read(Path(self.model), self.config)
+            return weights.seeded(self.config, self.seed)
+        return weights.read(Path(self.model), self.config)
 
     def _threads(self) -> int:
         if self.threads is not None:

@@ -18,8 +18,6 @@ from aiohttp.http import StreamWriter
 from aiohttp.typedefs import Handler
 
 from backends.server import answers, fields, metrics
-from backends.server import answers as server_answers
-from backends.server import fields as server_fields
 from backends.server.faults import Fault, Faults
 from backends.server.fields import Refused
 from backends.server.service import Listener, Service
@@ -175,9 +173,7 @@ class Front:
     ) -> web.StreamResponse:
         record = outcome.record
         response = web.StreamResponse(headers=self._headers(STREAM_HEADERS, record))
-        builder = server_answers.Chunks(
-            outcome.ask.api, record.id, int(time.time()), self.names[0], record.prompt_tokens
-        )
+        builder = answers.Chunks(outcome.ask.api, record.id, int(time.time()), self.names[0], record.prompt_tokens)
         transport = _transport(request)
         malformed = next((fault.token for fault in faults if fault.kind == "malformed"), 0)
         framed = request.version >= (1, 1)
@@ -198,8 +194,8 @@ class Front:
         await self._run(request, outcome, answer, faults)
         if record.finish_reason == "error":
             raise Refused(500, record.error or "The backend failed.")
-        usage = server_answers.Usage(record.prompt_tokens, record.output_tokens, record.cached_tokens)
-        content = server_answers.whole(
+        usage = answers.Usage(record.prompt_tokens, record.output_tokens, record.cached_tokens)
+        content = answers.whole(
             outcome.ask.api, record.id, int(time.time()), self.names[0], answer.text, record.finish_reason or "", usage
         )
         text = json.dumps(content, ensure_ascii=False)
@@ -329,5 +325,5 @@ def _new_id() -> str:
 
 
 def _error(status: int, message: str, param: str | None = None, code: str | None = None) -> web.Response:
-    text = server_fields.body(status, message, param, code)
+    text = fields.body(status, message, param, code)
     return web.Response(status=status, body=text.encode(), headers={"Content-Type": "application/json"})

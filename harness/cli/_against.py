@@ -4,22 +4,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.cli import _terminal
-from harness.cli import _terminal as cli__terminal
 from harness.errors import UsageError
-from harness.experiments.validate import Validation
-from harness.experiments.validate import answer as validate_answer
+from harness.experiments.validate import Validation, answer
 
 
 def tell(against: Sequence[str], *, backend: str | None, slo: str | None, form: str, out: str | None) -> int:
     """Compare, print the answer or write it to `out` in the form that its ending names; returns the exit code."""
     if out is not None:
-        cli__terminal.check(out)
-    info = validate_answer.answer([*_compared(against, backend, slo)], _command(against, backend, slo))
+        _terminal.check(out)
+    given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo)]
+    info = answer.answer([*_compared(against, backend, slo)], _terminal.command("bench validate", given))
     if out is None:
         _terminal.tell(form, info)
     else:
-        cli__terminal.put(info, out)
-        cli__terminal.tell_verdict(info)
+        _terminal.put(info, out)
+        _terminal.tell_verdict(info)
     return int(info["exit_code"])
 
 
@@ -42,8 +41,3 @@ def _compared(against: Sequence[str], backend: str | None, slo: str | None) -> I
         from harness.experiments.validate import replay  # heavy, and only for stored runs
 
         yield replay.validate(runs, backend or "", slo)
-
-
-def _command(against: Sequence[str], backend: str | None, slo: str | None) -> str:
-    given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo)]
-    return cli__terminal.command("bench validate", given)

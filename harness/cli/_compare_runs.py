@@ -60,7 +60,7 @@ def made(
     """The pairs that --base and --head, or --run twice, ask for; made now, or gone on with in --out.
 
     `asked` and `file` are the options of a run that both sides share; all looks together keep `alpha`. Raises
-    UsageError for what does not go together, and whatever `harness.compare.runner.run_pairs` raises.
+    UsageError for what does not go together, and whatever `harness.experiments.compare.runner.run_pairs` raises.
     """
     from harness.experiments.compare.runner import run_pairs
 

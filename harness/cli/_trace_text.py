@@ -38,7 +38,13 @@ def _requests(count: int) -> str:
 
 
 def _origin(about: Mapping[str, Any]) -> list[tuple[str, str]]:
-    lines = [("file", f"{about.get('known')}"), ("SHA-256", str(about.get("sha256"))), ("format", _format(about))]
+    more = [f"{name} {about[name]}" for name in ("stamps", "tokenizer") if about.get(name)]
+    form = ", ".join([str(about.get("reader")), *more])
+    lines = [
+        ("file", f"{about.get('known')}"),
+        ("SHA-256", str(about.get("sha256"))),
+        ("format", ", ".join([str(about.get("reader")), *more])),
+    ]
     if "source" in about and isinstance(about["source"], str):
         lines.append(("source", f"{about['source']}; licence {about.get('licence')}"))
     if made_from := about.get("made_from"):
@@ -46,7 +52,9 @@ def _origin(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     dropped = {**(about.get("dropped") or {}), **(about.get("left_out") or {})}
     added = "".join(f"; added: {count:,} {what}" for what, count in (about.get("added") or {}).items())
     rows, requests = about.get("rows", 0), about.get("requests", 0)
-    lines.append(("rows", f"{rows:,} in the file{added}{_dropped(dropped)}; {_requests(requests)}"))
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in dropped.items())
+    left_out = f"; left out: {reasons}" if dropped else ""
+    lines.append(("rows", f"{rows:,} in the file{added}{left_out}; {_requests(requests)}"))
     lines += [("scaled", f"{step['step']}: {step['law']}") for step in about.get("scale") or ()]
     lines += [(name, str(about[name])) for name in ("where", "jitter", "seed") if about.get(name) is not None]
     odd = [text for text in about.get("oddities") or () if " left out: " not in text]  # the line above tells
@@ -61,15 +69,6 @@ def _made_from(origin: Mapping[str, Any]) -> str:
     done = [*([f"where {origin['where']}"] if origin.get("where") else []), *steps]
     seed = [f"seed {origin['seed']}"] if "seed" in origin else []
     return "; ".join([f"{origin.get('file')}, SHA-256 {origin.get('sha256')} ({origin.get('known')})", *done, *seed])
-
-
-def _format(about: Mapping[str, Any]) -> str:
-    more = [f"{name} {about[name]}" for name in ("stamps", "tokenizer") if about.get(name)]
-    return ", ".join([str(about.get("reader")), *more])
-
-
-def _dropped(dropped: Mapping[str, int]) -> str:
-    return "; left out: " + ", ".join(f"{count:,} {reason}" for reason, count in dropped.items()) if dropped else ""
 
 
 def _lengths(lengths: Mapping[str, Any]) -> str:

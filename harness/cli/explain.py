@@ -55,14 +55,13 @@ def command(name: str, html: str | None) -> int:
 
 def _draw(html: str, kinds: list[str], spec: str, text: str) -> None:
     """Write the page of what is drawn under this name: of the first of its kinds that draws something."""
-    from harness.cli import _names as cli__names
-    from harness.cli import _trace_tools
+    from harness.cli import _names, _trace_tools
     from harness.errors import UsageError
 
     if not kinds:
         raise UsageError(f"'{spec}' is a term, of which there is nothing to draw; leave out --html.")
-    kind = next((k for k in kinds if k in cli__names.DRAWABLE), kinds[0])
-    facts = cli__names.facts(kind, spec)
+    kind = next((k for k in kinds if k in _names.DRAWABLE), kinds[0])
+    facts = _names.facts(kind, spec)
     _trace_tools.draw(html, {**facts, "texts": [*text.splitlines(), *facts.get("texts", ())]}, spec)
 
 

@@ -63,16 +63,16 @@ def command(
 
     What was killed, or still goes on, is reported with everything it had written.
     """
-    from harness.cli import _report as cli__report
+    from harness.cli import _report as _report_files
 
-    asked = cli__report.asked(
+    asked = _report_files.asked(
         forms, out, show=open, sections=sections, bundle=plotly_bundle, plain=plain
     )  # a wrong name is told before the first run is read
-    return _report(cli__report.of(runs), asked)
+    return _report(_report_files.of(runs), asked)
 
 
 def _report(subject: Subject, asked: Asked) -> int:
-    from harness.cli import _report as cli__report
+    from harness.cli import _report as _report_files
     from harness.cli import _terminal
 
     for form in asked.forms or subject.default:
@@ -80,15 +80,15 @@ def _report(subject: Subject, asked: Asked) -> int:
             for path in _made(each, form, asked):
                 _terminal.say(str(path))
                 if asked.show and form == "html":
-                    cli__report.show(path)
+                    _report_files.show(path)
     return 0
 
 
 def _made(subject: Subject, form: str, asked: Asked) -> Iterator[Path]:
     """Print the form, or write it; the files that were written."""
-    from harness.cli import _report as cli__report
+    from harness.cli import _report as _report_files
 
     if asked.prints(form):
         subject.tell(form)
         return
-    yield from cli__report.write(subject.form(form, asked.look), subject, form, asked)
+    yield from _report_files.write(subject.form(form, asked.look), subject, form, asked)

@@ -257,8 +257,8 @@ def download(name: str | None, folder: str, force: bool, timeout: str, quiet: bo
     An interrupted download goes on where it stopped. A file whose SHA-256 is not that of the official one is kept
     aside as FILE.bad and the exit code is 4; one without a known hash is said to be unverified.
     """
-    from harness.cli import _trace_fit as cli__trace_fit
+    from harness.cli import _trace_fit
 
     if name is None:
-        return cli__trace_fit.listed()
-    return cli__trace_fit.fetch(name, folder, force=force, timeout=timeout, quiet=quiet)
+        return _trace_fit.listed()
+    return _trace_fit.fetch(name, folder, force=force, timeout=timeout, quiet=quiet)

@@ -60,8 +60,8 @@ class Run:
     """A run read back. `complete` is False for a run that was killed or is still going on.
 
     Of a remote server there are what the wire saw (`http`) and what its metrics said (`server_metrics`). A large one
-    may be thin (`harness.thin`): then `whole` gives what `requests` and `steps` leave out. `memo` keeps what readers
-    have computed of the run; a copy with other contents begins with none.
+    may be thin (`harness.data.large`): then `whole` gives what `requests` and `steps` leave out. `memo` keeps what
+    readers have computed of the run; a copy with other contents begins with none.
     """
 
     path: Path

@@ -45,7 +45,9 @@ class Schedule:
         rows, most = 0, ENDLESS if requests is None and duration_s is None else requests
         stream = workload.start(np.random.default_rng(np.random.SeedSequence(seed)))
         for chunk in stream:
-            part = chunk if duration_s is None else chunk[: _due_before(chunk, duration_s)]
+            part = chunk
+            if duration_s is not None:  # rows are in order of time
+                part = chunk[: int(np.searchsorted(chunk["scheduled_s"].to_numpy(), duration_s))]
             if most is not None and rows + len(part) > most:
                 part = part[: most - rows] if requests is not None else _endless()
             chunks.append(part)
@@ -125,11 +127,6 @@ def _check_limits(requests: int | None, duration_s: float | None) -> None:
         raise UsageError(f"The number of requests must be at least 1, got {requests}.")
     if duration_s is not None and not duration_s > 0:
         raise UsageError(f"The duration must be longer than 0 s, got {duration_s:g} s.")
-
-
-def _due_before(chunk: pa.Table, duration_s: float) -> int:
-    """How many rows of a chunk, which is ordered, are due before `duration_s`."""
-    return int(np.searchsorted(chunk["scheduled_s"].to_numpy(), duration_s))
 
 
 def _rest_of_tasks(begun: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Table]:

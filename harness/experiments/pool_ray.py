@@ -1,4 +1,4 @@
-"""Ray behind the seam of `harness.pool`: the same calls on a cluster of this machine, or on one that runs elsewhere.
+"""Ray behind the seam of `pool`: the same calls on a cluster of this machine, or on one that runs elsewhere.
 
 Needs the extra `ray` (`pip install 'bench[ray]'`), on every node of a cluster the same version of bench.
 """

@@ -66,8 +66,7 @@ def succeeded(table: pa.Table) -> Mask:
 def per_request(metric: Metric, table: pa.Table) -> Floats:
     """(requests,) values, NaN where undefined; of a pooled metric the worst value of each request.
 
-    A metric that is `whole` sees the table at once. One that the table cannot tell (`harness.missing`) is undefined for
-    all.
+    A metric that is `whole` sees the table at once. One that the table cannot tell (`missing`) is undefined for all.
     """
     if metric.name in missing(table):
         return np.full(len(table), np.nan)

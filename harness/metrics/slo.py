@@ -142,7 +142,7 @@ def score(table: pa.Table, slo: Slo, seen: Seen | None = None) -> Score:
     An undefined value (TPOT of one token) meets its bound, and so does an equal one. A bound for a class
     takes the place of the bound for all there; a request's own `slo_ttft_s` or `slo_tpot_s` that of both. For
     a percentile bound a failed request counts as infinitely slow. No bound at all: `met` is `ok`.
-    Raises UsageError for a bound on a metric that the table cannot tell (`harness.missing`).
+    Raises UsageError for a bound on a metric that the table cannot tell (`harness.metrics.measure.missing`).
     """
     check_bounds(table, (bound.metric for bound in slo.bounds))
     run = _Run(Seen(table) if seen is None else seen, slo)

@@ -126,7 +126,9 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     if objective.bounds != slo.parse(loaded.slo_text).bounds:
         _check_classes(objective, schedule)
     if spec.fail_under is not None:
-        _check_judgeable(objective, schedule)
+        own = (schedule.table[name] for name in slo.OWN.values())
+        if not objective.bounds and all(column.null_count == len(column) for column in own):
+            raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
     if repeats is not None and schedule.sha256 != repeats:
         raise NotValid(
             f"The schedule drawn now ({schedule.sha256[:12]}) is not that of the run to repeat "
@@ -200,13 +202,6 @@ def _check_classes(objective: Slo, schedule: Schedule) -> None:
                 f"classes there: {', '.join(there)}" if there else "the workload has no classes, so leave out the '@'"
             )
             raise UsageError(f"--slo '{slo.bound_text(bound)}': no request to send is of class '{bound.tag}'; {known}.")
-
-
-def _check_judgeable(objective: Slo, schedule: Schedule) -> None:
-    """Without a bound every request that ends well counts, and nothing is judged."""
-    own = (schedule.table[name] for name in slo.OWN.values())
-    if not objective.bounds and all(column.null_count == len(column) for column in own):
-        raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
 
 
 def load_workload(spec: RunSpec) -> Loaded:

@@ -15,7 +15,7 @@ import numpy as np
 from harness.api import Caution
 from harness.data.lists import number
 from harness.metrics.quantiles import quantiles
-from harness.stats import arrivals as stats_arrivals
+from harness.stats import arrivals
 from harness.stats.arrivals import Floats, Law, judged
 
 if TYPE_CHECKING:
@@ -49,13 +49,13 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> dict[str, Any]
     Rates are gaps per second; `gap_cv`, `dispersion` (variance by mean of counts) and `autocorrelation` (of
     neighbouring counts) are those of the sending, under `drawn` those of the schedule, by the width of the bins in
     seconds. Stamps on a grid (`tick_s`) are counted in whole ticks. None stands for what cannot be told: fewer than 10
-    bins, no law declared, no rate asked. What `harness.gap_law.judged` gives is among the facts. `follow_ups` counts
+    bins, no law declared, no rate asked. What `stats.arrivals.judged` gives is among the facts. `follow_ups` counts
     what waited for answers, `all` tells of everything that was sent, where there are any. `line` is `line()`.
     """
     first = by_itself(schedule)
     planned_s = np.sort(number(schedule, "scheduled_s")[first])
     sent_s, lateness_s = _sent(number(schedule, "id")[first], requests)
-    tick_s = stats_arrivals.tick_s(planned_s)
+    tick_s = arrivals.tick_s(planned_s)
     follow_ups = _follow_ups(schedule, requests, first)
     if follow_ups is not None and follow_ups["closed"]:
         law = Law(None, known=law.known)
@@ -206,9 +206,9 @@ def _burstiness(times_s: Floats, tick_s: float | None) -> dict[str, Any]:
     """Spread of the gaps; dispersion and memory of the counts by the width of their bins in seconds."""
     counted = dict(_counts(times_s, tick_s))
     return {
-        "gap_cv": stats_arrivals.gap_cv(times_s),
-        "dispersion": {scale: stats_arrivals.spread(counts) for scale, counts in counted.items()},
-        "autocorrelation": {scale: stats_arrivals.autocorrelation(counts) for scale, counts in counted.items()},
+        "gap_cv": arrivals.gap_cv(times_s),
+        "dispersion": {scale: arrivals.spread(counts) for scale, counts in counted.items()},
+        "autocorrelation": {scale: arrivals.autocorrelation(counts) for scale, counts in counted.items()},
     }
 
 
@@ -216,9 +216,9 @@ def _counts(times_s: Floats, tick_s: float | None) -> Iterator[tuple[str, np.nda
     """Width of the bins and arrivals in each; of stamps on a grid, bins of whole ticks about as wide."""
     for scale_s in SCALES_S:
         if tick_s is None:
-            yield f"{scale_s:g}", stats_arrivals.counts(times_s, scale_s)
+            yield f"{scale_s:g}", arrivals.counts(times_s, scale_s)
         else:
-            ticks = stats_arrivals.per_tick(times_s, tick_s)
+            ticks = arrivals.per_tick(times_s, tick_s)
             per = max(1, round(scale_s / tick_s))
             whole = len(ticks) // per * per
             yield f"{per * tick_s:.3g}", ticks[:whole].reshape(-1, per).sum(axis=1)

@@ -8,7 +8,6 @@ from typing import Any
 from reports._format import clean, in_markdown
 from reports.answers import _capacity_said as said
 from reports.answers import _curve
-from reports.answers import _curve as answers__curve
 from reports.answers._curve import PLAIN, Look
 
 
@@ -44,13 +43,13 @@ def markdown(info: Mapping[str, Any]) -> str:
         f"**{_marked(said.headline(info, one))}**\n\n{_marked(*said.sentences(info, one))}" for one in info["answers"]
     ]
     parts += [
-        _marked(said.bounds_title(info, one)) + "\n\n" + answers__curve.markdown(said.BOUND_HEADS, said.bound_rows(one))
+        _marked(said.bounds_title(info, one)) + "\n\n" + _curve.markdown(said.BOUND_HEADS, said.bound_rows(one))
         for one in info["answers"]
         if len(one["bounds"]) > 1
     ]
     if info["curve"]:
         parts.append(
-            _marked(said.curve_title(info)) + "\n\n" + answers__curve.markdown(said.heads(info), said.curve_rows(info))
+            _marked(said.curve_title(info)) + "\n\n" + _curve.markdown(said.heads(info), said.curve_rows(info))
         )
     parts.append(said.cost(info))
     return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
@@ -61,7 +60,7 @@ def _marked(*sentences: str) -> str:
 
 
 def _titled(title: str, heads: tuple[str, ...], rows: Any, look: Look) -> str:
-    return look.bold(title) + "\n" + answers__curve.text(heads, rows, look=look)
+    return look.bold(title) + "\n" + _curve.text(heads, rows, look=look)
 
 
 def _drawn(info: Mapping[str, Any]) -> _curve.Curve:
@@ -83,7 +82,7 @@ def _copied(command: str) -> str:
     options = re.split(r" (?=--)", command)
     lines = [options[0]]
     for option in options[1:]:
-        if len(lines[-1]) + len(option) > answers__curve.TABLE_WIDTH - 8:
+        if len(lines[-1]) + len(option) > _curve.TABLE_WIDTH - 8:
             lines.append(option)
         else:
             lines[-1] += f" {option}"

@@ -171,17 +171,13 @@ def shown(info: Mapping[str, Any]) -> list[Row]:
     Of all that is in the JSON the rates, what each metric has `compared`, and every number that a command printed.
     """
     rows = [row for row in info["shown"] if not row["point"]]
-    latencies = [name if at == "mean" else f"{at}:{name}" for name, at in _compared()]
+    latencies = [
+        metric.name if at == "mean" else f"{at}:{metric.name}" for metric in placed() for at in metric.compared or ()
+    ]
     ours = ("output_tokens", "attainment", "goodput_rps", "throughput_rps", "output_tps", *latencies, "failed")
     beginnings = ("p50:", "p90:", "p99:", *compared(), "token_goodput_tps", "attainment of ")  # of names we know
     foreign = [row for row in rows if not row["metric"].startswith(beginnings) and row["metric"] not in ours]
     return [*(row for name in ours for row in rows if row["metric"] == name), *foreign]
-
-
-def _compared() -> Iterator[tuple[str, str]]:
-    """The statistics of each metric that are shown, of all that are in the JSON."""
-    for metric in placed():
-        yield from ((metric.name, at) for at in metric.compared or ())
 
 
 def _sides(info: Mapping[str, Any]) -> Iterator[str]:

@@ -8,7 +8,6 @@ from harness.metrics.measure import headline
 from reports import _format
 from reports._format import clean, in_markdown
 from reports.answers import _curve
-from reports.answers import _curve as answers__curve
 from reports.answers._curve import PLAIN, Look
 from reports.answers._slo_tables import (
     Rows,
@@ -46,7 +45,7 @@ def text(info: Info, look: Look = PLAIN) -> str:
             blocks.append(_wrapped(part))
         else:
             title = f"{look.bold(part.title)}\n" if part.title else ""
-            table = answers__curve.text(part.heads, part.rows, left=part.left, look=look)
+            table = _curve.text(part.heads, part.rows, left=part.left, look=look)
             blocks.append(title + table + "".join(_wrapped(note) for note in part.notes))
     if look.curve:  # before the sentence that says what to do next
         blocks[-1:-1] = [_curve.drawn(curve, blocks=look.blocks) for curve in _drawn(info)]
@@ -62,9 +61,7 @@ def markdown(info: Info) -> str:
         else:
             title = f"**{in_markdown(part.title, None)}**\n\n" if part.title else ""
             notes = "".join(f"- {in_markdown(note, None)}\n" for note in part.notes)
-            blocks.append(
-                title + answers__curve.markdown(part.heads, part.rows, left=part.left) + (notes and f"\n{notes}")
-            )
+            blocks.append(title + _curve.markdown(part.heads, part.rows, left=part.left) + (notes and f"\n{notes}"))
     return "\n".join(blocks)
 
 
@@ -226,4 +223,4 @@ def _drawn(info: Info) -> Iterator[_curve.Curve]:
 
 
 def _wrapped(sentence: str) -> str:
-    return "\n".join(textwrap.wrap(sentence, answers__curve.TABLE_WIDTH, subsequent_indent="  ")) + "\n"
+    return "\n".join(textwrap.wrap(sentence, _curve.TABLE_WIDTH, subsequent_indent="  ")) + "\n"

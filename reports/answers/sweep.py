@@ -8,13 +8,12 @@ from typing import Any
 
 from reports._format import clean, in_markdown
 from reports.answers import _curve
-from reports.answers import _curve as answers__curve
 from reports.answers import _sweep_said as words
 from reports.answers._curve import PLAIN, Look
 
 Info = Mapping[str, Any]
 
-WIDTH = answers__curve.TABLE_WIDTH
+WIDTH = _curve.TABLE_WIDTH
 
 CURVES = 3
 """Most curves that are drawn."""
@@ -23,7 +22,7 @@ CURVES = 3
 def text(info: Info, look: Look = PLAIN) -> str:
     """The sweep for a terminal, at most 100 columns: tables, then where goals are crossed and what to do next."""
     head = "\n".join([*map(look.bold, _wrapped(words.title(info))), *_wrapped(words.asked(info))]) + "\n"
-    tables = [answers__curve.text(t.heads, t.rows, left=t.left, look=look) for t in words.tables(info)]
+    tables = [_curve.text(t.heads, t.rows, left=t.left, look=look) for t in words.tables(info)]
     curves = [f"{one}\n" for curve in _curves(info) if (one := _curve.drawn(curve, blocks=look.blocks))]
     said = [line for note in words.notes(info) for line in _wrapped(f"note: {note}")]
     said += [look.bold(line) for sentence in words.crossings(info) for line in _wrapped(sentence)]
@@ -48,7 +47,7 @@ def _curves(info: Info) -> Iterator[_curve.Curve]:
 def markdown(info: Info) -> str:
     """The sweep for a job summary or an issue."""
     head = f"**{in_markdown(words.title(info), None)}**\n\n{in_markdown(words.asked(info), None)}\n"
-    tables = [answers__curve.markdown(t.heads, t.rows, left=t.left) for t in words.tables(info)]
+    tables = [_curve.markdown(t.heads, t.rows, left=t.left) for t in words.tables(info)]
     said = "".join(f"- {in_markdown(sentence, None)}\n" for sentence in (*words.crossings(info), *words.notes(info)))
     return "\n".join([head, *tables, *([said] if said else [])])
 

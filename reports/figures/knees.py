@@ -1,6 +1,6 @@
 """The capacity as each seed tells it: how far one traffic of a kind lies from another, and what that leaves of doubt.
 
-The values are jackknife pseudo-values of the search (harness.capacity.estimate): their mean is the capacity.
+The values are jackknife pseudo-values of the search (`harness.experiments.capacity`): their mean is the capacity.
 """
 
 import math

@@ -13,7 +13,7 @@ from reports import _format, _stages
 from reports.figures import _phases, _stacked, _systems
 from reports.figures import _style as style
 from reports.figures._systems import Group
-from reports.study import runs as study_runs
+from reports.study import runs
 
 if TYPE_CHECKING:
     from reports.study import Study
@@ -30,11 +30,11 @@ def figure(study: Study) -> go.Figure | str:
     groups = _systems.groups(study)
     found = []
     for group in groups:
-        told = {name: study_runs.phases(study_runs.of(study, point)) for name, point in group.points.items()}
+        told = {name: runs.phases(runs.of(study, point)) for name, point in group.points.items()}
         if shares := {name: one for name, one in told.items() if one is not None}:  # whose runs can be read
             found.append((group, shares))
     if not found:
-        return study_runs.GONE if groups else NONE
+        return runs.GONE if groups else NONE
     percents = [
         (group, {name: dict(zip(one.keys, one.summed_percent, strict=True)) for name, one in shares.items()})
         for group, shares in found
@@ -42,7 +42,7 @@ def figure(study: Study) -> go.Figure | str:
     drawn = _stacked.figure(study, percents, "time (%)", _phases.LOOKS.__getitem__, top=100.5)
     apart = all(_stages.QUEUE in one.keys for _, shares in found for one in shares.values())
     notes = ["Time of all requests taken together.", _stages.RULE if apart else _stages.UNTOLD,
-             study_runs.seeds_note(study, [p for group in groups for p in group.points.values()]),
+             runs.seeds_note(study, [p for group in groups for p in group.points.values()]),
              _systems.no_panel(study, [group for group, _ in found])]  # fmt: skip
     return style.done(drawn, _finding(*found[0]), notes)
 

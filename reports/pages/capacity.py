@@ -12,7 +12,7 @@ from reports import _format, _page, figures
 from reports._format import clean
 from reports._page import Part
 from reports._sheet import Cell, Section, Sheet, Table
-from reports._system import Facts, first, flat, part
+from reports._system import first, flat, part
 from reports.answers import _capacity_said as said
 from reports.pages import sweep
 from reports.study.capacity import folders, of_capacity, share, trials
@@ -30,6 +30,8 @@ def sheet(info: Info, path: Path) -> Sheet:
     mark, good = _mark(info)
     study, answers = of_capacity(info, path), info.get("answers") or []
     cost = (("Cost", said.cost(info).removeprefix("cost: ")),) if "cost" in info else ()
+    parts = ("run", "traffic", "backend", "versions", "cost")
+    rows = [(f"{title}: {name}", value) for title in parts for name, value in flat(part(info, title))]
     return Sheet(
         title=_title(info),
         subtitle=_subtitle(info),
@@ -41,7 +43,7 @@ def sheet(info: Info, path: Path) -> Sheet:
         warnings=tuple(_warnings(info)),
         sections=tuple(s for s in _sections(info, path, study) if s.texts or s.tables or s.parts),
         commands=(said.again(info), *([said.advice(info)[1]] if info.get("answers") else [])),
-        facts=_facts(info),
+        facts=(("clock", clean(info.get("clock") or "")), *rows),
     )
 
 
@@ -181,9 +183,3 @@ def _trial(number: int, tried: Tried, kept: Mapping[str, Path]) -> tuple[str | C
         met,
         _format.number(tried.wall_s, 2),
     )
-
-
-def _facts(info: Info) -> Facts:
-    titles = ("run", "traffic", "backend", "versions", "cost")
-    rows = [(f"{title}: {name}", value) for title in titles for name, value in flat(part(info, title))]
-    return (("clock", clean(info.get("clock") or "")), *rows)

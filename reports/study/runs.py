@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from harness.data import large as data_large
+from harness.data import large
 from harness.errors import BenchError
 from reports import _data, _format, _stages, _tables
 from reports._format import clean
@@ -265,7 +265,7 @@ def _told(study: Study, folder: Path) -> Told | None:
 
 def _read(folder: Path) -> Told | None:
     try:
-        run = _data.measured(data_large.load(folder, large=0))  # no gap between tokens is looked at
+        run = _data.measured(large.load(folder, large=0))  # no gap between tokens is looked at
     except (BenchError, OSError, ValueError, KeyError):
         return None
     samples = {name: _data.sample(run, name) for name in SAMPLES}

@@ -10,7 +10,7 @@ from harness.api import Outcome
 from harness.cli import main
 from harness.data.folder import load
 from harness.errors import BackendError, NotValid
-from harness.experiments.capacity import trials as capacity_trials
+from harness.experiments.capacity import trials
 from harness.experiments.capacity.conditions import conditions
 from harness.experiments.capacity.trials import Key, Runs, Task
 from harness.experiments.trial import own_rate
@@ -64,7 +64,7 @@ def test_a_probe_that_ended_early_must_be_valid_too(check, ended_early, valid):
     """A client that is late would decide that a server is too slow. All answers may still be outstanding, though."""
     info = {"verdict": {"valid": False}, "checks": [{"check": check, "state": "failed"}]}
 
-    assert valid == capacity_trials._is_valid(SimpleNamespace(run=SimpleNamespace(info=info)), ended_early=ended_early)
+    assert valid == trials._is_valid(SimpleNamespace(run=SimpleNamespace(info=info)), ended_early=ended_early)
 
 
 def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeyp
     info = {"verdict": {"valid": False, "reasons": ["The client was late."], "overloaded": False}, "checks": []}
     result = SimpleNamespace(run=SimpleNamespace(info=info, path=tmp_path), outcome=Outcome("finished", 60, 0, 0))
     monkeypatch.setattr(Runs, "_run", lambda *_: result)
-    monkeypatch.setattr(capacity_trials, "_fault", lambda *_: None)
+    monkeypatch.setattr(trials, "_fault", lambda *_: None)
 
     with pytest.raises(NotValid, match="not valid, twice: The client was late"):
         list(made([_task(5.0, None, 60)]))

@@ -8,7 +8,6 @@ import pytest
 from harness.cli import main
 from harness.errors import UsageError
 from harness.experiments.compare import pairing
-from harness.experiments.compare import pairing as compare_pairing
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def stored_search(search, tmp_path):
 
 def test_each_seed_gives_its_capacity_at_every_goal(search):
     """Goals that were searched together are compared together."""
-    found = compare_pairing.by_seed(search(), None)
+    found = pairing.by_seed(search(), None)
 
     assert list(found) == [0, 1, 2, 3, 4, 5]
     assert found[0]["capacity_rps"] == pytest.approx(2.08)
@@ -52,9 +51,9 @@ def test_each_seed_gives_its_capacity_at_every_goal(search):
 
 def test_another_goal_may_be_the_one_that_is_gated(search):
     """The gate is on the goal that was asked for."""
-    assert compare_pairing.by_seed(search(), 0.99)[1]["capacity_rps"] == pytest.approx(1.92 / math.e)
+    assert pairing.by_seed(search(), 0.99)[1]["capacity_rps"] == pytest.approx(1.92 / math.e)
     with pytest.raises(UsageError, match=r"0\.9, 0\.99"):
-        compare_pairing.by_seed(search(), 0.5)
+        pairing.by_seed(search(), 0.5)
 
 
 def test_a_search_without_an_answer_is_told(search):
@@ -62,7 +61,7 @@ def test_a_search_without_an_answer_is_told(search):
     none = search(answers=[{"goal": 0.9, "capacity_rps": None, "knees": {}, "why": "The budget is spent."}])
 
     with pytest.raises(UsageError, match="The budget is spent"):
-        compare_pairing.by_seed(none, None)
+        pairing.by_seed(none, None)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +71,10 @@ def test_a_search_without_an_answer_is_told(search):
 def test_a_damaged_search_is_told_as_such(search, damage):
     """Half a file ends in a traceback."""
     with pytest.raises(UsageError, match="is damaged"):
-        compare_pairing.by_seed({**search(), **damage}, None)
+        pairing.by_seed({**search(), **damage}, None)
 
 
-@pytest.mark.parametrize("read", [lambda info: compare_pairing.by_seed(info, None), compare_pairing.whole])
+@pytest.mark.parametrize("read", [lambda info: pairing.by_seed(info, None), pairing.whole])
 def test_a_search_that_was_killed_is_told_as_such(read):
     """A comparison with a search that is still going on ends in a traceback."""
     with pytest.raises(UsageError, match="no answer yet"):

@@ -9,7 +9,6 @@ from harness.experiments.compare import answer, gates
 from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.pairing import Matched, Pair
 from reports.answers import compare, exports
-from reports.answers import exports as answers_exports
 from reports.junit import Junit
 
 
@@ -97,7 +96,7 @@ def test_markdown_stays_below_what_a_comment_holds(told):
 
 def test_junit_has_a_case_for_each_gate(told):
     """CI systems count failures, errors and skipped tests, and show their messages."""
-    suite = parsed(answers_exports.junit(told()))
+    suite = parsed(exports.junit(told()))
     cases = {case.get("name"): case for case in suite.iter("testcase")}
     properties = {each.get("name"): each.get("value") for each in suite.iter("property")}
 
@@ -110,8 +109,8 @@ def test_junit_has_a_case_for_each_gate(told):
 
 def test_junit_skips_what_is_open_and_errs_on_what_is_not_comparable(told):
     """'Inconclusive' is neither green nor red; 'not comparable' is not a regression."""
-    open_ = parsed(answers_exports.junit(told(1.0, settings=Settings(gates=gates.parse("tpot=0%:0.01%")))))
-    refused = parsed(answers_exports.junit(told(backend={"model": "other"})))
+    open_ = parsed(exports.junit(told(1.0, settings=Settings(gates=gates.parse("tpot=0%:0.01%")))))
+    refused = parsed(exports.junit(told(backend={"model": "other"})))
 
     assert "pairs needed" in open_.find("testcase/skipped").get("message")
     assert "the model differs" in refused.find("testcase/error").get("message")
@@ -121,7 +120,7 @@ def test_junit_holds_no_character_that_xml_forbids(told):
     """One control character in a model name makes the whole report unreadable."""
     info = told(backend={"model": "a\x00b\x1b[31m<&\"'"})
 
-    assert parsed(answers_exports.junit(info)).get("errors") == "1"
+    assert parsed(exports.junit(info)).get("errors") == "1"
 
 
 def test_a_run_is_junit_too(stored):

@@ -21,7 +21,7 @@ Source: this test.
 from dataclasses import dataclass
 
 from harness.api import Metric
-from harness.metrics._lists import first, gap_lists, lists
+from harness.data.lists import first, gap_lists, lists
 
 
 @dataclass(frozen=True)

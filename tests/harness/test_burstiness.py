@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.stats import arrivals as stats_arrivals
+from harness.stats import arrivals
 
 TIMES = st.lists(st.floats(0, 1000, allow_nan=False), min_size=2, max_size=200).map(lambda t: np.sort(np.array(t)))
 
@@ -23,16 +23,16 @@ def test_counts_by_hand() -> None:
         [10.0, 10.5, 11.0, 13.9, 14.5]
     )  # bins from 10 on: [10,11) [11,12) [12,13) [13,14), 14.5 left over
 
-    assert [2, 1, 0, 1] == stats_arrivals.counts(times_s, 1.0).tolist()
-    assert [3, 1] == stats_arrivals.counts(times_s, 2.0).tolist()
-    assert [] == stats_arrivals.counts(times_s, 5.0).tolist()
-    assert [] == stats_arrivals.counts(np.zeros(0), 1.0).tolist()
+    assert [2, 1, 0, 1] == arrivals.counts(times_s, 1.0).tolist()
+    assert [3, 1] == arrivals.counts(times_s, 2.0).tolist()
+    assert [] == arrivals.counts(times_s, 5.0).tolist()
+    assert [] == arrivals.counts(np.zeros(0), 1.0).tolist()
 
 
 @given(TIMES, st.floats(0.1, 50))
 def test_counts_lose_only_the_last_bin(times_s: np.ndarray, width_s: float) -> None:
     """Arrivals would be lost in the middle of a trace."""
-    found = stats_arrivals.counts(times_s, width_s)
+    found = arrivals.counts(times_s, width_s)
     index = ((times_s - times_s[0]) / width_s).astype(int)
 
     assert (index < len(found)).sum() == found.sum()
@@ -45,16 +45,16 @@ def test_dispersion_by_hand() -> None:
     times_s = np.array([i + (k + 0.5) / 10 for i, n in enumerate(per_bin) for k in range(n)] + [10.2])
     times_s[0] = 0.0
 
-    assert 32 / 9 / 2 == pytest.approx(stats_arrivals.dispersion(times_s, 1.0))
-    assert stats_arrivals.dispersion(times_s, 2.0) is None
-    assert np.var(per_bin, ddof=1) / 2 == pytest.approx(stats_arrivals.spread(np.array(per_bin)))
+    assert 32 / 9 / 2 == pytest.approx(arrivals.dispersion(times_s, 1.0))
+    assert arrivals.dispersion(times_s, 2.0) is None
+    assert np.var(per_bin, ddof=1) / 2 == pytest.approx(arrivals.spread(np.array(per_bin)))
 
 
 def test_dispersion_of_nothing() -> None:
     """A trace with one stamp would divide by zero."""
-    assert stats_arrivals.dispersion(np.zeros(5), 1.0) is None
-    assert stats_arrivals.dispersion(np.zeros(0), 1.0) is None
-    assert stats_arrivals.spread(np.zeros(20)) is None
+    assert arrivals.dispersion(np.zeros(5), 1.0) is None
+    assert arrivals.dispersion(np.zeros(0), 1.0) is None
+    assert arrivals.spread(np.zeros(20)) is None
 
 
 def test_poisson_has_dispersion_one_at_every_width() -> None:
@@ -62,13 +62,13 @@ def test_poisson_has_dispersion_one_at_every_width() -> None:
     times_s = poisson(20.0, 200_000, seed=1)
     twos = np.repeat(poisson(10.0, 100_000, seed=2), 2)
 
-    assert np.ones(3) == pytest.approx(stats_arrivals.dispersion_curve(times_s, [0.5, 1, 5]), rel=0.06)
-    assert 2 * np.ones(3) == pytest.approx(stats_arrivals.dispersion_curve(twos, [0.5, 1, 5]), rel=0.06)
+    assert np.ones(3) == pytest.approx(arrivals.dispersion_curve(times_s, [0.5, 1, 5]), rel=0.06)
+    assert 2 * np.ones(3) == pytest.approx(arrivals.dispersion_curve(twos, [0.5, 1, 5]), rel=0.06)
 
 
 def test_a_curve_says_what_it_does_not_know() -> None:
     """A width with too few bins would look like a regular stream."""
-    curve = stats_arrivals.dispersion_curve(np.arange(0, 101.0), [1.0, 10.0, 20.0])
+    curve = arrivals.dispersion_curve(np.arange(0, 101.0), [1.0, 10.0, 20.0])
 
     assert [0.0, 0.0] == curve[:2].tolist()
     assert math.isnan(curve[2])
@@ -78,30 +78,28 @@ def test_distance_of_curves_by_hand() -> None:
     """A factor of two everywhere would not be the distance 1."""
     curve = np.array([1.0, 2.0, 4.0])
 
-    assert 1.0 == stats_arrivals.curve_distance(2 * curve, curve)
-    assert 1.0 == stats_arrivals.curve_distance(curve / 2, curve)
-    assert math.sqrt(2) == pytest.approx(
-        stats_arrivals.curve_distance(np.array([4.0, 2, 4]), np.array([1, 2, math.nan]))
-    )
-    assert math.isnan(stats_arrivals.curve_distance(np.array([math.nan, 0.0]), np.array([1.0, 1.0])))
+    assert 1.0 == arrivals.curve_distance(2 * curve, curve)
+    assert 1.0 == arrivals.curve_distance(curve / 2, curve)
+    assert math.sqrt(2) == pytest.approx(arrivals.curve_distance(np.array([4.0, 2, 4]), np.array([1, 2, math.nan])))
+    assert math.isnan(arrivals.curve_distance(np.array([math.nan, 0.0]), np.array([1.0, 1.0])))
 
 
 def test_autocorrelation_by_hand() -> None:
     """The lag would be off by one, or the sum over fewer terms taken as the whole."""
     values = np.array([1.0, -1.0] * 6)
 
-    assert -11 / 12 == pytest.approx(stats_arrivals.autocorrelation(values))
-    assert 10 / 12 == pytest.approx(stats_arrivals.autocorrelation(values, 2))
-    assert stats_arrivals.autocorrelation(np.ones(50)) is None
-    assert stats_arrivals.autocorrelation(values[:10]) is None
-    assert stats_arrivals.autocorrelation(np.zeros(0)) is None
+    assert -11 / 12 == pytest.approx(arrivals.autocorrelation(values))
+    assert 10 / 12 == pytest.approx(arrivals.autocorrelation(values, 2))
+    assert arrivals.autocorrelation(np.ones(50)) is None
+    assert arrivals.autocorrelation(values[:10]) is None
+    assert arrivals.autocorrelation(np.zeros(0)) is None
 
 
 @given(st.lists(st.integers(0, 50), min_size=20, max_size=60), st.integers(1, 5))
 def test_autocorrelation_agrees_with_numpy(values: list[int], lag: int) -> None:
     """It would not be the usual (biased) estimator."""
     centred = np.array(values) - np.mean(values)
-    found = stats_arrivals.autocorrelation(np.array(values), lag)
+    found = arrivals.autocorrelation(np.array(values), lag)
     whole = np.correlate(centred, centred, "full")
     middle = len(values) - 1
 
@@ -113,32 +111,32 @@ def test_autocorrelation_agrees_with_numpy(values: list[int], lag: int) -> None:
 
 def test_cv_of_gaps_by_hand() -> None:
     """Gaps 1, 2 and 3 s have mean 2 and standard deviation 1."""
-    assert 0.5 == stats_arrivals.gap_cv(np.array([0.0, 1.0, 3.0, 6.0]))
-    assert 0.0 == stats_arrivals.gap_cv(np.arange(10.0))
-    assert stats_arrivals.gap_cv(np.array([1.0, 2.0])) is None
-    assert stats_arrivals.gap_cv(np.zeros(10)) is None
+    assert 0.5 == arrivals.gap_cv(np.array([0.0, 1.0, 3.0, 6.0]))
+    assert 0.0 == arrivals.gap_cv(np.arange(10.0))
+    assert arrivals.gap_cv(np.array([1.0, 2.0])) is None
+    assert arrivals.gap_cv(np.zeros(10)) is None
 
 
 def test_cv_inside_windows_ignores_the_rate_between_them() -> None:
     """A rate that changes by the hour would look like a heavy-tailed gap law."""
     slow, fast = poisson(1.0, 1000, seed=3), poisson(20.0, 20_000, seed=4)
     times_s = np.concatenate((slow, slow[-1] + fast))
-    inside = stats_arrivals.window_cvs(times_s, 100.0)
+    inside = arrivals.window_cvs(times_s, 100.0)
 
-    assert 2 < stats_arrivals.gap_cv(times_s)
+    assert 2 < arrivals.gap_cv(times_s)
     assert 1.0 == pytest.approx(np.median(inside), abs=0.1)
     assert 20 == pytest.approx(len(inside), abs=1)
-    assert 0 == len(stats_arrivals.window_cvs(np.zeros(0), 1.0))
-    assert 0 == len(stats_arrivals.window_cvs(np.arange(20.0), 5.0))  # five gaps a window are too few
+    assert 0 == len(arrivals.window_cvs(np.zeros(0), 1.0))
+    assert 0 == len(arrivals.window_cvs(np.arange(20.0), 5.0))  # five gaps a window are too few
 
 
 def test_distance_of_gaps_by_hand() -> None:
     """The distance of equal gaps would not be 0, that of disjoint ones not 1."""
     one_s = np.array([0.0, 1.0, 2.0, 3.0])
 
-    assert 0.0 == stats_arrivals.gaps_distance(one_s, one_s + 5)
-    assert 1.0 == stats_arrivals.gaps_distance(one_s, one_s * 10)
-    assert 1 / 3 == pytest.approx(stats_arrivals.gaps_distance(one_s, np.array([0.0, 1.0, 2.0, 10.0])))
+    assert 0.0 == arrivals.gaps_distance(one_s, one_s + 5)
+    assert 1.0 == arrivals.gaps_distance(one_s, one_s * 10)
+    assert 1 / 3 == pytest.approx(arrivals.gaps_distance(one_s, np.array([0.0, 1.0, 2.0, 10.0])))
 
 
 def ticks(step_s: float, count: int, each: int, seed: int = 5) -> np.ndarray:
@@ -153,22 +151,22 @@ def test_ticks_are_found(step_s: float) -> None:
     """Stamps that were batched by the recorder would pass as bursts of traffic."""
     times_s = ticks(step_s, 400, 3)
 
-    assert step_s == pytest.approx(stats_arrivals.tick_s(times_s), rel=0.002)
+    assert step_s == pytest.approx(arrivals.tick_s(times_s), rel=0.002)
 
 
 @pytest.mark.parametrize("times_s", [poisson(5.0, 2000, seed=6), np.arange(500.0), np.zeros(100), np.zeros(0)])
 def test_other_stamps_have_no_ticks(times_s: np.ndarray) -> None:
     """Exact stamps, or regular ones, would be called a grid and their gaps left out."""
-    assert stats_arrivals.tick_s(times_s) is None
+    assert arrivals.tick_s(times_s) is None
 
 
 def test_arrivals_per_tick_do_not_drift() -> None:
     """After an hour the counts of two ticks would run together."""
     times_s = ticks(3.0, 2000, 4)
     stamps, each = np.unique(times_s, return_counts=True)
-    found = stats_arrivals.per_tick(times_s, stats_arrivals.tick_s(times_s))
+    found = arrivals.per_tick(times_s, arrivals.tick_s(times_s))
 
     assert each.tolist() == found[found > 0].tolist()
     assert round((stamps[-1] - stamps[0]) / 3.0) + 1 == len(found)
-    assert [2, 0, 1] == stats_arrivals.per_tick(np.array([7.0, 7.0, 13.0]), 3.0).tolist()
-    assert [] == stats_arrivals.per_tick(np.zeros(0), 3.0).tolist()
+    assert [2, 0, 1] == arrivals.per_tick(np.array([7.0, 7.0, 13.0]), 3.0).tolist()
+    assert [] == arrivals.per_tick(np.zeros(0), 3.0).tolist()

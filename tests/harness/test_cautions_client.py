@@ -16,9 +16,8 @@ from harness.data.records import server_metrics_table
 from harness.metrics import slo
 from harness.runner.run import exit_code
 from harness.stats.arrivals import Law
-from harness.validity import client_warnings, conclude
+from harness.validity import client_warnings, conclude, server_metrics
 from harness.validity import remote as validity_remote
-from harness.validity import server_metrics as validity_server_metrics
 from harness.validity.work_done import OutputLengths, reasons
 
 RemoteRun = Callable[..., Run]
@@ -207,7 +206,7 @@ def test_without_a_floor_nothing_is_left_open(floor: Any, remote_run: RemoteRun)
 
 def test_sums_of_the_server_are_those_of_the_run(remote_run: RemoteRun) -> None:
     """What the server counted before the run would be held against the client."""
-    rows = {row["name"]: row for row in validity_server_metrics.compared(remote_run())}
+    rows = {row["name"]: row for row in server_metrics.compared(remote_run())}
 
     assert rows["requests"]["server"] == 60
     assert rows["prompt tokens"]["server"] == 6000
@@ -223,7 +222,7 @@ def test_sums_of_the_server_are_those_of_the_run(remote_run: RemoteRun) -> None:
 def test_failed_requests_may_or_may_not_be_counted(remote_run: RemoteRun) -> None:
     """Ten timeouts that the server ended too would look like another user of it."""
     run = remote_run(ask={"status": lambda r: "timeout" if r.request_id < 10 else "ok"})
-    rows = {row["name"]: row for row in validity_server_metrics.compared(run)}
+    rows = {row["name"]: row for row in server_metrics.compared(run)}
 
     assert (50.0, 50.0, True) == tuple(rows["requests"][key] for key in ("client", "server", "within"))
     assert (5000.0, 5000.0, True) == tuple(rows["prompt tokens"][key] for key in ("client", "server", "within"))
@@ -232,7 +231,7 @@ def test_failed_requests_may_or_may_not_be_counted(remote_run: RemoteRun) -> Non
 
 def test_a_counter_that_begins_again_goes_on(remote_run: RemoteRun) -> None:
     """A server that was restarted in the run would have counted fewer than nothing."""
-    series = validity_server_metrics.Series(np.arange(4.0), np.array([100.0, 110.0, 3.0, 5.0]), since_start=True)
+    series = server_metrics.Series(np.arange(4.0), np.array([100.0, 110.0, 3.0, 5.0]), since_start=True)
 
     assert series.increase == 15
     assert dataclasses.replace(series, since_start=False).increase == 115
@@ -243,24 +242,22 @@ def test_a_stranger_is_not_compared(remote_run: RemoteRun) -> None:
     """A server of no known kind would break the report."""
     unknown = {"kind": None, "metrics_url": ["http://h/metrics"], "names": {}, "scrapes": 3, "failed": 0, "why": None}
 
-    assert validity_server_metrics.compared(remote_run(server=unknown)) == []
-    assert validity_server_metrics.compared(dataclasses.replace(remote_run(), server_metrics=None)) == []
+    assert server_metrics.compared(remote_run(server=unknown)) == []
+    assert server_metrics.compared(dataclasses.replace(remote_run(), server_metrics=None)) == []
 
 
 def test_times_in_the_answers_are_told(remote_run: RemoteRun) -> None:
     """What llama.cpp tells of its prefill, in each answer and not in its metrics, would be lost."""
     run = dataclasses.replace(remote_run(wire={"server_prefill_s": 0.25}), server_metrics=None)
 
-    assert [("mean prefill, in its answers", 0.25)] == [
-        (r["name"], r["server"]) for r in validity_server_metrics.compared(run)
-    ]
+    assert [("mean prefill, in its answers", 0.25)] == [(r["name"], r["server"]) for r in server_metrics.compared(run)]
 
 
 def test_parts_of_a_quantity_are_added(remote_run: RemoteRun) -> None:
     """llama.cpp counts cached tokens of prompts apart: its prompts would seem shorter than those that were sent."""
     run = remote_run()
     run.info["server"]["names"]["prompt_tokens"] = "prompt + output"
-    rows = {row["name"]: row for row in validity_server_metrics.compared(run)}
+    rows = {row["name"]: row for row in server_metrics.compared(run)}
 
     assert rows["prompt tokens"]["server"] == 7200
 
@@ -271,7 +268,7 @@ def test_a_server_that_was_gone_at_the_end_is_not_held_to_its_sums(remote_run: R
     gone = server_metrics_table([(17.0, "up", 'instance="127.0.0.1:8000"', 0.0)])
     run = dataclasses.replace(run, server_metrics=pa.concat_tables([run.server_metrics, gone]))
 
-    assert {row["within"] for row in validity_server_metrics.compared(run)} == {None}
+    assert {row["within"] for row in server_metrics.compared(run)} == {None}
     assert "shared-server" not in codes(run)
 
 
@@ -284,7 +281,7 @@ def test_a_counter_rises_by_what_was_counted(steps: list[int], before: int, ther
     """What is left out of the table because it did not change would be missing from the sums."""
     values = np.cumsum([before, *steps]).astype(float)
     kept = [i for i in range(len(values)) if i == 0 or values[i] != values[i - 1]]
-    series = validity_server_metrics.Series(np.array(kept, float), values[kept], since_start=there)
+    series = server_metrics.Series(np.array(kept, float), values[kept], since_start=there)
 
     assert series.increase == values[-1] - (values[0] if there else 0.0)
     assert values.tolist() == series.at(np.arange(len(values))).tolist()

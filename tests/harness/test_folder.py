@@ -99,7 +99,7 @@ def test_facts_may_follow_the_end(tmp_path):
 KILLED = """
     import sys, time
     from harness.api import RequestRecord, Step
-    from harness.folder import RunFolder
+    from harness.data.folder import RunFolder
 
     def row(i):
         return RequestRecord(i, float(i), float(i), [i + 0.1, i + 0.2], None, 5, 2, 2, "ok")

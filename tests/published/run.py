@@ -33,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _carried_out(given: argparse.Namespace) -> int:
     from harness.cli import _terminal
-    from harness.cli import _terminal as cli__terminal
     from harness.errors import UsageError, no_such
     from harness.experiments.validate import answer
     from published import sources
@@ -53,14 +52,14 @@ def _carried_out(given: argparse.Namespace) -> int:
                 print(path)
         return 0
     if given.out is not None:
-        cli__terminal.check(given.out)
+        _terminal.check(given.out)
     found = [sources.compare(name, data) for name in given.names or sources.SOURCES]
     info = answer.answer(found, " ".join(["python tests/published/run.py", *given.names]))
     if given.out is None:
         _terminal.tell(given.format, info)
     else:
-        cli__terminal.put(info, given.out)
-        cli__terminal.tell_verdict(info)
+        _terminal.put(info, given.out)
+        _terminal.tell_verdict(info)
     return int(info["exit_code"])
 
 

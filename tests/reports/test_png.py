@@ -10,7 +10,6 @@ import pytest
 from harness.data.folder import Run
 from harness.errors import BenchError
 from reports import _pictures, html
-from reports import _pictures as reports__pictures
 from reports.png import Png
 
 MakeRun = Callable[..., Run]
@@ -31,7 +30,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(not any(map(shutil.which, reports__pictures.NAMES)), reason="no Chromium: apt-get install chromium")
+@pytest.mark.skipif(not any(map(shutil.which, _pictures.NAMES)), reason="no Chromium: apt-get install chromium")
 def test_figures_become_pictures(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slide or a pull request would lack a figure, or have a blurred one."""
     some = [part for part in html.parts(make_run(300, tags=(HOSTILE, "plain"))) if part.height][:3]
@@ -68,10 +67,10 @@ def test_a_browser_that_does_not_draw_is_told(
 def test_a_browser_that_hangs_is_left(program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """`bench report` would never come back."""
     program("exec /bin/sleep 60")
-    monkeypatch.setattr(reports__pictures, "LIMIT_S", 0.1)
+    monkeypatch.setattr(_pictures, "LIMIT_S", 0.1)
 
     with pytest.raises(BenchError, match="did not come back within"):
-        reports__pictures.finished("<html></html>")
+        _pictures.finished("<html></html>")
 
 
 def test_nothing_to_draw_is_told() -> None:

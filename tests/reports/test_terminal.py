@@ -9,7 +9,6 @@ import pytest
 
 from harness.cli import _terminal
 from reports.answers import _curve, capacity, sweep
-from reports.answers import _curve as answers__curve
 from reports.answers._curve import PLAIN, Curve, Look
 from reports.text import Text
 
@@ -137,11 +136,11 @@ def test_a_search_from_elsewhere_has_no_effect_in_markdown() -> None:
 def test_rows_have_the_tone_of_their_news() -> None:
     """A regression would be as green as what stands beside it."""
     heads, rows = ("metric", "verdict"), [["ttft", "regressed"], ["tpot", "improved"], ["itl", "inconclusive"]]
-    colored = answers__curve.text(heads, rows, look=Look(color=True), tones=[False, True, None])
+    colored = _curve.text(heads, rows, look=Look(color=True), tones=[False, True, None])
 
     assert "\x1b[1;31mttft" in colored
     assert "\x1b[1;32mtpot" in colored
-    assert STYLES.sub("", colored) == answers__curve.text(heads, rows, look=PLAIN)
+    assert STYLES.sub("", colored) == _curve.text(heads, rows, look=PLAIN)
 
 
 def test_a_sweep_over_two_axes_has_a_curve_for_each(shown: Callable[..., str]) -> None:

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from harness.data import large as data_large
+from harness.data import large
 from harness.data.large import thinned
 from harness.data.lists import lists
 from harness.errors import UsageError
@@ -20,12 +20,12 @@ from harness.experiments.rescore.reading import of_run, sources
 def test_a_folder_read_in_pieces_is_the_run(stored, monkeypatch):
     """A large run would lose requests at the edges of its pieces."""
     monkeypatch.setattr("harness.data.storage.ROW_GROUP_BYTES", 5000)
-    monkeypatch.setattr(data_large, "PART", 7)
+    monkeypatch.setattr(large, "PART", 7)
     path = stored("run")
     (found,) = sources(path)
     (whole,) = imports.open(path)
 
-    assert data_large.opened(path / "requests.parquet").metadata.num_row_groups > 2
+    assert large.opened(path / "requests.parquet").metadata.num_row_groups > 2
     assert whole.requests["request_id"].to_pylist() == found.table["request_id"].to_pylist()
     assert thinned(whole.requests).equals(found.table)
     assert whole.requests["token_s"].to_pylist() == [t for p in found.seen.pieces() for t in p["token_s"].to_pylist()]
@@ -80,9 +80,7 @@ def test_thin_tables_keep_first_last_and_number(mixture):
     ):
         assert len(whole) == events
         assert (whole if len(whole) < 2 else [whole[0], whole[-1]]) == kept
-    assert np.array_equal(
-        lists(data_large.slice(5, 50), "token_s").values, np.concatenate(thin["token_s"].to_pylist()[5:55])
-    )
+    assert np.array_equal(lists(thin.slice(5, 50), "token_s").values, np.concatenate(thin["token_s"].to_pylist()[5:55]))
 
 
 def test_what_is_no_run_is_told(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from workloads.catalog import load_trace
+from workloads.replay import load as load_trace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from harness.api import Request
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.registry import make
-from workloads import catalog
+from workloads import catalog, replay
 from workloads.lengths.fixed import Fixed
 from workloads.mixed import Mixed
 
@@ -217,7 +217,7 @@ def test_arrivals_of_a_trace_with_other_lengths(trace: Path) -> None:
 
 def test_a_trace_is_loaded_with_its_facts(trace: Path) -> None:
     """If this failed, a report could not say which file a run replayed."""
-    loaded = catalog.load_trace(str(trace), limit=3)
+    loaded = replay.load(str(trace), limit=3)
 
     assert "trace.csv" == loaded.name
     assert 3 == loaded.requests
@@ -228,7 +228,7 @@ def test_a_trace_is_loaded_with_its_facts(trace: Path) -> None:
 
 def test_a_burst_at_one_instant_has_no_rate(trace: Path) -> None:
     """If this failed, a trace of one row would divide by zero."""
-    assert 0.0 == catalog.load_trace(str(trace), limit=1).rate_rps
+    assert 0.0 == replay.load(str(trace), limit=1).rate_rps
 
 
 def test_the_seed_reaches_the_content() -> None:

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pytest
 
 from harness.errors import UsageError
-from harness.stats import arrivals as stats_arrivals
+from harness.stats import arrivals
 from workloads import traces
 from workloads.arrivals._services import Component, LogRate
 from workloads.fit import _cox, _lengths, _rate, _sessions, _verdict, command
@@ -68,7 +68,7 @@ def test_the_variance_of_a_renewal_process_is_that_of_counted_gaps(shape):
     at_s = renewal(shape, 600_000, rate_rps=1.0)
     at_s = at_s[at_s > 1000]  # past its start it is stationary
     widths_s = np.array([0.3, 1, 3, 10, 50])
-    counted = stats_arrivals.dispersion_curve(at_s, widths_s)
+    counted = arrivals.dispersion_curve(at_s, widths_s)
 
     np.testing.assert_allclose(_verdict.Renewal(shape).dispersion(widths_s), counted, rtol=0.05)
 
@@ -80,7 +80,7 @@ def test_the_closed_form_is_the_dispersion_of_simulated_cox_arrivals():
     widths_s = np.array([0.2, 1, 5, 20, 100])
     expected = _verdict.dispersion(8.0, parts, _verdict.Renewal(0.6), widths_s, np.zeros(5))
 
-    np.testing.assert_allclose(expected, stats_arrivals.dispersion_curve(at_s, widths_s), rtol=0.12)
+    np.testing.assert_allclose(expected, arrivals.dispersion_curve(at_s, widths_s), rtol=0.12)
 
 
 @pytest.mark.nightly
@@ -112,7 +112,7 @@ def test_a_fit_of_poisson_arrivals_is_poisson(mode):
     model = fitted(made(renewal(1.0, seed=7)), mode)
     at_s = command.generate(model, requests=40_000, seed=1).table["scheduled_s"].to_numpy()
 
-    np.testing.assert_allclose(stats_arrivals.dispersion_curve(at_s, (1, 10, 60)), 1, atol=0.15)
+    np.testing.assert_allclose(arrivals.dispersion_curve(at_s, (1, 10, 60)), 1, atol=0.15)
 
 
 def test_the_shape_of_gaps_does_not_follow_the_rate():
@@ -210,7 +210,7 @@ def test_the_three_second_ticks_of_mooncake_are_no_bursts(shared_data, mode):
 
     assert 3.0 == pytest.approx(model.quality["grain_s"], abs=0.01)
     assert 1.10 == pytest.approx(model.quality["dispersion"]["trace"][0], abs=0.01)
-    assert 0.8 < stats_arrivals.gap_cv(at_s) < 1.3
+    assert 0.8 < arrivals.gap_cv(at_s) < 1.3
     assert model.quality["curve_distance"]["model"] <= 0.4
 
 
@@ -220,7 +220,7 @@ def test_regular_arrivals_stay_regular():
     model = fitted(made(np.arange(5000) * 0.5))
     at_s = command.generate(model, requests=5000, seed=0).table["scheduled_s"].to_numpy()
 
-    assert stats_arrivals.gap_cv(at_s) < 0.02
+    assert arrivals.gap_cv(at_s) < 0.02
 
 
 def test_a_daily_curve_is_found_where_days_look_alike():
@@ -261,8 +261,8 @@ def test_each_tag_is_a_service_with_its_own_arrivals_and_lengths():
     drawn, of = table["scheduled_s"].to_numpy(), table["tag"].to_numpy(zero_copy_only=False)
 
     assert {"chat": 1000, "api": 10} == dict(zip(of, table["prompt_tokens"].to_pylist(), strict=True))
-    assert stats_arrivals.dispersion(drawn[of == "chat"], 10.0) < 1.5
-    assert 20 < stats_arrivals.dispersion(drawn[of == "api"], 10.0)
+    assert arrivals.dispersion(drawn[of == "chat"], 10.0) < 1.5
+    assert 20 < arrivals.dispersion(drawn[of == "api"], 10.0)
     assert (tags == "chat").mean() == pytest.approx((of == "chat").mean(), abs=0.15)
 
 

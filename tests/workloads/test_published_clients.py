@@ -13,7 +13,7 @@ from scipy import stats
 
 from harness.errors import UsageError
 from harness.registry import make
-from harness.stats import arrivals as stats_arrivals
+from harness.stats import arrivals
 from workloads._pool import Pool, choose
 from workloads.arrivals.servegen import Servegen as Times
 from workloads.clients import Clients
@@ -94,7 +94,7 @@ def test_a_day_of_all_clients_follows_the_rates_of_the_pool(shared_data: Path, r
 
     assert np.corrcoef(per_window.sum(axis=0), table.sum(axis=0))[0, 1] > 0.98
     assert 1.0 == pytest.approx(per_window.sum() / table.sum(), rel=0.02)
-    assert 0.93 == pytest.approx(stats_arrivals.autocorrelation(per_window.sum(axis=0)), abs=0.05)
+    assert 0.93 == pytest.approx(arrivals.autocorrelation(per_window.sum(axis=0)), abs=0.05)
     assert 0.01 < np.mean((per_window - table)[(table > 100) & (steady > 0)] == 0) < 0.10  # not the expected number
 
 
@@ -108,7 +108,7 @@ def test_gaps_of_clients_spread_like_those_of_the_pool(shared_data: Path, reason
         own = times[client == i]
         for window in range(int(times[-1] // WINDOW_S)):
             inside = own[(own >= WINDOW_S * window) & (own < WINDOW_S * (window + 1))]
-            cv = stats_arrivals.gap_cv(inside) if len(inside) > 100 else None
+            cv = arrivals.gap_cv(inside) if len(inside) > 100 else None
             if cv is not None and one.family[window] == "Gamma":
                 found.append(cv)
                 stated.append(float(one.gap_cv[window]))

@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from harness.registry import make
-from harness.stats import arrivals as stats_arrivals
+from harness.stats import arrivals
 from harness.stats.arrivals import Law, judged
 from workloads.arrivals._services import read_figures
 from workloads.catalog import load
@@ -52,8 +52,8 @@ def passed(months: Iterable[np.ndarray]) -> set[str]:
         (
             share_of_busiest(month, 0.01),
             share_of_busiest(month, 0.1),
-            stats_arrivals.autocorrelation(month, 1),
-            stats_arrivals.autocorrelation(month, 24),
+            arrivals.autocorrelation(month, 1),
+            arrivals.autocorrelation(month, 24),
             dispersion(month),
             dispersion(month.reshape(-1, 6).sum(axis=1)) / dispersion(month),
         )

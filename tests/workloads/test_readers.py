@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from harness.api import Loaded
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from workloads import traces
-from workloads.catalog import Loaded, load_trace
 from workloads.content.tokens import Tokens
+from workloads.replay import load as load_trace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from harness.stats import arrivals as stats_arrivals
+from harness.stats import arrivals
 from workloads.arrivals._services import LARGEST_SD, STEPS, Component, LogRate
 from workloads.fit import _verdict
 
@@ -189,8 +189,8 @@ class Curve:
     @classmethod
     def of(cls, times_s: Floats, least_s: float) -> Curve:
         """The curve of a trace; widths are whole multiples of `least_s`, about 8 per decade."""
-        base = stats_arrivals.counts(times_s, least_s)
-        largest = max(len(base) // stats_arrivals.MIN_BINS, 1)
+        base = arrivals.counts(times_s, least_s)
+        largest = max(len(base) // arrivals.MIN_BINS, 1)
         steps = np.unique(np.round(np.geomspace(1, largest, 1 + int(PER_DECADE * math.log10(largest)))).astype(int))
         values = [dispersion(summed(base, step)) for step in steps]
         rate_rps = (len(times_s) - 1) / float(times_s[-1] - times_s[0])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.stats import arrivals as stats_arrivals
+from harness.stats import arrivals
 from workloads.fit._stamps import Stamps
 
 Floats = npt.NDArray[np.float64]
@@ -39,22 +39,20 @@ class Yard:
         """The yard that fits a trace."""
         grain_s, span_s = stamps.grain_s or 0.0, stamps.span_s
         least_s = span_s / min(MOST_BINS, MOST_PER_ROW * len(stamps.at_s))
-        widths = _within((*stats_arrivals.WIDTHS_S, *LONG_S), grain_s, least_s, span_s / stats_arrivals.MIN_BINS)
-        acf = _within(ACF_S, grain_s, least_s, span_s / (stats_arrivals.MIN_BINS + 1))
+        widths = _within((*arrivals.WIDTHS_S, *LONG_S), grain_s, least_s, span_s / arrivals.MIN_BINS)
+        acf = _within(ACF_S, grain_s, least_s, span_s / (arrivals.MIN_BINS + 1))
         known = stamps.gaps_known
-        windows = (
-            w for w in WINDOWS_S if known and w > least_s and len(stats_arrivals.window_cvs(stamps.spread_s, w)) >= 3
-        )
+        windows = (w for w in WINDOWS_S if known and w > least_s and len(arrivals.window_cvs(stamps.spread_s, w)) >= 3)
         gaps_s = sorted_gaps(stamps.spread_s) if known else None
         return cls(widths, acf, next(windows, None), gaps_s)
 
     def measure(self, at_s: Floats) -> Floats:
         """Dispersion at each width, lag-1 autocorrelation at each, then CV in windows, KS of gaps, and rate."""
-        found = [_nan(stats_arrivals.dispersion(at_s, width_s)) for width_s in self.widths_s]
-        found += [_nan(stats_arrivals.autocorrelation(stats_arrivals.counts(at_s, width_s))) for width_s in self.acf_s]
-        cvs = stats_arrivals.window_cvs(at_s, self.window_s) if self.window_s is not None else np.zeros(0)
+        found = [_nan(arrivals.dispersion(at_s, width_s)) for width_s in self.widths_s]
+        found += [_nan(arrivals.autocorrelation(arrivals.counts(at_s, width_s))) for width_s in self.acf_s]
+        cvs = arrivals.window_cvs(at_s, self.window_s) if self.window_s is not None else np.zeros(0)
         found.append(float(np.median(cvs)) if len(cvs) else math.nan)
-        found.append(stats_arrivals.distance(sorted_gaps(at_s), self.gaps_s) if self.gaps_s is not None else math.nan)
+        found.append(arrivals.distance(sorted_gaps(at_s), self.gaps_s) if self.gaps_s is not None else math.nan)
         return np.array([*found, (len(at_s) - 1) / (at_s[-1] - at_s[0])])
 
     def drawn(self, draw: Draw, span_s: float, seeds: int) -> Floats:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.metrics.quantiles import spearman
-from harness.stats import arrivals as stats_arrivals
+from harness.stats import arrivals
 from workloads import transforms
 from workloads.fit import _draw, _lengths, _verdict
 from workloads.fit._stamps import Stamps
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 MOST_ROWS = 6_000_000  # drawn for all seeds together; a longer trace is held against fewer seeds
 MOST_TOY_ROWS = 2_000_000  # the same for a toy, whose draws are all alike
 LEAST_SEEDS = 3
-USUAL_S = stats_arrivals.WIDTHS_S[-1]  # widest bin of the usual distance
+USUAL_S = arrivals.WIDTHS_S[-1]  # widest bin of the usual distance
 LENGTHS = 50_000  # pairs drawn
 
 
@@ -63,7 +63,7 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> Quality:
     stamps = Stamps.of(np.asarray(trace.at_s, np.float64), transforms.grain_s(trace.at_s))
     yard = Yard.of_trace(stamps)
     seeds = max(min(seeds, LEAST_SEEDS), min(seeds, MOST_ROWS // len(trace)))
-    cv = stats_arrivals.gap_cv(stamps.spread_s) or 1.0
+    cv = arrivals.gap_cv(stamps.spread_s) or 1.0
     draws: dict[str, Draw] = {
         "model": lambda rng: (at_s for at_s, _ in _draw.arrivals(model, rng)),
         "poisson": toy(stamps.rate_rps, 1.0),
@@ -93,10 +93,8 @@ def _compared(yard: Yard, own: Floats, rows: Mapping[str, Floats]) -> dict[str, 
     series = {"trace": own, "median": middle["model"], **band, **toys}
     curve, acf = slice(0, len(yard.widths_s)), slice(len(yard.widths_s), -3)
     compared = [w <= USUAL_S for w in yard.widths_s]
-    distances = {name: stats_arrivals.curve_distance(found[curve], own[curve]) for name, found in middle.items()}
-    usual = {
-        name: stats_arrivals.curve_distance(x[curve][compared], own[curve][compared]) for name, x in middle.items()
-    }
+    distances = {name: arrivals.curve_distance(found[curve], own[curve]) for name, found in middle.items()}
+    usual = {name: arrivals.curve_distance(x[curve][compared], own[curve][compared]) for name, x in middle.items()}
     return {
         "widths_s": yard.widths_s,
         "dispersion": {name: row[curve] for name, row in series.items()},
@@ -138,8 +136,8 @@ def _compared_lengths(model: Model, trace: Trace) -> dict[str, Any]:
     few = slice(None, None, -(-len(own[0]) // _lengths.MOST_JOINT))
     ranks = [spearman(*(side[few] for side in own)), spearman(*drawn)]
     return {
-        "prompt_ks": stats_arrivals.distance(np.sort(own[0]).astype(np.float64), np.sort(drawn[0]).astype(np.float64)),
-        "output_ks": stats_arrivals.distance(np.sort(own[1]).astype(np.float64), np.sort(drawn[1]).astype(np.float64)),
+        "prompt_ks": arrivals.distance(np.sort(own[0]).astype(np.float64), np.sort(drawn[0]).astype(np.float64)),
+        "output_ks": arrivals.distance(np.sort(own[1]).astype(np.float64), np.sort(drawn[1]).astype(np.float64)),
         "spearman_trace": ranks[0],
         "spearman_model": ranks[1],
         "mean_prompt_tokens": [own[0].mean(), drawn[0].mean()],

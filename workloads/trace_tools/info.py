@@ -9,7 +9,7 @@ import numpy as np
 
 from harness.errors import UsageError
 from harness.metrics.quantiles import quantiles, spearman
-from harness.stats import arrivals as stats_arrivals
+from harness.stats import arrivals
 from workloads.trace_tools import cache
 from workloads.transforms import grain_s
 
@@ -85,10 +85,10 @@ def _summary(values: np.ndarray) -> dict[str, float]:
 
 def _gaps(at_s: np.ndarray) -> dict[str, Any]:
     span_s = float(at_s[-1] - at_s[0])
-    windows = {f"{width:g}": stats_arrivals.window_cvs(at_s, width) for width in WINDOWS_S if 2 * width <= span_s}
+    windows = {f"{width:g}": arrivals.window_cvs(at_s, width) for width in WINDOWS_S if 2 * width <= span_s}
     gaps_s = np.diff(at_s)
     return {
-        "cv": stats_arrivals.gap_cv(at_s),
+        "cv": arrivals.gap_cv(at_s),
         "zero_share": float((gaps_s == 0).mean()) if len(gaps_s) else None,
         "longest_s": float(gaps_s.max()) if len(gaps_s) else None,
         "window_cv": {
@@ -101,14 +101,12 @@ def _gaps(at_s: np.ndarray) -> dict[str, Any]:
 
 def _counts(at_s: np.ndarray) -> dict[str, Any]:
     """How counts vary, per width; beside the minutes of Poisson arrivals of the same rate."""
-    spread = {f"{width:g}": stats_arrivals.dispersion(at_s, width) for width in WIDTHS_S}
-    minutes = stats_arrivals.counts(at_s, 60.0)
+    spread = {f"{width:g}": arrivals.dispersion(at_s, width) for width in WIDTHS_S}
+    minutes = arrivals.counts(at_s, 60.0)
     mean = float(minutes.mean()) if len(minutes) else 0.0
     return {
         "dispersion": {width: value for width, value in spread.items() if value is not None},
-        "acf": {
-            f"{width:g}": stats_arrivals.autocorrelation(stats_arrivals.counts(at_s, width)) for width in (10.0, 60.0)
-        },
+        "acf": {f"{width:g}": arrivals.autocorrelation(arrivals.counts(at_s, width)) for width in (10.0, 60.0)},
         "minutes": len(minutes),
         "empty_minutes": float((minutes == 0).mean()) if len(minutes) else None,
         "empty_minutes_poisson": float(np.exp(-mean)) if len(minutes) else None,
@@ -119,19 +117,19 @@ def _counts(at_s: np.ndarray) -> dict[str, Any]:
 def _ticks(at_s: np.ndarray, grain: float | None) -> dict[str, Any]:
     """Counts per tick instead of gaps; a tick without a request counts."""
     assert grain is not None
-    counts = stats_arrivals.per_tick(at_s, grain)
+    counts = arrivals.per_tick(at_s, grain)
     ticks = {1, *(round(width / grain) for width in TICK_WIDTHS_S if width >= 2 * grain)}
     spread = {}
     for width in sorted(ticks):
         whole = len(counts) // width * width  # what is left over at the end is not counted
-        spread[f"{width * grain:g}"] = stats_arrivals.spread(counts[:whole].reshape(-1, width).sum(axis=1))
+        spread[f"{width * grain:g}"] = arrivals.spread(counts[:whole].reshape(-1, width).sum(axis=1))
     return {
         "tick_s": grain,
         "ticks": len(counts),
         "mean": float(counts.mean()),
         "most": int(counts.max()),
         "dispersion": {width: value for width, value in spread.items() if value is not None},
-        "acf": [stats_arrivals.autocorrelation(counts, lag) for lag in (1, 2)],
+        "acf": [arrivals.autocorrelation(counts, lag) for lag in (1, 2)],
     }
 
 
@@ -152,12 +150,12 @@ def _classes(trace: Trace, grain: float | None) -> dict[str, dict[str, Any]]:
 def _class(at_s: np.ndarray, prompt: np.ndarray, output: np.ndarray, grain: float | None) -> dict[str, Any]:
     span_s = float(at_s[-1] - at_s[0])
     shared = grain is not None and len(at_s) * grain > span_s
-    cvs = np.zeros(0) if shared else stats_arrivals.window_cvs(at_s, WINDOWS_S[-1])
+    cvs = np.zeros(0) if shared else arrivals.window_cvs(at_s, WINDOWS_S[-1])
     return {
         "requests": len(at_s),
         "rate_rps": (len(at_s) - 1) / span_s if span_s > 0 else None,
         "window_cv_p50": float(np.median(cvs)) if len(cvs) else None,
-        "dispersion_60s": stats_arrivals.dispersion(at_s, 60.0),
+        "dispersion_60s": arrivals.dispersion(at_s, 60.0),
         "prompt_mean": float(prompt.mean()),
         "output_mean": float(output.mean()),
     }

@@ -171,7 +171,7 @@ SINKS: Mapping[str, Callable[[Path, pa.Schema], AbstractContextManager[Sink]]] =
 
 
 def trace_table(schedule: pa.Table) -> pa.Table:
-    """The columns of a trace from those of a schedule (`harness.records.SCHEDULE`).
+    """The columns of a trace from those of a schedule (`harness.data.records.SCHEDULE`).
 
     Columns that say nothing (no session, no tag, no prefix) are left out. A request that comes after several is told
     as coming after the last of them.

@@ -15,9 +15,9 @@ _format = click.option("--format", "form", type=click.Choice(["text", "markdown"
 def _checked(_ctx: click.Context, _param: click.Parameter, out: str | None) -> str | None:
     """The file that is to be written, refused before the work where it cannot be."""
     if out is not None:
-        from harness.cli import _terminal as cli__terminal
+        from harness.cli import _terminal
 
-        cli__terminal.check(out)
+        _terminal.check(out)
     return out
 
 
@@ -42,12 +42,11 @@ def form(function: Callable[..., Any]) -> Callable[..., Any]:
 def tell(info: dict[str, Any], form: str, out: str | None) -> int:
     """Print an answer, or write it in the form that the ending of `out` names; returns the exit code."""
     from harness.cli import _terminal
-    from harness.cli import _terminal as cli__terminal
 
     if out is None:
         _terminal.tell(form, info)
     else:
-        cli__terminal.put(info, out)
+        _terminal.put(info, out)
     return int(info["exit_code"])
 
 

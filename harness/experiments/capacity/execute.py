@@ -11,8 +11,7 @@ from typing import Any, Protocol
 from harness.api import Slo
 from harness.data.folder import new_folder
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
-from harness.experiments import pool
-from harness.experiments import trial as experiments_trial
+from harness.experiments import pool, trial
 from harness.experiments.capacity.aim import Aim, Found, Trials, Wanted
 from harness.experiments.capacity.answer import answer
 from harness.experiments.capacity.conditions import Condition, Settings, requests_of, under
@@ -112,7 +111,7 @@ class Setup:
 def set_up(spec: RunSpec, settings: Settings) -> Setup:
     """Check everything before a trial is made. Raises UsageError for what has no capacity to search."""
     spec = replace(spec, warmup=spec.warmup or "mser5", goal=settings.goals[0])
-    own_rps = experiments_trial.own_rate(spec)
+    own_rps = trial.own_rate(spec)
     recorded = spec.trace is not None
     first = plan(spec if recorded else replace(spec, requests=spec.requests or 100))
     requests = len(first.schedule) if recorded else requests_of(spec, "virtual" if first.virtual else "wall")

@@ -8,10 +8,8 @@ from typing import Any
 from harness.api import Slo
 from harness.data import host
 from harness.errors import no_such
-from harness.experiments.compare import gates, lengths, refusals, verdict, wording
+from harness.experiments.compare import gates, lengths, refusals, verdict, warnings, wording
 from harness.experiments.compare import gates as compare_gates
-from harness.experiments.compare import verdict as compare_verdict
-from harness.experiments.compare import warnings as compare_warnings
 from harness.experiments.compare.gates import Gate
 from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.experiments.compare.verdict import Series
@@ -105,7 +103,7 @@ def compare(
         tried, valid = info["pairs"], {pair["pair"] for pair in info["pairs"] if pair["valid"]}
         if not (all(pair["valid"] for pair in told) and all(pair["pair"] in valid for pair in tried)):
             info["verdict"] = "invalid"
-    info["warnings"] = list(compare_warnings.cautions(info, matched))
+    info["warnings"] = list(warnings.cautions(info, matched))
     info["exit_code"] = EXIT_CODES[info["verdict"]]
     info["text"] = wording.sentence(info)
     return info
@@ -178,7 +176,7 @@ def _series(
 def _parted(pairs: Sequence[Pair]) -> dict[str, Any]:
     """How many rows of all pairs differ, and where the runs of the first pair that is not the same part."""
     found = [
-        {"pair": number, **compare_verdict.compared(pair.base, pair.head)}
+        {"pair": number, **verdict.compared(pair.base, pair.head)}
         for number, pair in enumerate(pairs, 1)
         if not isinstance(pair.base, Numbers) and not isinstance(pair.head, Numbers)
     ]

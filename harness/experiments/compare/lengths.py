@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.data.lists import number
-from harness.experiments.compare import gates as compare_gates
-from harness.experiments.compare import refusals, verdict
+from harness.experiments.compare import gates, refusals, verdict
 from harness.experiments.compare.gates import OUTPUT_TOKENS
 from harness.experiments.compare.pairing import Numbers, Pair, Source
 from harness.metrics.measure import succeeded
@@ -129,7 +128,7 @@ def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
     if isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
         told = [_mean(side) for side in (pair.base, pair.head)]
         return None if None in told else (np.array(told[:1], float), np.array(told[1:], float), 1)
-    base, head = (compare_gates.measured(run.requests, cut_s) for run in (pair.base, pair.head))
+    base, head = (gates.measured(run.requests, cut_s) for run in (pair.base, pair.head))
     base, head = base.filter(succeeded(base)), head.filter(succeeded(head))
     _, ours, theirs = np.intersect1d(base["request_id"], head["request_id"], return_indices=True)
     if not len(ours):

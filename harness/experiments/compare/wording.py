@@ -86,7 +86,8 @@ def _equivalent(info: Mapping[str, Any]) -> str:
             return f"equivalent: all {exact['requests']:,} requests{steps}{pairs} are equal to the last bit."
         if not any(loss is not None and loss > 0 for row in info["gates"] for loss in row["losses"]):
             return "equivalent: the runs differ, but nothing that is gated is worse."
-    told = ", ".join(f"{row['label']} {row['must_detect_pct']:g}{unit(row)}" for row in _firsts(info["gates"]))
+    firsts = {row["metric"]: row for row in info["gates"]}.values()
+    told = ", ".join(f"{row['label']} {row['must_detect_pct']:g}{unit(row)}" for row in firsts)
     return (
         f"equivalent: with {100 * (1 - info['alpha']):.4g}% confidence each no gated metric lost as much as must be "
         f"found ({told})."
@@ -143,11 +144,6 @@ def _invalid(info: Mapping[str, Any]) -> str:
 def _pairs(rows: Sequence[Row]) -> int:
     """How many pairs these attempts are of."""
     return len({row["pair"] for row in rows})
-
-
-def _firsts(rows: Sequence[Row]) -> list[Row]:
-    """One row of each metric."""
-    return list({row["metric"]: row for row in rows}.values())
 
 
 _SAYS = {

@@ -20,7 +20,7 @@ __all__ = ["foreign_below", "in_order", "is_foreign", "open", "run_folders"]
 def open(path: str | os.PathLike[str], *, thin: bool = False) -> list[Run]:  # noqa: A001  # read as results.open
     """The runs at `path`: of a run folder one, of another tool's file those it tells of, of a folder all below it.
 
-    Runs come in the order of their names; with `thin` large ones are not held whole (`harness.thin`). Raises
+    Runs come in the order of their names; with `thin` large ones are not held whole (`harness.data.large`). Raises
     UsageError, naming what was looked for, where there is none.
     """
     read = load_thin if thin else load

@@ -163,7 +163,7 @@ def rate(by_seed: Mapping[int, float], width: float, *, first: bool = False) -> 
     if len(values) == 1:
         return Rate(value, mean, None, None, dict(by_seed), width)
     half = math.hypot(_half(values, mean), width / 2)
-    # On the scale of logarithms, because a rate is above 0 and mean - half may not be (as harness.sweep.spread).
+    # On the scale of logarithms, because a rate is above 0 and mean - half may not be (as harness.stats.seeds).
     low, high = (mean * math.exp(sign * half / mean) for sign in (-1, 1)) if mean > 0 else (0.0, half)
     return Rate(value, mean, low, high, dict(by_seed), width)
 

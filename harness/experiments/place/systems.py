@@ -1,7 +1,7 @@
 """What can be placed: a colocated replica, a pair of a prefill and a decode replica, or one side of it alone."""
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -172,15 +172,11 @@ def _undivided(model: object, hardware: str, cluster: Cluster) -> Iterator[Skipp
             yield Skipped(hardware, f"tp {tp}", f"{tp} does not divide the {heads} attention heads of {name}")
     stages = [pp for pp in range(1, cluster.gpus + 1) if layers % pp]
     if stages:
-        yield Skipped(hardware, f"pp {_listed(stages)}", f"does not divide the {layers} layers of {name}")
+        yield Skipped(hardware, f"pp {', '.join(map(str, stages))}", f"does not divide the {layers} layers of {name}")
 
 
 def _divisors(number: int, most: int) -> list[int]:
     return [n for n in range(1, most + 1) if number % n == 0]
-
-
-def _listed(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 Objective = Literal["gpu", "cost", "power"]

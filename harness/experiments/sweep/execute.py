@@ -13,7 +13,7 @@ from typing import Any, TextIO
 
 from harness.data import files
 from harness.data.storage import locked, write_json
-from harness.errors import BackendError, BenchError, Interrupted, UsageError
+from harness.errors import BackendError, Interrupted, UsageError
 from harness.experiments import pool
 from harness.experiments.sweep.answer import answer
 from harness.experiments.sweep.axes import Layout
@@ -226,7 +226,9 @@ def conduct(
         given = command or shlex.join(["bench", *sys.argv[1:]])
         orders = [Order(task, str(out), given, quiet or sweep.virtual) for task in sweep.tasks]
         kept = {order.task.folder for order in orders if finished(order.path)}
-        say(_opening(sweep, out, len(kept)))
+        points, runs = len(sweep.layout.points), len(sweep.tasks)
+        there = f", {len(kept)} of them there already" if kept else ""
+        say(f"{points} point{'s' * (points != 1)}, {runs} run{'s' * (runs != 1)}{there}; into {out}")
         try:
             _carry_out(sweep, orders, course, kept, workers, quiet, say)
         except (KeyboardInterrupt, Interrupted):
@@ -236,7 +238,9 @@ def conduct(
         if course.state != "finished":
             course.told |= _on_disk(sweep.layout, out, course.told)
         if not any(run.facts for run in course.told.values()):
-            raise _nothing(course)
+            if course.state == "failed":
+                raise BackendError(course.error or "the backend failed.")
+            raise Interrupted("interrupted before the first run had ended; the same command starts again.")
         return _concluded(sweep, out, course, render)
 
 
@@ -273,20 +277,6 @@ def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str],
         if not finished(order.path):
             say(f"run {number} of {progress.total}: {order.task.name}; {progress.line()}")
         yield order
-
-
-def _opening(sweep: Sweep, out: Path, kept: int) -> str:
-    """One line that says what is about to happen."""
-    points, runs = len(sweep.layout.points), len(sweep.tasks)
-    there = f", {kept} of them there already" if kept else ""
-    return f"{points} point{'s' * (points != 1)}, {runs} run{'s' * (runs != 1)}{there}; into {out}"
-
-
-def _nothing(course: _Course) -> BenchError:
-    """Why there is no answer at all."""
-    if course.state == "failed":
-        return BackendError(course.error or "the backend failed.")
-    return Interrupted("interrupted before the first run had ended; the same command starts again.")
 
 
 def _concluded(

@@ -8,9 +8,9 @@ import numpy as np
 
 from harness.api import Slo
 from harness.errors import BenchError, UsageError
-from harness.experiments.validate import Pair, Target, Validation
+from harness.experiments.validate import Pair, Validation
 from harness.experiments.validate.answer import target
-from harness.experiments.validate.measurements import METRIC, Deployment, Limit, Run, bounds_of, read, simulator
+from harness.experiments.validate.measurements import METRIC, Deployment, Run, bounds_of, read, simulator
 from harness.experiments.validate.simulated import Times, times
 from harness.spec import Spec, parse
 
@@ -33,7 +33,12 @@ def validate(path: Path, backend: str | None = None, slo: str | None = None) -> 
         raise UsageError(f"--slo scores requests, and the requests of '{path}' have no ttft_s and tpot_s.")
     limits = [one for one in held.limits if slo is None or one.metric not in held.slo]
     setting = held.setting if backend is None else (*held.setting, f"Simulated by {backend}.")
-    return Validation(held.name, held.title, setting, tuple(pairs), tuple(_target(pairs, one) for one in limits))
+    targets = tuple(
+        target([pair for pair in pairs if not one.runs or pair.setting in one.runs], one.metric, one.how, one.limit,
+               one.published)
+        for one in limits
+    )  # fmt: skip
+    return Validation(held.name, held.title, setting, tuple(pairs), targets)
 
 
 def _pairs(held: Deployment, run: Run, own: Spec | None, bounds: Mapping[str, Slo]) -> Iterator[Pair]:
@@ -83,8 +88,3 @@ def _value(seen: Times, metric: str, bounds: Mapping[str, Slo]) -> float:
         return nan
     percentile = match["percentile"]
     return float(values.mean() if percentile is None else np.quantile(values, float(percentile) / 100))
-
-
-def _target(pairs: Sequence[Pair], limit: Limit) -> Target:
-    of = [pair for pair in pairs if not limit.runs or pair.setting in limit.runs]
-    return target(of, limit.metric, limit.how, limit.limit, limit.published)

@@ -103,7 +103,8 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
         served, late_p99_s = await asyncio.to_thread(server.served)
     found = errors(records, served, epoch_s, (fill_s, fill_s + seconds))
     if not len(found.ttft):
-        raise BackendError(f"The null server was asked {len(records)} times and gave no answer: {_why(records)}.")
+        why = next((record.error for record in records if record.error), "no reason is known")
+        raise BackendError(f"The null server was asked {len(records)} times and gave no answer: {why}.")
     return {
         **{part: _quantiles(getattr(found, part)) for part in PARTS},
         "streams": load.streams,
@@ -246,7 +247,3 @@ def _quantiles(values: np.ndarray) -> dict[str, float | None]:
 def _larger(one: float | None, other: float | None) -> float | None:
     values = [value for value in (one, other) if value is not None]
     return max(values) if values else None
-
-
-def _why(records: Sequence[RequestRecord]) -> str:
-    return next((record.error for record in records if record.error), "no reason is known")
