@@ -43,7 +43,7 @@ def _origin(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [
         ("file", f"{about.get('known')}"),
         ("SHA-256", str(about.get("sha256"))),
-        ("format", ", ".join([str(about.get("reader")), *more])),
+        ("format", form),
     ]
     if "source" in about and isinstance(about["source"], str):
         lines.append(("source", f"{about['source']}; licence {about.get('licence')}"))
