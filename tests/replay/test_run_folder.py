@@ -35,7 +35,17 @@ def test_the_simulator_repeats_a_stored_run_of_the_engine(policy, tmp_path):
         ("--workload", "fixed:prompt=64,output=20", "--sessions", "fixed:turns=3,think=100ms", "--rate", "20"),
         ("--workload", "fixed:prompt=64,output=20", "--sessions", "compound:stages=1/3/1,deadline=30s", "--rate", "20"),
         ("--workload", "fixed:prompt=64,output=20", "--arrivals", "closed:users=6,think=50ms"),
-        ("--workload", "fixed:prompt=64,output=20", "--arrivals", "burstgpt:service=api,mode=steady", "--rate", "40"),
+        pytest.param(
+            (
+                "--workload",
+                "fixed:prompt=64,output=20",
+                "--arrivals",
+                "burstgpt:service=api,mode=steady",
+                "--rate",
+                "40",
+            ),
+            marks=pytest.mark.nightly,
+        ),
     ],
     ids=["sessions", "tasks", "closed loop", "bursts"],
 )
