@@ -1,4 +1,11 @@
-"""Numbers as people read them: no exponents, three significant digits, seconds or milliseconds, honest shares."""
+"""Numbers as people read them: no exponents, three significant digits, seconds or milliseconds, honest shares.
+
+Foreign text made harmless: model names, tags, error texts, file names and options come from outside.
+
+Cleaning happens once, when the view is built; each form (HTML, markdown, terminal, figures) escapes after it.
+
+The errors of a run, told in a few lines: texts that differ only in numbers are one.
+"""
 
 from __future__ import annotations
 

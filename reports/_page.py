@@ -1,4 +1,7 @@
-"""The table twin of a figure: the same points as rows, for readers who do not see or draw it."""
+"""The table twin of a figure: the same points as rows, for readers who do not see or draw it.
+
+Puts figures, their tables and plotly.js into one offline HTML file; what else a page says is up to its template.
+"""
 
 import base64
 import gzip

@@ -1,4 +1,7 @@
-"""Parts of a page as PNG files: one page of all figures, drawn by the browser of this machine."""
+"""Parts of a page as PNG files: one page of all figures, drawn by the browser of this machine.
+
+The Chromium or Chrome of this machine, run without a window and without a network.
+"""
 
 import base64
 import os

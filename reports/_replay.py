@@ -2,6 +2,8 @@
 
 Each request falls into the cell of the first bound on TTFT and the first on TPOT that it keeps; how many keep a pair
 of bounds is then a sum of cells. What else the SLO asks, by class or on other metrics, is held as it is.
+
+The stored runs of a study counted over the positions of sliders: read once, for all figures that ask.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""How the requests were sent, in words: rate, burstiness, the law of the gaps, and how late the client was."""
+"""How the requests were sent, in words: rate, burstiness, the law of the gaps, and how late the client was.
+
+What a report says of a run against a remote server: the client that measured, and the server's own view.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

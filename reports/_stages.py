@@ -2,6 +2,8 @@
 
 The stages of DistServe (OSDI 2024, figure 10) with two of ours: lateness is told apart from the queue, and stall from
 decode. They add up to E2E.
+
+A bounded part of a run for a timeline: some requests with their times, and the steps of the replicas meanwhile.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,9 @@
-"""What was measured and with what traffic, in a few words: the system, and where times and lengths come from."""
+"""What was measured and with what traffic, in a few words: the system, and where times and lengths come from.
+
+Facts of `run.json` as name and printed value: what was used, and how to repeat it.
+
+The definitions in use, as every report prints them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""The numbers of runs as one tidy table: a row for each run, class of traffic, metric and statistic."""
+"""The numbers of runs as one tidy table: a row for each run, class of traffic, metric and statistic.
+
+Which phase made each request miss the SLO, by one rule that gives every miss one cause.
+
+The rule: a request that failed has its status as its cause. Of any other the bound that is broken worst decides. Where
+the work that the bound spans (prefill for TTFT, decode for TPOT and gaps, both for E2E) would break it by its own
+share of the time, the work is the cause; otherwise the longest wait among the others that it spans.
+
+Positions of sliders: readable bounds on TTFT and on TPOT over the range of what was measured, and SLO scales.
+"""
 
 import math
 from collections import Counter

@@ -1,4 +1,7 @@
-"""How far the numbers of a run go, in words: what was left out to warm up, intervals within the run, the checks."""
+"""How far the numbers of a run go, in words: what was left out to warm up, intervals within the run, the checks.
+
+One thing to do after a run: finish it, mend it, or change what decides its result.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Builds workloads from what presets and options say: one stream, or a mix of classes."""
+"""Builds workloads from what presets and options say: one stream, or a mix of classes.
+
+Arrivals at the rate that a user, a spec or a preset asks for; refusals where no rate can be asked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tasks: what one arrival brings about where it is more than one request. The protocol of the plug-ins `sessions`."""
+"""Tasks: what one arrival brings about where it is more than one request. The protocol of the plug-ins `sessions`.
+
+A workload mixed from arrivals, lengths, sessions and shared prefixes, each with a random stream of its own.
+"""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

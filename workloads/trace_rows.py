@@ -1,4 +1,9 @@
-"""Rows of a trace table taken, reordered, renumbered and joined; what points to a row (`parent`) moves with it."""
+"""Rows of a trace table taken, reordered, renumbered and joined; what points to a row (`parent`) moves with it.
+
+A copy of a trace that is later by some time, what passes the end starting again at 0.
+
+Which rows of a trace to keep, told as conditions: `prompt_tokens<=4096,output_tokens>=1,tag=api`.
+"""
 
 from __future__ import annotations
 

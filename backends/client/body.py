@@ -1,4 +1,7 @@
-"""What is sent: the bytes of a request, built before they are needed, so that sending is one write."""
+"""What is sent: the bytes of a request, built before they are needed, so that sending is one write.
+
+The fields of a request that can be left out, and how a request is put without them.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,14 @@
 """Where an answer ends: the least that must be known of HTTP/1.1 while it arrives, so that its connection gets free.
 
 Reads of a chunked body are looked at only when one of them may hold the last chunk; all else is read after the answer.
+
+Server-sent events of a whole body: bytes in, events out, each with the place of the byte that completed it.
+
+Source: the HTML standard, section 9.2.6 (line ends LF, CRLF or CR, mixed; comments; several `data:` lines), and what
+servers do beside it (no space after the colon, no empty line at the end). Lines end at LF and CR bytes only: U+2028,
+U+2029 and U+0085 are ordinary characters of a JSON text.
+
+What the events of one answer say, in order: token events, usage, the end. Knows nothing of times.
 """
 
 from __future__ import annotations

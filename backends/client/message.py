@@ -1,4 +1,11 @@
-"""The HTTP response in an answer: head, and the pieces of the body that each read brought. aiohttp's parser does it."""
+"""The HTTP response in an answer: head, and the pieces of the body that each read brought. aiohttp's parser does it.
+
+What came back for one request, unread: bytes with the times of their arrival, and how it ended.
+
+A request under way, where it goes, and what its connection tells of it.
+
+What one JSON object of an answer says: text, usage, timings, an error. Any key may be missing, null or unknown.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Where servers are and how to get there: addresses looked up before the run, proxies, certificates."""
+"""Where servers are and how to get there: addresses looked up before the run, proxies, certificates.
+
+How long a request may take, and how many files a process may open.
+
+TLS over bytes in memory, so that the socket's own reads, and their stamps, stay ours.
+"""
 
 import asyncio
 import base64

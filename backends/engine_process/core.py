@@ -1,6 +1,11 @@
 """The engine's loop under any clock: one turn takes in what arrived, forms a batch, runs it and commits it.
 
 `backends.engine` runs it in a process of its own under the wall clock; tests run it with a clock of their own.
+
+The engine's drafts: n-gram lookup (prompt lookup decoding) and what verification made of them.
+
+Source: Saxena, Prompt Lookup Decoding, 2023 (apoorvumang/prompt-lookup-decoding). It needs no second model, and is
+right wherever an answer repeats itself or its prompt.
 """
 
 from __future__ import annotations

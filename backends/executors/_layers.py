@@ -4,6 +4,18 @@ BLAS picks its kernel, and with it the order of its sums, by the shape of the pr
 token's logits would depend on the batch. Three rules avoid that on OpenBLAS for x86 (tests/engine checks it):
 at least two rows, sums over at most `_DEPTH` inputs at a time, and few rows times narrow strips of the matrix.
 The strips also make products of few rows up to four times as fast, since OpenBLAS does not repack them.
+
+Rotary position embedding (Su et al., RoFormer, 2021), and its stretched forms for long contexts.
+
+Work arrays that are made once and used again in every step.
+
+From logits to the next token: greedy, or drawn with a generator of the token's own.
+
+Attention of one layer over paged KV memory.
+
+A layer's memory is (blocks, block_size, 2, KV, d): the key and the value of a token lie together, so that the
+pages of a sequence are gathered by one copy of whole pages. Softmax is the plain one (maximum first), computed
+over all keys of a row at once; sums over keys run tile by tile (see `_plan`).
 """
 
 from __future__ import annotations

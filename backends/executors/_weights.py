@@ -1,4 +1,7 @@
-"""The named tensors of a model, as Hugging Face stores them: read, made from a seed, or saved."""
+"""The named tensors of a model, as Hugging Face stores them: read, made from a seed, or saved.
+
+The weights as the forward pass wants them: fused, transposed, with norms and scales folded in.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,10 @@
 """Answers under way: they hear tokens from the service and turn them into bytes at once, one write a step.
 
 Note: a stream writes to its transport itself, because an `await` a token costs more than all the rest of it.
+
+The bytes of answers: SSE chunks in the order of OpenAI's API, and whole answers.
+
+Everything of a chunk that does not change from token to token is built once per answer.
 """
 
 from __future__ import annotations

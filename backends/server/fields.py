@@ -2,6 +2,10 @@
 
 Unknown fields are ignored, as the servers do that this one stands in for; what would change the answer and cannot be
 given (several answers, log probabilities, images) is refused with a sentence.
+
+Errors as OpenAI's API tells them: a status and `{"error": {"message", "type", "param", "code"}}`.
+
+How long a prompt and its answer may be together, as clients are told.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Text to tokens and back: `tokenizer.json` of a model folder, or a small built-in tokenizer for models without one."""
+"""Text to tokens and back: `tokenizer.json` of a model folder, or a small built-in tokenizer for models without one.
+
+The chat template of a model folder: how a conversation becomes one text.
+"""
 
 from __future__ import annotations
 

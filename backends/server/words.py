@@ -1,4 +1,7 @@
-"""The text of one answer as its tokens come: whole characters only, and nothing of a stop text."""
+"""The text of one answer as its tokens come: whole characters only, and nothing of a stop text.
+
+Frequent English words, our own choice: the built-in tokenizer has one token for each, as those of real models do.
+"""
 
 from collections.abc import Sequence
 

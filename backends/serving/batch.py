@@ -1,4 +1,7 @@
-"""A batch: what one executor call carries out."""
+"""A batch: what one executor call carries out.
+
+A sequence: the mutable serving state of one request on a replica.
+"""
 
 from __future__ import annotations
 

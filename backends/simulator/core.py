@@ -1,4 +1,7 @@
-"""Preemption as it is asked for: `recompute`, or `swap` with the host memory and the link that it needs."""
+"""Preemption as it is asked for: `recompute`, or `swap` with the host memory and the link that it needs.
+
+The serving core as it is asked for: the plug-ins and switches that decide inside a replica, under either clock.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

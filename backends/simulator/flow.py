@@ -2,6 +2,8 @@
 
 As `backends.sim`: at one instant batches are committed first, then hand-offs land, then requests arrive, then hand-offs
 begin, then replicas form new batches. Leaping and stepping give equal records here too.
+
+The stages of a pipeline as a driver sees them, and what may happen at one instant.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The two sides of a disaggregated cluster as they are asked for, `2:tp=2,pp=1`, and the link between them."""
+"""The two sides of a disaggregated cluster as they are asked for, `2:tp=2,pp=1`, and the link between them.
+
+Which replicas a simulated cluster has: alike, or some for prefill and some for decode.
+"""
 
 import re
 from collections.abc import Callable, Iterable

@@ -1,4 +1,7 @@
-"""Everything that has a name: plug-ins of all kinds, presets, configurations, models and GPUs."""
+"""Everything that has a name: plug-ins of all kinds, presets, configurations, models and GPUs.
+
+A page of pictures of what a workload draws: `bench explain NAME --html FILE`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What `bench report` was asked for, and the files that it writes."""
+"""What `bench report` was asked for, and the files that it writes.
+
+What the RUNs of `bench report` are: a run, an answer that a command left behind, or several on one page.
+"""
 
 from __future__ import annotations
 

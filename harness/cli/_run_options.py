@@ -1,4 +1,7 @@
-"""The options that say what a run is: `bench run` has them, and every command that makes runs of its own."""
+"""The options that say what a run is: `bench run` has them, and every command that makes runs of its own.
+
+A command whose many options are shown in groups, with a line about each group.
+"""
 
 from __future__ import annotations
 

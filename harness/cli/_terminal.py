@@ -1,4 +1,7 @@
-"""Where text goes: results to standard output, notes and complaints to standard error."""
+"""Where text goes: results to standard output, notes and complaints to standard error.
+
+Answers as files: the ending of the name says in which form.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`bench trace fit` and `bench trace generate`."""
+"""`bench trace fit` and `bench trace generate`.
+
+`bench trace download`: the list of public traces, and one of them fetched with its progress shown.
+"""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence

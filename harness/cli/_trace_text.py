@@ -1,4 +1,7 @@
-"""Facts about traces as text for the terminal."""
+"""Facts about traces as text for the terminal.
+
+Lines, tables and numbers of `bench trace` on the terminal.
+"""
 
 import io
 import math

@@ -2,6 +2,8 @@
 a remote server a row of what the wire saw of each request (`http`).
 
 The schemas are stable: version and units stand in the metadata, so that a Parquet file explains itself.
+
+Tokens that were counted after the run, put into the rows that were written while it went on.
 """
 
 from array import array

@@ -1,6 +1,8 @@
 """The same traffic at another load: one unit-rate schedule, its times divided by the rate (common random numbers).
 
 Lengths, contents, sessions and think times stay as the seed drew them; a trace is compressed in time.
+
+A run without a folder: one spec simulated in memory, for searches and sweeps that need thousands of them.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,10 @@
-"""Metrics applied to tables: all of them by name, in pieces that bound memory, on chosen requests."""
+"""Metrics applied to tables: all of them by name, in pieces that bound memory, on chosen requests.
+
+What a table of requests cannot tell, because the file it was read from does not hold it.
+
+Columns and metrics by name, in the metadata of the table's schema, which slices and filters keep. A metric that is
+missing has no value: it is not made up from what stands in its columns for want of better.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The one percentile function: raw values, linear interpolation (numpy.percentile, as vLLM and SGLang)."""
+"""The one percentile function: raw values, linear interpolation (numpy.percentile, as vLLM and SGLang).
+
+The one rank correlation: whether long prompts have long answers, whatever the shape of either.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""How a table of requests scores under a service level objective."""
+"""How a table of requests scores under a service level objective.
+
+How an SLO is written: `ttft=0.25,tpot=100ms,ttft@long=2,p99:itl=0.2`.
+"""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,11 @@
-"""A run in numbers: counts, percentiles, attainment and rates, as plain data for run.json and reports."""
+"""A run in numbers: counts, percentiles, attainment and rates, as plain data for run.json and reports.
+
+vLLM's result keys, as `vllm bench serve --save-result` writes them, from our events by vLLM's definitions.
+
+Source: vllm-project/vllm, vllm/benchmarks/serve.py. All latencies count from sending, in milliseconds; `duration` runs
+from the start of the run, or from the cut of its warm-up, to the last token, drain included; a TPOT of one token counts
+as 0 in goodput. Where vLLM writes 0 because nothing was measured, None stands here.
+"""
 
 import math
 from collections.abc import Callable, Mapping

@@ -3,6 +3,8 @@
 A test of gaps alone cannot tell real traffic from Poisson (their distance on the Azure trace is 0.02), because the
 burstiness of real traffic lies in its rate. The index of dispersion over several widths and the autocorrelation of
 counts can.
+
+What arrivals promise, their rate and the law of their gaps, and how far a schedule is from it.
 """
 
 import math

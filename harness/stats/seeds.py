@@ -1,4 +1,7 @@
-"""What the values of several seeds amount to: their mean, its interval, their range."""
+"""What the values of several seeds amount to: their mean, its interval, their range.
+
+The capacity as each seed tells it, for comparing two systems on the same traffic.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

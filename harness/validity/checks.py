@@ -1,4 +1,9 @@
-"""Whether a run proves anything: physics, lateness of the client, overload; the verdict and its reasons."""
+"""Whether a run proves anything: physics, lateness of the client, overload; the verdict and its reasons.
+
+The checks that a run must pass to prove anything, one by one, as run.json lists them.
+
+A check that failed makes the run not valid (exit code 4); a warning does not; `unknown` says why nothing was checked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""What `run.json` and the tables say of a run against a remote server: its senders, and what the wire saw."""
+"""What `run.json` and the tables say of a run against a remote server: its senders, and what the wire saw.
+
+Whether a run can tell that its bounds are kept: a limit nearer than the client's own error decides nothing.
+
+The client's floor is the error of its stamps, measured against a server whose times are known. Here all limits are
+moved by it, once up and once down: what holds in only one of the two cases is unresolved.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a reader must know that the table alone does not tell: cut answers, rows left out, requests too long."""
+"""What a reader must know that the table alone does not tell: cut answers, rows left out, requests too long.
+
+What a reader must know of the answers of a remote server: how tokens were counted, what came first, what
+it refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Whether answers are as long as was requested, and who decides that: the request, or the server."""
+"""Whether answers are as long as was requested, and who decides that: the request, or the server.
+
+Requests that failed for another reason than load, and how many of them a run may have before its backend has failed.
+
+A server that turns requests away, or lets them wait too long because its queue grows, does what load makes it do: that
+is a result. Errors, broken answers and requests that hang are none.
+"""
 
 from __future__ import annotations
 

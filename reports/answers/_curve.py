@@ -1,4 +1,9 @@
-"""A small curve in text: attainment over the rate with its goals, in braille, or ASCII where that cannot be shown."""
+"""A small curve in text: attainment over the rate with its goals, in braille, or ASCII where that cannot be shown.
+
+How an answer is printed: plain for files and pipes; on a terminal with a curve, in colour where that is wanted.
+
+Tables of an answer, for a terminal and in markdown, from the same rows.
+"""
 
 import math
 import textwrap

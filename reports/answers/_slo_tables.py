@@ -1,4 +1,9 @@
-"""Tables of `bench slo`: scores, scales, planes, groups, tokens, curves."""
+"""Tables of `bench slo`: scores, scales, planes, groups, tokens, curves.
+
+The table of definition profiles: a row per quantity, a column per tool, and how far they lie apart.
+
+`bench slo --format csv`: a row per number, with what it is of; times in seconds, shares from 0 to 1.
+"""
 
 import csv as tables
 import io

@@ -2,6 +2,8 @@
 
 github-action-benchmark takes a list of name, unit, value, range, extra, and one list for each direction; Bencher takes
 its metric format; PyTorch's HUD takes benchmark records (as vLLM writes them).
+
+The answer of `bench compare` as JUnit XML: a test case for each gate.
 """
 
 import json

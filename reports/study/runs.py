@@ -1,4 +1,9 @@
-"""What a curve over the rate is drawn of: systems, each with points; `reports.study` reads them."""
+"""What a curve over the rate is drawn of: systems, each with points; `reports.study` reads them.
+
+Several studies as one: their systems side by side, each named by what distinguishes it.
+
+What the requests of a study tell, beyond what its answer holds: latencies, phases and causes of misses per point.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The index of many series: a row each with a small picture, the last value, what changed in a week and in a month."""
+"""The index of many series: a row each with a small picture, the last value, what changed in a week and in a month.
+
+Where the reports of stored nights stand, seen from a page that links to them by relative path.
+"""
 
 import datetime as dt
 import math

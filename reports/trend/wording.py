@@ -1,4 +1,7 @@
-"""The words for the trend of a folder of nights, which its text and its page share."""
+"""The words for the trend of a folder of nights, which its text and its page share.
+
+How much of each series a page of nights has room for: its size stays the same, whatever the number of series.
+"""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

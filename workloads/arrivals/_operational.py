@@ -4,6 +4,12 @@ Operational time is the integral of the rate, so a gap that is under way when th
 shortened, and neither lost nor begun anew. The gap law and the rate stay apart: scaling the rate leaves the
 coefficient of variation of neighbouring gaps as it is. Source: time change of a point process (Daley and Vere-Jones,
 An Introduction to the Theory of Point Processes, 2003, section 7.4).
+
+Arrivals whose rate is given on a grid of equal steps: a renewal process in operational time, many steps at once.
+
+The same idea as `_operational.py` (a gap under way when the rate changes is stretched or shortened), for rates that
+change every few seconds: whole blocks of steps are turned into times together, so that a million arrivals take a
+fraction of a second.
 """
 
 from collections.abc import Callable, Iterable, Iterator

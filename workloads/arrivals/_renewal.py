@@ -1,4 +1,7 @@
-"""Arrival times from independent gaps."""
+"""Arrival times from independent gaps.
+
+Gamma gaps of mean 1: the gap law inside a changing rate.
+"""
 
 from collections.abc import Callable, Iterator
 

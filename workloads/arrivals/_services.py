@@ -2,6 +2,13 @@
 
 Rates are relative, with mean 1 in the long run; a user's rate multiplies them. Where each number comes from is told in
 `tools/fit_burstgpt.py`.
+
+A stationary random rate: its logarithm is a sum of Ornstein-Uhlenbeck processes, each with its own memory.
+
+Arrivals that follow such a rate are a Cox process: their counts are overdispersed over seconds and over hours at once,
+which no law of the gaps alone can do. Source: Cox, Some statistical methods connected with series of events, Journal
+of the Royal Statistical Society B 17, 1955; Moeller, Syversveen and Waagepetersen, Log Gaussian Cox processes,
+Scandinavian Journal of Statistics 25, 1998. The step of each component is the exact transition of its process.
 """
 
 import heapq

@@ -4,6 +4,14 @@ A text made of such words has as many tokens as words: exactly, by construction.
 and tried out when the tokenizer is loaded: every ordered pair of them, and long random rows. For a tokenizer that
 splits at spaces, and for byte pair encoding over a whole text, pairs that hold make rows that hold: the first merge
 across the border of two words would be made in the pair as well. For any other kind the rows are the evidence.
+
+How long the requests of the clients of a ServeGen pool are.
+
+The tokens of prompt and output are drawn each on its own, given client and time, because the pool tells no more; their
+correlation is that between clients. ServeGen's own generator draws both from one number, and so pairs them perfectly.
+Source: Xiang et al., ServeGen (arXiv 2505.09999), and alibaba/ServeGen @ f891d118, servegen/construct.py.
+
+Opens the tokenizer of a user: a `tokenizer.json` of Hugging Face, through their library, an optional extra.
 """
 
 from __future__ import annotations

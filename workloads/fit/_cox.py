@@ -4,6 +4,8 @@ A trace is one draw, and the spread of counts over few long bins is skew: most d
 So the curve is held against what a typical (median) draw of the model shows over a span of the same length, found by
 simulating the rate. Source of the idea: Gourieroux, Monfort and Renault, Indirect inference, Journal of Applied
 Econometrics 8, 1993.
+
+The dispersion curve of a trace, binned once: what a Cox process is fitted to.
 """
 
 from __future__ import annotations

@@ -1,4 +1,18 @@
-"""The quality of a fit in sentences."""
+"""The quality of a fit in sentences.
+
+The index of dispersion that a log-Gaussian Cox process with gamma gaps in operational time must have.
+
+Let the rate be m * F(t), where F has mean 1 and log F is Gaussian with covariance C(u) = sum(sd**2 exp(-u/tau)), so
+that F has covariance exp(C(u)) - 1 (moments of a lognormal). Let L be the integral of the rate over T seconds and N
+the arrivals in T: a stationary renewal process of mean gap 1 seen for the operational time L. By the law of total
+variance, Var N = E[V(L)] + Var L, where V is the variance function of that renewal process. Divided by E N = m T:
+
+    IDC(T) = E[V(L)] / (m T) + 2 m / T * integral from 0 to T of (T - u) (exp(C(u)) - 1) du
+
+Sources: Cox and Isham, Point Processes, 1980 (doubly stochastic processes); Moeller, Syversveen and Waagepetersen,
+Scandinavian Journal of Statistics 25, 1998 (second moments of a log-Gaussian Cox process); Cox, Renewal Theory, 1962,
+chapter 4 (V, and its limit for long times). E[V(L)] takes L as lognormal with its exact mean and variance.
+"""
 
 import math
 from collections.abc import Mapping, Sequence

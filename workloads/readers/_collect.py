@@ -1,4 +1,7 @@
-"""Takes the rows of a slice out of what a reader gives, block after block, and keeps account of every row."""
+"""Takes the rows of a slice out of what a reader gives, block after block, and keeps account of every row.
+
+Rows of a trace with named columns, converted a column at once, and cell by cell only where one is odd.
+"""
 
 from __future__ import annotations
 

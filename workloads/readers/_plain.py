@@ -1,4 +1,7 @@
-"""The columns of a plain table: which of them is the stamp, the prompt, the output; by a map or by usual names."""
+"""The columns of a plain table: which of them is the stamp, the prompt, the output; by a map or by usual names.
+
+Rows of a Parquet file in blocks.
+"""
 
 from __future__ import annotations
 

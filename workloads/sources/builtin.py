@@ -1,4 +1,7 @@
-"""A preset, a preset file or a lengths spec, with parts that replace its own."""
+"""A preset, a preset file or a lengths spec, with parts that replace its own.
+
+A recorded trace, or a slice of it.
+"""
 
 from typing import Any
 

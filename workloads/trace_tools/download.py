@@ -1,4 +1,14 @@
-"""Public traces by name: where their owners keep them, under which licence, and their hash where it is known."""
+"""Public traces by name: where their owners keep them, under which licence, and their hash where it is known.
+
+One attempt to fetch a file over HTTP into FILE.part, from where an earlier attempt stopped.
+
+FILE.part.json beside it holds the address and what the server said about the file, so that two versions are never
+joined.
+
+Fetches a trace from its public address: goes on where it stopped, and checks the hash before the file has its name.
+
+While it is incomplete it is called FILE.part.
+"""
 
 import hashlib
 import http.client

@@ -1,4 +1,7 @@
-"""What is in a trace: span, rate, lengths, burstiness, conversations, shared prefixes; as plain facts."""
+"""What is in a trace: span, rate, lengths, burstiness, conversations, shared prefixes; as plain facts.
+
+Turns and think times of the conversations of a trace.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
 """Writes a trace as Parquet (with its origin inside), CSV or JSON lines, block by block.
 
 A file has its name only when it is complete: until then it is called FILE.part.
+
+A drawn schedule as a trace: what would have been recorded had every answer come at once.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""What a capacity is asked to keep: shares of requests, each with the goal that it has to reach."""
+"""What a capacity is asked to keep: shares of requests, each with the goal that it has to reach.
+
+What a search is told beside the options of a run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""The traffic of a search without serving it: what each seed draws, and a long draw that tells the long-run mean."""
+"""The traffic of a search without serving it: what each seed draws, and a long draw that tells the long-run mean.
+
+Attainment corrected for what each seed happened to draw: the expected part of it is exchanged, the rest is kept.
+
+A trial draws a few thousand requests, and whether those hold many long prompts close together decides more about its
+attainment than the rate does. Therefore a *proxy* is made of the drawn traffic alone, one number per request that
+tells who is likely to miss: how long a queue with one server would take for its first token (`Queue`), or how much
+work arrives while it is answered (`Meanwhile`). The share of requests that met at each level of the proxy is read off
+the trials; its mean over a trial's own requests is what its traffic made us expect, and its mean over a long draw that
+is never sent is what this kind of traffic is like in the long run. The difference is added to what the trial found.
+
+This is a control variate (regression estimator) whose mean is known: a proxy that fits badly costs precision and no
+truth, because what the trials found is kept. Source: Särndal, Swensson, Wretman, "Model Assisted Survey Sampling",
+1992, chapter 6; Lindley's recursion for the queue (1952).
+"""
 
 from __future__ import annotations
 

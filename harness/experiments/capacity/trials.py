@@ -1,4 +1,7 @@
-"""The trials of a search: what each was, how it fared, and the file that keeps them."""
+"""The trials of a search: what each was, how it fared, and the file that keeps them.
+
+Trials under the wall clock: one run after another, each with its folder.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
     --gate tpot=2%:5%,p99:ttft=10%:20%,latency_ms=2%:5%:lower
 A gate names a quantity, the loss below which nobody cares, and the loss that must not slip through.
+
+The numbers of the two runs of a pair: of the same requests, under the same SLO.
 """
 
 import math

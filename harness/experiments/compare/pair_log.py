@@ -2,6 +2,8 @@
 
 A pair is entered when both of its runs have ended, so that after a kill a pair begun is made again in full: its two
 runs belong side by side.
+
+What makes the runs of a side: `bench run`, or any other command, with places for a seed and for its result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Which run is compared with which: two runs of the same stored schedule, at the same point of a sweep, are a pair."""
+"""Which run is compared with which: two runs of the same stored schedule, at the same point of a sweep, are a pair.
+
+What a capacity search gives to a comparison: the capacity of each seed, which the other side searched too.
+
+Numbers that a command prints as JSON, for comparisons of what leaves no table of requests.
+"""
 
 import json
 import math

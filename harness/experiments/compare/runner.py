@@ -2,6 +2,8 @@
 
 Both runs of a pair send the same schedule, that of the pair's seed. Order, looks and runs that had to be made again
 stand in the folder of the comparison, which a second call goes on with.
+
+One process at a time, with Ctrl-C handed on to it: a run that is interrupted still ends in order.
 """
 
 from __future__ import annotations

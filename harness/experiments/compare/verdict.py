@@ -1,4 +1,9 @@
-"""A row of the comparison for each quantity: both values, the change, its bounds, and what follows from them."""
+"""A row of the comparison for each quantity: both values, the change, its bounds, and what follows from them.
+
+Where two runs of a simulator part: it has no noise, so the first difference is where the cause shows.
+
+How often the pairs may be looked at before the verdict: each look is another chance to be wrong.
+"""
 
 from __future__ import annotations
 

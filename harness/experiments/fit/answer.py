@@ -1,4 +1,7 @@
-"""One fit from beginning to end: read, split, fit, score on what was held out, and tell it."""
+"""One fit from beginning to end: read, split, fit, score on what was held out, and tell it.
+
+The file of a fitted latency model: TOML that `--latency file:PATH` reads.
+"""
 
 import dataclasses
 import json

@@ -1,4 +1,7 @@
-"""What each latency model looks like to a fit: which columns its constants multiply."""
+"""What each latency model looks like to a fit: which columns its constants multiply.
+
+Measured times by load, made to not fall: more work never takes less time.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -2,6 +2,10 @@
 
 The time from the first token to the last is so many steps, each with the sequences and the context that were there on
 the average, and with the prompts that came between.
+
+A latency model from results of requests: their arrivals and lengths are simulated, and the constants are searched.
+
+Nothing is known of steps here, so the simulator must be told the policy and the memory of the system that was measured.
 """
 
 from __future__ import annotations

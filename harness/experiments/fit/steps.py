@@ -1,4 +1,9 @@
-"""Step logs as columns: what each step had to do, and how long it took."""
+"""Step logs as columns: what each step had to do, and how long it took.
+
+Which prompts ran in which step: found again from the stamps of the requests, where a policy takes them in order.
+
+Tables that others wrote: parquet or CSV.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Files of other tools: whose they are, which belong together, and the runs that they tell of."""
+"""Files of other tools: whose they are, which belong together, and the runs that they tell of.
+
+The JSON in a file: one value, or several one below the other.
+
+Which folders below a folder hold runs.
+"""
 
 import json
 import os

@@ -1,4 +1,9 @@
-"""What another tool's file tells of one run, and how that becomes a `Run` like ours."""
+"""What another tool's file tells of one run, and how that becomes a `Run` like ours.
+
+Fields of foreign JSON as the types they should have; what is no number is None, never a guess.
+
+How far a run of another tool can be trusted: the checks that its file allows, and its numbers by our definitions.
+"""
 
 import hashlib
 import math

@@ -1,6 +1,8 @@
 """The highest rate that a system carries, by bisection; it makes no trial itself.
 
 Source: Zhong et al., DistServe, OSDI 2024, section 4 (binary search), with the numbers of its released code.
+
+A rate with its interval over seeds, and whether two of them can be told apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What a placement is asked: the cluster, the algorithms, the objective, and how each candidate is searched."""
+"""What a placement is asked: the cluster, the algorithms, the objective, and how each candidate is searched.
+
+A placement from the texts of a command line.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

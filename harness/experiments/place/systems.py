@@ -1,4 +1,12 @@
-"""What can be placed: a colocated replica, a pair of a prefill and a decode replica, or one side of it alone."""
+"""What can be placed: a colocated replica, a pair of a prefill and a decode replica, or one side of it alone.
+
+All systems that an algorithm looks at, and those that it leaves out with the reason.
+
+Source of the enumeration: Zhong et al., DistServe, OSDI 2024, algorithms 1 and 2: tp divides the attention heads, pp
+the layers, weights fit beside some KV memory, and the latency model has numbers for them.
+
+What a GPU costs: itself, money per hour, or watts; by kind of GPU, and by what it does where that matters.
+"""
 
 import tomllib
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,9 @@
-"""What the trials of a placement send: one draw a seed, at any rate by dividing its times."""
+"""What the trials of a placement send: one draw a seed, at any rate by dividing its times.
+
+Whether a trial keeps its conditions: counted record by record, and ended as soon as that is certain.
+
+The search of one candidate, as it is carried out in a worker.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

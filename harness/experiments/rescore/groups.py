@@ -1,4 +1,7 @@
-"""Requests of a run in groups: by class, turn, length, prefix, part of the run."""
+"""Requests of a run in groups: by class, turn, length, prefix, part of the run.
+
+Capacities that a search has found for the very SLO that a run is scored under: they stand in the same folder.
+"""
 
 from __future__ import annotations
 

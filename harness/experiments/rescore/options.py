@@ -1,4 +1,7 @@
-"""What is asked of stored runs."""
+"""What is asked of stored runs.
+
+Ranges of limits and factors: those of `bench sweep`, and also `0.25:4` without a step, and times with their unit.
+"""
 
 from __future__ import annotations
 

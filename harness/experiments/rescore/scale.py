@@ -1,6 +1,8 @@
 """Attainment against SLO scale, exactly: all bounds times a factor, for every factor in one pass.
 
 Source of the axis: Zhong et al., DistServe, OSDI 2024, figures 8 and 9, drawn there from a run per point.
+
+Attainment under every pair of two bounds, exactly: each request falls into one cell, and sums do the rest.
 """
 
 import dataclasses

@@ -2,6 +2,8 @@
 
 A bound on the whole answer (e2e), on a task, or any other, counts for all tokens of a request at once. Sources: the
 deadline line of Etalon (Agrawal et al. 2024); the SLO classes and the service goodput of JITServe (NSDI 2026).
+
+Tasks: requests that belong together are of use only if all of them kept the objective.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What the runs of a sweep amount to: a curve with its spread over seeds, its crossings, what a reader must know."""
+"""What the runs of a sweep amount to: a curve with its spread over seeds, its crossings, what a reader must know.
+
+Whether a curve keeps what `--fail-under` asks for at every point, and the exit code that follows.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

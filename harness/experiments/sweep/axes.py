@@ -1,4 +1,9 @@
-"""What a sweep varies: `--rate 1:4:0.5`, `--over policy=sarathi,static`, `--over arrivals.cv=1,2`."""
+"""What a sweep varies: `--rate 1:4:0.5`, `--over policy=sarathi,static`, `--over arrivals.cv=1,2`.
+
+Lists of values as they are written: `1,2,4`, `1:8:0.5`, `1:16:x2`, `sarathi|static:size=8,timeout=1`.
+
+Where the runs of a sweep stand in its folder, and which of them belong to which point of its curve.
+"""
 
 from __future__ import annotations
 

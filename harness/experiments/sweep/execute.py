@@ -1,4 +1,9 @@
-"""How far a sweep is and how long it will take: a bar on a terminal, a line now and then elsewhere."""
+"""How far a sweep is and how long it will take: a bar on a terminal, a line now and then elsewhere.
+
+The folder of a sweep: its plan is there before the first run, so that the same command can go on after a kill.
+
+Carries out a sweep into its folder, from its beginning or from where it was left.
+"""
 
 import json
 import shlex

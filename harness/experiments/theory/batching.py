@@ -1,4 +1,13 @@
-"""What a latency model says of batches: the knee of prefill and decode, and what chunks cost."""
+"""What a latency model says of batches: the knee of prefill and decode, and what chunks cost.
+
+Speculative decoding: tokens per step and speed-up of drafts that are accepted independently.
+
+Source: Leviathan et al., "Fast Inference from Transformers via Speculative Decoding", ICML 2023.
+
+SLOs that follow from how long a decode step takes, and the published ones they were modelled on.
+
+Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 5.1 and table 3.
+"""
 
 import re
 import tomllib

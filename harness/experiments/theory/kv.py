@@ -1,6 +1,10 @@
 """KV in memory and on links: sizes, slots, and what handing it to another replica takes.
 
 Sources: Zhong et al., DistServe, OSDI 2024, section 3.3 and 6.3; P/D-Serve, arXiv 2408.08147 (transfer in one piece).
+
+When loading stored KV beats computing it again.
+
+Source: Mooncake, FAST 2025, equation 2.
 """
 
 import re

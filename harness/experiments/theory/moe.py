@@ -2,6 +2,10 @@
 
 Sources: DeepSeek-V3 technical report, section 3.4; "LLMs Serving Techniques I" (S. Feng), the slide of its roofline;
 "Insights into DeepSeek-V3" for the traffic.
+
+Attention and experts on different GPUs: micro-batches go to and fro, and hide the transfers.
+
+Source: MegaScale-Infer, arXiv 2504.02263 (the total time of a step, and the number of micro-batches).
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,10 @@
-"""Simulations that are laid over closed forms: the simulator itself, on traffic for which the forms are exact."""
+"""Simulations that are laid over closed forms: the simulator itself, on traffic for which the forms are exact.
+
+A replica whose KV memory never runs empty: how much of what is given out holds tokens, under each memory mode.
+
+The comparison is that of Kwon et al., vLLM, SOSP 2023 (figures 2 and 13). A long queue waits from the start, every
+running sequence is in every step, and the means are taken while the queue lasts and the first fifth is over.
+"""
 
 from __future__ import annotations
 

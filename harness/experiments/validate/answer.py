@@ -1,4 +1,7 @@
-"""One `bench validate --against`: every comparison that was asked for, as one answer."""
+"""One `bench validate --against`: every comparison that was asked for, as one answer.
+
+How far simulated numbers are from measured ones, over the pairs that the calibration did not see.
+"""
 
 import dataclasses
 import math
