@@ -6,6 +6,7 @@ stays light. Plug-ins are found by `harness.registry`, and everything else in ha
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -252,13 +253,16 @@ def write_run_page(run: Run, say: Callable[[str], None]) -> Path | None:
 # Reports of answers
 
 
+def _answer_module(info: Mapping[str, Any]) -> Any:
+    """What tells answers of this kind: `text`, `markdown`, and what else its kind has."""
+    return importlib.import_module(f"reports.answers.{info['kind']}")
+
+
 def render_answer(info: Mapping[str, Any], form: str) -> str:
     """An answer in the form of that name: json, text, markdown, and csv where its kind has a table for it."""
-    import importlib
-
     if form == "json":
         return json.dumps(info, indent=2, allow_nan=False) + "\n"
-    module = importlib.import_module(f"reports.answers.{info['kind']}")
+    module = _answer_module(info)
     known = [name for name in answers.FORMS if name == "json" or hasattr(module, name)]
     if form not in known:
         raise UsageError(f"An answer of {answers.command(info)} cannot be told as '{form}'; take {', '.join(known)}.")
@@ -276,19 +280,15 @@ def export_comparison(info: Mapping[str, Any], form: str) -> str:
 
 def show_answer(info: Mapping[str, Any], *, color: bool, blocks: bool, columns: int) -> str:
     """The text of an answer for a terminal; without `blocks` only characters that every encoding has."""
-    import importlib
-
     from reports.answers._curve import Look
 
-    module = importlib.import_module(f"reports.answers.{info['kind']}")
+    module = _answer_module(info)
     return str(module.text(info, Look(terminal=True, color=color, blocks=blocks, columns=columns)))
 
 
 def outcome_line(info: Mapping[str, Any]) -> str:
     """How a validation came out, in one line."""
-    import importlib
-
-    return str(importlib.import_module(f"reports.answers.{info['kind']}").outcome(info))
+    return str(_answer_module(info).outcome(info))
 
 
 def answer_page(info: Mapping[str, Any], path: Path) -> str:
