@@ -237,6 +237,11 @@ class Content(Protocol):
         ...
 
 
+Timing = Literal["drawn", "recorded", "closed"]
+"""What decides when requests come: chance, a recording (no rate can be asked of it, and the seed does not move it), or
+the answers to those before (a closed loop: its rate follows from the answers)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A workload ready to draw from, and what a report says about it.
@@ -262,6 +267,7 @@ class Loaded:
     operational_time: Callable[[np.ndarray], np.ndarray] | None = None
     arrivals_rps: float | None = None
     settles_s: float = 0.0
+    timing: Timing = "drawn"
 
     @property
     def slo_text(self) -> str:

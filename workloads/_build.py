@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from harness import registry
-from harness.api import Arrivals, Content, Lengths, Loaded
+from harness.api import Arrivals, Content, Lengths, Loaded, Timing
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, build, parse, text_of
 from workloads._presets import Class, Preset
@@ -81,7 +81,12 @@ def one(
         operational_time=getattr(made, "operational_time", None),
         settles_s=getattr(made, "settles_s", 0.0),
         arrivals_rps=None if closed else made.mean_rate_rps,
+        timing="closed" if closed else _timing(arrivals_name),
     )
+
+
+def _timing(arrivals: str) -> Timing:
+    return "recorded" if arrivals == "trace" else "drawn"
 
 
 def clients(spec: Spec, content: Content, rate_rps: float | None) -> Loaded:
@@ -139,6 +144,7 @@ def mix(name: str, preset: Preset, content: Content, *, rate_rps: float | None, 
         operational_time=getattr(shared, "operational_time", None),
         settles_s=max(getattr(c.arrivals, "settles_s", 0.0) for c in made),
         arrivals_rps=tasks_rps,
+        timing="drawn" if shared is None else _timing(registry.name_of(shared)),
     )
 
 

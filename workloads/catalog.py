@@ -98,4 +98,5 @@ def _listed(name: str, preset: _presets.Preset, content: Content) -> Loaded:
         slo=preset.slo,
         requests=len(requests),
         provenance=preset.provenance,
+        timing="recorded",
     )

@@ -65,6 +65,7 @@ def load(
         rate_rps=trace.mean_rate_rps,
         requests=len(trace),
         provenance=replayed.describe(),
+        timing="recorded",
     )
 
 

@@ -97,10 +97,9 @@ def _from_workload(
     source: str, target: str, force: bool, parts: Mapping[str, str], rate: float | None, limits: Mapping[str, Any]
 ) -> int:
     from harness.data.schedule import Schedule
-    from harness.runner.plan import CLOSED
 
     loaded = compose.load_workload(source, rate_rps=rate, seed=limits["seed"], **parts)
-    if parse(loaded.arrivals_text).name == CLOSED:
+    if loaded.timing == "closed":
         raise UsageError(
             f"'{source}' with arrivals {loaded.arrivals_text}: in a closed loop the answers decide when requests come, "
             "so there is no trace to draw; take other --arrivals, such as poisson."

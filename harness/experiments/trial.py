@@ -15,7 +15,7 @@ from harness.api import RequestRecord, Simulator
 from harness.data.records import to_table
 from harness.errors import UsageError
 from harness.options import RunSpec
-from harness.runner.plan import CLOSED, RECORDED, Plan, load_workload, plan
+from harness.runner.plan import Plan, load_workload, plan
 from harness.spec import parse
 
 
@@ -25,13 +25,12 @@ def own_rate(spec: RunSpec) -> float:
     Raises UsageError where there is no such rate: users in a closed loop, requests as listed, a trace at one instant.
     """
     loaded = load_workload(replace(spec, scale=None) if spec.trace is not None else spec)
-    kind = parse(loaded.arrivals_text).name
-    if kind == CLOSED:
+    if loaded.timing == "closed":
         raise UsageError(
             f"'{loaded.arrivals_text}' has no rate to change: in a closed loop the answers decide it; "
             "take --arrivals poisson, or sweep over arrivals.users."
         )
-    if kind in RECORDED and spec.trace is None:
+    if loaded.timing == "recorded" and spec.trace is None:
         raise UsageError(f"'{spec.workload}' comes at listed times, so its rate cannot be changed; name another.")
     rate_rps = loaded.rate_rps
     if not rate_rps or rate_rps <= 0:

@@ -18,14 +18,8 @@ from harness.options import RunSpec
 from harness.spec import convert, parse
 from harness.stats.arrivals import Law
 
-RECORDED = ("trace", "as listed")
-"""Names of arrivals that come at recorded times: no rate can be asked of them, and the seed does not move them."""
-
 MOST_REQUESTS = 100_000_000
 """Requests that a run may have: their table takes some 10 GB."""
-
-CLOSED = "closed"
-"""Name of arrivals whose rate follows from the answers: none can be asked of them."""
 
 FILES = ("path", "tokenizer")
 """Arguments of plug-ins that name a file or folder of the user."""
@@ -65,7 +59,7 @@ class Plan:
     @property
     def recorded(self) -> bool:
         """Whether requests come at the times of a trace or a list."""
-        return parse(self.loaded.arrivals_text).name in RECORDED
+        return self.loaded.timing == "recorded"
 
     @property
     def rate_rps(self) -> float | None:
@@ -73,7 +67,7 @@ class Plan:
 
         None where all requests come at one instant, and where users wait for their answers.
         """
-        if parse(self.loaded.arrivals_text).name == CLOSED:
+        if self.loaded.timing == "closed":
             return None
         if not self.recorded:
             return self.loaded.rate_rps
@@ -162,8 +156,10 @@ def _anywhere(spec: RunSpec) -> RunSpec:
 def _spelled(text: str, backend: Backend | Simulator) -> str:
     """The spec of a backend with what it took from the environment, so that it means the same on another day."""
     taken = backend.from_environment if isinstance(backend, Remote) else {}
+    if not taken:
+        return text
     given = parse(text)
-    return str(replace(given, args={**given.args, **taken})) if taken else text
+    return str(replace(given, args={**given.args, **taken}))
 
 
 def _with_whole_paths(option: str, text: str) -> str:
@@ -182,7 +178,7 @@ def _with_whole_paths(option: str, text: str) -> str:
 
 def _check_size(spec: RunSpec, loaded: Loaded) -> None:
     """A schedule is drawn whole before the run: one too long would be drawn in silence until memory ends."""
-    if parse(loaded.arrivals_text).name in RECORDED:  # what is there bounds it
+    if loaded.timing == "recorded":  # what is there bounds it
         return
     in_time = None if spec.duration is None else (loaded.rate_rps or 0.0) * spec.duration
     asked = min((n for n in (spec.requests, in_time) if n is not None), default=0)
@@ -222,7 +218,8 @@ def load_workload(spec: RunSpec) -> Loaded:
 
 def make_backend(spec: RunSpec) -> Backend | Simulator:
     """The backend of a spec, its parts filled in. Raises UsageError for a part that it does not have."""
-    name = parse(spec.backend).name
+    asked = parse(spec.backend)
+    name = asked.name
     if name in ("http", "https"):
         raise UsageError(f"--backend is a URL, not a backend; write --backend openai:url={name}://HOST:PORT/v1.")
     cls = registry.find("backends", name)
@@ -235,7 +232,7 @@ def make_backend(spec: RunSpec) -> Backend | Simulator:
             others = ", ".join(sorted(known)) or "none"
             raise UsageError(f"{option} does not apply to the backend '{name}'; its arguments are: {others}.")
         given[part] = convert(str(value), hints[part], part, option)
-    made: Any = registry.make("backends", spec.backend, **given)
+    made: Any = registry.make("backends", asked, **given)
     return made  # type: ignore[no-any-return]  # the registry cannot know
 
 

@@ -28,8 +28,7 @@ from harness.data.schedule import Schedule
 from harness.experiments.capacity.estimate import Shares, as_found
 from harness.experiments.trial import at_rate
 from harness.options import RunSpec
-from harness.runner.plan import RECORDED, load_workload
-from harness.spec import parse
+from harness.runner.plan import load_workload
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.conditions import Condition
@@ -109,7 +108,7 @@ def adjustable(spec: RunSpec) -> bool:
     if spec.trace is not None:
         return False
     loaded = load_workload(spec)
-    if parse(loaded.arrivals_text).name in RECORDED:
+    if loaded.timing == "recorded":
         return False
     return not Schedule.draw(loaded.workload, seed=spec.seed, requests=200).has_follow_ups
 
