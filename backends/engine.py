@@ -40,6 +40,8 @@ class Engine:
     threads: int | None = None
     temperature: float = 0.0
     nice: int = 5
+    core: Core = field(init=False)
+    """What decides inside its replica."""
     _facts: dict[str, object] = field(default_factory=dict, init=False)
     _link: Link | None = field(default=None, init=False)
     _queues: dict[int, asyncio.Queue[TokenEvent | Ended | BackendError]] = field(default_factory=dict, init=False)
@@ -54,12 +56,9 @@ class Engine:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
         if not 0 <= self.nice <= 19:
             raise ValueError(f"nice must be in 0..19, got {self.nice}")
-        self.core.check()
-
-    @property
-    def core(self) -> Core:
-        """What decides inside its replica."""
-        return Core(self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt)
+        self.core = Core.of(
+            self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt
+        )
 
     async def open(self, content: Content) -> None:
         """Start the process and build the model. Raises UsageError or BackendError when it cannot."""
@@ -104,7 +103,7 @@ class Engine:
         return {
             "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self.policy, "kv": self.kv,
             "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,
-            "executor": self.executor, "gpus": 1, "prefix_cache": self.core.caches_prefixes(),
+            "executor": self.executor, "gpus": 1, "prefix_cache": self.core.caches_prefixes,
         } | self._facts  # fmt: skip
 
     async def close(self) -> None:

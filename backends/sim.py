@@ -18,10 +18,9 @@ from backends.serving.handoff import Link
 from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline
 from backends.serving.replica import Replica
-from backends.simulator.core import Core, gave_way
+from backends.simulator.core import gave_way
 from backends.simulator.front import behind_front_end
 from backends.simulator.layout import (
-    Asked,
     Part,
     Rate,
     altered,
@@ -30,6 +29,7 @@ from backends.simulator.layout import (
     cluster,
     first_token_only,
     link_of,
+    parts_of,
     token_bytes,
     told,
     with_further_token,
@@ -94,7 +94,6 @@ class Sim:
     cluster: Cluster = field(init=False)
     _model: LatencyModel | Recorded = field(init=False)
     _steps: StepLog = field(init=False)
-    _asked: Asked = field(init=False, repr=False)
     _parts: tuple[Part, ...] = field(init=False, repr=False)
     _link: Link = field(init=False, repr=False)
     _rate: Rate | None = field(init=False, repr=False)
@@ -108,12 +107,8 @@ class Sim:
             raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
         if self.handoff not in ("pull", "push"):
             raise ValueError(f"handoff must be pull or push, got '{self.handoff}'")
-        self._asked = Asked(
-            self.model, self.hardware, self.latency, self.policy, self.kv, self.tp, self.pp, self.replicas, self.router,
-            self.prefill, self.decode, self.compat,
-        )  # fmt: skip
         self._refuse_what_would_be_ignored()
-        self._parts = self._asked.parts()
+        self._parts = parts_of(self)
         self._link, self._rate = Link(), None
         if self.prefill is not None and self.decode is not None and self.compat is None:
             self._link, self._rate = link_of(self.link, self.model, self.hardware)
@@ -140,11 +135,10 @@ class Sim:
         self._steps = StepLog(replica.blocks.size for replica in self.cluster.replicas)
 
     def _replica(self, part: Part, index: int) -> Replica:
-        core = Core(part.policy, part.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt)
-        core.check()
-        memory = core.memory(token_bytes(part, self._asked))
-        blocks = blocks_of(part, memory, self._asked, self.utilisation, self.kv_blocks)
-        journal, cost = Journal() if self.journal else None, block_cost(part, memory, self._asked)
+        core = part.core
+        memory = core.memory(token_bytes(part, self))
+        blocks = blocks_of(part, memory, self)
+        journal, cost = Journal() if self.journal else None, block_cost(part, memory, self)
         front = core.replica(memory, blocks, index, journal, cost)
         if part.pp > 1:
             Pipeline(front, [core.replica(memory, blocks, LANES * (n + 1) + index, None, cost) for n in range(part.pp)])

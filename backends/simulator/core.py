@@ -1,6 +1,6 @@
 """Preemption as it is asked for: `recompute`, or `swap` with the host memory and the link that it needs.
 
-The serving core as it is asked for: the plug-ins and switches that decide inside a replica, under either clock.
+The serving core: the plug-ins and switches that decide inside a replica, under either clock.
 """
 
 from collections.abc import Callable, Iterable
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from random import Random
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from backends.serving._checks import at_least
 from backends.serving.journal import Journal
@@ -18,7 +18,7 @@ from backends.serving.speculation import Speculation
 from backends.serving.swap import Swap
 from harness.errors import UsageError, no_such
 from harness.registry import make
-from harness.spec import build, parse
+from harness.spec import Spec, build, parse
 
 GIB = 2**30
 COPY_S = 5e-6
@@ -103,36 +103,44 @@ SWITCH = MappingProxyType({"on": True, "off": False, "true": True, "false": Fals
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Specs of a policy, a KV memory mode and a rule of admission, as the simulator and the engine have them.
+    """Policy, KV memory mode and rule of admission, parsed and checked; what is drafted, and where KV is swapped to.
 
-    Every replica gets a policy and a rule of its own, and a stream of chance that follows from `seed` and its index;
-    wrong specs are refused by `check`.
+    Every replica gets a policy and a rule of its own, and a stream of chance that follows from `seed` and its index.
+    `caches_prefixes`: whether a replica keeps full blocks for those that begin alike.
     """
 
-    policy: str = "sarathi"
-    kv: str = "paged"
-    admission: str = "fcfs"
-    seed: int = 0
-    prefix_cache: str = "off"
-    speculate: str | None = None
-    preempt: str = "recompute"
+    policy: Spec
+    kv: Spec
+    admission: Spec
+    seed: int
+    caches_prefixes: bool
+    speculation: Speculation | None
+    swapping: Swapping | None
 
-    def check(self) -> None:
-        """Raise UsageError for a wrong spec, before anything starts."""
-        make("policies", self.policy)
-        self.memory()
-        self.speculation()
-        swapping(self.preempt)
-        make("admission", self.admission)
-        if self.seed < 0:
-            raise UsageError(f"seed must be at least 0, got {self.seed}.")
-        self.caches_prefixes()
-
-    def speculation(self) -> Speculation | None:
-        """What is drafted, if anything."""
-        if self.speculate is None or self.speculate == "off":
-            return None
-        return build(Speculation, parse(f"speculate:{self.speculate}"))
+    @classmethod
+    def of(
+        cls,
+        policy: str = "sarathi",
+        kv: str = "paged",
+        admission: str = "fcfs",
+        seed: int = 0,
+        prefix_cache: str = "off",
+        speculate: str | None = None,
+        preempt: str = "recompute",
+    ) -> Self:
+        """The core that these options of the simulator and the engine ask for. Raises UsageError for a wrong one."""
+        asked = {"policies": parse(policy), "kv": parse(kv), "admission": parse(admission)}
+        for kind in ("policies", "kv"):
+            make(kind, asked[kind])
+        drafts = speculate is not None and speculate != "off"
+        speculation = build(Speculation, parse(f"speculate:{speculate}")) if drafts else None
+        swap = swapping(preempt)
+        make("admission", asked["admission"])
+        if seed < 0:
+            raise UsageError(f"seed must be at least 0, got {seed}.")
+        if prefix_cache not in SWITCH:
+            raise UsageError(f"prefix_cache must be on or off, got '{prefix_cache}'.")
+        return cls(asked["policies"], asked["kv"], asked["admission"], seed, SWITCH[prefix_cache], speculation, swap)
 
     def memory(self, token_bytes: int | None = None) -> Any:
         """The KV memory mode; `blocks` of it is None where its spec does not say how many there are.
@@ -140,12 +148,6 @@ class Core:
         `token_bytes` are those of the keys of one token in one layer on one GPU, for modes whose pages have bytes.
         """
         return make("kv", self.kv, **({} if token_bytes is None else {"token_bytes": token_bytes}))
-
-    def caches_prefixes(self) -> bool:
-        """Whether a replica keeps full blocks for those that begin alike. Raises UsageError for a word not known."""
-        if self.prefix_cache not in SWITCH:
-            raise UsageError(f"prefix_cache must be on or off, got '{self.prefix_cache}'.")
-        return SWITCH[self.prefix_cache]
 
     def replica(
         self,
@@ -156,18 +158,17 @@ class Core:
         cost: BlockCost = FREE,
     ) -> Replica:
         """A fresh replica with `blocks` blocks of KV memory; `cost` is that of moving one of them to the host."""
-        asked = swapping(self.preempt)
         return Replica(
             make("policies", self.policy),
             memory,
             blocks,
             index,
             journal,
-            admission=None if self.admission == "fcfs" else make("admission", self.admission),
+            admission=None if self.admission.name == "fcfs" else make("admission", self.admission),
             chance=self.chance("replica", index),
-            prefix_cache=self.caches_prefixes(),
-            speculation=self.speculation(),
-            swap=None if asked is None else asked.swap(cost),
+            prefix_cache=self.caches_prefixes,
+            speculation=self.speculation,
+            swap=None if self.swapping is None else self.swapping.swap(cost),
             map_s=getattr(memory, "step_map_s", 0.0),
         )
 

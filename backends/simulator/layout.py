@@ -3,23 +3,28 @@
 Which replicas a simulated cluster has: alike, or some for prefill and some for decode.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
 from backends.serving.handoff import HandOffs, Inbox, Link, Outbox
 from backends.serving.replica import Replica
 from backends.simulator.compat import mode
-from backends.simulator.core import BlockCost
+from backends.simulator.core import BlockCost, Core
 from harness.api import FollowUps, LatencyModel, Request
 from harness.catalog import Hardware, block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
 from harness.errors import UsageError
 from harness.registry import make
 from harness.spec import build, parse
+
+if TYPE_CHECKING:
+    from backends.sim import Sim
 
 _RATE = re.compile(r"(\d+\.?\d*|\.\d+)\s*([kMGT]?)(bps|b/s|bit/s|Bps|B/s)")
 _SCALE = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -106,7 +111,10 @@ _OF_ROLE = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`count` equal replicas of one role, each on `tp` x `pp` GPUs; `model` says how long their steps take."""
+    """`count` equal replicas of one role, each on `tp` x `pp` GPUs.
+
+    `core` decides inside each of them, `model` says how long their steps take.
+    """
 
     role: Role
     count: int
@@ -116,6 +124,7 @@ class Part:
     kv: str
     router: str
     latency: str
+    core: Core
     model: LatencyModel | Recorded
 
     @property
@@ -124,83 +133,67 @@ class Part:
         return self.count * self.tp * self.pp
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What decides the layout: the fields of `Sim` of the same names."""
-
-    model: str
-    hardware: str
-    latency: str
-    policy: str
-    kv: str
-    tp: int
-    pp: int
-    replicas: int
-    router: str
-    prefill: str | None
-    decode: str | None
-    compat: str | None
-
-    def parts(self) -> tuple[Part, ...]:
-        """The parts, prefill first. Raises UsageError for what does not go together."""
-        if self.prefill is None and self.decode is None:
-            return (self._part("mixed", self.replicas, self.tp, self.pp, self.policy, self.router, self.latency),)
-        for name, default in (("replicas", 1), ("tp", 1), ("pp", 1)):
-            if getattr(self, name) != default:
-                raise UsageError(
-                    f"{name} is that of replicas alike; with prefill and decode give prefill=2:tp=2 instead."
-                )
-        roles: list[tuple[Role, str | None]] = [("prefill", self.prefill), ("decode", self.decode)]
-        return tuple(self._side(role, text) for role, text in roles if text is not None)
-
-    def _side(self, role: Role, text: str) -> Part:
-        given = side(text, role)
-        policy, router = _OF_ROLE[role]
-        if self.policy != POLICY:
-            policy = self.policy
-        if self.router != ROUTER and role == "prefill":
-            router = self.router
-        return self._part(
-            role, given.count, given.tp, given.pp, given.policy or policy, given.router or router,
-            given.latency or self.latency,
-        )  # fmt: skip
-
-    def _part(self, role: Role, count: int, tp: int, pp: int, policy: str, router: str, latency: str) -> Part:
-        kv = self.kv
-        if self.compat is not None:
-            asked = None if latency == "roofline" else latency
-            way = mode(self.compat, asked, self.model, self.hardware, tp, pp)
-            latency, policy, kv = way.latency, way.policy, way.kv
-        built = make("latency", latency, model=self.model, hardware=self.hardware, tp=tp, pp=pp)
-        if isinstance(built, Recorded) and (role != "mixed" or pp > 1):
-            what = "pipeline stages" if role == "mixed" else "prefill and decode"
-            raise UsageError(f"latency=recorded repeats a run of replicas alike; it does not go with {what}.")
-        return Part(role, count, tp, pp, policy, kv, router, latency, built)
+def parts_of(sim: Sim) -> tuple[Part, ...]:
+    """The parts of a simulated cluster, prefill first. Raises UsageError for what does not go together."""
+    if sim.prefill is None and sim.decode is None:
+        return (_part(sim, "mixed", sim.replicas, sim.tp, sim.pp, sim.policy, sim.router, sim.latency),)
+    for name, value in (("replicas", sim.replicas), ("tp", sim.tp), ("pp", sim.pp)):
+        if value != 1:
+            raise UsageError(f"{name} is that of replicas alike; with prefill and decode give prefill=2:tp=2 instead.")
+    roles: list[tuple[Role, str | None]] = [("prefill", sim.prefill), ("decode", sim.decode)]
+    return tuple(_one_side(sim, role, text) for role, text in roles if text is not None)
 
 
-def blocks_of(part: Part, memory: Any, asked: Asked, utilisation: float, kv_blocks: int | None) -> int:
+def _one_side(sim: Sim, role: Role, text: str) -> Part:
+    given = side(text, role)
+    policy, router = _OF_ROLE[role]
+    if sim.policy != POLICY:
+        policy = sim.policy
+    if sim.router != ROUTER and role == "prefill":
+        router = sim.router
+    return _part(
+        sim, role, given.count, given.tp, given.pp, given.policy or policy, given.router or router,
+        given.latency or sim.latency,
+    )  # fmt: skip
+
+
+def _part(sim: Sim, role: Role, count: int, tp: int, pp: int, policy: str, router: str, latency: str) -> Part:
+    kv = sim.kv
+    if sim.compat is not None:
+        asked = None if latency == "roofline" else latency
+        way = mode(sim.compat, asked, sim.model, sim.hardware, tp, pp)
+        latency, policy, kv = way.latency, way.policy, way.kv
+    built = make("latency", latency, model=sim.model, hardware=sim.hardware, tp=tp, pp=pp)
+    if isinstance(built, Recorded) and (role != "mixed" or pp > 1):
+        what = "pipeline stages" if role == "mixed" else "prefill and decode"
+        raise UsageError(f"latency=recorded repeats a run of replicas alike; it does not go with {what}.")
+    core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, sim.speculate, sim.preempt)
+    return Part(role, count, tp, pp, policy, kv, router, latency, core, built)
+
+
+def blocks_of(part: Part, memory: Any, sim: Sim) -> int:
     """KV blocks of one replica: what its memory mode or `kv_blocks` says, else what its GPUs have room for."""
-    given: int | None = memory.blocks or kv_blocks
+    given: int | None = memory.blocks or sim.kv_blocks
     if given is not None:
         return given
     weight_bits, kv_bits = getattr(part.model, "stored_bits", (None, None))
     return kv_capacity_blocks(
-        asked.model, asked.hardware, tp=part.tp, pp=part.pp, utilisation=utilisation, block_tokens=memory.block_tokens,
-        weight_bits=weight_bits, kv_bits=kv_bits,
+        sim.model, sim.hardware, tp=part.tp, pp=part.pp, utilisation=sim.utilisation,
+        block_tokens=memory.block_tokens, weight_bits=weight_bits, kv_bits=kv_bits,
     )  # fmt: skip
 
 
-def token_bytes(part: Part, asked: Asked) -> int:
+def token_bytes(part: Part, sim: Sim) -> int:
     """Bytes of the keys (or the values) of one token in one layer on one of its GPUs; of a latent, all of it."""
-    m = model(asked.model)
+    m = model(sim.model)
     _, kv_bits = getattr(part.model, "stored_bits", (None, None))
     elements = m.kv_elements_per_gpu(part.tp) // (2 if m.latent is None else 1)
     return max(1, int(elements * (kv_bits or 16) // 8))
 
 
-def block_cost(part: Part, memory: Any, asked: Asked) -> BlockCost:
+def block_cost(part: Part, memory: Any, sim: Sim) -> BlockCost:
     """What it is to move a block of one of its GPUs to the host."""
-    m, gpu = model(asked.model), hardware(asked.hardware)
+    m, gpu = model(sim.model), hardware(sim.hardware)
     _, kv_bits = getattr(part.model, "stored_bits", (None, None))
     size = block_bytes(m, part.tp, part.pp, memory.block_tokens, kv_bits=kv_bits)
     return BlockCost(size, m.layers // part.pp, gpu.pcie_bytes_per_s / 2)

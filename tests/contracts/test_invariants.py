@@ -173,7 +173,7 @@ def test_the_engine_forms_the_batches_of_the_simulator(policy, admission, draw):
     """A simulator with a mind of its own tells nothing of the engine (E22, S63)."""
     requests = draw(40, rate_rps=20.0, prompt=(1, 80), output=(1, 40))
     stub, journal = Stub(), Journal()
-    core = Core(policy=policy, admission=admission)
+    core = Core.of(policy=policy, admission=admission)
     replica = stub.replica = core.replica(core.memory(), 25, journal=journal)
     engine = EngineCore(replica, stub, lambda r, _: np.ones(r.prompt_tokens, np.int64), lambda: stub.now_s)
     left, stamps = list(requests), {}

@@ -163,7 +163,7 @@ def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, pree
     def tokens(policy, preempt, blocks):
         model = Llama(dtype="float64", vocab=512)
         model.allocate(blocks, 8)
-        core = Core(policy, "paged:block_tokens=8,watermark=0", preempt=preempt)
+        core = Core.of(policy, "paged:block_tokens=8,watermark=0", preempt=preempt)
         engine = EngineCore(core.replica(core.memory(), blocks), model, Drawn().token_ids, lambda: 0.0)
         said, turn = {r.id: [] for r in requests}, engine.turn(requests)
         moved = preempted = 0

@@ -69,7 +69,7 @@ def test_the_journal_of_each_side_replays(handoff, draw):
     sim = Sim(prefill="1", decode="1", handoff=handoff, kv_blocks=60, journal=True, latency="linear")
     list(sim.simulate(requests))
     for replica, policy in zip(sim.cluster.replicas, ["distserve-prefill", "distserve-decode"], strict=True):
-        core = Core(policy)
+        core = Core.of(policy)
         again = core.replica(core.memory(), 60)
         again.outbox = Outbox() if replica.outbox is not None else None
         again.inbox = Inbox() if replica.inbox is not None else None

@@ -14,7 +14,7 @@ POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "vllm-v1:budget=64,
 
 def pipeline(policy, kv, blocks, stages):
     """A replica on several stages, without a driver."""
-    core = Core(policy, kv)
+    core = Core.of(policy, kv)
     front, *lanes = (core.replica(core.memory(), blocks) for _ in range(stages + 1))
     Pipeline(front, lanes)
     return front

@@ -159,7 +159,7 @@ def test_a_wrong_rule_is_told_before_anything_runs(spec, words):
     from harness.errors import UsageError
 
     with pytest.raises(UsageError, match=words):
-        Core(admission=spec).check()
+        Core.of(admission=spec)
 
 
 @pytest.mark.parametrize(("admission", "told"), [("fcfs", True), ("past-future:max_new=400", False)])

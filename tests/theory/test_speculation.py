@@ -99,7 +99,11 @@ def test_every_token_comes_out_once_whatever_runs_short(policy, kv, draw):
 
 def tokens(speculate, blocks, policy, temperature):
     """What the engine says, and in how many steps."""
-    now, core, executor = [0.0], Core(policy=policy, speculate=speculate), Llama(vocab=32, hidden=64, intermediate=64)
+    now, core, executor = (
+        [0.0],
+        Core.of(policy=policy, speculate=speculate),
+        Llama(vocab=32, hidden=64, intermediate=64),
+    )
     executor.allocate(blocks, 16)
 
     def clock():
@@ -156,7 +160,7 @@ def test_drafts_are_what_followed_last_time():
 def test_wrong_speculation_is_told(text, words):
     """Nobody should wait for a run to learn that alpha is a probability."""
     with pytest.raises(UsageError, match=words):
-        Core(speculate=text).check()
+        Core.of(speculate=text)
 
 
 @pytest.mark.parametrize(

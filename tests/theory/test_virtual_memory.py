@@ -79,7 +79,7 @@ def test_mapping_in_the_step_is_never_faster(leap, draw):
 def test_a_page_that_holds_no_token_is_told():
     """A mistyped size must not become a stuck run."""
     with pytest.raises(UsageError, match="holds no token"):
-        Core(kv="virtual:page_bytes=1KiB").check()
+        Core.of(kv="virtual:page_bytes=1KiB")
 
 
 def test_the_engine_runs_on_pages_of_its_own_model():
@@ -88,7 +88,7 @@ def test_the_engine_runs_on_pages_of_its_own_model():
     from backends.executors.llama import Llama
 
     facts = Llama().describe()
-    memory = Core(kv="virtual:page_bytes=8KiB").memory(token_bytes(facts))
+    memory = Core.of(kv="virtual:page_bytes=8KiB").memory(token_bytes(facts))
 
     assert 2 * 32 * 4 == token_bytes(facts)
     assert 8192 // 256 == memory.block_tokens

@@ -95,7 +95,7 @@ def _simulated() -> list[set[int]]:
 def _computed() -> list[set[int]]:
     """The engine's loop over its transformer; a step takes 10 ms of a clock of our own."""
     _, requests = _deck("sim")
-    core = Core("orca:max_batch=3")
+    core = Core.of("orca:max_batch=3")
     journal = Journal()
     executor = registry.make("executors", "llama:vocab=64")
     executor.allocate(64, core.memory().block_tokens)

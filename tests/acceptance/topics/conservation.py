@@ -147,7 +147,7 @@ def _idle(run: Seen) -> bool:
 
 def _waste() -> Row:
     """E10: memory that decoding sequences hold and do not fill, counted from the tables of their blocks."""
-    core = Core("vllm-v0", f"paged:block_tokens={BLOCK_TOKENS},watermark=0")
+    core = Core.of("vllm-v0", f"paged:block_tokens={BLOCK_TOKENS},watermark=0")
     replica = core.replica(core.memory(), 4000)
     for request in traffic(150):
         replica.add(request, 0.0)

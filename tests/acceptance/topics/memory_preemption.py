@@ -81,7 +81,7 @@ def _operations() -> Row:
 
 
 def _replica(mode: str) -> Any:
-    core = Core("vllm-v1:budget=64,max_seqs=8", mode)
+    core = Core.of("vllm-v1:budget=64,max_seqs=8", mode)
     return core.replica(core.memory(), 40)
 
 

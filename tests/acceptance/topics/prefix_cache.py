@@ -72,7 +72,7 @@ def _computed_by_simulator(lengths: tuple[int, ...]) -> list[int]:
 def _computed_by_engine(lengths: tuple[int, ...]) -> list[int]:
     from harness import registry
 
-    core = Core(policy="vllm-v0", prefix_cache="on")
+    core = Core.of(policy="vllm-v0", prefix_cache="on")
     computed = []
     for prompt in lengths:
         model = registry.make("executors", "llama", seed=0)

@@ -69,7 +69,7 @@ def _engine(requests: list[Any], policy: str, blocks: int) -> tuple[list[Any], d
 
     from harness import registry
 
-    core = Core(policy=policy)
+    core = Core.of(policy=policy)
     journal = Journal()
     stub = Stub(registry.make("latency", COST))
     replica = stub.replica = core.replica(core.memory(), blocks, journal=journal)

@@ -76,7 +76,7 @@ def _answers(speculate: str | None) -> tuple[dict[int, list[int]], int]:
     from harness import registry
     from harness.api import Request
 
-    core = Core(policy="vllm-v0", speculate=speculate)
+    core = Core.of(policy="vllm-v0", speculate=speculate)
     executor = registry.make("executors", "llama", vocab=32, hidden=64, intermediate=64)
     executor.allocate(400, 16)
     engine = EngineCore(
