@@ -1,25 +1,16 @@
-"""What a run is told: the options of `bench run` as plain data, from the command line, TOML or a run.json.
+"""What a run is told: the options of `bench run` as plain data, from the command line and a file (`harness.configs`).
 
-    --config FILE      keys are option names without the dashes: rate = 4, fail-under = 0.9
-    --config run.json  (or its folder) repeats that run
-    --config NAME      a configuration that comes with bench (bench list configs)
 The command line wins over the file. Parts of a backend (`--policy`, `--model`, ...) fill fields of its spec.
 """
 
-import json
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from harness import configs
-from harness.api import VERSION
-from harness.errors import UsageError, no_such
+from harness.errors import UsageError
 from harness.spec import parse, seconds
 
 PARTS = (
@@ -333,68 +324,3 @@ CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
     }
 )
 """Every option of a run, and what turns its value into the one that is used."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConfigFile:
-    """A configuration read from disk; `schedule_sha256` when it is the run.json of an earlier run."""
-
-    given: Given
-    schedule_sha256: str | None = None
-
-
-def read(path: str) -> ConfigFile:
-    """Options of a TOML file, of a run.json (or the folder of a run), or of a named configuration.
-
-    Raises UsageError.
-    """
-    file = Path(path)
-    if file.is_dir():
-        file = file / "run.json"
-        if not file.exists():
-            raise UsageError(f"'{path}' is a folder without run.json; name a TOML file, or the folder of a run.")
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        text = _named(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"'{path}' cannot be read as text ({error}).") from None
-    if file.suffix == ".json":
-        return _from_run(text, str(file))
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"'{path}' is not TOML: {str(error).rstrip('.')}.") from None
-    return ConfigFile(Given(_flat(values, str(path)), str(path)))
-
-
-def _named(name: str) -> str:
-    text = configs.text_of(name)
-    if text is not None:
-        return text
-    if "/" in name or "." in name:
-        raise UsageError(f"No configuration '{name}'; 'bench init' writes one.")
-    raise UsageError(f"{no_such('configuration', name, configs.names())} 'bench init' writes one of your own.")
-
-
-def _flat(values: dict[str, Any], path: str) -> dict[str, object]:
-    tables = [key for key, value in values.items() if isinstance(value, dict | list)]
-    if tables:
-        raise UsageError(f"{tables[0]} in '{path}' must be one value; options are written as name = value.")
-    return {key.replace("_", "-"): value for key, value in values.items()}
-
-
-def _from_run(text: str, path: str) -> ConfigFile:
-    try:
-        info = json.loads(text)
-    except ValueError as error:
-        raise UsageError(f"'{path}' is not JSON: {error}.") from None
-    spec = info.get("spec") if isinstance(info, dict) else None
-    if not isinstance(spec, dict):
-        raise UsageError(f"'{path}' was not written by 'bench run': it has no 'spec'.")
-    schema = info.get("schema")
-    if isinstance(schema, int) and schema > VERSION:
-        raise UsageError(f"'{path}' has schema {schema}, this bench reads up to {VERSION}; use a newer bench.")
-    schedule = info.get("schedule")
-    sha256 = schedule.get("sha256") if isinstance(schedule, dict) else None
-    return ConfigFile(Given(_flat(spec, path), path), sha256)

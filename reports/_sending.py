@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from harness.data.folder import Run
 from harness.metrics.measure import in_summary
 from harness.metrics.quantiles import quantile
-from harness.validity import warnings
+from harness.validity import answer_warnings
 from harness.validity.remote import (
     column,
     compared_of,
@@ -407,10 +407,10 @@ def _connections(run: Run) -> Iterator[str]:
 
 
 def _answers(run: Run) -> Iterator[str]:
-    per_event = warnings.tokens_per_event(run.requests)
+    per_event = answer_warnings.tokens_per_event(run.requests)
     if np.isfinite(per_event):
         yield f"{_format.number(per_event)} tokens per event"
-    short = warnings.short_answers(run.requests)
+    short = answer_warnings.short_answers(run.requests)
     if short:
         yield f"{_format.share(short)} shorter than asked"
     planned, counted = (column(run.requests, name) for name in ("prompt_tokens", "prompt_tokens_server"))
@@ -424,10 +424,10 @@ def _answers(run: Run) -> Iterator[str]:
 
 
 def _first(run: Run) -> Iterator[str]:
-    before_s, after_s = warnings.first_gaps_s(run)
-    if before_s > warnings.APART_S:
+    before_s, after_s = answer_warnings.first_gaps_s(run)
+    if before_s > answer_warnings.APART_S:
         yield f"{_format.seconds(before_s)} before the first token (median)"
-    if after_s > warnings.APART_S:
+    if after_s > answer_warnings.APART_S:
         yield f"first text of the answer {_format.seconds(after_s)} after the first token (median)"
 
 

@@ -107,7 +107,7 @@ def command(
     First probes bracket it, each ended as soon as its side is certain; then whole trials of ever more seeds at the
     best guess narrow the interval until it is as small as asked. Simulated trials run several at a time.
     """
-    from harness import compose
+    from harness import compose, configs
     from harness import options as configuration
     from harness.cli import _terminal
     from harness.errors import no_such
@@ -118,7 +118,7 @@ def command(
     if form not in ("text", "markdown", "json"):
         raise no_such("format", form, ("text", "markdown", "json"))
     told = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from, adjust=not no_adjust)
-    file = configuration.read(config) if config is not None else None
+    file = configs.read(config) if config is not None else None
     spec = configuration.run_spec(given(options, header), file.given if file else None)
     count = None if workers is None else int(configuration.CHECKS["replicas"](workers, "--workers"))  # type: ignore[call-overload]  # a whole number
     setup = set_up(spec, told)

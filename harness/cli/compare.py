@@ -168,8 +168,7 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
 
 def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
     """The answer on pairs that are made now; it stands in their folder too."""
-    from harness import compose
-    from harness import options as configuration
+    from harness import compose, configs
     from harness.cli import _compare, _compare_runs, _terminal
     from harness.data.storage import write_json
     from harness.errors import UsageError, first_of
@@ -179,7 +178,7 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
         raise UsageError(f"'{runs[0]}' is a stored run, but --base, --head and --run make runs; give one or the other.")
     commands = bool(options["run"])
     settings = _compare.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
-    file = configuration.read(config).given if config is not None else None
+    file = configs.read(config).given if config is not None else None
     say = _terminal.nothing if options["quiet"] else _terminal.note
     made = _compare_runs.made(options, asked, file, _judge(settings), say, settings.alpha)
     base, head = map(shown, options["run"]) if commands else _redacted(made.folders[0])

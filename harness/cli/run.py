@@ -78,13 +78,13 @@ def command(
     The folder of the run holds run.json, requests.parquet, steps.parquet, schedule.parquet and report.html.
     Every option but --config, --out, --force, --json, --quiet and --no-html may stand in a TOML file too (bench init).
     """
-    from harness import compose
+    from harness import compose, configs
     from harness import options as configuration
     from harness.cli import _terminal
     from harness.runner.run import execute, why
 
     asked = given(options, header)
-    file = configuration.read(config) if config is not None else None
+    file = configs.read(config) if config is not None else None
     spec = configuration.run_spec(asked, file.given if file else None)
     repeats = None
     if file is not None and not any(option in asked.values for option in configuration.SCHEDULE):

@@ -110,8 +110,7 @@ def command(
     """
     from pathlib import Path
 
-    from harness import compose
-    from harness import options as configuration
+    from harness import compose, configs
     from harness.cli import _terminal
     from harness.data.folder import new_folder
     from harness.errors import no_such
@@ -124,7 +123,7 @@ def command(
     if form not in answers.FORMS:
         raise no_such("format", form, answers.FORMS)
     count = None if workers is None else int(str(CHECKS["replicas"](workers, "--workers")))
-    file = configuration.read(config).given if config is not None else None
+    file = configs.read(config).given if config is not None else None
     swept = [*([axes.axis(axes.RATE, rate)] if rate is not None else []), *map(axes.over, over)]
     sweep = plan_sweep(given(options, header), file, swept, seeds=seeds, goals=goal)
     say = _terminal.nothing if quiet else _terminal.note

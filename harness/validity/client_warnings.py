@@ -18,7 +18,7 @@ from harness.data.lists import number
 from harness.metrics.measure import metrics, sample, succeeded
 from harness.metrics.quantiles import quantile
 from harness.metrics.slo import OWN, bound_text
-from harness.validity import server_metrics, warnings
+from harness.validity import answer_warnings, server_metrics
 from harness.validity.checks import LATENESS
 from harness.validity.fidelity import LATE_S
 from harness.validity.remote import (
@@ -27,7 +27,6 @@ from harness.validity.remote import (
     column,
     compared_of,
     floors_s,
-    is_remote,
     most,
     ms,
     of_senders,
@@ -79,9 +78,7 @@ QUIETER = "quiet the machine, or send from another one"
 
 
 def cautions(run: Run, objective: Slo, fidelity: Mapping[str, Any]) -> Iterator[Caution]:
-    """Warnings of a run against a remote server; none for any other run."""
-    if not is_remote(run):
-        return
+    """Warnings of a run against a remote server."""
     senders = senders_of(run.info)
     remedy = _remedy(run.info, senders)
     yield from _late(run, objective, remedy)
@@ -91,7 +88,7 @@ def cautions(run: Run, objective: Slo, fidelity: Mapping[str, Any]) -> Iterator[
     yield from _network(run, senders)
     yield from _clock(run, senders)
     yield from _floor(run.info, objective, remedy)
-    yield from warnings.answer_warnings(run)
+    yield from answer_warnings.answer_warnings(run)
     yield from server_metrics.cautions(compared_of(run.info))
 
 
@@ -110,8 +107,6 @@ def _remedy(info: Mapping[str, Any], senders: Senders) -> str:
 
 def reasons(run: Run, objective: Slo) -> Iterator[Caution]:
     """Why a run against a remote server is not valid."""
-    if not is_remote(run):
-        return
     limit_s = _ttft_limit_s(run.requests, objective)
     late_s = _late_s(run.requests)
     spoilt = late_s > SPOILT_BOUND_SHARE * limit_s

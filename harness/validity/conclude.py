@@ -78,7 +78,7 @@ def _judged(
     met: bool | None,
 ) -> tuple[Verdict, dict[str, Any]]:
     """The verdict with all that speaks against the run, and the requests that failed by the fault of the backend."""
-    spec, workload = part(run.info, "spec"), part(run.info, "workload")
+    spec, workload, remote = part(run.info, "spec"), part(run.info, "workload"), is_remote(run)
     found = judge(
         run.requests,
         run.schedule,
@@ -99,12 +99,12 @@ def _judged(
         *gone,
         *found.reasons,
         *work_done.reasons(lengths, remote=run.http is not None),
-        *client_warnings.reasons(run, objective),
+        *(client_warnings.reasons(run, objective) if remote else []),
         *fidelity.reasons(sent),
     ]
     warnings = [
         *cautions(run, objective, outcome),
-        *client_warnings.cautions(run, objective, sent),
+        *(client_warnings.cautions(run, objective, sent) if remote else []),
         *fidelity.cautions(sent),
         *work_done.cautions(lengths),
         *([Caution("max-failed", str(failed["said"]))] if failed["exceeded"] else []),
@@ -118,7 +118,8 @@ def _remote(run: Run, measured: pa.Table, objective: Slo) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if is_remote(run):
         found["server"] = {**part(run.info, "server"), "compared": server_metrics.compared(run)}
-    if (told := resolution(measured, objective, run.info.get("floor"))) is not None:
+    floor = run.info.get("floor")
+    if floor is not None and (told := resolution(measured, objective, floor)) is not None:
         found["resolution"] = told
     return found
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.configs import read
 from harness.errors import UsageError
-from harness.options import Given, RunSpec, read, run_spec
+from harness.options import Given, RunSpec, run_spec
 from harness.runner.plan import plan
 
 

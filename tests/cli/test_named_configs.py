@@ -3,8 +3,9 @@
 import pytest
 
 from harness import configs
+from harness.configs import read
 from harness.errors import UsageError
-from harness.options import Given, read, run_spec
+from harness.options import Given, run_spec
 from harness.runner.plan import plan
 
 

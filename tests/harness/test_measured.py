@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from harness.compose import render_run as render
+from harness.configs import read
 from harness.data import folder
 from harness.errors import UsageError
-from harness.options import Given, read, run_spec
+from harness.options import Given, run_spec
 from harness.runner.run import execute
 
 SIM = {"backend": "sim", "latency": "abc:distserve", "policy": "vllm-v0", "slo": "ttft=0.15,tpot=0.1", "rate": 1}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness import catalog, registry
+from harness import catalog, configs, registry
 from harness import options as configuration
 from harness.api import Slo
 from harness.errors import UsageError, no_such
@@ -222,7 +222,7 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> Asked:
 def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
     values = dict(run.values)
     values.update({name: own[name] for name in ("requests", "goal", "seed") if own[name] is not None})
-    file = configuration.read(config) if config is not None else None
+    file = configs.read(config) if config is not None else None
     if "backend" not in values and (file is None or "backend" not in file.given.values):
         values["backend"] = "sim"
     spec = configuration.run_spec(replace(run, values=values), file.given if file else None)

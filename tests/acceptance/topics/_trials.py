@@ -2,8 +2,9 @@
 
 import pyarrow as pa
 
+from harness.configs import read
 from harness.experiments.trial import Trial, simulate
-from harness.options import Given, read, run_spec
+from harness.options import Given, run_spec
 from harness.registry import make
 
 VLLM = "vllm-v0:max_seqs=128,max_batched_tokens=8192"

@@ -1,0 +1,164 @@
+"""What a reader must know of the answers of a remote server: what counted them, what came first, what was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.api import Caution
+from harness.data.lists import number
+from harness.metrics.measure import first_last, succeeded
+from harness.metrics.quantiles import quantile
+from harness.validity.remote import ms, part
+from harness.validity.server_metrics import not_streamed
+from harness.validity.work_done import by
+
+if TYPE_CHECKING:
+    from harness.data.folder import Run
+
+APART_S = 0.005
+"""From here on the first event, the first token and the first text of the answer are told apart, at the median."""
+
+LENGTH_SHARE = 0.02
+"""Share by which the prompts that the server counted may differ from those that were planned."""
+
+TOKENS_PER_EVENT = 1.05
+
+
+def answer_warnings(run: Run) -> Iterator[Caution]:
+    """Warnings from the answers, and from what the server said of itself before the run."""
+    whole = not_streamed(run.info)
+    yield from _counted(run)
+    yield from _whole() if whole else _first(run)
+    yield from _lengths(run)
+    yield from _server(run.info)
+
+
+def _counted(run: Run) -> Iterator[Caution]:
+    """How the tokens of the answers were counted, and how many an event carries."""
+    if run.http is not None and len(run.http):
+        by_events = int(pc.sum(pc.equal(run.http["counted_by"], "events")).as_py() or 0)
+        if by_events:
+            yield Caution(
+                "counted-by-chunks",
+                f"the tokens of {by_events:,} answer{'' if by_events == 1 else 's'} are counted by chunks, because the "
+                "server did not say how many there are; a chunk may hold none, one or several",
+                "let the server send usage, or name its tokenizer (tokenizer=FOLDER)",
+                {"answers": by_events},
+            )
+    per_event = tokens_per_event(run.requests)
+    if per_event > TOKENS_PER_EVENT and not not_streamed(run.info):
+        yield Caution(
+            "tokens-per-event",
+            f"ITL is per event of {per_event:.3g} tokens: the server sends several at once",
+            "compare TPOT, which counts tokens, with other systems",
+            {"tokens_per_event": per_event},
+        )
+
+
+def _whole() -> Iterator[Caution]:
+    """What answers that were not streamed leave unknown."""
+    yield Caution(
+        "not-streamed",
+        "answers were not streamed on request (stream=false), so TTFT is the time to the whole answer, and TPOT and "
+        "ITL are unknown",
+        "leave out stream=false to measure TTFT, TPOT and ITL",
+    )
+
+
+def tokens_per_event(requests: pa.Table) -> float:
+    """Output tokens of the requests that ended well per token event; NaN without one."""
+    ok = requests.filter(pc.equal(requests["status"], "ok"))
+    of_each = ok["events"] if "events" in ok.column_names else pc.list_value_length(ok["token_s"])
+    events = int(pc.sum(of_each).as_py() or 0)
+    return float(pc.sum(ok["output_tokens"]).as_py() or 0) / events if events else float("nan")
+
+
+def first_gaps_s(run: Run) -> tuple[float, float]:
+    """Median of first token minus first event, and of first text of the answer minus first token; NaN without any."""
+    if run.http is None or not len(run.http):
+        return float("nan"), float("nan")
+    ids = run.requests["request_id"].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    place = np.searchsorted(ids, run.http["request_id"].to_numpy(), sorter=order)
+    known = place < len(ids)
+    first_s = np.full(len(run.http), np.nan)
+    first_s[known] = first_last(run.requests)[0][order[place[known]]]
+    event_s, content_s = number(run.http, "first_event_s"), number(run.http, "first_content_s")
+    return quantile(first_s - event_s, 0.5), quantile(content_s - first_s, 0.5)
+
+
+def _first(run: Run) -> Iterator[Caution]:
+    before_s, after_s = first_gaps_s(run)
+    if before_s > APART_S:
+        yield Caution(
+            "early-event",
+            f"the server sends an event without any text {ms(before_s)} before the first token (median); a client "
+            "that takes it for the first token tells a TTFT that is none",
+            "compare with clients that wait for text",
+            {"median_s": before_s},
+        )
+    if after_s > APART_S:
+        yield Caution(
+            "late-answer",
+            f"the first text of the answer comes {ms(after_s)} after the first token, which is reasoning (median); "
+            "TTFT counts to the first token of either",
+            "",
+            {"median_s": after_s},
+        )
+
+
+def _lengths(run: Run) -> Iterator[Caution]:
+    """Prompts and answers that are longer or shorter than asked."""
+    counted, planned = number(run.requests, "prompt_tokens_server"), number(run.requests, "prompt_tokens")
+    known = ~np.isnan(counted)
+    if known.any() and (sent := planned[known].sum()) > 0:
+        apart = float(counted[known].sum() / sent - 1)
+        if abs(apart) > LENGTH_SHARE:
+            yield Caution(
+                "prompt-lengths",
+                f"the prompts that the server counted are {abs(apart):.1%} {'longer' if apart > 0 else 'shorter'} than "
+                "those of the schedule",
+                "send token ids (api=completions) where the server takes them",
+                {"share": apart},
+            )
+    short = short_answers(run.requests)
+    if short > 0 and by(run.info) == "request":
+        yield Caution(
+            "short-answers",
+            f"{short:.1%} of the answers are shorter than requested, although the server accepts ignore_eos",
+            "look at its context length (max_model_len) and at its log",
+            {"share": short},
+        )
+
+
+def short_answers(requests: pa.Table) -> float:
+    """Share of the answers that ended well with fewer tokens than were asked for; 0 without any."""
+    ok = succeeded(requests)
+    fewer = number(requests, "output_tokens") < number(requests, "output_tokens_asked")
+    return float(fewer[ok].mean()) if ok.any() else 0.0
+
+
+def _server(info: Mapping[str, Any]) -> Iterator[Caution]:
+    """What the server refused, and what was switched off by the user."""
+    backend = part(info, "backend")
+    dropped = part(backend, "capabilities").get("dropped")
+    for what in dropped if isinstance(dropped, Sequence) else ():
+        if isinstance(what, Mapping):
+            yield Caution("dropped-field", f"the server refuses {what.get('field')}: {what.get('cost')}")
+    if backend.get("insecure") is True:
+        yield Caution(
+            "insecure",
+            "the certificate of the server was not checked (insecure=true)",
+            "name its authority with ca=FILE",
+        )
+    if backend.get("salt") in ("none", None) and "salt" in backend:
+        yield Caution(
+            "no-salt",
+            "prompts carry no salt of their run, so that a prefix cache warmed by an earlier run may help",
+            "restart the server between runs, or leave the salt on",
+        )
