@@ -4,7 +4,7 @@ from harness import registry
 from harness.api import Content, Loaded
 from harness.errors import UsageError, no_such
 from harness.spec import parse
-from workloads import _build, _explain, _presets
+from workloads import _build, _explain, _presets, mix
 from workloads.listed import Listed
 
 __all__ = ["Loaded", "explain", "load", "preset_text", "presets"]
@@ -54,7 +54,7 @@ def load(
     if preset.classes:
         what = "is a mix of classes with parts of their own"
         _refuse(name, what, lengths=lengths, sessions=sessions, prefixes=prefixes)
-        return _build.mix(name, preset, made, rate_rps=rate_rps, arrivals=arrivals)
+        return mix.mix(name, preset, made, rate_rps=rate_rps, arrivals=arrivals)
     parts = {"arrivals": arrivals, "lengths": lengths, "sessions": sessions, "prefixes": prefixes}
     return _build.one(name, preset, made, rate_rps=rate_rps, **parts)
 

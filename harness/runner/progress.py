@@ -1,100 +1,16 @@
-"""What a running benchmark shows: counters that the driver moves, drawn at most 4 times a second."""
+"""What a running benchmark shows: its counters, drawn at most 4 times a second."""
 
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TextIO
 
-from harness.api import RequestRecord, Slo
+from harness.runner.live import Live
 
 DRAW_HZ = 4
 PLAIN_S = 10.0
-RECENT_S = 10.0
-LATE_SAMPLES = 2000
-
-
-@dataclass(slots=True)
-class Live:
-    """Counters of a run under way. The driver moves them; whoever draws only reads.
-
-    `at_most`: the total is the most that could be sent, because answers decide how many are due before the end.
-    `watch` is shown what finishes, and says when the rest would change nothing; `end` stops the sending then.
-    """
-
-    total: int = 0
-    at_most: bool = False
-    span_s: float | None = None
-    slo: Slo = field(default_factory=Slo)
-    sent: int = 0
-    finished: int = 0
-    failed: int = 0
-    scored: int = 0
-    met: int = 0
-    epoch_s: float | None = None
-    watch: Callable[[Sequence[RequestRecord]], bool] | None = None
-    end: Callable[[], object] | None = None
-    _late_s: deque[float] = field(default_factory=lambda: deque(maxlen=LATE_SAMPLES))
-    _recent: deque[tuple[float, float, float]] = field(default_factory=deque)
-    _said: deque[str] = field(default_factory=deque)
-
-    @property
-    def by_request(self) -> bool:
-        """Whether there is a bound on single requests, which a request can meet before the run is over."""
-        return any(bound.percentile is None for bound in self.slo.bounds)
-
-    def start(self, epoch_s: float) -> None:
-        """The clock of the run starts at `epoch_s` of the monotonic clock."""
-        self.epoch_s = epoch_s
-
-    def departed(self, late_s: float) -> None:
-        """A request left `late_s` after its time."""
-        self._late_s.append(late_s)
-
-    def say(self, line: str) -> None:
-        """Have a line printed as soon as the display can."""
-        self._said.append(line)
-
-    def said(self) -> list[str]:
-        """Lines to print since the last call."""
-        return [self._said.popleft() for _ in range(len(self._said))]
-
-    def seen(self, records: Sequence[RequestRecord]) -> None:
-        """Score finished requests. Called away from the sending loop."""
-        from harness.data.records import to_table  # heavy: pyarrow
-        from harness.metrics.slo import score
-
-        self.met += int(score(to_table(records), self.slo).met.sum())
-        self.scored += len(records)
-        self.failed += sum(r.status != "ok" for r in records)
-        now_s = time.monotonic()
-        for r in records:  # TTFT and TPOT (NaN for one token) for the display; results come from harness.metrics
-            if len(r.token_s):
-                first_s, more = r.token_s[0], r.output_tokens - 1
-                tpot_s = (r.token_s[-1] - first_s) / more if more > 0 else float("nan")
-                self._recent.append((now_s, first_s - r.scheduled_s, tpot_s))
-        if self.watch is not None and self.end is not None and self.watch(records):
-            end, self.end = self.end, None
-            end()
-
-    def elapsed_s(self) -> float:
-        """Seconds since the clock of the run started; 0 before."""
-        return 0.0 if self.epoch_s is None else max(0.0, time.monotonic() - self.epoch_s)
-
-    def recent(self) -> tuple[list[float], list[float]]:
-        """TTFT and TPOT in seconds of what finished in the last 10 s."""
-        oldest_s = time.monotonic() - RECENT_S
-        while self._recent and self._recent[0][0] < oldest_s:
-            self._recent.popleft()
-        rows = list(self._recent)
-        return [r[1] for r in rows], [r[2] for r in rows if r[2] == r[2]]
-
-    def late_s(self) -> list[float]:
-        """Lateness of the last departures in seconds."""
-        return list(self._late_s)
 
 
 def line(live: Live) -> str:

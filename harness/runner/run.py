@@ -29,8 +29,9 @@ from harness.data.records import Recounts
 from harness.errors import CRASHED, FAILED, BenchError, Interrupted
 from harness.metrics import slo
 from harness.options import RunSpec
+from harness.runner.live import Live
 from harness.runner.plan import Plan, plan
-from harness.runner.progress import Live, shown
+from harness.runner.progress import shown
 from harness.runner.recorder import Recorder
 from harness.runner.remote.run import RemoteRun
 from harness.runner.transport import Streamed

@@ -13,7 +13,7 @@ from harness.api import End, FollowUps, Outcome, Request, RequestRecord, Simulat
 from harness.errors import BackendError
 
 if TYPE_CHECKING:
-    from harness.runner.progress import Live
+    from harness.runner.live import Live
     from harness.runner.recorder import Rows
 
 SWITCH_S = 0.0005

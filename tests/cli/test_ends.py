@@ -357,7 +357,7 @@ def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str
 
     from harness.api import Outcome
     from harness.ipc import frame
-    from harness.runner.progress import Live
+    from harness.runner.live import Live
     from harness.runner.remote.coordinator import Senders, _Child
     from harness.runner.remote.sender import Done
 

@@ -7,7 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from harness.api import Bound, RequestRecord, Slo
-from harness.runner.progress import Live, cells, line, shown
+from harness.runner.live import Live
+from harness.runner.progress import cells, line, shown
 
 if TYPE_CHECKING:
     import pytest

@@ -8,7 +8,7 @@ import pytest
 from backends.null import Null
 from harness.api import Ended, FollowUps, Outcome, Request, RequestRecord, Step, TokenEvent
 from harness.errors import BackendError
-from harness.runner.progress import Live
+from harness.runner.live import Live
 from harness.runner.recorder import Recorder
 from harness.runner.transport import Streamed
 from harness.runner.virtual import quiet_process

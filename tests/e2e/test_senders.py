@@ -20,7 +20,7 @@ from harness.data.schedule import Schedule, digest
 from harness.ipc import frame
 from harness.options import RunSpec
 from harness.registry import make
-from harness.runner.progress import Live
+from harness.runner.live import Live
 from harness.runner.remote.coordinator import Senders, _Child
 from harness.runner.remote.sender import Arrived, Tally
 from harness.runner.run import Result, execute

@@ -13,7 +13,7 @@ from harness.api import FollowUps, Outcome, Request, RequestRecord
 from harness.cli import main
 from harness.data.records import steps_table
 from harness.errors import BackendError
-from harness.runner.progress import Live
+from harness.runner.live import Live
 from harness.runner.virtual import Stop, drive_virtual
 
 if TYPE_CHECKING:

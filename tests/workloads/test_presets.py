@@ -17,10 +17,10 @@ from harness.metrics import slo
 from harness.options import RunSpec
 from harness.runner.plan import plan
 from workloads import _presets, catalog
-from workloads._build import copied, weights_of
 from workloads.blend import Blend
 from workloads.lengths.normal import Normal
 from workloads.lengths.reasoning_in_budget import ReasoningInBudget
+from workloads.mix import copied, weights_of
 from workloads.mixed import Mixed
 
 ACCEPTANCE = [

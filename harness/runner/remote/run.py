@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from harness.api import Outcome, Remote, Scraper
 from harness.data.host import process_age_s
 from harness.data.records import Recounts
-from harness.runner.progress import Live
+from harness.runner.live import Live
 from harness.runner.recorder import Recorder
 from harness.runner.remote import calibration
 from harness.runner.remote.coordinator import Senders

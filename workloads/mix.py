@@ -1,0 +1,132 @@
+"""Builds a mix of classes from what a preset and options say."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from harness import registry
+from harness.api import Arrivals, Content, Lengths, Loaded
+from harness.errors import UsageError
+from workloads._build import arrivals_of, at_most, prefixes_of, provenance, sessions_of, slowed, spec_of, timing_of
+from workloads._presets import Class, Preset
+from workloads.arrivals.closed import Closed
+from workloads.blend import Blend
+from workloads.mixed import Mixed, Sessions
+from workloads.prefixes import MOST_GROUPS
+from workloads.sessions.fixed import Fixed
+
+
+def mix(name: str, preset: Preset, content: Content, *, rate_rps: float | None, arrivals: str | None) -> Loaded:
+    """A mix of classes; arrivals that are asked for are dealt out to the classes."""
+    classes = copied(preset.classes)
+    if len(classes) > MOST_GROUPS:
+        raise UsageError(f"'{name}': a mix holds at most {MOST_GROUPS} classes, got {len(classes)}.")
+    sessions: list[Sessions | None] = [
+        Fixed(turns=1) if (s := sessions_of(c.sessions)) is None and c.deadline_s is not None else s
+        for c in classes  # a deadline is that of a task, so a request with one is a task of one
+    ]
+    each = [1.0 if s is None else s.mean_requests for s in sessions]
+    weights = weights_of(classes, each, preset.shares_of)  # of arrivals
+    shared_spec = arrivals or preset.arrivals
+    shared = None if shared_spec is None else _shared(shared_spec, rate_rps, preset, _mean(weights, each))
+    tasks_rps = shared.mean_rate_rps if shared else (rate_rps or preset.rate_rps) / _mean(weights, each)
+    made = tuple(
+        _class(c, number, s, tasks_rps * weight)
+        for number, (c, s, weight) in enumerate(zip(classes, sessions, weights, strict=True))
+    )
+    facts = _mixed_facts(classes, made, preset)
+    try:
+        workload = Blend(made, shared, tuple(weights) if shared else (), facts)
+    except ValueError as error:
+        raise UsageError(f"'{name}': {error}") from None
+    names = ",".join(f"{c.tag}={registry.name_of(c.arrivals)}" for c in made)
+    return Loaded(
+        name=name,
+        workload=workload,
+        content=content,
+        arrivals_text=spec_of(shared) if shared else f"mix:{names}",
+        lengths_text="; ".join(f"{c.tag}: {spec_of(c.lengths)}" for c in made),
+        rate_rps=tasks_rps * _mean(weights, each),
+        slo={**preset.slo, **{f"{metric}@{c.name}": bound for c in classes for metric, bound in c.slo.items()}},
+        requests=at_most(preset.requests, getattr(shared, "trace", None)),
+        gap_cdf=getattr(shared, "gap_cdf", None),
+        provenance=facts,
+        operational_time=getattr(shared, "operational_time", None),
+        settles_s=max(getattr(c.arrivals, "settles_s", 0.0) for c in made),
+        arrivals_rps=tasks_rps,
+        timing="drawn" if shared is None else timing_of(registry.name_of(shared)),
+    )
+
+
+def weights_of(classes: tuple[Class, ...], each: list[float], shares_of: str) -> list[float]:
+    """Probability that an arrival is of each class, where it brings about `each` requests in the mean."""
+    for c in classes:
+        if not (math.isfinite(c.share) and c.share > 0):
+            raise UsageError(f"class {c.name}: share must be above 0, got {c.share:g}.")
+    of_arrivals = [c.share / (n if shares_of == "requests" else 1.0) for c, n in zip(classes, each, strict=True)]
+    return [share / sum(of_arrivals) for share in of_arrivals]
+
+
+def copied(classes: tuple[Class, ...]) -> tuple[Class, ...]:
+    """The classes, one that has copies replaced by them."""
+    made: list[Class] = []
+    for c in classes:
+        if c.copies is None:
+            made.append(c)
+            continue
+        if c.copies < 1:
+            raise UsageError(f"class {c.name}: copies must be at least 1, got {c.copies}.")
+        digits = len(str(c.copies))
+        popularity = [k ** -float(c.zipf) for k in range(1, c.copies + 1)]
+        made += [
+            dataclasses.replace(c, name=f"{c.name}-{k:0{digits}}", share=c.share * p / sum(popularity), copies=None)
+            for k, p in enumerate(popularity, 1)
+        ]
+    return tuple(made)
+
+
+def _class(c: Class, number: int, sessions: Sessions | None, tasks_rps: float) -> Mixed:
+    arrivals = registry.make("arrivals", c.arrivals)
+    if "rate_rps" not in {f.name for f in dataclasses.fields(arrivals)}:
+        raise UsageError(f"class {c.name}: '{c.arrivals}' has a rate of its own, so it cannot be given a share.")
+    arrivals = dataclasses.replace(arrivals, rate_rps=tasks_rps)
+    lengths: Lengths = registry.make("lengths", c.lengths)
+    slo = {} if c.deadline_s is None else {"task": c.deadline_s}
+    prefixes = prefixes_of(c.prefixes, number)
+    try:
+        return Mixed(arrivals, lengths, sessions, prefixes, c.name, slo, c.priority, number)
+    except ValueError as error:
+        raise UsageError(f"class {c.name}: {error}") from None
+
+
+def _shared(spec: str, rate_rps: float | None, preset: Preset, mean_requests: float) -> Arrivals:
+    """Arrivals that are dealt out to the classes; each brings about `mean_requests` requests in the mean."""
+    whole = dataclasses.replace(preset, arrivals=f"poisson:rate_rps={preset.rate_rps!r}")  # for its rate
+    _, made = arrivals_of(spec, rate_rps, whole)
+    if isinstance(made, Closed):
+        raise UsageError(f"'{spec}': a closed loop has no rate to share out; run it with a workload of one class.")
+    return slowed(made, mean_requests)[0]
+
+
+def _mixed_facts(classes: tuple[Class, ...], made: tuple[Mixed, ...], preset: Preset) -> dict[str, object]:
+    """Facts of all classes: equal ones once, others by class."""
+    facts: dict[str, object] = {}
+    parts = {str(c.tag): provenance(c.lengths, c.arrivals, {}) for c in made}
+    for key in ("source", "preparation", "tokenizer", "licence"):
+        found = {name: str(part[key]) for name, part in parts.items() if key in part}
+        if found:
+            alike = len(set(found.values())) == 1
+            facts[key] = next(iter(found.values())) if alike else "; ".join(f"{n}: {v}" for n, v in found.items())
+    facts |= preset.provenance
+    if preset.arguments:
+        facts["arguments"] = dict(preset.arguments)
+    facts["classes"] = {
+        c.name: {key: value for key, value in dataclasses.asdict(c).items() if value not in (None, {}, "single", 0)}
+        for c in classes
+    }
+    return facts
+
+
+def _mean(weights: list[float], values: list[float]) -> float:
+    return sum(w * v for w, v in zip(weights, values, strict=True))
