@@ -47,7 +47,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReportOptions:
     """The options, checked. Without `forms` it is up to what is reported."""
 
     forms: tuple[str, ...]
@@ -62,7 +62,7 @@ class Asked:
 
 def asked(
     given: Sequence[str], out: str | None, *, show: bool, sections: str | None, bundle: str | None, plain: bool
-) -> Asked:
+) -> ReportOptions:
     """What was asked for. Raises UsageError for an unknown form, and for options that do not go together.
 
     Raises BenchError where pictures are wanted and no browser can draw them.
@@ -79,7 +79,7 @@ def asked(
     if out is not None:
         _check(out, folder=_wants_folder(forms, out))
     folder = None if out is None else Path(out) if _wants_folder(forms, out) else Path(out).parent
-    return Asked(forms, out, show, Look(named, bundle, plain, folder))
+    return ReportOptions(forms, out, show, Look(named, bundle, plain, folder))
 
 
 def _forms(given: Sequence[str]) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def _wants_folder(forms: Sequence[str], out: str) -> bool:
     return len(forms) > 1 or any(_name(form) == "png" for form in forms) or Path(out).is_dir() or out.endswith("/")
 
 
-def write(content: Content, subject: Subject, form: str, asked: Asked) -> Iterator[Path]:
+def write(content: Content, subject: Subject, form: str, asked: ReportOptions) -> Iterator[Path]:
     """Write a form of a report; the files, of pictures one for each."""
     path = _place(subject, form, asked)
     if isinstance(content, Mapping):
@@ -140,7 +140,7 @@ def write(content: Content, subject: Subject, form: str, asked: Asked) -> Iterat
     yield path
 
 
-def _place(subject: Subject, form: str, asked: Asked) -> Path:
+def _place(subject: Subject, form: str, asked: ReportOptions) -> Path:
     name = _name(form)
     ending = _ENDS.get(name, name)
     if asked.out is None:

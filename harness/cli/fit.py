@@ -76,12 +76,12 @@ def _answer(
     from pathlib import Path
 
     from harness.cli import _terminal
-    from harness.experiments.fit.answer import Asked, from_endpoint, from_requests, from_steps
+    from harness.experiments.fit.answer import FitOptions, from_endpoint, from_requests, from_steps
     from harness.experiments.fit.forms import System
     from harness.experiments.fit.probe import Probe
     from harness.spec import parse
 
-    asked = Asked(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)
+    asked = FitOptions(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)
     path = None if out is None else Path(out)
     if path is not None and path.suffix != ".toml":
         raise UsageError(f"--out must name a .toml file, got '{out}'.")

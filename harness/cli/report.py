@@ -11,7 +11,7 @@ import click
 from harness.cli._run_options import Sectioned
 
 if TYPE_CHECKING:
-    from harness.cli._report import Asked, Subject
+    from harness.cli._report import ReportOptions, Subject
 
 _SECTIONS = {
     "What is made": ("forms", "out", "open"),
@@ -71,7 +71,7 @@ def command(
     return _report(_report_files.of(runs), asked)
 
 
-def _report(subject: Subject, asked: Asked) -> int:
+def _report(subject: Subject, asked: ReportOptions) -> int:
     from harness.cli import _report as _report_files
     from harness.cli import _terminal
 
@@ -84,7 +84,7 @@ def _report(subject: Subject, asked: Asked) -> int:
     return 0
 
 
-def _made(subject: Subject, form: str, asked: Asked) -> Iterator[Path]:
+def _made(subject: Subject, form: str, asked: ReportOptions) -> Iterator[Path]:
     """Print the form, or write it; the files that were written."""
     from harness.cli import _report as _report_files
 

@@ -10,7 +10,7 @@ from harness.cli._run_options import Sectioned
 
 if TYPE_CHECKING:
     from harness.api import Caution
-    from harness.experiments.rescore.options import Asked
+    from harness.experiments.rescore.options import RescoreOptions
 
 _SECTIONS = {
     "Objectives": ("slo", "goal", "conditions", "fail-under"),
@@ -103,7 +103,7 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     return int(info["exit_code"])
 
 
-def _loose(asked: Asked) -> list[Caution]:
+def _loose(asked: RescoreOptions) -> list[Caution]:
     """What looks like milliseconds where seconds are meant."""
     from harness.api import Slo
     from harness.validity.warnings import loose
@@ -111,14 +111,14 @@ def _loose(asked: Asked) -> list[Caution]:
     return [caution for objective in asked.objectives if isinstance(objective, Slo) for caution in loose(objective)]
 
 
-def _asked(options: dict[str, Any]) -> Asked:
+def _asked(options: dict[str, Any]) -> RescoreOptions:
     from harness.experiments.rescore import objectives, side_by_side
     from harness.experiments.rescore.groups import check
-    from harness.experiments.rescore.options import Asked, numbers
+    from harness.experiments.rescore.options import RescoreOptions, numbers
 
     by = (check(name) for given in options["by"] for name in given.split(","))
     goals = () if options["goal"] is None else (_share(goal, "--goal") for goal in options["goal"].split(","))
-    return Asked(
+    return RescoreOptions(
         objectives=tuple(dict.fromkeys(objectives.read(given) for given in options["slo"])),
         goals=tuple(dict.fromkeys(goals)),
         conditions=options["conditions"],

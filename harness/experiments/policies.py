@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.host import versions
-from harness.experiments.fit.answer import Asked, from_steps
+from harness.experiments.fit.answer import FitOptions, from_steps
 from harness.experiments.theory import tables
 from harness.options import Given, RunSpec, run_spec
 from harness.runner.plan import plan
@@ -65,7 +65,7 @@ def _rows(
     say(f"calibration under {policies[0]}")
     first = _run(policies[0], CALIBRATION, traffic.seed, "engine", folder / "calibration")
     blocks = first.run.info["backend"]["kv_blocks"]
-    from_steps([str(folder / "calibration")], Asked("linear"), latency)
+    from_steps([str(folder / "calibration")], FitOptions("linear"), latency)
     for number, policy in enumerate(policies, 1):
         place = folder / f"{number}-{parse(policy).name}"
         say(f"{policy} on the engine")

@@ -13,7 +13,7 @@ from harness.api import Request
 from harness.cli import main
 from harness.data.records import to_table
 from harness.errors import UsageError
-from harness.experiments.fit.answer import Asked, from_steps
+from harness.experiments.fit.answer import FitOptions, from_steps
 from harness.experiments.fit.forms import System, fit
 from harness.experiments.fit.score import pieces, scores, split
 from harness.experiments.fit.steps import Rows, pairs_of_run, read
@@ -208,7 +208,7 @@ def test_unknown_pieces_leave_the_square_term_out(tmp_path):
     columns = np.stack([rows.tokens, rows.seqs, rows.context, rows.seconds], axis=1)
     np.savetxt(tmp_path / "t.csv", columns, delimiter=",", header="n_pf,B,ctx,seconds", comments="", fmt="%.17g")
 
-    info = from_steps([str(tmp_path / "t.csv")], Asked("linear"))
+    info = from_steps([str(tmp_path / "t.csv")], FitOptions("linear"))
 
     assert "prefill_token_squared_s" in info["left_out"]
     assert "prefill_token_squared_s" not in {row["name"] for row in info["constants"]}

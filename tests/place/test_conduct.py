@@ -25,7 +25,7 @@ from harness.options import Given
 from reports import pages
 
 if TYPE_CHECKING:
-    from harness.experiments.place.settings import Asked
+    from harness.experiments.place.settings import PlaceOptions
 
 OWN: Mapping[str, Any] = {
     "nodes": "1", "gpus": "2", "hardware": "a100-80g", "algorithm": "vllm++", "goal": None, "conditions": "separate",
@@ -34,12 +34,12 @@ OWN: Mapping[str, Any] = {
 }  # fmt: skip
 
 
-def placement(run: Mapping[str, object] | None = None, **own: str) -> Asked:
+def placement(run: Mapping[str, object] | None = None, **own: str) -> PlaceOptions:
     """A small placement of OPT-13B on two A100."""
     return asked(Given({"slo": "ttft=0.2,tpot=0.1", **(run or {})}), None, {**OWN, **own})
 
 
-def rate_per_gpu(asked: Asked, system: System) -> float:
+def rate_per_gpu(asked: PlaceOptions, system: System) -> float:
     """The highest rate of one system."""
     sent = traffic(asked.spec, asked.seeds, released=asked.released)
     kind = system.kind

@@ -17,7 +17,7 @@ from harness.data.folder import Run
 from harness.experiments import answers, imports
 from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
-from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
 from reports import _data, _format, _page, _replay, _sheet, _sliders, figures, html, pages
 from reports.answers import _slo_tables as tables
@@ -65,7 +65,7 @@ def printed(command: str) -> dict[str, Any]:
     path, options = words[2], dict(zip(words[3::2], words[4::2], strict=True))
     slo = "" if options["--slo"] == "''" else options["--slo"]
     factors = (float(options["--scale"]),) if "--scale" in options else ()
-    return answer(sources(path), Asked(objectives=(read(slo),), factors=factors))
+    return answer(sources(path), RescoreOptions(objectives=(read(slo),), factors=factors))
 
 
 def part(page: Any, name: str) -> Any:
@@ -178,7 +178,7 @@ def test_the_plane_of_rates_is_the_crossing(study: Study, stored: Path) -> None:
     ttft, tpot = replay.grid.axes
     i, j = ttft.start + 3, tpot.start - 2
     text = f"ttft={ttft.limits_s[i]},tpot={tpot.limits_s[j]}"
-    [curve] = answer(sources(stored), Asked(objectives=(read(text),)))["curves"]
+    [curve] = answer(sources(stored), RescoreOptions(objectives=(read(text),)))["curves"]
     found, _ = capacity_plane.carried(system, 0.9, [[i], [j]])
 
     assert curve["crossings"][0]["at_rps"] == pytest.approx(found[0, 0] * system.share, rel=1e-12)
@@ -239,10 +239,10 @@ def _bare(section: _sheet.Section) -> _sheet.Sheet:
 def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Callable[[str], Any]) -> None:
     """What bench slo answered could not be handed on as a page."""
     path = stored / "points" / "rate=2.5" / "seed-0"
-    asked = Asked(objectives=(read("ttft=0.3,tpot=0.08"), read("ttft=1")), goals=(0.9, 0.99), factors=(0.5, 1.0, 2.0),
+    asked = RescoreOptions(objectives=(read("ttft=0.3,tpot=0.08"), read("ttft=1")), goals=(0.9, 0.99), factors=(0.5, 1.0, 2.0),
                   limits_s=(("ttft", (0.1, 0.3, 1.0)), ("tpot", (0.05, 0.1))), by=("prompt",))  # fmt: skip
     one = pages.page(answer(sources(path), asked), tmp_path / "slo.json")
-    many = pages.page(answer(sources(stored), Asked(objectives=(read("ttft=0.3"),))), tmp_path / "slo.json")
+    many = pages.page(answer(sources(stored), RescoreOptions(objectives=(read("ttft=0.3"),))), tmp_path / "slo.json")
 
     assert ["scale-0-0", "scale-0-1", "plane-0"] == [figure["key"] for figure in content_of(one)["figures"]]
     assert ["curve-0"] == [figure["key"] for figure in content_of(many)["figures"]]
@@ -254,7 +254,7 @@ def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Ca
 def test_hostile_names_in_an_answer_stay_text(stored: Path, tmp_path: Path) -> None:
     """A folder or a workload could run its script in the reader's browser."""
     bad = "<script>alert(1)</script>\x1b[31m\u202e" + "x" * 10_000
-    asked = Asked(objectives=(read("ttft=0.3,tpot=0.08"),), factors=(0.5, 1.0), by=("prompt",))
+    asked = RescoreOptions(objectives=(read("ttft=0.3,tpot=0.08"),), factors=(0.5, 1.0), by=("prompt",))
     info = answer(sources(stored), asked)
     for run in info["runs"]:
         run.update(path=bad, name=bad, workload=bad, reasons=[bad], valid=False, spec={"backend": bad}, seed=bad)

@@ -18,7 +18,7 @@ from harness.errors import UsageError
 from harness.experiments import answers
 from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
-from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
 from reports import _page, _sheet, _sliders, figures, pages, study
 from reports.figures import attainment_over, attainment_rate, capacity_plane, interactivity, misses_rate, stages_rate
@@ -373,7 +373,7 @@ def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) 
 
 def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:
     """Two crossings would stand beside one another, and nobody could tell whose they are."""
-    scored = answer(sources(swept), Asked(objectives=(read("ttft=0.3,tpot=0.1"),)))
+    scored = answer(sources(swept), RescoreOptions(objectives=(read("ttft=0.3,tpot=0.1"),)))
     told = pages.sheet(scored, swept / "slo.json").answer
 
     assert "tpot=0.1 (policy=sarathi): 90%" in told

@@ -13,7 +13,7 @@ from harness.data.lists import lists
 from harness.errors import UsageError
 from harness.experiments import imports
 from harness.experiments.rescore.answer import answer
-from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import of_run, sources
 
 
@@ -123,7 +123,7 @@ def test_a_bound_on_a_metric_that_is_not_there_is_told(stored):
     path = stored("plugin", 20, slo={"bounds": [{"metric": "mine", "limit": 1}]})
 
     with pytest.raises(UsageError, match="The run was asked to keep a bound on it"):
-        answer(sources(path), Asked())
+        answer(sources(path), RescoreOptions())
 
 
 def test_a_broken_file_is_told(stored):

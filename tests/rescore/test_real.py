@@ -10,7 +10,7 @@ from harness.cli import main
 from harness.experiments.rescore import side_by_side
 from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.groups import grouped
-from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import of_run, sources
 from harness.metrics.slo import parse
 
@@ -33,7 +33,7 @@ def test_the_own_slo_scores_as_the_run_itself_did(simulated):
     """`bench slo RUN` would contradict the summary of the run."""
     path = simulated("chatbot", "--requests", "300", "--warmup", "mser5")
     (source,) = sources(path)
-    (run,) = answer([source], Asked())["runs"]
+    (run,) = answer([source], RescoreOptions())["runs"]
     summary = json.loads((path / "run.json").read_text())["summary"]
 
     assert source.left_out > 0
@@ -86,7 +86,7 @@ def test_bounds_within_the_clients_error_stay_open(remote_run, slo):
     run = remote_run()
     floor = {name: {"p50_s": 1e-3, "p99_s": 1e-2} for name in ("ttft", "itl", "tpot", "e2e", "lateness")}
     source = of_run(dataclasses.replace(run, info={**run.info, "floor": floor}))
-    info = answer([source], Asked(objectives=(parse(slo),), goals=(0.5,), fail_under=0.5))
+    info = answer([source], RescoreOptions(objectives=(parse(slo),), goals=(0.5,), fail_under=0.5))
 
     assert info["runs"][0]["slos"][0]["resolution"]["undecided"]
     assert info["exit_code"] in (4, 5)

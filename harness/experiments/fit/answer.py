@@ -26,7 +26,7 @@ from harness.experiments.fit.steps import Rows, read
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FitOptions:
     """What a fit is asked to do: `holdout` is the share of rows that it must not see."""
 
     latency: str = "mixed"
@@ -37,7 +37,7 @@ class Asked:
     gaps: bool = True
 
 
-def from_steps(paths: Sequence[str], asked: Asked, out: Path | None = None) -> dict[str, Any]:
+def from_steps(paths: Sequence[str], asked: FitOptions, out: Path | None = None) -> dict[str, Any]:
     """The answer of a fit to step logs; the model goes to the file `out`."""
     check(asked.latency, asked.fixed)
     rows = read(paths, gaps=asked.gaps)
@@ -56,7 +56,7 @@ def from_steps(paths: Sequence[str], asked: Asked, out: Path | None = None) -> d
             "out": None if out is None else str(out), "file": content}  # fmt: skip
 
 
-def from_requests(paths: Sequence[str], asked: Asked, backend: str, out: Path | None = None) -> dict[str, Any]:
+def from_requests(paths: Sequence[str], asked: FitOptions, backend: str, out: Path | None = None) -> dict[str, Any]:
     """The answer of a fit to results of requests, through the simulator that `backend` describes."""
     runs = requests.read(paths)
     masks = requests.split(runs, asked.holdout, asked.seed)
@@ -79,7 +79,7 @@ def from_requests(paths: Sequence[str], asked: Asked, backend: str, out: Path | 
 
 
 def from_endpoint(
-    backend: str, probe: Probe, asked: Asked, out: Path | None, say: Callable[[str], None]
+    backend: str, probe: Probe, asked: FitOptions, out: Path | None, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """The answer of a fit to a probing run of an endpoint."""
     if asked.latency not in ("linear", "mixed"):
@@ -113,18 +113,18 @@ def made(content: str, system: System) -> Any:
         return registry.make("latency", f"file:{path}", **dataclasses.asdict(system))
 
 
-def _notes(paths: Sequence[str], seen: Rows, unseen: Rows, asked: Asked) -> dict[str, Any]:
+def _notes(paths: Sequence[str], seen: Rows, unseen: Rows, asked: FitOptions) -> dict[str, Any]:
     told = dataclasses.asdict(asked.system) if asked.latency == "fit6" else {}
     return {"from": [*paths], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": asked.seed, **told}
 
 
-def _head(asked: Asked, paths: Sequence[str], what: str) -> dict[str, Any]:
+def _head(asked: FitOptions, paths: Sequence[str], what: str) -> dict[str, Any]:
     return {"schema": 1, "kind": "fit", "versions": versions(), "exit_code": 0, "what": what, "from": [*paths],
             "latency": asked.latency, "system": dataclasses.asdict(asked.system), "seed": asked.seed,
             "holdout": asked.holdout}  # fmt: skip
 
 
-def _constants(fitted: Fitted, asked: Asked) -> dict[str, Any]:
+def _constants(fitted: Fitted, asked: FitOptions) -> dict[str, Any]:
     """Constants with half the width of their 95 % interval: None where they were given, or where none can be told."""
     rows = []
     for name, value in fitted.arguments.items():

@@ -6,7 +6,7 @@ from typing import Any
 from harness.data.host import versions
 from harness.experiments.place.combine import Scored, Unit, by_algorithm, replicated, tied, units
 from harness.experiments.place.search import Rate
-from harness.experiments.place.settings import COMPAT, Asked
+from harness.experiments.place.settings import COMPAT, PlaceOptions
 from harness.experiments.place.systems import UNITS, Algorithm, Skipped
 from harness.experiments.place.task import TOO_SHORT, Found
 from harness.metrics import slo
@@ -16,7 +16,7 @@ SHOWN = 3
 """Units of an algorithm that are compared with the best."""
 
 
-def asked_of(asked: Asked) -> dict[str, Any]:
+def asked_of(asked: PlaceOptions) -> dict[str, Any]:
     """What was asked: the part of place.json that is known beforehand."""
     return {
         "schema": SCHEMA,
@@ -40,7 +40,7 @@ def asked_of(asked: Asked) -> dict[str, Any]:
 
 
 def answer(
-    asked: Asked,
+    asked: PlaceOptions,
     scored: Sequence[Scored],
     skipped: Sequence[Skipped],
     found: Sequence[Found],
@@ -74,7 +74,7 @@ def answer(
     }  # fmt: skip
 
 
-def _best(asked: Asked, unit: Unit, here: Sequence[Unit], best: Sequence[Unit]) -> dict[str, Any]:
+def _best(asked: PlaceOptions, unit: Unit, here: Sequence[Unit], best: Sequence[Unit]) -> dict[str, Any]:
     equal, near = tied(unit, here)
     told = _unit(unit)
     if asked.target_rps is not None:
@@ -136,7 +136,11 @@ _NEVER = "where nothing is missed above a rate, every rate that was tried was ca
 
 
 def _warnings(
-    asked: Asked, best: Sequence[Unit], each: Mapping[Algorithm, Sequence[Unit]], scored: Sequence[Scored], left: int
+    asked: PlaceOptions,
+    best: Sequence[Unit],
+    each: Mapping[Algorithm, Sequence[Unit]],
+    scored: Sequence[Scored],
+    left: int,
 ) -> list[tuple[str, str]]:
     found = []
     if left:

@@ -12,7 +12,7 @@ from harness.errors import Interrupted, UsageError
 from harness.experiments.place.answer import answer
 from harness.experiments.place.combine import Scored
 from harness.experiments.place.search import Rate, rate
-from harness.experiments.place.settings import Asked
+from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Algorithm, Kind, Skipped, System, space
 from harness.experiments.place.task import TOO_SHORT, Found, Task, Traffic, searched, traffic
@@ -36,7 +36,7 @@ class Candidate:
         return f"{self.algorithm} {self.system.hardware} {self.system.name} x{self.system.cross}"
 
 
-def candidates(asked: Asked) -> tuple[list[Candidate], list[Skipped]]:
+def candidates(asked: PlaceOptions) -> tuple[list[Candidate], list[Skipped]]:
     """All systems to search, the largest first, so that no core waits for the last one; and what is left out."""
     found: dict[str, Candidate] = {}
     skipped: dict[Skipped, None] = {}
@@ -51,7 +51,7 @@ def candidates(asked: Asked) -> tuple[list[Candidate], list[Skipped]]:
 
 
 def conduct(
-    asked: Asked, store: Store, processes: pool.Pool, tell: Callable[[str], None] = lambda _: None
+    asked: PlaceOptions, store: Store, processes: pool.Pool, tell: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """Search every candidate and give what place.json holds. Ctrl-C ends it with what there is by then.
 
@@ -86,7 +86,7 @@ def conduct(
     return info
 
 
-def _task(asked: Asked, sent: Traffic, candidate: Candidate) -> Task:
+def _task(asked: PlaceOptions, sent: Traffic, candidate: Candidate) -> Task:
     kind = candidate.system.kind
     return Task(
         candidate.key, candidate.system, asked.of(candidate.system), asked.bounds(kind), asked.wanted(kind),
@@ -94,7 +94,7 @@ def _task(asked: Asked, sent: Traffic, candidate: Candidate) -> Task:
     )  # fmt: skip
 
 
-def scored(asked: Asked, candidate: Candidate, found: Found) -> Scored:
+def scored(asked: PlaceOptions, candidate: Candidate, found: Found) -> Scored:
     """A candidate with its rate and worth."""
     by_seed = {seed: ends.low_rps for seed, ends in found.ends.items()}
     width = max(ends.high_rps - ends.low_rps for ends in found.ends.values())

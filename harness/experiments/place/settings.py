@@ -49,7 +49,7 @@ UTILISATION = 0.95
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlaceOptions:
     """A placement to search. `spec` is the traffic and what all systems share; rates are per GPU.
 
     `released`: as the planner that DistServe released, with its scheduler, its constants and its arrivals.
@@ -183,7 +183,7 @@ POOLS = ("processes", "ray")
 CONDITIONS: tuple[Definition, ...] = ("joint", "separate")
 
 
-def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> Asked:
+def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> PlaceOptions:
     """What `bench place` is asked: the options of a run, a file of them, and its own. Raises UsageError."""
     spec = _spec(run, config, own)
     hardware = hardware_of(own["hardware"])
@@ -196,7 +196,7 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> Asked:
     objective = slo.parse(spec.slo if spec.slo is not None else load_workload(spec).slo_text, goal=spec.goal)
     if not objective.bounds:
         raise UsageError("A placement needs an SLO to keep; give one, such as --slo ttft=0.25,tpot=0.1.")
-    found = Asked(
+    found = PlaceOptions(
         spec=with_backend(spec, released=released),
         slo=objective,
         cluster=Cluster(_whole(own["nodes"], "--nodes"), _whole(own["gpus"], "--gpus")),

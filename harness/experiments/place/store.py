@@ -11,7 +11,7 @@ from harness.data.storage import locked, write_json
 from harness.errors import UsageError
 from harness.experiments.place.answer import asked_of
 from harness.experiments.place.search import Ends
-from harness.experiments.place.settings import Asked
+from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.task import Found
 
 ANSWER = "place.json"
@@ -29,7 +29,7 @@ class Store:
         return f"<Store {self.path or 'in memory'} {len(self.found)} candidates>"
 
     @contextmanager
-    def opened(self, asked: Asked) -> Iterator[None]:
+    def opened(self, asked: PlaceOptions) -> Iterator[None]:
         """Read what is there and keep others out while the body runs. Raises UsageError for another search."""
         self._asked = asked_of(asked)
         if self.path is None:

@@ -12,7 +12,7 @@ from harness.api import Slo
 from harness.data.host import versions
 from harness.errors import UsageError
 from harness.experiments.rescore.curves import curves, overloaded
-from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.scored import groups_part, plane_part, slo_part
 from harness.experiments.rescore.side_by_side import side_by_side
 from harness.metrics.measure import in_summary, missing
@@ -28,7 +28,7 @@ SCHEMA = 1
 BELOW, INVALID, UNRESOLVED = 1, 4, 5
 
 
-def answer(sources: Iterable[Source], asked: Asked) -> dict[str, Any]:
+def answer(sources: Iterable[Source], asked: RescoreOptions) -> dict[str, Any]:
     """The answer (slo.json), run by run, and curves over the rate where the runs have several."""
     runs = [_named(source, asked) for source in sources]
     info = {
@@ -56,7 +56,7 @@ def clean(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _named(source: Source, asked: Asked) -> dict[str, Any]:
+def _named(source: Source, asked: RescoreOptions) -> dict[str, Any]:
     """One run; raises UsageError, with its path, for what it cannot tell."""
     try:
         return _run(source, asked)
@@ -64,7 +64,7 @@ def _named(source: Source, asked: Asked) -> dict[str, Any]:
         raise UsageError(f"'{source.path}': {error}") from None
 
 
-def _run(source: Source, asked: Asked) -> dict[str, Any]:
+def _run(source: Source, asked: RescoreOptions) -> dict[str, Any]:
     own = restored(source.info)
     goals = asked.goals or (own.goal,)
     table, ok = source.table, source.seen.ok
@@ -117,7 +117,7 @@ def _identity(source: Source) -> dict[str, Any]:
     }
 
 
-def _latency(source: Source, metric: str, asked: Asked) -> dict[str, float | int]:
+def _latency(source: Source, metric: str, asked: RescoreOptions) -> dict[str, float | int]:
     values = source.seen.values(metric)[source.seen.ok]
     known = values[np.isfinite(values)]
     failed = int((~source.seen.ok).sum()) if asked.failed_as_infinite else 0
@@ -125,14 +125,14 @@ def _latency(source: Source, metric: str, asked: Asked) -> dict[str, float | int
     return {"n": len(known), "mean": float(known.mean()) if len(known) else math.nan, **at}
 
 
-def _profiles(source: Source, asked: Asked, own: Slo) -> dict[str, Any] | None:
+def _profiles(source: Source, asked: RescoreOptions, own: Slo) -> dict[str, Any] | None:
     if not asked.profiles:
         return None
     given = next((objective for objective in asked.objectives if isinstance(objective, Slo)), own)
     return side_by_side(source, given, asked.profiles)
 
 
-def _exit_code(runs: Sequence[dict[str, Any]], asked: Asked) -> int:
+def _exit_code(runs: Sequence[dict[str, Any]], asked: RescoreOptions) -> int:
     """0, 4 where a run is not valid; with `fail_under` 1 where too few keep an objective, 5 where that is open."""
     if any(run["valid"] is False for run in runs):
         return INVALID

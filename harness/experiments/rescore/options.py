@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RescoreOptions:
     """What is asked of the runs. Without `objectives` each run is scored under the SLO it was run with.
 
     `goals` are shares; the first decides which bound binds, and `fail_under` whether the answer is good. `factors` of

@@ -13,7 +13,7 @@ import pyarrow as pa
 from harness.api import Slo
 from harness.experiments.rescore.groups import capacities, grouped
 from harness.experiments.rescore.objectives import Objective, Outcome, Part, outcome
-from harness.experiments.rescore.options import Asked
+from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.scale import curve, plane
 from harness.experiments.rescore.tokens import Tokens, tasks, tokens
 from harness.metrics.measure import headline, metrics, missing
@@ -28,7 +28,11 @@ WEIGHTS = ((1, 8), (0, 1))
 
 
 def slo_part(
-    source: Source, objective: Objective, goals: Sequence[float], asked: Asked, per_second: Callable[[int], float]
+    source: Source,
+    objective: Objective,
+    goals: Sequence[float],
+    asked: RescoreOptions,
+    per_second: Callable[[int], float],
 ) -> dict[str, Any]:
     """A run under one objective; `per_second` makes a rate of a count."""
     found = outcome(source.seen, objective, goals[0])
@@ -85,7 +89,7 @@ def _scale(
     source: Source,
     objective: Objective,
     scored: Outcome,
-    asked: Asked,
+    asked: RescoreOptions,
     goals: Sequence[float],
     per_second: Callable[[int], float],
 ) -> dict[str, Any] | None:
@@ -105,7 +109,7 @@ def _scale(
     }
 
 
-def plane_part(source: Source, asked: Asked, per_second: Callable[[int], float]) -> dict[str, Any] | None:
+def plane_part(source: Source, asked: RescoreOptions, per_second: Callable[[int], float]) -> dict[str, Any] | None:
     """Goodput under every pair of two bounds; None where no plane is asked for."""
     if not asked.limits_s:
         return None

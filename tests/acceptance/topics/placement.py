@@ -6,7 +6,7 @@ from typing import Any
 from acceptance.rows import Place, Row
 from harness.experiments import pool
 from harness.experiments.place.execute import Candidate, conduct, scored
-from harness.experiments.place.settings import Asked, asked
+from harness.experiments.place.settings import PlaceOptions, asked
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Shape, System
 from harness.experiments.place.task import Task, searched, traffic
@@ -36,7 +36,7 @@ def rows(place: Place) -> Iterator[Row]:
     yield from _gains()
 
 
-def _asked(run: Mapping[str, object], **own: str) -> Asked:
+def _asked(run: Mapping[str, object], **own: str) -> PlaceOptions:
     return asked(Given(run), None, {**OWN, **own})
 
 
@@ -44,7 +44,7 @@ def _found(run: Mapping[str, object], **own: str) -> dict[str, Any]:
     return conduct(_asked(run, **own), Store(None), pool.Here())
 
 
-def rate_per_gpu(asked: Asked, system: System) -> float:
+def rate_per_gpu(asked: PlaceOptions, system: System) -> float:
     """The highest rate per GPU of one system, as the search of all of them finds it."""
     sent = traffic(asked.spec, asked.seeds, released=asked.released)
     kind = system.kind
