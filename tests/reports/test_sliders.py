@@ -239,8 +239,10 @@ def _bare(section: _sheet.Section) -> _sheet.Sheet:
 def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Callable[[str], Any]) -> None:
     """What bench slo answered could not be handed on as a page."""
     path = stored / "points" / "rate=2.5" / "seed-0"
-    asked = RescoreOptions(objectives=(read("ttft=0.3,tpot=0.08"), read("ttft=1")), goals=(0.9, 0.99), factors=(0.5, 1.0, 2.0),
-                  limits_s=(("ttft", (0.1, 0.3, 1.0)), ("tpot", (0.05, 0.1))), by=("prompt",))  # fmt: skip
+    asked = RescoreOptions(
+        objectives=(read("ttft=0.3,tpot=0.08"), read("ttft=1")), goals=(0.9, 0.99), factors=(0.5, 1.0, 2.0),
+        limits_s=(("ttft", (0.1, 0.3, 1.0)), ("tpot", (0.05, 0.1))), by=("prompt",),
+    )  # fmt: skip
     one = pages.page(answer(sources(path), asked), tmp_path / "slo.json")
     many = pages.page(answer(sources(stored), RescoreOptions(objectives=(read("ttft=0.3"),))), tmp_path / "slo.json")
 
