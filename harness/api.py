@@ -482,6 +482,7 @@ class Simulator(Protocol):
         ...
 
 
+@runtime_checkable
 class LatencyModel(Protocol):
     """How long a step takes. A decode reads its `context_tokens` cached tokens and adds one per sequence."""
 
@@ -499,6 +500,36 @@ class LatencyModel(Protocol):
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds; element i equals `decode_s(decode_seqs, context_tokens[i])`, bit for bit."""
+        ...
+
+
+@runtime_checkable
+class FrontTime(Protocol):
+    """A latency model that also knows what a request takes before its scheduler sees it: HTTP, tokenizer."""
+
+    @property
+    def front_s(self) -> float:
+        """Seconds, at least 0, the same for every request; they are part of no step."""
+        ...
+
+
+@runtime_checkable
+class StoredBits(Protocol):
+    """A latency model that knows in how many bits its system stores weights and KV, for counting memory."""
+
+    @property
+    def stored_bits(self) -> tuple[float | None, float | None]:
+        """Bits of an element of the weights of the layers, and of the KV; None: those of the model as published."""
+        ...
+
+
+@runtime_checkable
+class MeasuredOn(Protocol):
+    """A latency model whose times were measured on one system; it is refused for any other."""
+
+    @property
+    def measured_on(self) -> Mapping[str, object]:
+        """Those of `model`, `hardware`, `tp` and `pp` for which alone it holds; they go before its fields."""
         ...
 
 

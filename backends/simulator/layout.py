@@ -15,7 +15,7 @@ from backends.serving.handoff import HandOffs, Inbox, Link, Outbox
 from backends.serving.replica import Replica
 from backends.simulator.compat import mode
 from backends.simulator.core import BlockCost
-from harness.api import FollowUps, LatencyModel, Request
+from harness.api import FollowUps, FrontTime, LatencyModel, Request, StoredBits
 from harness.catalog import Hardware, block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
 from harness.errors import UsageError
 from harness.registry import make
@@ -106,7 +106,10 @@ _OF_ROLE = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """`count` equal replicas of one role, each on `tp` x `pp` GPUs; `model` says how long their steps take."""
+    """`count` equal replicas of one role, each on `tp` x `pp` GPUs; `model` says how long their steps take.
+
+    `front_s` and `stored_bits` are what it knows beyond steps (`harness.api.FrontTime`, `StoredBits`).
+    """
 
     role: Role
     count: int
@@ -117,6 +120,8 @@ class Part:
     router: str
     latency: str
     model: LatencyModel | Recorded
+    front_s: float
+    stored_bits: tuple[float | None, float | None]
 
     @property
     def gpus(self) -> int:
@@ -175,7 +180,9 @@ class Asked:
         if isinstance(built, Recorded) and (role != "mixed" or pp > 1):
             what = "pipeline stages" if role == "mixed" else "prefill and decode"
             raise UsageError(f"latency=recorded repeats a run of replicas alike; it does not go with {what}.")
-        return Part(role, count, tp, pp, policy, kv, router, latency, built)
+        front_s = built.front_s if isinstance(built, FrontTime) else 0.0
+        stored_bits = built.stored_bits if isinstance(built, StoredBits) else (None, None)
+        return Part(role, count, tp, pp, policy, kv, router, latency, built, front_s, stored_bits)
 
 
 def blocks_of(part: Part, memory: Any, asked: Asked, utilisation: float, kv_blocks: int | None) -> int:
@@ -183,7 +190,7 @@ def blocks_of(part: Part, memory: Any, asked: Asked, utilisation: float, kv_bloc
     given: int | None = memory.blocks or kv_blocks
     if given is not None:
         return given
-    weight_bits, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    weight_bits, kv_bits = part.stored_bits
     return kv_capacity_blocks(
         asked.model, asked.hardware, tp=part.tp, pp=part.pp, utilisation=utilisation, block_tokens=memory.block_tokens,
         weight_bits=weight_bits, kv_bits=kv_bits,
@@ -193,7 +200,7 @@ def blocks_of(part: Part, memory: Any, asked: Asked, utilisation: float, kv_bloc
 def token_bytes(part: Part, asked: Asked) -> int:
     """Bytes of the keys (or the values) of one token in one layer on one of its GPUs; of a latent, all of it."""
     m = model(asked.model)
-    _, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    _, kv_bits = part.stored_bits
     elements = m.kv_elements_per_gpu(part.tp) // (2 if m.latent is None else 1)
     return max(1, int(elements * (kv_bits or 16) // 8))
 
@@ -201,7 +208,7 @@ def token_bytes(part: Part, asked: Asked) -> int:
 def block_cost(part: Part, memory: Any, asked: Asked) -> BlockCost:
     """What it is to move a block of one of its GPUs to the host."""
     m, gpu = model(asked.model), hardware(asked.hardware)
-    _, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    _, kv_bits = part.stored_bits
     size = block_bytes(m, part.tp, part.pp, memory.block_tokens, kv_bits=kv_bits)
     return BlockCost(size, m.layers // part.pp, gpu.pcie_bytes_per_s / 2)
 
