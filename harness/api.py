@@ -483,6 +483,15 @@ class Simulator(Protocol):
 
 
 @runtime_checkable
+class ReusableSimulator(Simulator, Protocol):
+    """A simulator that serves one trial after the other without being built again."""
+
+    def reset(self) -> None:
+        """Forget everything that was simulated: idle replicas and empty memory, as newly built."""
+        ...
+
+
+@runtime_checkable
 class LatencyModel(Protocol):
     """How long a step takes. A decode reads its `context_tokens` cached tokens and adds one per sequence."""
 
