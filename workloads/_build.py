@@ -8,10 +8,20 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import registry
-from harness.api import Arrivals, Content, Lengths, Loaded
+from harness.api import (
+    Arrivals,
+    Content,
+    GapLaw,
+    Lengths,
+    Loaded,
+    RandomRate,
+    RateCurve,
+    RecordedArrivals,
+    Sourced,
+)
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, build, parse, text_of
 from workloads._presets import Class, Preset
@@ -22,10 +32,6 @@ from workloads.mixed import Mixed, Sessions
 from workloads.prefixes import MOST_GROUPS, Prefixes
 from workloads.sessions.fixed import Fixed
 from workloads.sessions.single import Single
-
-if TYPE_CHECKING:
-    from workloads import traces
-
 
 PREFIXES = "shared"
 """Name of the one kind of prefixes."""
@@ -75,11 +81,11 @@ def one(
         lengths_text=text_of(lengths_made, lengths_spec.name),
         rate_rps=None if closed else total_rps,
         slo=preset.slo,
-        requests=_at_most(preset.requests, getattr(made, "trace", None)),
-        gap_cdf=getattr(made, "gap_cdf", None),
+        requests=_at_most(preset.requests, made),
+        gap_cdf=made.gap_cdf if isinstance(made, GapLaw) else None,
         provenance=facts,
-        operational_time=getattr(made, "operational_time", None),
-        settles_s=getattr(made, "settles_s", 0.0),
+        operational_time=made.operational_time if isinstance(made, RateCurve) else None,
+        settles_s=_settles_s(made),
         arrivals_rps=None if closed else made.mean_rate_rps,
     )
 
@@ -133,11 +139,11 @@ def mix(name: str, preset: Preset, content: Content, *, rate_rps: float | None, 
         lengths_text="; ".join(f"{c.tag}: {spec_of(c.lengths)}" for c in made),
         rate_rps=tasks_rps * _mean(weights, each),
         slo={**preset.slo, **{f"{metric}@{c.name}": bound for c in classes for metric, bound in c.slo.items()}},
-        requests=_at_most(preset.requests, getattr(shared, "trace", None)),
-        gap_cdf=getattr(shared, "gap_cdf", None),
+        requests=_at_most(preset.requests, shared),
+        gap_cdf=shared.gap_cdf if isinstance(shared, GapLaw) else None,
         provenance=facts,
-        operational_time=getattr(shared, "operational_time", None),
-        settles_s=max(getattr(c.arrivals, "settles_s", 0.0) for c in made),
+        operational_time=shared.operational_time if isinstance(shared, RateCurve) else None,
+        settles_s=max(_settles_s(c.arrivals) for c in made),
         arrivals_rps=tasks_rps,
     )
 
@@ -192,9 +198,9 @@ def spec_of(part: Any) -> str:
 
 def provenance(lengths: Lengths, arrivals: Arrivals, own: Mapping[str, object]) -> dict[str, object]:
     """What is known of the lengths and arrivals; what the preset itself says comes first."""
-    facts = {**getattr(lengths, "facts", {}), **own}
-    if (stamps := getattr(arrivals, "facts", None)) is not None:
-        facts["arrivals"] = stamps
+    facts = {**(lengths.facts if isinstance(lengths, Sourced) else {}), **own}
+    if isinstance(arrivals, Sourced):
+        facts["arrivals"] = arrivals.facts
     return facts
 
 
@@ -244,11 +250,15 @@ def _mean(weights: list[float], values: list[float]) -> float:
     return sum(w * v for w, v in zip(weights, values, strict=True))
 
 
-def _at_most(requests: int | None, trace: traces.Trace | None) -> int | None:
+def _at_most(requests: int | None, arrivals: Arrivals | None) -> int | None:
     """Default number of requests, where a trace of arrivals may end before."""
-    if trace is None:
+    if not isinstance(arrivals, RecordedArrivals):
         return requests
-    return len(trace) if requests is None else min(requests, len(trace))
+    return len(arrivals.trace) if requests is None else min(requests, len(arrivals.trace))
+
+
+def _settles_s(arrivals: Arrivals) -> float:
+    return arrivals.settles_s if isinstance(arrivals, RandomRate) else 0.0
 
 
 OWN = ("levels", "path")
