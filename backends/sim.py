@@ -19,6 +19,7 @@ from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline
 from backends.serving.replica import Replica
 from backends.simulator.core import gave_way
+from backends.simulator.flow import Flow, flow
 from backends.simulator.front import behind_front_end
 from backends.simulator.layout import (
     Part,
@@ -97,7 +98,7 @@ class Sim:
     _parts: tuple[Part, ...] = field(init=False, repr=False)
     _link: Link = field(init=False, repr=False)
     _rate: Rate | None = field(init=False, repr=False)
-    _flow: object = field(default=None, init=False, repr=False)
+    _flow: Flow | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.replicas < 1 or self.tp < 1 or self.pp < 1:
@@ -154,7 +155,7 @@ class Sim:
             )
         requests, follow_ups = self._as_served(requests, follow_ups)
         steps, model = self._steps if self.log_steps else None, self._model
-        if front_s := getattr(model, "front_s", 0.0):
+        if front_s := self._parts[0].front_s:
             return behind_front_end(
                 front_s, requests, follow_ups,
                 lambda first, more: self._simulate(model, steps, first, more),
@@ -170,8 +171,6 @@ class Sim:
             from backends.simulator.simdistserve import Rings
 
             return Rings(self._parts, requests, follow_ups).records()
-        from backends.simulator.flow import flow  # it drives the same replicas with the functions of this module
-
         self._flow = flow(self.cluster, self._parts, steps, requests, follow_ups, leap=self.leap)
         return self._flow.records()
 
@@ -203,9 +202,10 @@ class Sim:
         if (self.prefill is None) != (self.decode is None):
             raise UsageError("To serve requests give prefill and decode replicas, not one of the two alone.")
         models: list[LatencyModel] = [part.model for part in self._parts for _ in range(part.count)]  # type: ignore[misc]  # none is Recorded
-        front_s = getattr(self._model, "front_s", 0.0)
         return RealTime(
-            self.cluster, lambda batch, start_s: step_ends(models[batch.replica], batch, start_s, start_s)[0], front_s
+            self.cluster,
+            lambda batch, start_s: step_ends(models[batch.replica], batch, start_s, start_s)[0],
+            self._parts[0].front_s,
         )
 
     def steps_table(self) -> pa.Table:
@@ -215,7 +215,7 @@ class Sim:
     def describe(self) -> Mapping[str, object]:
         """Facts for run.json."""
         blocks = self.cluster.replicas[0].blocks
-        bubbles = getattr(self._flow, "bubble_share", None) if any(part.pp != 1 for part in self._parts) else None
+        piped = self._flow if any(part.pp != 1 for part in self._parts) else None
         return {
             "backend": "sim", "model": self.model, "max_tokens": model(self.model).max_tokens,
             "hardware": self.hardware, "latency": self.latency,
@@ -225,5 +225,5 @@ class Sim:
             "router": self._parts[0].router, "tp": self.tp, "pp": self.pp,
             "gpus": sum(part.gpus for part in self._parts), "prefix_cache": self.cluster.replicas[0].cache is not None,
             **told(self._parts, self.cluster, self._rate, self.handoff),
-            **({} if bubbles is None else {"bubble_share": bubbles}), **gave_way(self.cluster.replicas),
+            **({} if piped is None else {"bubble_share": piped.bubble_share}), **gave_way(self.cluster.replicas),
         }  # fmt: skip

@@ -5,7 +5,7 @@ Seconds and tokens everywhere. Times of one run share one origin: the start of t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
@@ -216,6 +216,49 @@ class Arrivals(Protocol):
         ...
 
 
+@runtime_checkable
+class GapLaw(Protocol):
+    """Arrivals whose gaps follow one law, which a schedule can be tested against."""
+
+    @property
+    def gap_cdf(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """(n,) gaps -> (n,) probability that a gap is at most so long; None where these arguments give no such law.
+
+        Gaps are seconds, or expected arrivals (mean 1) where there is an `operational_time`.
+        """
+        ...
+
+
+@runtime_checkable
+class RateCurve(Protocol):
+    """Arrivals whose rate changes along a known curve."""
+
+    @property
+    def operational_time(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """(n,) seconds -> (n,) arrivals expected from 0 up to then; None where these arguments give no such curve."""
+        ...
+
+
+@runtime_checkable
+class RandomRate(Protocol):
+    """Arrivals that draw their rate at random, so that a short schedule need not have the mean rate."""
+
+    @property
+    def settles_s(self) -> float:
+        """Seconds from which on the rate of a schedule is judged."""
+        ...
+
+
+@runtime_checkable
+class RecordedArrivals(Protocol):
+    """Arrivals that are those of a recorded trace, and end with it."""
+
+    @property
+    def trace(self) -> Sized:
+        """The trace; its length is how many arrivals there are."""
+        ...
+
+
 class Lengths(Protocol):
     """How long prompts and answers are."""
 
@@ -226,6 +269,25 @@ class Lengths(Protocol):
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
         """Endless (prompt_tokens, output_tokens), both at least 1."""
+        ...
+
+
+@runtime_checkable
+class LengthQuantiles(Protocol):
+    """Lengths that know their quantiles, so that nobody has to draw to tell them."""
+
+    def quantile_tokens(self, percent: int) -> tuple[int, int]:
+        """Prompt and output tokens that `percent` (0..100) of all are at most, each by itself."""
+        ...
+
+
+@runtime_checkable
+class Sourced(Protocol):
+    """Arrivals, lengths or a content that can say where they come from."""
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """For the report: source, preparation, tokenizer, licence, hash of a file, what was left out."""
         ...
 
 
@@ -488,6 +550,16 @@ class Simulator(Protocol):
         ...
 
 
+@runtime_checkable
+class ReusableSimulator(Simulator, Protocol):
+    """A simulator that serves one trial after the other without being built again."""
+
+    def reset(self) -> None:
+        """Forget everything that was simulated: idle replicas and empty memory, as newly built."""
+        ...
+
+
+@runtime_checkable
 class LatencyModel(Protocol):
     """How long a step takes. A decode reads its `context_tokens` cached tokens and adds one per sequence."""
 
@@ -505,6 +577,36 @@ class LatencyModel(Protocol):
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds; element i equals `decode_s(decode_seqs, context_tokens[i])`, bit for bit."""
+        ...
+
+
+@runtime_checkable
+class FrontTime(Protocol):
+    """A latency model that also knows what a request takes before its scheduler sees it: HTTP, tokenizer."""
+
+    @property
+    def front_s(self) -> float:
+        """Seconds, at least 0, the same for every request; they are part of no step."""
+        ...
+
+
+@runtime_checkable
+class StoredBits(Protocol):
+    """A latency model that knows in how many bits its system stores weights and KV, for counting memory."""
+
+    @property
+    def stored_bits(self) -> tuple[float | None, float | None]:
+        """Bits of an element of the weights of the layers, and of the KV; None: those of the model as published."""
+        ...
+
+
+@runtime_checkable
+class MeasuredOn(Protocol):
+    """A latency model whose times were measured on one system; it is refused for any other."""
+
+    @property
+    def measured_on(self) -> Mapping[str, object]:
+        """Those of `model`, `hardware`, `tp` and `pp` for which alone it holds; they go before its fields."""
         ...
 
 

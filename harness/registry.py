@@ -15,10 +15,12 @@ import inspect
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from harness.api import MeasuredOn
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, build, parse
 
@@ -206,13 +208,18 @@ def make(kind: str, spec: str | Spec, **given: object) -> Any:
     return built
 
 
+def system_of(latency: Any) -> dict[str, object]:
+    """The fields of a latency model that name the system which it times, by name; constants have none."""
+    return {field.name: getattr(latency, field.name) for field in fields(latency) if field.name in SYSTEM}
+
+
 def _same_system(latency: Any, spec: Spec, system: Mapping[str, object]) -> None:
     """Raise UsageError where the latency model is that of another model, GPU or number of GPUs than `system`.
 
     Its own are its fields, or `measured_on` where it holds the measurements of one system.
     """
-    measured: Mapping[str, object] = getattr(latency, "measured_on", {})
-    own = {key: measured.get(key, getattr(latency, key, None)) for key in SYSTEM if key in system}
+    known = system_of(latency) | dict(latency.measured_on if isinstance(latency, MeasuredOn) else {})
+    own = {key: known.get(key) for key in SYSTEM if key in system}
     apart = [key for key, value in own.items() if value is not None and _folded(value) != _folded(system[key])]
     if apart:
         what, other = (", ".join(f"{key}={of[key]}" for key in apart) for of in (own, system))

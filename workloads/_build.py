@@ -8,10 +8,21 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import registry
-from harness.api import Arrivals, Content, Lengths, Loaded, Timing
+from harness.api import (
+    Arrivals,
+    Content,
+    GapLaw,
+    Lengths,
+    Loaded,
+    RandomRate,
+    RateCurve,
+    RecordedArrivals,
+    Sourced,
+    Timing,
+)
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, build, parse, text_of
 from workloads._presets import Preset
@@ -20,10 +31,6 @@ from workloads.clients import Clients
 from workloads.mixed import Mixed, Sessions
 from workloads.prefixes import Prefixes
 from workloads.sessions.single import Single
-
-if TYPE_CHECKING:
-    from workloads import traces
-
 
 PREFIXES = "shared"
 """Name of the one kind of prefixes."""
@@ -73,19 +80,26 @@ def one(
         lengths_text=text_of(lengths_made, lengths_spec.name),
         rate_rps=None if closed else total_rps,
         slo=preset.slo,
-        requests=at_most(preset.requests, getattr(made, "trace", None)),
-        gap_cdf=getattr(made, "gap_cdf", None),
+        requests=at_most(preset.requests, made),
+        gap_cdf=made.gap_cdf if isinstance(made, GapLaw) else None,
         provenance=facts,
-        operational_time=getattr(made, "operational_time", None),
-        settles_s=getattr(made, "settles_s", 0.0),
+        operational_time=made.operational_time if isinstance(made, RateCurve) else None,
+        settles_s=settles_s(made),
         arrivals_rps=None if closed else made.mean_rate_rps,
-        timing="closed" if closed else timing_of(arrivals_name),
+        timing=timing_of(made),
     )
 
 
-def timing_of(arrivals: str) -> Timing:
-    """Whether arrivals of this name are drawn, or recorded."""
-    return "recorded" if arrivals == "trace" else "drawn"
+def timing_of(arrivals: Arrivals | None) -> Timing:
+    """What decides when requests come."""
+    if isinstance(arrivals, Closed):
+        return "closed"
+    return "recorded" if isinstance(arrivals, RecordedArrivals) else "drawn"
+
+
+def settles_s(arrivals: Arrivals) -> float:
+    """A shorter run need not have the mean rate."""
+    return arrivals.settles_s if isinstance(arrivals, RandomRate) else 0.0
 
 
 def clients(spec: Spec, content: Content, rate_rps: float | None) -> Loaded:
@@ -128,17 +142,17 @@ def spec_of(part: Any) -> str:
 
 def provenance(lengths: Lengths, arrivals: Arrivals, own: Mapping[str, object]) -> dict[str, object]:
     """What is known of the lengths and arrivals; what the preset itself says comes first."""
-    facts = {**getattr(lengths, "facts", {}), **own}
-    if (stamps := getattr(arrivals, "facts", None)) is not None:
-        facts["arrivals"] = stamps
+    facts = {**(lengths.facts if isinstance(lengths, Sourced) else {}), **own}
+    if isinstance(arrivals, Sourced):
+        facts["arrivals"] = arrivals.facts
     return facts
 
 
-def at_most(requests: int | None, trace: traces.Trace | None) -> int | None:
+def at_most(requests: int | None, arrivals: Arrivals | None) -> int | None:
     """Default number of requests, where a trace of arrivals may end before."""
-    if trace is None:
+    if not isinstance(arrivals, RecordedArrivals):
         return requests
-    return len(trace) if requests is None else min(requests, len(trace))
+    return len(arrivals.trace) if requests is None else min(requests, len(arrivals.trace))
 
 
 OWN = ("levels", "path")

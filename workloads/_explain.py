@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Lengths, Loaded, Workload
+from harness.api import LengthQuantiles, Lengths, Loaded, Workload
 from workloads._build import spec_of
 from workloads._presets import Preset
 from workloads.arrivals.closed import Closed
@@ -92,9 +92,8 @@ def _blend(workload: Blend, loaded: Loaded) -> Iterator[str]:
             parts.append(f"sessions {spec_of(c.sessions)}, mean {c.sessions.mean_requests:.3g} requests")
         if c.prefixes is not None:
             parts.append(f"prefixes: {_prefixes(c.prefixes)}")
-        deadline_s = c.slo.get("task", getattr(c.sessions, "deadline_s", None))
-        if deadline_s is not None:
-            parts.append(f"deadline of a task {deadline_s:g} s")
+        if c.deadline_s is not None:
+            parts.append(f"deadline of a task {c.deadline_s:g} s")
         if c.priority:
             parts.append(f"priority {c.priority}")
         yield f"  {c.tag}: {'; '.join(parts)}"
@@ -112,9 +111,8 @@ def _prefixes(prefixes: Prefixes) -> str:
 
 def _lengths(lengths: Lengths, new: str) -> Iterator[str]:
     """Mean, p50 and p90 of prompt and output."""
-    quantile = getattr(lengths, "quantile_tokens", None)
-    if quantile is not None:
-        p50, p90, origin = quantile(50), quantile(90), "stored quantiles"
+    if isinstance(lengths, LengthQuantiles):
+        p50, p90, origin = lengths.quantile_tokens(50), lengths.quantile_tokens(90), "stored quantiles"
     else:
         drawn = np.array(list(islice(lengths.pairs(np.random.default_rng(0)), DRAWS)))  # (N, 2)
         p50, p90 = np.quantile(drawn, [0.5, 0.9], axis=0, method="inverted_cdf").tolist()

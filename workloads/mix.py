@@ -6,9 +6,19 @@ import dataclasses
 import math
 
 from harness import registry
-from harness.api import Arrivals, Content, Lengths, Loaded
+from harness.api import Arrivals, Content, GapLaw, Lengths, Loaded, RateCurve
 from harness.errors import UsageError
-from workloads._build import arrivals_of, at_most, prefixes_of, provenance, sessions_of, slowed, spec_of, timing_of
+from workloads._build import (
+    arrivals_of,
+    at_most,
+    prefixes_of,
+    provenance,
+    sessions_of,
+    settles_s,
+    slowed,
+    spec_of,
+    timing_of,
+)
 from workloads._presets import Class, Preset
 from workloads.arrivals.closed import Closed
 from workloads.blend import Blend
@@ -49,13 +59,13 @@ def mix(name: str, preset: Preset, content: Content, *, rate_rps: float | None, 
         lengths_text="; ".join(f"{c.tag}: {spec_of(c.lengths)}" for c in made),
         rate_rps=tasks_rps * _mean(weights, each),
         slo={**preset.slo, **{f"{metric}@{c.name}": bound for c in classes for metric, bound in c.slo.items()}},
-        requests=at_most(preset.requests, getattr(shared, "trace", None)),
-        gap_cdf=getattr(shared, "gap_cdf", None),
+        requests=at_most(preset.requests, shared),
+        gap_cdf=shared.gap_cdf if isinstance(shared, GapLaw) else None,
         provenance=facts,
-        operational_time=getattr(shared, "operational_time", None),
-        settles_s=max(getattr(c.arrivals, "settles_s", 0.0) for c in made),
+        operational_time=shared.operational_time if isinstance(shared, RateCurve) else None,
+        settles_s=max(settles_s(c.arrivals) for c in made),
         arrivals_rps=tasks_rps,
-        timing="drawn" if shared is None else timing_of(registry.name_of(shared)),
+        timing=timing_of(shared),
     )
 
 

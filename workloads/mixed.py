@@ -6,7 +6,7 @@ A workload mixed from arrivals, lengths, sessions and shared prefixes, each with
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -62,6 +62,16 @@ class Sessions(Protocol):
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
         """The next `count` tasks; the stream of tasks must not depend on how many are asked for at a time."""
+        ...
+
+
+@runtime_checkable
+class Deadline(Protocol):
+    """Sessions that bound the time of a whole task."""
+
+    @property
+    def deadline_s(self) -> float | None:
+        """Seconds from when a task is due to the last token of its last answer; None: these have no bound."""
         ...
 
 
@@ -153,6 +163,12 @@ class Mixed:
         """Preparation, tokenizer, source and licence of the lengths."""
         return self.facts
 
+    @property
+    def deadline_s(self) -> float | None:
+        """Seconds within which a whole task must end: those of its class, else those of its sessions."""
+        own = self.sessions.deadline_s if isinstance(self.sessions, Deadline) else None
+        return self.slo.get("task", own)
+
     def _table(self, rows: Columns) -> pa.Table:
         n = len(rows["id"])
         columns: dict[str, object] = {name: pa.repeat(pa.scalar(v, SCHEDULE.field(name).type), n)
@@ -179,8 +195,7 @@ class Mixed:
         )
 
     def _constants(self) -> dict[str, object]:
-        deadline_s = getattr(self.sessions, "deadline_s", None)
-        own = {"slo_task_s": deadline_s} | {f"slo_{metric}_s": bound for metric, bound in self.slo.items()}
+        own = {"slo_task_s": self.deadline_s} | {f"slo_{metric}_s": bound for metric, bound in self.slo.items()}
         return {name: v for name, v in {**own, "tag": self.tag, "priority": self.priority or None}.items() if v}
 
     def _runs(self, rows: Columns) -> list[Run]:

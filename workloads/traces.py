@@ -14,7 +14,7 @@ from harness.spec import parse
 from workloads.readers import _cells, _known, _plain, _source
 from workloads.readers._collect import BEFORE, Bounds, Collector, parsed
 from workloads.readers._ordered import ordered
-from workloads.readers._requests import Reader
+from workloads.readers._requests import MappedReader, Reader
 from workloads.readers._source import Source
 
 __all__ = ["BEFORE", "Blocks", "Slice", "Trace", "blocks", "read"]
@@ -196,7 +196,7 @@ def _chosen(source: Source, spec: str | None, columns: str | None) -> tuple[str,
         spec = source.form.replace("json", "jsonl") if columns else _detect(source)
     given = parse(spec)
     kind = registry.find("readers", given.name)
-    mapped = hasattr(kind, "mapped")
+    mapped = isinstance(kind, MappedReader)
     if columns is not None and not mapped:
         raise UsageError(f"Reader '{given.name}' knows its columns; --columns goes with csv, jsonl or parquet.")
     chosen: Reader = registry.make("readers", given, **({} if columns is None else {"columns": columns}))
@@ -210,10 +210,10 @@ def _detect(source: Source) -> str:
     """The reader that needs most of what is there; a plain one only where no format is known."""
     kinds = {name: registry.find("readers", name) for name in registry.names("readers")}
     kinds = {name: kind for name, kind in kinds.items() if kind.form == source.form}
-    fitting = [n for n, k in kinds.items() if not hasattr(k, "mapped") and set(k.needs) <= set(source.columns)]
+    fitting = [n for n, k in kinds.items() if not isinstance(k, MappedReader) and set(k.needs) <= set(source.columns)]
     if fitting:
         return max(fitting, key=lambda name: len(kinds[name].needs))
-    plain = next(n for n, k in kinds.items() if hasattr(k, "mapped"))
+    plain = next(n for n, k in kinds.items() if isinstance(k, MappedReader))
     if _plain.fits(source.columns):
         return plain
     form = source.form.upper().replace("PARQUET", "Parquet")

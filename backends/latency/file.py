@@ -9,6 +9,7 @@ from typing import Any
 
 from backends.latency._files import latency_file
 from harness import registry
+from harness.api import FrontTime, StoredBits
 from harness.errors import UsageError
 from harness.spec import Spec
 
@@ -29,24 +30,23 @@ class File:
     inner: Any = field(init=False, repr=False, compare=False)
     front_s: float = field(init=False, repr=False, compare=False)
     stored_bits: tuple[float | None, float | None] = field(init=False, repr=False, compare=False)
+    measured_on: Mapping[str, object] = field(init=False, repr=False, compare=False)
     step_s: Callable[..., float] = field(init=False, repr=False, compare=False)
     decode_s: Callable[..., float] = field(init=False, repr=False, compare=False)
     decode_line: Callable[..., tuple[float, float] | None] = field(init=False, repr=False, compare=False)
     decode_many_s: Callable[..., Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        inner = self._inner(latency_file(self.path))
+        held = latency_file(self.path)
+        inner = self._inner(held)
         object.__setattr__(self, "inner", inner)
-        object.__setattr__(self, "front_s", getattr(inner, "front_s", 0.0))
-        object.__setattr__(self, "stored_bits", getattr(inner, "stored_bits", (None, None)))
+        object.__setattr__(self, "front_s", inner.front_s if isinstance(inner, FrontTime) else 0.0)
+        object.__setattr__(self, "stored_bits", inner.stored_bits if isinstance(inner, StoredBits) else (None, None))
+        fit = held.get("fit")  # what `bench fit` noted: the GPU for which its constants hold
+        measured_on = {"hardware": fit["hardware"]} if isinstance(fit, dict) and "hardware" in fit else {}
+        object.__setattr__(self, "measured_on", measured_on)
         for name in ("step_s", "decode_s", "decode_line", "decode_many_s"):
             object.__setattr__(self, name, getattr(inner, name))
-
-    @property
-    def measured_on(self) -> Mapping[str, object]:
-        """The GPU that `bench fit` noted, for which its constants hold."""
-        fit = latency_file(self.path).get("fit")
-        return {"hardware": fit["hardware"]} if isinstance(fit, dict) and "hardware" in fit else {}
 
     def _inner(self, held: Mapping[str, Any]) -> Any:
         name = held.get("latency")

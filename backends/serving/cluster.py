@@ -3,7 +3,7 @@
 from collections.abc import Sequence as ListOf
 
 from backends.serving.handoff import HandOffs, arrived_prefilled
-from backends.serving.plugins import Router
+from backends.serving.plugins import Router, StepRouter
 from backends.serving.replica import Replica
 from harness.api import Request
 
@@ -22,7 +22,7 @@ class Cluster:
         self.handoffs = handoffs
         self._entries = replicas if handoffs is None else [r for r in replicas if r.inbox is None]
         self._route = router.route if len(self._entries) > 1 else None
-        self.watches = self._route is not None and bool(getattr(router, "watches", False))
+        self.watches = self._route is not None and isinstance(router, StepRouter) and router.watches
 
     def add(self, request: Request, now_s: float) -> tuple[int, str | None]:
         """Queue a request: (index of the replica, why not if it can never be served there)."""

@@ -1,4 +1,6 @@
-"""What a policy, a router and a KV memory mode must offer; each is one file in the folder of its kind.
+"""What a policy, a router and a KV memory mode must offer, and what some can do beyond that.
+
+Each is one file in the folder of its kind.
 
 These protocols speak of replicas and batches, which only this package knows; those without such words are in
 `harness.api`.
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from backends.serving.batch import Batch
 from harness.api import Request
@@ -39,6 +41,15 @@ class Policy(Protocol):
         ...
 
 
+@runtime_checkable
+class HandOffRoom(Protocol):
+    """A policy that bounds how many sequences a decode replica holds; without it memory alone is the bound."""
+
+    def has_room(self, replica: Replica) -> bool:
+        """Whether one more sequence may be handed on to this replica now."""
+        ...
+
+
 class Memory(Protocol):
     """How KV memory is given out."""
 
@@ -66,6 +77,16 @@ class Memory(Protocol):
         ...
 
 
+@runtime_checkable
+class MapTime(Protocol):
+    """A memory mode that maps blocks while a step waits; without it mapping takes no time."""
+
+    @property
+    def step_map_s(self) -> float:
+        """Seconds that a step pays for each block it takes, at least 0."""
+        ...
+
+
 class Admission(Protocol):
     """Whom memory admits, beyond what the memory mode says. An object of its own for every replica."""
 
@@ -87,12 +108,18 @@ class Admission(Protocol):
 
 
 class Router(Protocol):
-    """Which replica gets a request.
-
-    One that looks at what decoding changes step by step (free blocks, context, what is stored) has an attribute
-    `watches` that is True; the simulator then leaps over no arrival, so that it sees what it would see step by step.
-    """
+    """Which replica gets a request."""
 
     def route(self, request: Request, replicas: ListOf[Replica]) -> int:
         """Index into `replicas`."""
+        ...
+
+
+@runtime_checkable
+class StepRouter(Protocol):
+    """A router that may look at what decoding changes step by step: free blocks, context, what is stored."""
+
+    @property
+    def watches(self) -> bool:
+        """Whether it does; the simulator then leaps over no arrival, so that it sees what it would see step by step."""
         ...

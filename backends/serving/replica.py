@@ -17,7 +17,7 @@ from backends.serving.batch import Batch, Phase, Sequence
 from backends.serving.blocks import Blocks
 from backends.serving.decodes import Decodes
 from backends.serving.pipeline import Pipeline
-from backends.serving.plugins import Admission, Memory, Policy
+from backends.serving.plugins import Admission, HandOffRoom, Memory, Policy
 from backends.serving.prefix_cache import PrefixCache
 from backends.serving.speculation import Drafts, Speculation
 from harness.api import Request
@@ -72,7 +72,7 @@ class Replica:
         self.outbox: Outbox | None = None  # of a prefill replica: what it has prefilled and not yet handed on
         self.pipeline: Pipeline | None = None  # of a replica on several stages, and of its lanes
         self.inbox: Inbox | None = None  # of a decode replica: what is handed on to it
-        self._has_room: Callable[[Replica], bool] | None = getattr(policy, "has_room", None)
+        self._has_room = policy.has_room if isinstance(policy, HandOffRoom) else None
         self._reserves = memory.reserves
         self._map_s = map_s  # what a step pays for each block it takes
         self._watermark = int(memory.watermark * num_blocks)

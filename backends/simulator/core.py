@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from backends.serving._checks import at_least
 from backends.serving.journal import Journal
-from backends.serving.plugins import Memory
+from backends.serving.plugins import MapTime, Memory
 from backends.serving.replica import Replica
 from backends.serving.speculation import Speculation
 from backends.serving.swap import Swap
@@ -169,7 +169,7 @@ class Core:
             prefix_cache=self.caches_prefixes,
             speculation=self.speculation,
             swap=None if self.swapping is None else self.swapping.swap(cost),
-            map_s=getattr(memory, "step_map_s", 0.0),
+            map_s=memory.step_map_s if isinstance(memory, MapTime) else 0.0,
         )
 
     def chance(self, purpose: str, index: int) -> Callable[[], float]:

@@ -17,7 +17,7 @@ from backends.serving.handoff import HandOffs, Inbox, Link, Outbox
 from backends.serving.replica import Replica
 from backends.simulator.compat import mode
 from backends.simulator.core import BlockCost, Core
-from harness.api import FollowUps, LatencyModel, Request
+from harness.api import FollowUps, FrontTime, LatencyModel, Request, StoredBits
 from harness.catalog import Hardware, block_bytes, hardware, kv_bytes_per_token, kv_capacity_blocks, model
 from harness.errors import UsageError
 from harness.registry import make
@@ -113,7 +113,8 @@ _OF_ROLE = {
 class Part:
     """`count` equal replicas of one role, each on `tp` x `pp` GPUs.
 
-    `core` decides inside each of them, `model` says how long their steps take.
+    `core` decides inside each of them, `model` says how long their steps take; `front_s` and
+    `stored_bits` are what it knows beyond steps (`harness.api.FrontTime`, `StoredBits`).
     """
 
     role: Role
@@ -126,6 +127,8 @@ class Part:
     latency: str
     core: Core
     model: LatencyModel | Recorded
+    front_s: float
+    stored_bits: tuple[float | None, float | None]
 
     @property
     def gpus(self) -> int:
@@ -168,7 +171,9 @@ def _part(sim: Sim, role: Role, count: int, tp: int, pp: int, policy: str, route
         what = "pipeline stages" if role == "mixed" else "prefill and decode"
         raise UsageError(f"latency=recorded repeats a run of replicas alike; it does not go with {what}.")
     core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, sim.speculate, sim.preempt)
-    return Part(role, count, tp, pp, policy, kv, router, latency, core, built)
+    front_s = built.front_s if isinstance(built, FrontTime) else 0.0
+    stored_bits = built.stored_bits if isinstance(built, StoredBits) else (None, None)
+    return Part(role, count, tp, pp, policy, kv, router, latency, core, built, front_s, stored_bits)
 
 
 def blocks_of(part: Part, memory: Any, sim: Sim) -> int:
@@ -176,7 +181,7 @@ def blocks_of(part: Part, memory: Any, sim: Sim) -> int:
     given: int | None = memory.blocks or sim.kv_blocks
     if given is not None:
         return given
-    weight_bits, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    weight_bits, kv_bits = part.stored_bits
     return kv_capacity_blocks(
         sim.model, sim.hardware, tp=part.tp, pp=part.pp, utilisation=sim.utilisation,
         block_tokens=memory.block_tokens, weight_bits=weight_bits, kv_bits=kv_bits,
@@ -186,7 +191,7 @@ def blocks_of(part: Part, memory: Any, sim: Sim) -> int:
 def token_bytes(part: Part, sim: Sim) -> int:
     """Bytes of the keys (or the values) of one token in one layer on one of its GPUs; of a latent, all of it."""
     m = model(sim.model)
-    _, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    _, kv_bits = part.stored_bits
     elements = m.kv_elements_per_gpu(part.tp) // (2 if m.latent is None else 1)
     return max(1, int(elements * (kv_bits or 16) // 8))
 
@@ -194,7 +199,7 @@ def token_bytes(part: Part, sim: Sim) -> int:
 def block_cost(part: Part, memory: Any, sim: Sim) -> BlockCost:
     """What it is to move a block of one of its GPUs to the host."""
     m, gpu = model(sim.model), hardware(sim.hardware)
-    _, kv_bits = getattr(part.model, "stored_bits", (None, None))
+    _, kv_bits = part.stored_bits
     size = block_bytes(m, part.tp, part.pp, memory.block_tokens, kv_bits=kv_bits)
     return BlockCost(size, m.layers // part.pp, gpu.pcie_bytes_per_s / 2)
 

@@ -75,7 +75,7 @@ def _kind_of_names(kind: str) -> str:
 
 
 def _about(kind: str, name: str) -> str:
-    from harness import compose, configs, registry
+    from harness import compose, configs
     from harness.cli import _names
 
     if kind == "presets":
@@ -85,7 +85,7 @@ def _about(kind: str, name: str) -> str:
         return f"{name} (configuration: --config {name})\n{textwrap.indent(configs.text_of(name) or '', '  ').rstrip()}"
     if kind in ("models", "hardware"):
         return f"{name} ({kind})\n{_entry(_names.table(kind)[name])}"
-    return f"{name} ({kind}: {_names.OPTION[kind]})\n{_plugin(registry.find(kind, name))}"
+    return f"{name} ({kind}: {_names.OPTION[kind]})\n{_plugin(kind, name)}"
 
 
 def _entry(entry: dict[str, Any]) -> str:
@@ -109,15 +109,17 @@ def _quantity(key: str, value: object) -> str:
     return str(value)
 
 
-def _plugin(found: Any) -> str:
+def _plugin(kind: str, name: str) -> str:
     from harness import registry
 
+    found = registry.find(kind, name)
     lines = [textwrap.indent(registry.about(found), "  ")]
-    facts = [(f, getattr(found, f, None)) for f in ("unit", "better") if isinstance(getattr(found, f, None), str)]
-    if facts:
-        lines += ["", *(f"  {key}: {value}" for key, value in facts)]
-    arguments = [] if facts else _arguments(found)  # nobody builds a metric with arguments
-    if arguments:
+    if kind == "metrics":  # nobody builds one with arguments
+        from harness.metrics.measure import row
+
+        metric = row(registry.make(kind, name))
+        lines += ["", f"  unit: {metric.unit}", f"  better: {metric.better}"]
+    elif arguments := _arguments(found):
         width = max(len(name) for name, _ in arguments)
         lines += ["", "  arguments", *(f"    {name:<{width}}  {text}" for name, text in arguments)]
     return "\n".join(lines)

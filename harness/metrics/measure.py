@@ -36,11 +36,11 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 @cache
 def metrics() -> Mapping[str, Metric]:
     """Every metric of the registry by its `name`, built from defaults."""
-    found = [_row(registry.make("metrics", name)) for name in registry.names("metrics")]
+    found = [row(registry.make("metrics", name)) for name in registry.names("metrics")]
     return MappingProxyType({metric.name: metric for metric in found})
 
 
-def _row(plugin: Any) -> Metric:
+def row(plugin: Any) -> Metric:
     """A plug-in as a row: a class of another package has the members that it needs."""
     if isinstance(plugin, Metric):
         return plugin

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from harness.api import Request
+from harness.api import RateCurve, Request
 from harness.registry import find, make, names
 from harness.spec import text_of
 from workloads.fit._lengths import measure
@@ -123,7 +123,7 @@ def test_sample_mean_agrees_with_the_stated_mean(kind: str, name: str, spec: str
     """If this failed, the load that a report states would not be the load that was sent."""
     for text in (spec, OTHER_SPECS.get(name, spec)):
         member = make(kind, text)
-        clock = getattr(member, "operational_time", None)
+        clock = member.operational_time if isinstance(member, RateCurve) else None
         drawn = sample(kind, member, 50_000, seed=5) if clock is None else operational_gaps(member, 50_000)
         stated = means(kind, member) if kind == "lengths" else 1 / means(kind, member) if clock is None else 1.0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -67,6 +67,17 @@ class Requests:
             else:
                 changed[name] = value if value is None or isinstance(value, str | float | int) else change(value)
         return Requests(**changed)
+
+
+@runtime_checkable
+class MappedReader(Protocol):
+    """A reader of a plain table, whose columns the user may name (`columns=at=...,prompt=...,output=...`).
+
+    It needs no column of a certain name, so it is taken only where no other reader knows the file. Its class shows it:
+    a format is chosen before a reader is built.
+    """
+
+    mapped: ClassVar[bool]
 
 
 class Reader(Protocol):

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from harness.api import LatencyModel
 from harness.errors import UsageError
 
 _format = click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text",
@@ -97,11 +98,11 @@ def seconds(given: str, name: str) -> float:
     return found
 
 
-def priced(latency: str, **system: Any) -> Any:
+def priced(latency: str, **system: Any) -> LatencyModel:
     """The latency model of that spec. Raises UsageError for one that has no step times of its own."""
     from harness import registry
 
     found = registry.make("latency", latency, **system)
-    if not hasattr(found, "decode_s"):
+    if not isinstance(found, LatencyModel):
         raise UsageError(f"'{latency}' repeats the steps of a stored run, and has no step of its own; name another.")
     return found

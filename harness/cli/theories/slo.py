@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from harness import catalog
+from harness.cli.theories import _given
 from harness.errors import UsageError
 
 
@@ -44,15 +45,14 @@ def _derived(
     from harness.experiments.theory.batching import decode_step_s, derive, published
     from harness.spec import parse
 
-    timed = registry.make("latency", latency, model=model, hardware=hardware, tp=tp, pp=pp)
-    if not hasattr(timed, "decode_s"):
-        raise UsageError(f"'{latency}' repeats the steps of a stored run, and has no step of its own; name another.")
-    if pp > 1 and not hasattr(timed, "pp"):
+    timed = _given.priced(latency, model=model, hardware=hardware, tp=tp, pp=pp)
+    own = registry.system_of(timed)
+    if pp > 1 and "pp" not in own:
         raise UsageError(
             f"'{parse(latency).name}' knows no pipeline stages; leave out --pp, or take --latency roofline."
         )
     step_s = decode_step_s(timed, batch=batch, context=context, stages=pp)
-    named = {"model": model, "hardware": hardware} if hasattr(timed, "model") else {}  # constants know neither
+    named = {"model": model, "hardware": hardware} if "model" in own else {}  # constants know neither
     beyond = _beyond(model, hardware, tp * pp, batch, context) if named else []
     return {
         "schema": 1,

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from harness import registry
 from harness.data.folder import Run
@@ -21,7 +21,7 @@ _ENDS = (".json", ".jsonl")
 
 
 class Reader(Protocol):
-    """What reads the results of one tool. `beside` (which may be left out) are the names of the files of one run."""
+    """What reads the results of one tool."""
 
     def recognizes(self, values: Sequence[Any]) -> bool:
         """Whether these JSON values are results of the tool."""
@@ -29,6 +29,16 @@ class Reader(Protocol):
 
     def told(self, values: Sequence[Any]) -> Iterator[Told]:
         """The runs that they tell of."""
+        ...
+
+
+@runtime_checkable
+class FilesReader(Protocol):
+    """A reader of a tool that writes several files of one run into one folder."""
+
+    @property
+    def beside(self) -> Sequence[str]:
+        """Names of these files, in the order in which they are read."""
         ...
 
 
@@ -83,7 +93,7 @@ def _reader(values: Sequence[Any]) -> Reader | None:
 
 
 def _beside(reader: Reader) -> Sequence[str]:
-    return getattr(reader, "beside", ())
+    return reader.beside if isinstance(reader, FilesReader) else ()
 
 
 def _runs(reader: Reader, values: Sequence[Any], path: Path) -> list[Run]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness import catalog, configs, registry
 from harness import options as configuration
-from harness.api import Slo
+from harness.api import ReusableSimulator, Slo
 from harness.errors import UsageError, no_such
 from harness.experiments import pool
 from harness.experiments.capacity.aim import LONGEST
@@ -190,7 +190,7 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> PlaceOption
     if not hardware:
         raise UsageError("--hardware names no GPU; see 'bench list hardware'.")
     backend = registry.find("backends", parse(spec.backend).name)
-    if not (hasattr(backend, "simulate") and hasattr(backend, "reset")):
+    if not issubclass(backend, ReusableSimulator):
         raise UsageError(f"bench place simulates its candidates; leave out --backend '{spec.backend}', or take sim.")
     released = is_released(spec, hardware)
     objective = slo.parse(spec.slo if spec.slo is not None else load_workload(spec).slo_text, goal=spec.goal)

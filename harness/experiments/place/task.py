@@ -8,12 +8,12 @@ The search of one candidate, as it is carried out in a worker.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 
-from harness.api import RequestRecord, Slo
+from harness.api import RequestRecord, ReusableSimulator, Slo
 from harness.data.dependencies import Releases
 from harness.data.records import to_table
 from harness.data.schedule import Schedule
@@ -235,7 +235,7 @@ class _Trials:
 
     def __init__(self, task: Task) -> None:
         self._task = task
-        self._simulator: Any = make_backend(task.spec)  # a simulator with `reset`, as `refused` has made sure
+        self._simulator = cast("ReusableSimulator", make_backend(task.spec))  # the settings have made sure
         self.made = 0
         self.requests = 0
 

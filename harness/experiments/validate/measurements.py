@@ -200,7 +200,7 @@ def _backend(given: object, backends: Mapping[str, Spec]) -> Spec | None:
 
 def simulator(spec: Spec) -> Simulator:
     """The simulator of a spec. Raises UsageError for a backend that runs in real time."""
-    if not hasattr(registry.find("backends", spec.name), "simulate"):
+    if not issubclass(registry.find("backends", spec.name), Simulator):
         raise UsageError(f"backend '{spec.name}' runs in real time; name a simulator, such as sim:latency=file:PATH.")
     return cast("Simulator", registry.make("backends", spec, log_steps=False))
 

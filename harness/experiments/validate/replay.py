@@ -97,7 +97,7 @@ def _simulated(source: Source, backend: str) -> pa.Table:
 
     spec = parse(backend)
     kind = registry.find("backends", spec.name)
-    if not hasattr(kind, "simulate"):
+    if not issubclass(kind, Simulator):
         raise UsageError(f"--backend '{spec.name}' runs in real time; name a simulator, such as sim:latency=file:PATH.")
     facts = source.info.get("backend") or {}
     fields = {field.name for field in dataclasses.fields(kind) if field.init}

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from harness.api import Outcome, Remote, Scraper
+from harness.api import Outcome, Remote, Scraper, Sourced
 from harness.data.host import process_age_s
 from harness.data.records import Recounts
 from harness.runner.live import Live
@@ -58,7 +58,7 @@ class RemoteRun:
             if self._count() > (cores := os.cpu_count() or 1):
                 self.say(f"warning: {self._count()} senders share {cores} cores; they will wait for one another")
             folder = self.folder()
-            folder.update({"content": dict(getattr(content, "facts", {}))})
+            folder.update({"content": dict(content.facts) if isinstance(content, Sourced) else {}})
             scraper = self.backend.scraper(lambda table: folder.add_table("server_metrics", table))
             if scraper is not None:
                 await asyncio.to_thread(scraper.before)

@@ -1,0 +1,197 @@
+"""What only some plug-ins can do: which of ours can, that the required members are enough, and how it is asked."""
+# ruff: noqa: ARG002  # a plain plug-in needs nothing of what it is given
+
+import ast
+from dataclasses import dataclass
+from itertools import count, repeat
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from backends.serving.plugins import HandOffRoom, MapTime, StepRouter
+from backends.sim import Sim
+from harness import api, registry
+from harness.experiments.imports._foreign import FilesReader
+from workloads.catalog import load
+from workloads.mixed import Deadline
+from workloads.readers._requests import MappedReader
+
+TOP = Path(__file__).resolve().parents[2]
+TABLE = [
+    ("latency", api.LatencyModel, "abc file fit6 linear mixed operators roofline table"),
+    ("latency", api.FrontTime, "file fit6 linear mixed"),
+    ("latency", api.StoredBits, "file roofline"),
+    ("latency", api.MeasuredOn, "file fit6 mixed table"),
+    ("policies", HandOffRoom, "distserve-decode"),
+    ("kv", MapTime, "virtual"),
+    ("routers", StepRouter, "least-loaded-decode load prefix-aware"),
+    ("arrivals", api.GapLaw, "burstgpt-published diurnal gamma onoff poisson ramp spike steps weibull"),
+    ("arrivals", api.RateCurve, "diurnal onoff ramp spike steps"),
+    ("arrivals", api.RandomRate, "azure burstgpt servegen"),
+    ("arrivals", api.RecordedArrivals, "trace"),
+    ("arrivals", api.Sourced, "azure burstgpt burstgpt-published fitted servegen trace"),
+    ("lengths", api.LengthQuantiles, "arxiv azure burstgpt bwb humaneval lmsys longbench mooncake sharegpt"),
+    (
+        "lengths",
+        api.Sourced,
+        "arxiv azure burstgpt burstgpt-published bwb fitted humaneval lmsys longbench mooncake servegen sharegpt",
+    ),
+    ("sessions", Deadline, "compound"),
+    ("content", api.Sourced, "calibrated text tokens"),
+    ("content", api.TextContent, "calibrated text"),
+    ("content", api.LearningContent, "calibrated"),
+    ("backends", api.Simulator, "sim"),
+    ("backends", api.ReusableSimulator, "sim"),
+    ("readers", MappedReader, "csv jsonl parquet"),
+    ("results", FilesReader, "aiperf inference-perf"),
+]
+
+
+@pytest.mark.parametrize(("kind", "ability", "able"), TABLE, ids=[f"{k}-{a.__name__}" for k, a, _ in TABLE])
+def test_an_ability_is_that_of_these_plugins(kind, ability, able):
+    """A member that is renamed would be asked for in vain: nothing fails, memory or a law is just no longer known."""
+    assert able.split() == [name for name in registry.names(kind) if isinstance(registry.find(kind, name), ability)]
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLatency:
+    """The required members of a latency model."""
+
+    def step_s(self, prefills, decode_seqs, context_tokens):
+        return 0.01
+
+    def decode_s(self, decode_seqs, context_tokens):
+        return 0.01
+
+    def decode_line(self, decode_seqs):
+        return 0.01, 0.0
+
+    def decode_many_s(self, decode_seqs, context_tokens):
+        return np.full(len(context_tokens), 0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPolicy:
+    """The required members of a policy."""
+
+    pads = False
+
+    def refusal(self, prompt, output):
+        return None
+
+    def fill(self, replica, batch):
+        if replica.decoding.members:
+            replica.decode(batch)
+        while replica.waiting and replica.admissible():
+            replica.admit(batch, replica.waiting[0].need())
+
+
+@dataclass(frozen=True, slots=True)
+class PlainMemory:
+    """The required members of a memory mode, and how many blocks there are."""
+
+    blocks = 4000
+    block_tokens = 16
+    watermark = 0.0
+    reserves = True
+
+    def reserved_tokens(self, prompt, output):
+        return prompt + output
+
+    def refusal(self, prompt, output):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRouter:
+    """The required member of a router."""
+
+    def route(self, request, replicas):
+        return request.id % len(replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainArrivals:
+    """The required members of arrivals."""
+
+    mean_rate_rps = 2.0
+
+    def times(self, rng):
+        return (i / 2 for i in count())
+
+
+@dataclass(frozen=True, slots=True)
+class PlainLengths:
+    """The required members of lengths."""
+
+    mean_tokens = 40.0, 10.0
+
+    def pairs(self, rng):
+        return repeat((40, 10))
+
+
+@pytest.fixture
+def others(monkeypatch):
+    """Another package is installed that registers these plug-ins as `plain`."""
+    found = {"latency": PlainLatency, "policies": PlainPolicy, "kv": PlainMemory, "routers": PlainRouter,
+             "arrivals": PlainArrivals, "lengths": PlainLengths}  # fmt: skip
+    points = {kind: {"plain": SimpleNamespace(load=lambda cls=cls: cls)} for kind, cls in found.items()}
+    monkeypatch.setattr(registry, "_entry_points", lambda kind: points.get(kind, {}))
+
+
+@pytest.mark.parametrize("layout", [{"replicas": 2}, {"prefill": "2", "decode": "1:policy=plain"}, {"pp": 2}])
+def test_the_required_members_are_enough_to_simulate(layout, others, draw):
+    """Whoever wrote a policy before an ability was thought of would get an AttributeError."""
+    sim = Sim(latency="plain", policy="plain", kv="plain", router="plain", **layout)
+    records = list(sim.simulate(draw(30)))
+
+    assert {"ok"} == {record.status for record in records}
+    assert not sim.cluster.watches
+    assert 4000 * 16 == sim.describe()["kv_tokens"]
+
+
+def test_the_required_members_are_enough_for_traffic(others):
+    """Nothing is known of a law, a source or a deadline, and nothing is made up."""
+    loaded = load("code", arrivals="plain", lengths="plain")
+
+    assert (None, None, 0.0) == (loaded.gap_cdf, loaded.operational_time, loaded.settles_s)
+    assert "arrivals" not in loaded.provenance
+    assert 2.0 == loaded.rate_rps
+
+
+NO_PLUGINS = {
+    "backends/client/connection.py": "the socket of a connection that may not be open",
+    "harness/cli/explain.py": "the name of a type",
+    "harness/compose.py": "modules of forms",
+    "harness/metrics/measure.py": "a class that stands for a row: any of the members of Metric",
+    "harness/registry.py": "modules, and what they hold before they are imported",
+    "reports/_page.py": "figures of plotly",
+    "reports/figures/__init__.py": "modules of figures",
+    "reports/traffic/_facts.py": "columns of pandas or pyarrow",
+    "workloads/readers/_lines.py": "files that are open",
+}
+"""Files in which an object is asked for a member that it may lack, and what is asked there instead of a plug-in."""
+SYSTEM = {"os", "select", "error", "inner"}
+"""What is asked everywhere: what a platform offers, and what an exception holds."""
+
+
+def test_plugins_are_asked_by_protocols():
+    """What a plug-in can do beside its required members would stand in no contract."""
+    files = [
+        file for package in ("harness", "workloads", "backends", "reports") for file in (TOP / package).rglob("*.py")
+    ]
+    asking = {str(file.relative_to(TOP)) for file in files if _asks(ast.parse(file.read_text(encoding="utf-8")))}
+
+    assert set(NO_PLUGINS) == asking, "a plug-in is asked by a runtime_checkable Protocol, as in harness/api.py"
+
+
+def _asks(tree: ast.Module) -> bool:
+    """Whether the file holds a hasattr, or a getattr with a default."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return any(
+        ast.unparse(call.func) == "hasattr" or (ast.unparse(call.func) == "getattr" and len(call.args) == 3)
+        for call in calls
+        if call.args and ast.unparse(call.args[0]) not in SYSTEM
+    )
