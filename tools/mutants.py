@@ -264,4 +264,6 @@ if __name__ == "__main__":
     commands: dict[str, Callable[..., None]] = {
         "draw": draw, "map": make_map, "run": run, "again": again, "table": table,
     }  # fmt: skip
+    if len(sys.argv) < 2 or sys.argv[1] not in commands:
+        sys.exit(__doc__)
     commands[sys.argv[1]](*(int(a) if a.isdigit() else Path(a).absolute() for a in sys.argv[2:]))
