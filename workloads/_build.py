@@ -71,22 +71,22 @@ def one(
         workload = Mixed(made, lengths_made, sessions_made, shared, facts=facts)
     except ValueError as error:
         raise UsageError(f"'{name}': {error}") from None
-    closed = isinstance(made, Closed)
+    timing = timing_of(made)
     return Loaded(
         name=name,
         workload=workload,
         content=content,
         arrivals_text=text_of(made, arrivals_name),
         lengths_text=text_of(lengths_made, lengths_spec.name),
-        rate_rps=None if closed else total_rps,
+        rate_rps=None if timing == "closed" else total_rps,
         slo=preset.slo,
         requests=at_most(preset.requests, made),
         gap_cdf=made.gap_cdf if isinstance(made, GapLaw) else None,
         provenance=facts,
         operational_time=made.operational_time if isinstance(made, RateCurve) else None,
         settles_s=settles_s(made),
-        arrivals_rps=None if closed else made.mean_rate_rps,
-        timing=timing_of(made),
+        arrivals_rps=None if timing == "closed" else made.mean_rate_rps,
+        timing=timing,
     )
 
 
