@@ -259,10 +259,16 @@ def _answer_module(info: Mapping[str, Any]) -> Any:
 
 
 def render_answer(info: Mapping[str, Any], form: str) -> str:
-    """An answer in the form of that name: json, text, markdown, and csv where its kind has a table for it."""
+    """An answer as text, markdown, csv (a row for each of its values) or json."""
     if form == "json":
         return json.dumps(info, indent=2, allow_nan=False) + "\n"
     module = _answer_module(info)
+    if hasattr(module, "document"):
+        from reports.document import csv, markdown, text
+
+        if form == "csv":
+            return csv.render(module.rows(info))
+        return {"text": text.render, "markdown": markdown.render}[form](module.document(info))
     known = [name for name in answers.FORMS if name == "json" or hasattr(module, name)]
     if form not in known:
         raise UsageError(f"An answer of {answers.command(info)} cannot be told as '{form}'; take {', '.join(known)}.")
@@ -280,9 +286,14 @@ def export_comparison(info: Mapping[str, Any], form: str) -> str:
 
 def show_answer(info: Mapping[str, Any], *, color: bool, blocks: bool, columns: int) -> str:
     """The text of an answer for a terminal; without `blocks` only characters that every encoding has."""
+    module = _answer_module(info)
+    if hasattr(module, "document"):
+        from reports.document import text
+
+        curve = columns >= text.CURVE_COLUMNS
+        return text.render(module.document(info), text.Look(color=color, blocks=blocks, curve=curve))
     from reports.answers._curve import Look
 
-    module = _answer_module(info)
     return str(module.text(info, Look(terminal=True, color=color, blocks=blocks, columns=columns)))
 
 
@@ -303,14 +314,14 @@ def write_answer_page(info: Mapping[str, Any], folder: Path, say: Callable[[str]
     return _write_kept(beside(folder), lambda: answer_page(info, folder), say, folder)
 
 
-def answer_sheet(info: Mapping[str, Any], path: Path) -> Sheet:
+def answer_sheet(info: Mapping[str, Any], path: Path) -> Any:
     """What stands on the page of a stored answer. Raises UsageError for a damaged one, or one without a page."""
     from reports import pages
 
     return pages.sheet(info, path)
 
 
-def sheet_of_several(found: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path) -> Sheet:
+def sheet_of_several(found: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path) -> Any:
     """What stands on one page of several sweeps, searches and runs, for the folder `home`."""
     from reports import pages
 

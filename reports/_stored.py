@@ -1,12 +1,16 @@
 """What stored runs say of themselves in run.json, read without their tables."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reports._sending import floors
-from reports.study.runs import Study
+
+if TYPE_CHECKING:
+    from reports.study.runs import Study
 
 
 def facts(folder: Path) -> dict[str, Any]:

@@ -1,93 +1,378 @@
-"""The answer of `bench capacity` in words: rates with their intervals, what binds, what it took."""
+"""The report of `bench capacity`: capacities with their intervals, the curve, what binds, and the trials."""
 
+from __future__ import annotations
+
+import math
 import re
-from collections.abc import Mapping
-from textwrap import wrap
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from reports._format import clean, in_markdown
-from reports.answers import _capacity_said as said
-from reports.answers import _curve
-from reports.answers._curve import PLAIN, Look
+from harness.experiments.capacity.conditions import JOINT, Share
+from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
+from harness.experiments.capacity.trials import Tried, folder_name
+from reports import _format, figures
+from reports._format import clean
+from reports._system import first, flat, part
+from reports.answers import sweep
+from reports.answers.sweep import percent
+from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
+from reports.document.curve import Curve
+from reports.study.capacity import folders, lone, of_capacity, share, trials
+from reports.study.runs import Study
 
+Info = Mapping[str, Any]
 
-def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
-    """The answer for a terminal, at most 100 columns: tables first, then what was found and what to do next."""
-    if "answers" not in info:
-        return look.bold(said.RUNNING) + "\n"
-    parts = [
-        _titled(said.bounds_title(info, one), said.BOUND_HEADS, said.bound_rows(one), look)
-        for one in info["answers"]
-        if len(one["bounds"]) > 1
-    ]
-    if info["curve"]:
-        parts.append(_titled(said.curve_title(info), said.heads(info), said.curve_rows(info), look))
-    if look.curve:
-        parts.append(_curve.drawn(_drawn(info), blocks=look.blocks))
-    parts.append(_wrapped(said.cost(info)))
-    lines = []
-    for one in info["answers"]:
-        lines.append(look.judged(said.headline(info, one), said.good(one)))
-        lines += [_wrapped(sentence, "  ") for sentence in said.sentences(info, one)]
-    parts.append("\n".join(lines))
-    told, command = said.advice(info)
-    parts.append(f"{look.bold('next')}  {told}:\n  {_copied(command)}")
-    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
+RUNNING = "This search was killed or is still running. Rerun the command with the same --out to finish it."
+RUNS_NEEDED = "Simulated trials store attainment only. This command stores runs, with latencies and stages"
+MOST_ROWS = 200
+"""Rows of the table of trials; all of them are in trials.parquet."""
+SWEEP_RATES = 7
+"""Rates of the sweep that is advised, each the same ratio above the one below it."""
+_MARKS = {"carried": ("SUSTAINED", True), "not carried": ("NOT SUSTAINED", False), "unresolved": ("NOT DECIDED", None)}
+_STATES = {"resolved": True, "unreachable": False}
+_MAX_SEEDS = re.compile(r"--max-seeds (\d+)")
 
 
-def markdown(info: Mapping[str, Any]) -> str:
-    """The same in markdown."""
-    if "answers" not in info:
-        return said.RUNNING + "\n"
-    parts = [
-        f"**{_marked(said.headline(info, one))}**\n\n{_marked(*said.sentences(info, one))}" for one in info["answers"]
-    ]
-    parts += [
-        _marked(said.bounds_title(info, one)) + "\n\n" + _curve.markdown(said.BOUND_HEADS, said.bound_rows(one))
-        for one in info["answers"]
-        if len(one["bounds"]) > 1
-    ]
-    if info["curve"]:
-        parts.append(
-            _marked(said.curve_title(info)) + "\n\n" + _curve.markdown(said.heads(info), said.curve_rows(info))
-        )
-    parts.append(said.cost(info))
-    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
-
-
-def _marked(*sentences: str) -> str:
-    return in_markdown(" ".join(sentences), None)
-
-
-def _titled(title: str, heads: tuple[str, ...], rows: Any, look: Look) -> str:
-    return look.bold(title) + "\n" + _curve.text(heads, rows, look=look)
-
-
-def _drawn(info: Mapping[str, Any]) -> _curve.Curve:
-    """The means made to fall, as the search takes them."""
-    answers = info["answers"]
-    points = [(point["rate_rps"], point["falling"]) for point in info["curve"]]
-    of = "attainment" if said.heads(info) == said.HEADS else f"share within {clean(info['curve_of'])}"
-    return _curve.Curve(
-        points[said.lone([rate for rate, _ in points]) :],
-        [one["goal"] for one in answers],
-        f"{of} by rate, made to fall; a column stands at each capacity",
-        "req/s",
-        [one["capacity_rps"] for one in answers if one["capacity_rps"]],
+def document(info: Info, path: Path | None = None) -> Document:
+    """The report of a search whose capacity.json is `info`; its trials are looked for in the folder `path`."""
+    results = info.get("answers") or []
+    study = of_capacity(info, path) if path is not None else None
+    mark, good = _mark(info, results)
+    backend = first(part(info, "backend"), "backend", "name") or clean(
+        part(info, "spec").get("backend") or "a system", 60
+    )
+    goals = " and ".join(percent(goal) for goal in [one["goal"] for one in results] or info.get("goals") or [])
+    of = (f"goal {goals}" if goals else "", f"definition {clean(info.get('definition') or 'joint', 40)}")
+    groups = ("run", "traffic", "backend", "versions", "cost")
+    return Document(
+        title=f"Capacity of {backend} under {clean(info.get('workload') or 'a workload', 100)}",
+        subtitle=", ".join(filter(None, of)),
+        mark=mark,
+        good=good,
+        findings=tuple(_finding(info, one) for one in results) or (Finding(RUNNING),),
+        key_facts=(
+            *sweep.key_facts(
+                {"clock": None, **info, "traffic": part(info, "traffic") or {"name": info.get("workload")}}, study
+            ),
+            *([("Cost", _cost(info))] if "cost" in info else []),
+        ),
+        warnings=tuple(_warnings(info, results)),
+        sections=tuple(section for section in _sections(info, study, path) if section.blocks),
+        next=Command(*advice(info)),
+        commands=(rerun(info),),
+        used=(
+            ("clock", clean(info.get("clock") or "")),
+            *((f"{group}: {name}", value) for group in groups for name, value in flat(part(info, group))),
+        ),
     )
 
 
-def _copied(command: str) -> str:
-    """A command over several lines that a shell takes as one."""
-    options = re.split(r" (?=--)", command)
-    lines = [options[0]]
-    for option in options[1:]:
-        if len(lines[-1]) + len(option) > _curve.TABLE_WIDTH - 8:
-            lines.append(option)
-        else:
-            lines[-1] += f" {option}"
-    return " \\\n    ".join(lines)
+def _mark(info: Info, results: Sequence[Info]) -> tuple[str, bool | None]:
+    """The state of the first goal, of the search itself, or that not all goals are resolved."""
+    if not results:
+        return "NOT FINISHED", None
+    if info.get("state") == "interrupted":
+        return "INTERRUPTED", None
+    one = results[0]
+    if one["at"]:
+        return _MARKS[one["at"]["verdict"]]
+    if one["state"] == "resolved" and any(other["state"] != "resolved" for other in results):
+        return "PARTLY RESOLVED", None
+    return str(one["state"]).upper(), _STATES.get(one["state"])
 
 
-def _wrapped(sentence: str, indent: str = "") -> str:
-    return "\n".join(wrap(sentence, 98, initial_indent=indent, subsequent_indent=indent))
+def _finding(info: Info, one: Info) -> Finding:
+    good = _MARKS[one["at"]["verdict"]][1] if one["at"] else _STATES.get(one["state"])
+    return Finding(headline(info, one), good, tuple(notes(info, one)))
+
+
+def headline(info: Info, one: Info) -> str:
+    """One line: the rate with its interval, the bracket where there is no estimate, or that there is no such rate."""
+    start = f"Capacity at {percent(one['goal'])}"
+    unresolved = ", unresolved" if one["state"] == "unresolved" else ""
+    if one["state"] == "unreachable":
+        return f"{start}: 0 req/s, the goal is not reachable at any rate"
+    if one["capacity_rps"] is None:
+        return f"{start}: {_bracket(one) or 'not found'}{unresolved}"
+    if one["low_rps"] is None:
+        return (
+            f"{start}: {_format.number(one['capacity_rps'])} req/s"
+            f"{'' if info['one_traffic'] else ' (no interval)'}{unresolved}"
+        )
+    half = (one["high_rps"] - one["low_rps"]) / 2
+    digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 3  # two digits of the half-width
+    rate, low, high = (f"{one[key]:,.{digits}f}" for key in ("capacity_rps", "low_rps", "high_rps"))
+    interval = f"{low} .. {high}, +-{100 * one['half_width']:.1f}%"
+    return f"{start}: {rate} req/s ({percent(info['confidence'])} interval {interval}){unresolved}"
+
+
+def _bracket(one: Info) -> str:
+    """The rates that were tried on both sides of the goal; empty where there are none."""
+    low, high = ((one.get("bracket") or {}).get(f"{end}_rate_rps") for end in ("low", "high"))
+    if low is not None and high is not None:
+        return f"between {low:g} and {high:g} req/s"
+    if low is not None:
+        return f"above {low:g} req/s (every rate tried was sustained)"
+    return "" if high is None else f"below {high:g} req/s (no rate tried was sustained)"
+
+
+def notes(info: Info, one: Info) -> Iterator[str]:
+    """What a result rests on: the verdict about --at, the binding bound, rate per GPU, what is open, the trials."""
+    if one["at"]:
+        yield _verdict(info, one)
+    if one["binding"]:
+        yield f"{clean(one['binding'])} binds: it is the first bound to fail as the rate grows."
+    if one["per_gpu_rps"] is not None and (info["gpus"] or 0) > 1:
+        yield f"{_format.number(one['per_gpu_rps'])} req/s per GPU ({info['gpus']} GPUs)."
+    if one["why"]:
+        text = f"{'unresolved: ' if one['state'] == 'unresolved' else ''}{clean(one['why'], None)}"
+        yield text[:1].upper() + text[1:]
+    if one["needs"]:
+        yield f"It would take {clean(one['needs'], None)}"
+    if one["capacity_rps"] is not None and one["state"] != "unreachable":
+        if info["one_traffic"]:
+            yield "Measured on one recorded trace at several speeds; nothing is random, so there is no interval."
+            return
+        requests = one.get("requests") or info["run"]["requests"]
+        yield (
+            f"Of {one['seeds']} seeds with {requests:,} requests a trial "
+            f"(warm-up cut: {clean(info['run']['warmup'])}); "
+            f"attainment {'corrected for what each seed drew' if info['adjusted'] else 'as found'}."
+        )
+    elif bracket := one.get("bracket"):
+        sides = [
+            f"{bracket[f'{end}_rate_rps']:g} req/s was {side}{' (the queue grew)' if bracket[f'{end}_grew'] else ''}, "
+            f"{_format.count(bracket[f'{end}_requests'], 'request')} of "
+            f"{_format.count(bracket[f'{end}_seeds'], 'seed')}"
+            for end, side in (("low", "sustained"), ("high", "not sustained"))
+            if bracket[f"{end}_rate_rps"] is not None
+        ]
+        yield f"No estimate, but rates that were tried: {'; '.join(sides)}."
+
+
+def _verdict(info: Info, one: Info) -> str:
+    """Whether the rate of --at is sustained, and by what."""
+    rate, verdict = f"{one['at']['rate_rps']:g} req/s", one["at"]["verdict"]
+    if verdict == "unresolved":
+        return f"{rate} is not decided: no interval among the rates tried leaves it out."
+    good = verdict == "carried"
+    text = f"{rate} is {'sustained' if good else 'not sustained'}"
+    if one["low_rps"] is not None:
+        return f"{text}: it lies {'below' if good else 'above'} the whole interval."
+    if one["state"] == "unreachable":
+        return f"{text}."
+    if info["one_traffic"]:
+        return f"{text}: it is {'not ' if good else ''}above the capacity of this recording."
+    return f"{text} by the rates that were tried."
+
+
+def _warnings(info: Info, results: Sequence[Info]) -> Iterator[Notice]:
+    if not results:
+        yield Notice(RUNNING, f"{rerun(info)} --out DIR, with the folder of this page as DIR")
+    for one in results:
+        if one["why"]:
+            needs = clean(one["needs"] or "", 600)
+            yield Notice(f"At {percent(one['goal'])}: {clean(one['why'], 600)}", needs[:1].upper() + needs[1:])
+    if grown := [point for point in info.get("curve") or [] if point["overloaded"]]:
+        rate = f"{_format.option(grown[0]['rate_rps'])} req/s"
+        yield Notice(
+            f"From {rate} on the queue grew throughout some trials; attainment there falls further in longer ones."
+        )
+
+
+def _sections(info: Info, study: Study | None, path: Path | None) -> Iterator[Section]:
+    """The curve, what only stored runs hold, and how the capacity was searched."""
+    results = info.get("answers") or []
+    yield Section("curve", "The curve", (*_figures("figures", study), *_curve(info, results)))
+    if study is None or path is None:
+        return
+    if any(point.folders for point in study.systems[0].points):
+        runs = [folder for point in study.systems[0].points for folder in point.folders]
+        paths = [str(Path(path.name) / TRIALS / folder.name) for folder in runs]
+        yield from (section for section in sweep.of_figures(study, *paths) if section.key != "figures")
+    elif results and (command := around(info)):
+        yield Section("more", "Latencies, stages and other SLOs", (Command(RUNS_NEEDED, command),), detail=True)
+    blocks: tuple[Block, ...] = (*_goals(results), *_figures("search", study), *_trials(path))
+    yield Section("search", "The search", blocks, detail=True)
+
+
+def _figures(section: str, study: Study | None) -> tuple[Figure, ...]:
+    if study is None:
+        return ()
+    return tuple(
+        Figure(key, module.TITLE, partial(module.figure, study))
+        for key, module in figures.modules("study").items()
+        if section == module.SECTION
+    )
+
+
+def _curve(info: Info, results: Sequence[Info]) -> Iterator[Table | Curve]:
+    for one in results:
+        if len(one["bounds"]) > 1:
+            goal = f", goal {percent(one['goal'])}" if len(results) > 1 else ""
+            rows = tuple(
+                (
+                    clean(bound["text"]),
+                    percent(bound["goal"]),
+                    "outside the rates tried"
+                    if bound["capacity_rps"] is None
+                    else _format.number(bound["capacity_rps"]),
+                    _format.share(bound["attainment"]),
+                )
+                for bound in one["bounds"]
+            )
+            yield Table(
+                f"each bound by itself{goal}", ("bound", "goal", "own capacity (req/s)", "attainment at capacity"), rows
+            )
+    if points := info.get("curve") or []:
+        yield curve_table(info)
+        shown = [(point["rate_rps"], point["falling"]) for point in points]
+        yield Curve(
+            shown[lone([rate for rate, _ in shown]) :],
+            [one["goal"] for one in results],
+            f"{curve_of(info)} by rate, fitted to fall; a column marks each capacity",
+            "req/s",
+            [one["capacity_rps"] for one in results if one["capacity_rps"]],
+        )
+
+
+def curve_of(info: Info) -> str:
+    """What the curve is the share of: attainment of all bounds, of one, or the share within a percentile bound."""
+    text = info.get("curve_of") or JOINT
+    if Share(str(text), 0, 0).is_percentile:
+        return f"share within {clean(text)}"
+    return "attainment" if text == JOINT else f"attainment of {clean(text)}"
+
+
+def curve_table(info: Info) -> Table:
+    """Attainment by rate over whole trials."""
+    value = curve_of(info).partition(" ")[0]
+    rows = tuple(
+        (
+            f"{point['rate_rps']:g}",
+            str(point["seeds"]),
+            *(_format.share(point[name]) for name in ("attainment", "least", "most")),
+            f"in {point['overloaded']}" if point["overloaded"] else "",
+        )
+        for point in info["curve"]
+    )
+    heads = ("rate (req/s)", "seeds", "within" if value == "share" else value, "least", "most", "queue grew")
+    return Table(f"{curve_of(info)} by rate, as found", heads, rows)
+
+
+def _goals(results: Sequence[Info]) -> Iterator[Table]:
+    rows: tuple[tuple[str | Cell, ...], ...] = tuple(
+        (
+            percent(one["goal"]),
+            Cell(str(one["state"]), good=_STATES.get(one["state"])),
+            *(_format.number(one[name], 4) for name in ("capacity_rps", "low_rps", "high_rps", "per_gpu_rps")),
+            "-" if one["half_width"] is None else _format.number(100 * one["half_width"], 2),
+            str(one["seeds"]),
+            *(_format.number((one.get("bracket") or {}).get(f"{end}_rate_rps"), 4) for end in ("low", "high")),
+            clean(one["binding"] or "-"),
+        )
+        for one in results
+    )
+    heads = (
+        "goal", "state", "capacity (req/s)", "from (req/s)", "to (req/s)", "per GPU (req/s)", "half width (%)", "seeds",
+        "met at (req/s)", "missed at (req/s)", "binds",
+    )  # fmt: skip
+    if rows:
+        yield Table("capacity by goal", heads, rows)
+
+
+def _trials(path: Path) -> Iterator[Table]:
+    made, stored = trials(path), folders(path)
+    if made:
+        more = f" (the first {MOST_ROWS:,} of {len(made):,})" if len(made) > MOST_ROWS else ""
+        heads = ("trial", "kind", "rate (req/s)", "seed", "requests sent", "attainment", "waiting (s)")
+        rows = tuple(_trial(number, tried, stored) for number, tried in enumerate(made[:MOST_ROWS], 1))
+        yield Table(f"trials in the order in which they were made{more}", heads, rows, left=2)
+
+
+def _trial(number: int, tried: Tried, stored: Mapping[str, Path]) -> tuple[str | Cell, ...]:
+    key, name = tried.key, folder_name(tried.key)
+    probe = (
+        f"probe at {percent(key.goal)}: {'sustained' if tried.passed else 'too much'}" if key.goal is not None else ""
+    )
+    return (
+        Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in stored else None),
+        probe or "whole trial",
+        _format.option(key.rate_rps),
+        str(key.seed),
+        f"{tried.requests:,}",
+        "-" if probe or not tried.by_request else _format.share(share(tried, JOINT)),
+        _format.number(tried.wall_s, 2),
+    )
+
+
+def _cost(info: Info) -> str:
+    spent = info["cost"]
+    trials, probes = (_format.count(spent[f"{name}s"], name) for name in ("trial", "probe"))
+    text = f"{_format.count(spent['requests'], 'request')} in {trials} and {probes}"
+    if invalid := info.get("invalid"):
+        reason = clean(invalid[0], 300).rstrip(".")
+        text += f" ({_format.count(len(invalid), 'trial')} not valid and left out: {reason})"
+    sending = "" if info["clock"] == "virtual" else f", {_time(spent['system_s'])} of traffic"
+    return f"{text}{sending}; {_time(spent['wall_s'])} of waiting"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def advice(info: Info) -> tuple[str, str]:
+    """What to do next, and the command that does it."""
+    results = info.get("answers") or []
+    if not results or info["state"] == "interrupted":
+        return "finish the search, with the same --out", rerun(info)
+    if all(one["state"] == "unreachable" for one in results):
+        return "try bounds that can be met", rerun(info, slo="ttft=1,tpot=0.2")
+    if seeds := [int(found[1]) for one in results if (found := _MAX_SEEDS.search(one["needs"] or ""))]:
+        return "decide what is open, with the same --out", f"{rerun(info)} --max-seeds {max(seeds)}"
+    if command := around(info):
+        return "see latencies and stages around it", command
+    return "give the search more seeds, with the same --out", f"{rerun(info)} --max-seeds 40"
+
+
+def rerun(info: Info, **more: str) -> str:
+    """The command that makes this search, with other values where `more` names them."""
+    goals = [one["goal"] for one in info.get("answers") or []] or info.get("goals") or []
+    definition = info.get("definition")
+    own = {
+        "goal": ",".join(map(percent, goals)) or None,
+        "definition": None if definition in (None, JOINT) else clean(definition),
+    }
+    default = [] if part(info, "spec").get("seed") else ["seed"]
+    if part(info, "run").get("fixed") is False:  # naming the default number would fix it
+        default.append("requests")
+    return _command("capacity", info, {**own, **more}, leave_out=default)
+
+
+def around(info: Info) -> str:
+    """A sweep over the rates around the capacities (or brackets) found; empty where there are none."""
+    rates: list[Any] = []
+    for one in info["answers"]:
+        bracket = [(one.get("bracket") or {}).get(f"{end}_rate_rps") for end in ("low", "high")]
+        rates += [one["capacity_rps"]] if one["capacity_rps"] else bracket if all(bracket) else []
+    if not rates:
+        return ""
+    low, high = 0.5 * min(rates), 1.3 * max(rates)
+    each = [low * (high / low) ** (number / (SWEEP_RATES - 1)) for number in range(SWEEP_RATES)]
+    rate = ",".join(_format.option(rate, 2) for rate in each)
+    return _command("sweep", info, {"rate": rate}, leave_out=("goal", "requests", "seed"))
+
+
+def _command(name: str, info: Info, own: Mapping[str, str | None], leave_out: Sequence[str]) -> str:
+    """The options of the runs, then those of the command itself."""
+    options = {**{key: value for key, value in part(info, "spec").items() if key not in leave_out}, **own}
+    words = [
+        f"--{clean(option)} {shlex.quote(clean(value, None))}" for option, value in options.items() if value is not None
+    ]
+    return " ".join(["bench", name, *words])

@@ -12,10 +12,9 @@ import plotly.graph_objects as go
 from harness.experiments.sweep.axes import RATE, SCALE
 from reports import _format
 from reports._format import clean, in_figure
-from reports.answers._sweep_said import axis as axis_title
 from reports.figures import _style as style
 from reports.figures import _systems
-from reports.study.sweep import at
+from reports.study.sweep import at, axis_title
 
 if TYPE_CHECKING:
     from reports.study import Study

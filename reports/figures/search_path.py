@@ -8,8 +8,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from reports import _format
-from reports.answers._capacity_said import LONE
 from reports.figures import _style as style
+from reports.study.capacity import LONE
 from reports.study.runs import Study, System
 
 ORDER = 61

@@ -20,6 +20,8 @@ from harness.errors import UsageError, no_such
 from harness.experiments import answers
 from reports import _sheet
 from reports._sheet import Cell, Section, Sheet
+from reports.document import Document
+from reports.document import html as document_html
 
 if TYPE_CHECKING:
     from harness.data.folder import Run
@@ -43,8 +45,14 @@ def page(
     return html(sheet(info, path), bundle=bundle, plain=plain, sections=sections)
 
 
-def sheet(info: Mapping[str, Any], path: str | Path) -> Sheet:
+def sheet(info: Mapping[str, Any], path: str | Path) -> Any:
     """What stands on the page of a stored answer. Raises UsageError for a kind without a page, and a damaged answer."""
+    told = importlib.import_module(f"reports.answers.{info['kind']}")
+    if hasattr(told, "document"):
+        try:
+            return told.document(info, Path(path))
+        except answers.WRONG as error:
+            raise answers.damaged(info, path, error) from error
     if info["kind"] not in kinds():
         raise UsageError(
             f"An answer of {answers.command(info)} has no page; take --format text. Pages: {', '.join(kinds())}."
@@ -57,18 +65,20 @@ def sheet(info: Mapping[str, Any], path: str | Path) -> Sheet:
     return found
 
 
-def together(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Sheet:
+def together(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Any:
     """What stands on one page of several sweeps and searches, each with where it is stored, and several runs.
 
     Links to the runs are relative to `home`, the folder in which the page will stand.
     """
-    module = importlib.import_module(f"{__name__}._together")
-    found: Sheet = module.sheet(answers, runs, home)
+    module = importlib.import_module("reports.answers._together")
+    found: Any = module.sheet(answers, runs, home)
     return found
 
 
-def moved(sheet: Sheet, home: Path, folder: Path) -> Sheet:
+def moved(sheet: Any, home: Path, folder: Path) -> Any:
     """The page that was to stand in `home`, for `folder`: what its tables link to stays where it is."""
+    if isinstance(sheet, Document):
+        return document_html.moved(sheet, home, folder)
     way = quote(Path(os.path.relpath(home, folder)).as_posix())
     return sheet if way == "." else replace(sheet, sections=tuple(_led(section, way) for section in sheet.sections))
 
@@ -83,15 +93,19 @@ def _led(section: Section, way: str) -> Section:
     return replace(section, tables=tuple(replace(t, rows=r) for t, r in zip(section.tables, rows, strict=True)))
 
 
-def html(sheet: Sheet, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()) -> str:
+def html(sheet: Any, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()) -> str:
     """A page as one offline HTML file; with `sections` only those. Raises UsageError for a section it does not have."""
+    if isinstance(sheet, Document):
+        return document_html.render(sheet, bundle=bundle, plain=plain, sections=sections)
     return _sheet.render(_chosen(sheet, sections), bundle=bundle, plain=plain)
 
 
-def pictures(sheet: Sheet, *, bundle: str | None = None, sections: Sequence[str] = ()) -> dict[str, bytes]:
+def pictures(sheet: Any, *, bundle: str | None = None, sections: Sequence[str] = ()) -> dict[str, bytes]:
     """The figures of a page by name, each as a PNG file. Raises BenchError where no browser can draw them."""
     from reports import _pictures  # only where pictures are asked for
 
+    if isinstance(sheet, Document):
+        return _pictures.drawn(document_html.figures(sheet, sections), bundle=bundle)
     parts = [part for section in _chosen(sheet, sections).sections for part in section.parts]
     return _pictures.drawn(parts, bundle=bundle)
 

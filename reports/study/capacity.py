@@ -20,8 +20,10 @@ from harness.metrics.slo import bound_text
 from harness.stats.seeds import spread
 from reports._format import clean
 from reports._system import first, part
-from reports.answers._capacity_said import lone
 from reports.study.runs import Capacity, Info, Kept, Point, Spread, Study, System
+
+LONE = 0.05
+"""A lowest rate below this share of the next is that of requests one by one, which no curve needs to reach."""
 
 
 def of_capacity(info: Info, path: str | Path) -> Study:
@@ -54,6 +56,11 @@ def of_capacity(info: Info, path: str | Path) -> Study:
     system = System(name, gpus, tuple(points), tuple(_capacities(info)), text)
     rows = [_row(number, t) for number, t in enumerate(tried, 1)]
     return Study(text, goals(info), (system,), ({**info, "trials": rows},))
+
+
+def lone(rates_rps: Sequence[float]) -> bool:
+    """Whether the first of these rising rates is that of requests one by one."""
+    return len(rates_rps) > 1 and rates_rps[0] < LONE * rates_rps[1]
 
 
 def goals(info: Info) -> tuple[float, ...]:

@@ -39,6 +39,11 @@ def _marked(info: Info, systems: Mapping[Where, System]) -> tuple[System, ...]:
     return tuple(system if where in shown else replace(system, again=True) for where, system in systems.items())
 
 
+def axis_title(name: str) -> str:
+    """An axis with its unit."""
+    return {"rate": "rate (req/s)", "slo-scale": "SLO scale"}.get(name, clean(name))
+
+
 def named(values: Iterable[tuple[str, Any]]) -> str:
     """'policy vllm-v0, replicas 2' of values of axes."""
     return ", ".join(f"{NAMES.get(name, clean(name, 40))} {clean(value, 60)}" for name, value in values)

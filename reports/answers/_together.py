@@ -2,21 +2,22 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.experiments.sweep.gathered import gathered
-from reports import _format, _sweep_verdict
+from reports import _format
 from reports._format import clean, quoted
-from reports._sheet import Section, Sheet, Table
-from reports.answers import _capacity_said, _sweep_said
+from reports.answers import capacity, sweep
+from reports.document import Block, Document, Finding, Notice, Section
 from reports.figures import attainment_rate
-from reports.pages import sweep
 from reports.study import of_capacity, of_many, of_sweep
 from reports.study.runs import Info, Study
 
+UNTESTED = "The curves are shown beside one another and not tested; bench compare tests whether they differ."
 RUNS = "runs"
 """How the runs are called that no sweep made."""
 
@@ -26,7 +27,7 @@ MOST = 6
 Named = Mapping[str, tuple["Info", Path]]
 
 
-def sheet(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Sheet:
+def sheet(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
     """What stands on a page of these answers, each with where it is stored, and runs; the page will stand in `home`.
 
     Raises UsageError where there is nothing to show.
@@ -41,37 +42,31 @@ def sheet(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run]
         return _of_runs(made, home)
     studies = {name: _study(info, path) for name, (info, path) in found.items()}
     study = of_many(studies) if len(studies) > 1 else next(iter(studies.values()))
-    return Sheet(
+    return Document(
         title=f"{_format.count(len(study.systems), 'system')} side by side",
         subtitle=", ".join(found),
         mark="SIDE BY SIDE",
         good=None,
-        answer=attainment_rate.finding(study),
-        state="The curves stand beside one another and are not tested; bench compare tells whether they differ.",
-        heads=tuple(_heads(study, found)),
+        findings=(Finding(attainment_rate.finding(study), None, (UNTESTED,)),),
+        key_facts=tuple(_key_facts(study, found)),
         warnings=tuple(_warnings(study, found)),
         sections=(*sweep.of_figures(study, *_paths(found)), *_sections(found, home)),
         commands=(f"bench report {' '.join(map(quoted, _paths(found)))}",) if _paths(found) else (),
     )
 
 
-def _of_runs(info: Info, home: Path) -> Sheet:
-    """The page of runs alone: that of a sweep which nobody planned."""
+def _of_runs(info: Info, home: Path) -> Document:
+    """The page of runs alone: that of a sweep which was not planned as one."""
     study = of_sweep(info, home)
     folders = [run["folder"] for point in info["points"] for run in point["runs"]]
-    found = sweep.sheet(info, home, folders if len(folders) <= MOST else [os.path.commonpath(folders)])
-    count, systems = len(folders), len(study.systems)
-    return Sheet(
-        title=f"{_format.count(count, 'run')} of {_format.count(systems, 'system')}",
-        subtitle=f"made one by one; goal {' and '.join(f'{100 * goal:g}%' for goal in info['goals'])}",
-        mark=found.mark,
-        good=found.good,
-        answer=found.answer,
-        state=_sweep_verdict.state(info),
-        heads=found.heads,
+    found = sweep.document(info, home, folders if len(folders) <= MOST else [os.path.commonpath(folders)])
+    return replace(
+        found,
+        title=f"{_format.count(len(folders), 'run')} of {_format.count(len(study.systems), 'system')}",
+        subtitle=f"made one by one; goal {' and '.join(map(sweep.percent, info['goals']))}",
         warnings=(*_slos(study), *found.warnings, *_traffic(study)),
-        sections=found.sections,
-        facts=found.facts,
+        next=None,
+        commands=(),
     )
 
 
@@ -91,35 +86,35 @@ def _paths(found: Named) -> list[str]:
     return [str(home) for name, (_, home) in found.items() if name != RUNS]
 
 
-def _heads(study: Study, found: Named) -> Iterator[tuple[str, str]]:
+def _key_facts(study: Study, found: Named) -> Iterator[tuple[str, str]]:
     if study.slo:
         yield "SLO", f"{clean(study.slo, 400)} (seconds)"
     for name, (info, home) in found.items():
-        told = dict(sweep.heads(info, _study(info, home)))
-        what = told.get("System") or clean((info.get("spec") or {}).get("backend") or info["kind"], 200)
-        yield name, "; ".join(text for text in (what, told.get("Workload", "")) if text)
+        facts = dict(sweep.key_facts(info, _study(info, home)))
+        what = facts.get("System") or clean((info.get("spec") or {}).get("backend") or info["kind"], 200)
+        yield name, "; ".join(text for text in (what, facts.get("Workload", "")) if text)
 
 
-def _warnings(study: Study, found: Named) -> Iterator[tuple[str, str]]:
+def _warnings(study: Study, found: Named) -> Iterator[Notice]:
     yield from _slos(study)
     names = {str((info.get("spec") or {}).get("workload") or info.get("workload")) for info, _ in found.values()}
     if len(names) > 1:
-        yield f"The traffic differs ({clean(', '.join(sorted(names)), 200)}): the curves are of other work too.", ""
+        yield Notice(f"The traffic differs ({clean(', '.join(sorted(names)), 200)}), so the curves do too.")
     yield from _traffic(study)
     for name, (info, _) in found.items():
         for text in (*([info["error"]] if info.get("error") else []), *info.get("warnings", ())):
-            yield f"{name}: {clean(text, None)}", ""
+            yield Notice(f"{name}: {clean(text, None)}")
 
 
-def _slos(study: Study) -> Iterator[tuple[str, str]]:
+def _slos(study: Study) -> Iterator[Notice]:
     if len({system.slo for system in study.systems}) > 1:
-        yield (
+        yield Notice(
             "The systems were scored under different SLOs, so their curves do not tell which is better.",
             "Score them alike: bench slo, with each folder and one --slo.",
         )
 
 
-def _traffic(study: Study) -> Iterator[tuple[str, str]]:
+def _traffic(study: Study) -> Iterator[Notice]:
     """Whether systems were sent the same requests at the same rate and seed."""
     sent: dict[tuple[Any, Any], set[str]] = {}
     for source in study.sources:
@@ -129,21 +124,19 @@ def _traffic(study: Study) -> Iterator[tuple[str, str]]:
     apart = sum(len(schedules) > 1 for schedules in sent.values())
     if apart and len(study.systems) > 1:
         of = f"{apart} of {_format.count(len(sent), 'pair')} of rate and seed"
-        yield (
-            f"Systems were not sent the same requests (at {of}), so part of what parts them is chance.",
-            ("Make their runs with the same workload, rates, number of requests and seeds."),
+        yield Notice(
+            f"Systems were not sent the same requests (at {of}), so part of the difference is chance.",
+            "Make their runs with the same workload, rates, number of requests and seeds.",
         )
 
 
 def _sections(found: Named, home: Path) -> Iterator[Section]:
-    """The tables of each, and its own page where there is one."""
+    """The tables of each, with links to its runs."""
     for number, (name, (info, path)) in enumerate(found.items(), 1):
         if info["kind"] == "sweep":
-            tables = [sweep.table(t) for t in _sweep_said.tables(info)]
-            tables += [sweep.runs(info, path, home)]
-            texts = tuple(_sweep_said.crossings(info))
+            blocks: tuple[Block, ...] = (*sweep.crossings(info), *sweep.tables(info), sweep.runs(info, path, home))
         else:
-            tables = [Table(_capacity_said.curve_title(info), _capacity_said.heads(info),
-                            tuple(tuple(row) for row in _capacity_said.curve_rows(info)))]  # fmt: skip
-            texts = tuple(_capacity_said.headline(info, one) for one in info.get("answers") or ())
-        yield Section(f"part-{number}", name, texts, tuple(tables))
+            results = info.get("answers") or ()
+            curve = [capacity.curve_table(info)] if info.get("curve") else []
+            blocks = (*(capacity.headline(info, one) for one in results), *curve)
+        yield Section(f"part-{number}", name, blocks)

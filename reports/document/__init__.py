@@ -1,0 +1,123 @@
+"""A report as data: a verdict, key facts, and sections of texts, tables, figures and commands.
+
+`text`, `markdown` and `html` beside this file render any `Document`; escaping is theirs alone. What comes from outside
+(names, error texts, options) is cleaned when a document is built (`reports._format.clean`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from reports._system import in_use
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from reports._page import Part
+    from reports._system import Facts
+    from reports.document.curve import Curve
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell that is more than text: a relative `link`, or marked good (True) or bad (False) news.
+
+    `picture` is SVG of our own making that stands before the text on a page.
+    """
+
+    text: str
+    link: str | None = None
+    good: bool | None = None
+    picture: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Column heads with units and rows of printed values; the first `left` columns are names, the others numbers.
+
+    The last `words` columns hold text again, up to whole sentences.
+    """
+
+    caption: str
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str | Cell, ...], ...]
+    left: int = 1
+    words: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a page; `draw` gives it, or the sentence that says what would bring its data. `key` is its anchor."""
+
+    key: str
+    title: str
+    draw: Callable[[], go.Figure | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """HTML of our own making, put on a page as it is."""
+
+    html: str
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command to copy, and what it is for."""
+
+    text: str
+    command: str
+
+
+Block: TypeAlias = "str | Table | Figure | Part | Curve | Markup | Command"
+"""What a section is made of; a string is a paragraph. Text and markdown leave out figures and markup, pages curves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A part of the report under a heading; `key` is its anchor. What is `detail` stands on the page alone."""
+
+    key: str
+    title: str
+    blocks: tuple[Block, ...]
+    detail: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result in a sentence, good (True) or bad (False) news, and `notes` on what it rests on."""
+
+    text: str
+    good: bool | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A warning and its remedy."""
+
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A report of one answer. `mark` is its state in capitals, `good` whether that is good or bad news (None: neither).
+
+    `key_facts` are SLO, system, workload and the like; `used` everything that repeats the measurement.
+    """
+
+    title: str
+    subtitle: str
+    mark: str
+    good: bool | None
+    findings: tuple[Finding, ...]
+    key_facts: Facts = ()
+    warnings: tuple[Notice, ...] = ()
+    sections: tuple[Section, ...] = ()
+    next: Command | None = None
+    commands: tuple[str, ...] = ()
+    used: Facts = ()
+    definitions: Facts = field(default_factory=in_use)

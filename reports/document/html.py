@@ -1,0 +1,59 @@
+"""A document as one offline HTML file, with its figures drawn by plotly.js inside."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+from harness.errors import no_such
+from reports import _page
+from reports._page import Part
+from reports.document import Block, Cell, Document, Figure, Section, Table
+
+
+def render(document: Document, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()) -> str:
+    """The whole file as text; of its sections only those named, where any are. Equal documents give equal bytes.
+
+    Raises UsageError for a section that the document does not have, and where the plotly bundle cannot be read.
+    """
+    shown = [replace(one, blocks=tuple(map(_drawn, one.blocks))) for one in chosen(document, sections)]
+    parts = [block for section in shown for block in section.blocks if isinstance(block, Part)]
+    return _page.render("document.html.j2", parts, bundle=bundle, plain=plain, document=document, sections=shown)
+
+
+def figures(document: Document, sections: Sequence[str] = ()) -> list[Part]:
+    """The figures of those sections, drawn."""
+    blocks = [_drawn(block) for section in chosen(document, sections) for block in section.blocks]
+    return [block for block in blocks if isinstance(block, Part)]
+
+
+def _drawn(block: Block) -> Block:
+    return _page.part(block.key, block.title, block.draw()) if isinstance(block, Figure) else block
+
+
+def chosen(document: Document, names: Sequence[str]) -> list[Section]:
+    """The sections of these names, all of them where none is named."""
+    known = [section.key for section in document.sections]
+    for name in names:
+        if name not in known:
+            raise no_such("section", name, known)
+    return [section for section in document.sections if not names or section.key in names]
+
+
+def moved(document: Document, home: Path, folder: Path) -> Document:
+    """The page that was to stand in `home`, for `folder`: what its tables link to stays where it is."""
+    way = quote(Path(os.path.relpath(home, folder)).as_posix())
+
+    def linked(cell: str | Cell) -> str | Cell:
+        if isinstance(cell, str) or cell.link is None or cell.link.startswith("#"):
+            return cell
+        return replace(cell, link=f"{way}/{cell.link}")
+
+    def led(block: Block) -> Block:
+        if not isinstance(block, Table):
+            return block
+        return replace(block, rows=tuple(tuple(map(linked, row)) for row in block.rows))
+
+    sections = tuple(replace(one, blocks=tuple(map(led, one.blocks))) for one in document.sections)
+    return document if way == "." else replace(document, sections=sections)

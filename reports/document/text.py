@@ -1,0 +1,129 @@
+"""A document for a terminal, a file or a pipe, at most 100 columns wide, with the findings and what to do next last."""
+
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table as Grid
+from rich.text import Text
+
+from reports._format import clean
+from reports.document import Cell, Command, Document, Finding, Section, Table
+from reports.document.curve import ROOM, Curve, drawn
+
+WIDTH = 100
+"""Columns: no line is longer, except for commands, which are never broken."""
+NARROWEST = 8
+"""Columns that are left to a name, however many numbers stand beside it."""
+_RULE = "    \n    \n {0}{0} \n    \n    \n    \n    \n    \n"
+_TONES = {None: "bold", True: "bold green", False: "bold red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How text is shown: with `color`, with a `curve` of attainment, in ASCII alone where not `blocks`."""
+
+    color: bool = False
+    curve: bool = False
+    blocks: bool = True
+
+
+def render(document: Document, look: Look | None = None) -> str:
+    """The document as text that ends with a newline; figures and sections of detail are left out."""
+    look = look or Look()
+    file = io.StringIO()
+    console = Console(
+        file=file, width=WIDTH, color_system="standard" if look.color else None, force_terminal=look.color,
+        no_color=not look.color, highlight=False, markup=False, emoji=False, legacy_windows=False, _environ={},
+    )  # fmt: skip
+    for number, block in enumerate(_blocks(document, look)):
+        if number:
+            console.print()
+        for line in block:
+            console.print(line, crop=False, soft_wrap=isinstance(line, str))
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
+
+
+def _blocks(document: Document, look: Look) -> Iterator[list[RenderableType]]:
+    """What stands between empty lines. A plain string is printed as it is, everything else is fitted to the width."""
+    yield [Text(document.title, "bold"), *([Text(document.subtitle)] if document.subtitle else [])]
+    if document.key_facts:
+        yield [_named(document.key_facts)]
+    for section in document.sections:
+        if not section.detail:
+            yield from _section(section, look)
+    if document.warnings:
+        yield [_named([("warning", f"{one.message} {one.remedy}".strip()) for one in document.warnings])]
+    if document.findings:
+        yield [line for finding in document.findings for line in _finding(finding)]
+    if document.next is not None:
+        yield [*_command(document.next, "next  ")]
+
+
+def _section(section: Section, look: Look) -> Iterator[list[RenderableType]]:
+    for block in section.blocks:
+        if isinstance(block, str):
+            yield [Text(block)]
+        elif isinstance(block, Table):
+            yield [*([Text(block.caption, "bold")] if block.caption else []), table(block, look)]
+        elif isinstance(block, Curve) and look.curve:
+            if text := drawn(block, blocks=look.blocks):
+                yield [text]
+        elif isinstance(block, Command):
+            yield [*_command(block)]
+
+
+def table(block: Table, look: Look) -> Grid:
+    """The table without a box. Heads break between words, then names are broken; a number never is."""
+    rule = box.Box(_RULE.format("─" if look.blocks else "-"))
+    grid = Grid(box=rule, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    cells = [[Text(clean(cell.text if isinstance(cell, Cell) else cell, None)) for cell in row] for row in block.rows]
+    for number, head in enumerate(block.heads):
+        column = [row[number].cell_len for row in cells]
+        words = max(map(cell_len, head.split()), default=1)
+        if block.left <= number < len(block.heads) - block.words:
+            grid.add_column(Text(head), justify="right", min_width=max([words, *column]), overflow="fold")
+        else:
+            widest = max([words, *column])
+            grid.add_column(Text(head), min_width=min(widest, max(words, NARROWEST)), overflow="fold")
+    for row, shown in zip(block.rows, cells, strict=True):
+        good = next((cell.good for cell in row if isinstance(cell, Cell) and cell.good is not None), None)
+        grid.add_row(*shown, style=None if good is None else _TONES[good])
+    return grid
+
+
+def _named(facts: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> Grid:
+    """Names in a column of their own; a long text stays in its column."""
+    grid = Grid.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, text in facts:
+        grid.add_row(Text(name), Text(text))
+    return grid
+
+
+def _finding(finding: Finding) -> Iterator[RenderableType]:
+    yield Text(finding.text, _TONES[finding.good])
+    for note in finding.notes:
+        yield Padding(Text(note), (0, 0, 0, 2), expand=False)
+
+
+def _command(command: Command, name: str = "") -> Iterator[RenderableType]:
+    """What a command is for, and the command over several lines that a shell takes as one."""
+    yield Text.assemble((name, "bold"), f"{command.text}:")
+    lines = [""]
+    for option in re.split(r" (?=--)", command.command):
+        if lines[-1] and len(lines[-1]) + len(option) > WIDTH - 8:
+            lines.append(option)
+        else:
+            lines[-1] = f"{lines[-1]} {option}".strip()
+    yield "  " + " \\\n    ".join(lines)
+
+
+CURVE_COLUMNS = ROOM
+"""Columns that a terminal needs for a curve."""
