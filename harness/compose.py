@@ -262,6 +262,8 @@ def render_answer(info: Mapping[str, Any], form: str) -> str:
     """An answer as text, markdown, csv (a row for each of its values) or json."""
     if form == "json":
         return json.dumps(info, indent=2, allow_nan=False) + "\n"
+    if form not in answers.FORMS:
+        raise UsageError(f"An answer of {answers.command(info)} has no form '{form}'; take {', '.join(answers.FORMS)}.")
     module = _answer_module(info)
     if hasattr(module, "document"):
         from reports.document import csv, markdown, text

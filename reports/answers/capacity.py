@@ -53,7 +53,7 @@ def document(info: Info, path: Path | None = None) -> Document:
         subtitle=", ".join(filter(None, of)),
         mark=mark,
         good=good,
-        findings=tuple(_finding(info, one) for one in results) or (Finding(RUNNING),),
+        findings=tuple(_finding(info, one) for one in results),
         key_facts=(
             *sweep.key_facts(
                 {"clock": None, **info, "traffic": part(info, "traffic") or {"name": info.get("workload")}}, study
@@ -325,6 +325,24 @@ def _time(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def rows(info: Info) -> Iterator[dict[str, Any]]:
+    """A row per goal, for csv."""
+    for one in info.get("answers") or []:
+        names = (
+            "goal",
+            "state",
+            "capacity_rps",
+            "low_rps",
+            "high_rps",
+            "half_width",
+            "per_gpu_rps",
+            "seeds",
+            "requests",
+        )
+        bracket = {f"{end}_rate_rps": (one.get("bracket") or {}).get(f"{end}_rate_rps") for end in ("low", "high")}
+        yield {**{name: one.get(name) for name in names}, **bracket, "binding": one["binding"]}
 
 
 def advice(info: Info) -> tuple[str, str]:

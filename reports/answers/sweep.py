@@ -188,7 +188,8 @@ def key_facts(info: Info, study: Study | None) -> Facts:
     traffic = part(facts, "traffic") or part(facts, "workload")
     # without the rate, which is what a sweep varies
     source = _system.source({**facts, "workload": {**traffic, "rate_rps": None}})
-    text = clean(study.slo if study is not None else part(info, "spec").get("slo") or "", 400)
+    own = part(info, "slo").get("text") or part(info, "spec").get("slo") or ""
+    text = clean(own if study is None else study.slo, 400)
     rows = (
         ("SLO", f"{text} (seconds)" if text else ""),
         ("System", _system.system(facts) or clean(part(info, "spec").get("backend") or "", 200)),

@@ -11,8 +11,8 @@ from harness.experiments.capacity.execute import conduct, set_up
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Ledger
 from harness.options import RunSpec
-from reports.answers import _capacity_said as said
 from reports.answers import capacity
+from reports.document import markdown, text
 
 SPEC = RunSpec(workload="chatbot", backend="sim", latency="abc:distserve", policy="vllm-v0", slo="ttft=0.25")
 
@@ -49,10 +49,10 @@ def test_a_known_bracket_is_the_answer_when_the_budget_ends(conducted):
     assert low < 10.5
     assert high > 9.5
     assert 1 == one["bracket"]["low_seeds"]
-    for form in (capacity.text, capacity.markdown):
-        assert f"between {low:g} and {high:g} req/s, unresolved" in form(info)
-    assert "was not sustained" in " ".join(capacity.text(info).split())
-    assert "bench sweep" in said.advice(info)[1]
+    for form in (text, markdown):
+        assert f"between {low:g} and {high:g} req/s, unresolved" in form.render(capacity.document(info))
+    assert "was not sustained" in " ".join(capacity.notes(info, one))
+    assert "bench sweep" in capacity.advice(info)[1]
 
 
 @pytest.mark.parametrize(("error", "code"), [(NotValid("The client was late."), 4), (BackendError("It is gone."), 3)])
@@ -88,12 +88,12 @@ def test_one_side_is_told_as_such(low, high, told):
         "bracket": {"low_rate_rps": low, "high_rate_rps": high},
     }
 
-    assert f"capacity at 90%: {told}" == said.headline({}, one)
+    assert f"Capacity at 90%: {told}" == capacity.headline({}, one)
 
 
 def test_trials_that_were_left_out_are_counted(conducted):
     """A client that is late every other time would look as good as any."""
-    told = said.cost({**conducted(9), "invalid": ["4 req/s, seed 0: The client was late."]})
+    told = capacity._cost({**conducted(9), "invalid": ["4 req/s, seed 0: The client was late."]})
 
     assert "1 trial not valid and left out: 4 req/s, seed 0: The client was late" in told
 
@@ -102,7 +102,7 @@ def answered(found, at_rps=None):
     """The answer of a search that found this, with its sentences."""
     info = answer(set_up(SPEC, Settings(adjust=False, max_seeds=6, at_rps=at_rps)), [(0.9, found)], Ledger(None), 0.0)
     (one,) = info["answers"]
-    return info, one, " ".join(said.sentences(info, one))
+    return info, one, " ".join(capacity.notes(info, one))
 
 
 @pytest.mark.parametrize(
@@ -150,4 +150,4 @@ def test_without_an_interval_no_rate_lies_beyond_it(state, recorded, verdict, to
     """A recording and a goal that no rate reaches have no interval that a rate could leave."""
     one = {"at": {"rate_rps": 5.0, "verdict": verdict}, "low_rps": None, "state": state}
 
-    assert told == said._verdict({"one_traffic": recorded}, one)
+    assert told == capacity._verdict({"one_traffic": recorded}, one)

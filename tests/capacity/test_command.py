@@ -28,7 +28,7 @@ def test_a_capacity_is_told_with_its_interval_and_what_binds(bench):
     code, out, _ = bench(*QUICK, "--goal", "80%")
 
     assert code == 0
-    assert "capacity at 80%:" in out
+    assert "Capacity at 80%:" in out
     assert "95% interval" in out
     assert "ttft=0.25 binds" in out
     assert max(map(len, out.splitlines())) <= 100
@@ -75,7 +75,7 @@ def test_a_search_that_was_killed_is_told_as_such(tmp_path, capsys):
     (tmp_path / "capacity.json").write_text('{"schema": 1, "kind": "capacity", "state": "running"}', encoding="utf-8")
     main(["report", str(tmp_path)])
 
-    assert "was killed, or still goes on" in capsys.readouterr().out
+    assert "was killed or is still running" in capsys.readouterr().out
 
 
 def test_another_search_in_the_same_folder_is_refused(bench, tmp_path):
@@ -115,7 +115,7 @@ def test_markdown_holds_the_same_rate(bench):
     """A job summary would show another number than the terminal."""
     _, out, _ = bench(*QUICK, "--goal", "80%", "--format", "markdown")
 
-    assert out.startswith("**capacity at 80%:")
+    assert "**Capacity at 80%: " in out
     assert "| rate (req/s) |" in out
 
 

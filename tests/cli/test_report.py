@@ -174,7 +174,7 @@ def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
     ("line", "said"),
     [
         ("curve --format html,htlm", "No format named 'htlm'. Did you mean 'html'?"),
-        ("curve --format perfetto", "cannot be told as 'perfetto'; take text, markdown, csv, json"),
+        ("curve --format perfetto", "has no form 'perfetto'; take text, markdown, csv, json"),
         ("curve --format text --sections figures", "they go with --format html"),
         ("curve --format md --plain", "they go with --format html"),
         ("curve --sections figurs", "No section named 'figurs'."),

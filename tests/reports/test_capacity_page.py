@@ -13,8 +13,9 @@ from harness.cli import main
 from harness.experiments import answers
 from harness.experiments.capacity.trials import Ledger, folder_name
 from reports import pages
+from reports.answers import capacity
+from reports.document import html
 from reports.figures import caption, knees, search_path
-from reports.pages import capacity
 from reports.study import of_capacity
 
 SEARCH = [
@@ -62,16 +63,13 @@ def changed(searched: Path, tmp_path: Path) -> Callable[..., tuple[dict[str, Any
 def test_a_search_leaves_its_page_which_says_the_capacity_with_its_interval(searched: Path, info: Any) -> None:
     """A manager who opens the folder would find numbers without a verdict."""
     html = (searched / "report.html").read_text(encoding="utf-8")
-    sheet = capacity.sheet(info, searched)
+    sheet = capacity.document(info, searched)
 
     assert "RESOLVED" == sheet.mark
-    assert "95% interval" in sheet.answer
-    assert "Capacity at 85%" in sheet.answer
-    assert "Capacity at 90%" in sheet.answer
-    assert sheet.answer.split(" (")[0] in html
-    assert {"SLO", "System", "Workload", "Preparation", "Tokenizer", "Client floor", "Cost"} == {
-        n for n, _ in sheet.heads
-    }
+    assert all("95% interval" in found.text for found in sheet.findings)
+    assert ["Capacity at 85%", "Capacity at 90%"] == [found.text.partition(":")[0] for found in sheet.findings]
+    assert sheet.findings[0].text.split(" (")[0] in html
+    assert {"SLO", "System", "Workload", "Client floor", "Cost"} == {name for name, _ in sheet.key_facts}
     assert html == pages.page(info, searched)
 
 
@@ -102,11 +100,11 @@ def test_a_search_that_was_killed_shows_the_trials_it_made(changed: Any) -> None
     """An hour of trials on a real server would seem lost."""
     gone = dict.fromkeys(("answers", "curve", "cost", "gpus", "confidence", "exit_code", "curve_of"))
     info, folder = changed(state="running", **gone)
-    sheet = capacity.sheet(info, folder)
+    sheet = capacity.document(info, folder)
     html = pages.page(info, folder)
 
     assert "NOT FINISHED" == sheet.mark
-    assert "bench capacity" in sheet.warnings[0][1]
+    assert "bench capacity" in sheet.warnings[0].remedy
     assert "whole trials" in html
     assert "Capacity by seed" in html
 
@@ -117,7 +115,7 @@ def test_an_older_search_without_its_trials_keeps_its_curve(changed: Any) -> Non
     html = pages.page(info, folder)
 
     assert search_path.MISSING.split(";")[0] in html
-    assert "attainment as found, by rate" in html
+    assert "attainment by rate, as found" in html
     assert len(info["curve"]) - 1 == len(of_capacity(info, folder).systems[0].points)  # without requests one by one
 
 
@@ -126,8 +124,8 @@ def test_an_older_search_without_its_trials_keeps_its_curve(changed: Any) -> Non
     [
         ("unreachable", None, "UNREACHABLE", False),
         ("unresolved", None, "UNRESOLVED", None),
-        ("resolved", "carried", "CARRIED", True),
-        ("resolved", "not carried", "NOT CARRIED", False),
+        ("resolved", "carried", "SUSTAINED", True),
+        ("resolved", "not carried", "NOT SUSTAINED", False),
         ("unresolved", "unresolved", "NOT DECIDED", None),
     ],
 )
@@ -140,10 +138,10 @@ def test_the_mark_is_what_became_of_the_question(
     if state == "unreachable":
         one |= {"capacity_rps": 0.0, "per_gpu_rps": 0.0, "knees": {}, "bounds": [], "low_rps": None, "high_rps": None}
     told, folder = changed(answers=[one], exit_code=5)
-    sheet = capacity.sheet(told, folder)
+    sheet = capacity.document(told, folder)
 
     assert (mark, good) == (sheet.mark, sheet.good)
-    assert "20 seeds were not enough." in sheet.warnings[0][0]
+    assert "20 seeds were not enough." in sheet.warnings[0].message
     assert mark in pages.page(told, folder)
 
 
@@ -197,7 +195,7 @@ def test_a_damaged_answer_is_told_in_a_sentence(changed: Any, info: Any, capsys:
     _, folder = changed(answers=[{"goal": 0.9}], curve="x")
 
     assert main(["report", str(folder)]) == 2
-    assert "is damaged or was changed by hand (KeyError: 'bounds'); make it again" in capsys.readouterr().err
+    assert "is damaged or was changed by hand (KeyError: 'at'); make it again" in capsys.readouterr().err
 
 
 def test_the_least_that_a_kill_leaves_has_a_page(tmp_path: Path) -> None:
@@ -213,14 +211,16 @@ def test_a_search_with_an_open_goal_is_not_called_resolved(info: Any, searched: 
     first, second = info["answers"]
     told = {**info, "answers": [first, {**second, "state": "unresolved"}]}
 
-    assert ("PARTLY RESOLVED", None) == (capacity.sheet(told, searched).mark, capacity.sheet(told, searched).good)
+    assert ("PARTLY RESOLVED", None) == (capacity.document(told, searched).mark, capacity.document(told, searched).good)
 
 
 def test_a_search_of_each_bound_by_itself_does_not_speak_of_their_curve(info: Any, searched: Path) -> None:
     """The curve of all bounds crosses the goal below the rate that is said to be carried."""
     told = {**info, "definition": "separate"}
 
-    assert capacity.sheet(told, searched).sections[0].parts[0].caption.startswith("With definition separate, ")
+    (part, *_) = html.figures(capacity.document(told, searched), ["curve"])
+
+    assert part.caption.startswith("With definition separate, ")
 
 
 def test_trials_of_requests_one_by_one_are_left_out_of_the_path(info: Any, searched: Path) -> None:

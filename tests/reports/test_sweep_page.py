@@ -20,7 +20,7 @@ from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
-from reports import _page, _sheet, _sliders, figures, pages, study
+from reports import _page, _sliders, figures, pages, study
 from reports.figures import attainment_over, attainment_rate, capacity_plane, interactivity, misses_rate, stages_rate
 from reports.study import Study
 
@@ -177,7 +177,7 @@ def test_page_says_what_the_answer_says(info: dict[str, Any], swept: Path, conte
             "attainment_over", "sliders"} <= keys  # fmt: skip
     assert 12 == len(links)
     assert all((swept / link).is_dir() for link in links)
-    for text in ("opt-13b on a100-80g", "Preparation", "Tokenizer", "none: times are those of a simulator"):
+    for text in ("opt-13b on a100-80g", "preparation", "tokenizer", "none: times are those of a simulator"):
         assert text in html
     assert "--rate 1,2,3 --seeds 2" in html
 
@@ -203,7 +203,7 @@ def test_page_of_a_killed_sweep_tells_what_is_there(info: dict[str, Any], swept:
     sheet = pages.sheet(told, home)
 
     assert "NOT FINISHED" == sheet.mark
-    assert "10 of 12 runs done" in sheet.state
+    assert "10 of 12 runs done" in sheet.findings[-1].text
 
 
 @pytest.mark.parametrize("damage", ["points", "spec", "goals"])
@@ -238,11 +238,11 @@ def test_runs_made_one_by_one_are_a_curve(swept: Path, capsys: pytest.CaptureFix
     folders = sorted(swept.glob("points/*vllm*/seed-*"))
     sheet = pages.together([], (load(folder) for folder in folders), swept)
     own = pages.sheet(alone(json.loads((swept / "sweep.json").read_text())), swept)
-    rows = {section.key: section for section in sheet.sections}["points"].tables[0].rows
+    rows = {section.key: section for section in sheet.sections}["points"].blocks[0].rows
 
     assert "6 runs of 1 system" == sheet.title
-    assert own.answer == sheet.answer
-    assert [row[:2] for row in {s.key: s for s in own.sections}["points"].tables[0].rows] == [row[:2] for row in rows]
+    assert own.findings[0].text == sheet.findings[0].text
+    assert [row[:2] for row in {s.key: s for s in own.sections}["points"].blocks[0].rows] == [row[:2] for row in rows]
 
 
 def test_run_without_an_slo_does_not_reach_the_goal(make_run: Callable[..., Any], tmp_path: Path) -> None:
@@ -252,8 +252,8 @@ def test_run_without_an_slo_does_not_reach_the_goal(make_run: Callable[..., Any]
     sheet = pages.together([], runs, tmp_path)
 
     assert "GOAL MISSED" == sheet.mark
-    assert "SLO asked ttft=0.01" in sheet.answer
-    assert any("1 of 2 runs had no SLO" in message for message, _ in sheet.warnings)
+    assert "SLO asked ttft=0.01" in sheet.findings[0].text
+    assert any("1 of 2 runs had no SLO" in message for message in (warning.message for warning in sheet.warnings))
 
 
 def test_sweeps_side_by_side_are_named_by_what_differs(info: dict[str, Any], swept: Path, tmp_path: Path) -> None:
@@ -267,9 +267,9 @@ def test_sweeps_side_by_side_are_named_by_what_differs(info: dict[str, Any], swe
     sheet = pages.together(found, [], tmp_path)
 
     assert "2 systems side by side" == sheet.title
-    assert "policy vllm-v0" in sheet.answer
-    assert ["vllm-v0", "sarathi"] == [name for name, _ in sheet.heads if name != "SLO"]
-    assert len(_sheet.render(sheet)) > 1_000_000
+    assert "policy vllm-v0" in sheet.findings[0].text
+    assert ["vllm-v0", "sarathi"] == [name for name, _ in sheet.key_facts if name != "SLO"]
+    assert len(pages.html(sheet)) > 1_000_000
 
 
 def test_sweep_writes_its_page(tmp_path: Path) -> None:
@@ -346,8 +346,8 @@ def test_sweep_killed_before_its_first_run_has_an_slo(info: dict[str, Any], swep
     sheet = pages.sheet(told, swept)
 
     assert "NOT FINISHED" == sheet.mark
-    assert "No run has ended that could be scored." == sheet.answer
-    assert "valid" not in sheet.state
+    assert "No run has ended that could be scored." == sheet.findings[0].text
+    assert "valid" not in sheet.findings[-1].text
 
 
 def test_bound_of_a_class_has_a_look_of_its_own(info: dict[str, Any], swept: Path) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from harness.cli import _terminal
-from reports.answers import _curve, capacity, sweep
-from reports.answers._curve import PLAIN, Curve, Look
+from reports.answers import capacity, sweep
+from reports.document import Cell, Document, Section, Table, markdown
+from reports.document.curve import Curve, drawn
+from reports.document.text import Look, render
 from reports.text import Text
 
 FALLING = [(1.0, 1.0), (2.0, 0.95), (3.0, 0.8), (4.0, 0.2)]
@@ -53,7 +55,7 @@ def plotted(lines: list[str]) -> list[list[int]]:
 
 def test_a_curve_falls_where_the_attainment_falls() -> None:
     """The picture in a terminal would say another thing than the table above it."""
-    text = _curve.drawn(Curve(FALLING, [0.9], "attainment", "req/s", [2.3]), blocks=False)
+    text = drawn(Curve(FALLING, [0.9], "attainment", "req/s", [2.3]), blocks=False)
     columns = [row for row in plotted(text.splitlines()) if row]
     where = [sum(row) / len(row) for row in columns]
 
@@ -66,7 +68,7 @@ def test_a_curve_falls_where_the_attainment_falls() -> None:
 
 def test_a_curve_in_braille_is_as_large_and_no_line_is_too_long() -> None:
     """A line that wraps would tear the picture apart."""
-    ascii_, braille = (_curve.drawn(Curve(FALLING, [0.9, 0.99], "t", "req/s"), blocks=b) for b in (False, True))
+    ascii_, braille = (drawn(Curve(FALLING, [0.9, 0.99], "t", "req/s"), blocks=b) for b in (False, True))
 
     assert len(ascii_.splitlines()) == len(braille.splitlines())
     assert 100 >= max(map(len, [*ascii_.splitlines(), *braille.splitlines()]))
@@ -76,7 +78,7 @@ def test_a_curve_in_braille_is_as_large_and_no_line_is_too_long() -> None:
 @pytest.mark.parametrize("points", [[], [(1.0, 0.5)], [(1.0, 0.5), (1.0, 0.6), (1.0, 0.7)], [(1.0, 0.5), (2.0, 0.4)]])
 def test_too_few_points_are_no_curve(points: list[tuple[float, float]]) -> None:
     """Two points would look like a measured line, and one would divide by zero."""
-    assert "" == _curve.drawn(Curve(points, [0.9], "t", "req/s"), blocks=True)
+    assert "" == drawn(Curve(points, [0.9], "t", "req/s"), blocks=True)
 
 
 def test_a_terminal_gets_a_curve_and_colour_and_a_pipe_neither(shown: Callable[..., str]) -> None:
@@ -85,7 +87,7 @@ def test_a_terminal_gets_a_curve_and_colour_and_a_pipe_neither(shown: Callable[.
 
     assert not STYLES.search(pipe)
     assert not BRAILLE.search(pipe)
-    assert "\x1b[1;32mcapacity at 90%" in terminal
+    assert "\x1b[1;32mCapacity at 90%" in terminal
     assert BRAILLE.search(terminal)
     assert STYLES.sub("", terminal) == plain
     assert 100 >= max(map(len, plain.splitlines()))
@@ -102,7 +104,7 @@ def test_a_narrow_terminal_gets_no_curve_and_a_dumb_one_no_colour(shown: Callabl
 def test_the_verdict_and_the_next_step_stand_last(shown: Callable[..., str]) -> None:
     """They would have scrolled out of the window."""
     lines = shown(terminal=True, no_color=True).splitlines()
-    [verdict] = [number for number, line in enumerate(lines) if line.startswith("capacity at 90%")]
+    [verdict] = [number for number, line in enumerate(lines) if line.startswith("Capacity at 90%")]
 
     assert len(lines) - 8 <= verdict
     assert "next  see latencies and stages around it:" in lines[-3:]
@@ -111,7 +113,7 @@ def test_the_verdict_and_the_next_step_stand_last(shown: Callable[..., str]) -> 
 
 def test_a_terminal_without_braille_gets_ascii() -> None:
     """On such a terminal the curve would be a field of question marks, or end in a traceback."""
-    text = capacity.text(SEARCH, Look(terminal=True, color=True, blocks=False))
+    text = render(capacity.document(SEARCH), Look(color=True, curve=True, blocks=False))
 
     assert text.isascii()
     assert "*" in text
@@ -127,7 +129,9 @@ def test_a_letter_that_an_encoding_lacks_does_not_cost_the_answer() -> None:
 
 def test_a_search_from_elsewhere_has_no_effect_in_markdown() -> None:
     """A comment on a pull request would hold the link of whoever wrote the answer."""
-    told = capacity.markdown({**SEARCH, "answers": [{**ONE, "binding": "[x](https://evil.example) <b>\x1b[31m"}]})
+    told = markdown.render(
+        capacity.document({**SEARCH, "answers": [{**ONE, "binding": "[x](https://evil.example) <b>\x1b[31m"}]})
+    )
 
     assert r"\[x\](https:" in told and "&lt;b&gt;" in told
     assert "\x1b" not in told and "://" not in told
@@ -135,12 +139,14 @@ def test_a_search_from_elsewhere_has_no_effect_in_markdown() -> None:
 
 def test_rows_have_the_tone_of_their_news() -> None:
     """A regression would be as green as what stands beside it."""
-    heads, rows = ("metric", "verdict"), [["ttft", "regressed"], ["tpot", "improved"], ["itl", "inconclusive"]]
-    colored = _curve.text(heads, rows, look=Look(color=True), tones=[False, True, None])
+    news = (("ttft", "regressed", False), ("tpot", "improved", True), ("itl", "inconclusive", None))
+    rows = tuple((name, Cell(verdict, good=good)) for name, verdict, good in news)
+    page = Document("t", "", "", None, (), sections=(Section("a", "A", (Table("", ("metric", "verdict"), rows, 2),)),))
+    colored = render(page, Look(color=True))
 
     assert "\x1b[1;31mttft" in colored
     assert "\x1b[1;32mtpot" in colored
-    assert STYLES.sub("", colored) == _curve.text(heads, rows, look=PLAIN)
+    assert render(page).split() == STYLES.sub("", colored).split()
 
 
 def test_a_sweep_over_two_axes_has_a_curve_for_each(shown: Callable[..., str]) -> None:
