@@ -1,1 +1,5 @@
-"""Runs, records, metrics, SLOs and the command line: everything that is arithmetic on what happened."""
+"""Trace-driven benchmarks of LLM serving: workloads, backends, and goodput within latency objectives."""
+
+from harness.results import AnswerResult, RunResult, capacity, compare, load, run, sweep
+
+__all__ = ["AnswerResult", "RunResult", "capacity", "compare", "load", "run", "sweep"]

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -232,6 +233,15 @@ def render_run(form: str, run: Run, **given: object) -> Any:
     return registry.make("reports", form, **given).render(run)
 
 
+def run_figures(run: Run) -> dict[str, Callable[[], Any]]:
+    """The figures of a run by name: each a plotly figure when called, or the sentence that says what is missing."""
+    from reports import figures
+
+    modules = figures.modules("run")
+    shown = {name: run if figures.whole(module) else figures.measured(run) for name, module in modules.items()}
+    return {name: partial(module.figure, shown[name]) for name, module in modules.items()}
+
+
 def report_path(run: Run, ending: str = "html") -> Path:
     """Where the report of a run stands: in its folder, or beside the file that it was read from."""
     from harness.experiments import imports
@@ -275,6 +285,19 @@ def render_answer(info: Mapping[str, Any], form: str) -> str:
     if form not in known:
         raise UsageError(f"An answer of {answers.command(info)} cannot be told as '{form}'; take {', '.join(known)}.")
     return str(getattr(module, form)(info))
+
+
+def answer_rows(info: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The values of an answer, a row each; what csv holds."""
+    return list(_answer_module(info).rows(info))
+
+
+def answer_figures(info: Mapping[str, Any], path: Path) -> dict[str, Callable[[], Any]]:
+    """The figures of an answer by name: each a plotly figure when called, or the sentence that says what is missing."""
+    from reports.document import Figure
+
+    sections = _answer_module(info).document(info, path).sections
+    return {block.key: block.draw for section in sections for block in section.blocks if isinstance(block, Figure)}
 
 
 def export_comparison(info: Mapping[str, Any], form: str) -> str:

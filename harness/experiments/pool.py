@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -68,7 +69,8 @@ class Processes:
         self.workers = workers or cores()
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["harness.experiments.trial", "harness.metrics.slo", *registry.OF_TRIALS])
-        _start_server()
+        with _without_main():
+            _start_server()
         self._held, self._lifeline = context.Pipe(duplex=False)
         self._executor = ProcessPoolExecutor(
             self.workers, mp_context=context, initializer=_begin, initargs=(self._held,)
@@ -81,7 +83,7 @@ class Processes:
         try:
             while True:
                 while len(waiting) < self.workers and (item := next(left, _END)) is not _END:
-                    with _signals_later():  # it may start a worker, which nobody would know of
+                    with _signals_later(), _without_main():  # it may start a worker, which nobody would know of
                         future = self._executor.submit(call, item)  # type: ignore[arg-type]  # not _END
                     waiting[future] = item  # type: ignore[assignment]  # as above
                 if not waiting:
@@ -143,6 +145,22 @@ def _signals_later() -> Iterator[None]:
         yield
     if received:
         signal.raise_signal(received[0])
+
+
+@contextlib.contextmanager
+def _without_main() -> Iterator[None]:
+    """Processes started in the body do not import the program that started them.
+
+    Calls are functions of bench. A script or notebook that calls `harness.sweep` would run again in every worker.
+    """
+    main = sys.modules["__main__"]
+    hidden: dict[str, object] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    vars(main).pop("__file__", None)
+    vars(main)["__spec__"] = None
+    try:
+        yield
+    finally:
+        vars(main).update(hidden)
 
 
 def _begin(lifeline: Connection) -> None:

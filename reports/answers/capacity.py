@@ -121,18 +121,13 @@ def _bracket(one: Info) -> str:
 
 
 def notes(info: Info, one: Info) -> Iterator[str]:
-    """What a result rests on: the verdict about --at, the binding bound, rate per GPU, what is open, the trials."""
+    """What a result rests on: the verdict about --at, the binding bound, rate per GPU, and the trials."""
     if one["at"]:
         yield _verdict(info, one)
     if one["binding"]:
         yield f"{clean(one['binding'])} binds: it is the first bound to fail as the rate grows."
     if one["per_gpu_rps"] is not None and (info["gpus"] or 0) > 1:
         yield f"{_format.number(one['per_gpu_rps'])} req/s per GPU ({info['gpus']} GPUs)."
-    if one["why"]:
-        text = f"{'unresolved: ' if one['state'] == 'unresolved' else ''}{clean(one['why'], None)}"
-        yield text[:1].upper() + text[1:]
-    if one["needs"]:
-        yield f"It would take {clean(one['needs'], None)}"
     if one["capacity_rps"] is not None and one["state"] != "unreachable":
         if info["one_traffic"]:
             yield "Measured on one recorded trace at several speeds; nothing is random, so there is no interval."
@@ -175,8 +170,8 @@ def _warnings(info: Info, results: Sequence[Info]) -> Iterator[Notice]:
         yield Notice(RUNNING, f"{rerun(info)} --out DIR, with the folder of this page as DIR")
     for one in results:
         if one["why"]:
-            needs = clean(one["needs"] or "", 600)
-            yield Notice(f"At {percent(one['goal'])}: {clean(one['why'], 600)}", needs[:1].upper() + needs[1:])
+            needs = f"It would take {clean(one['needs'], 600)}" if one["needs"] else ""
+            yield Notice(f"{percent(one['goal'])} {one['state']}: {clean(one['why'], 600)}", needs)
     if grown := [point for point in info.get("curve") or [] if point["overloaded"]]:
         rate = f"{_format.option(grown[0]['rate_rps'])} req/s"
         yield Notice(

@@ -99,10 +99,11 @@ def test_trials_that_were_left_out_are_counted(conducted):
 
 
 def answered(found, at_rps=None):
-    """The answer of a search that found this, with its sentences."""
+    """The answer of a search that found this, with its notes and warnings."""
     info = answer(set_up(SPEC, Settings(adjust=False, max_seeds=6, at_rps=at_rps)), [(0.9, found)], Ledger(None), 0.0)
     (one,) = info["answers"]
-    return info, one, " ".join(capacity.notes(info, one))
+    warnings = (f"{warning.message} {warning.remedy}" for warning in capacity.document(info).warnings)
+    return info, one, " ".join([*capacity.notes(info, one), *warnings])
 
 
 @pytest.mark.parametrize(

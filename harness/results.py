@@ -1,0 +1,280 @@
+"""The Python API: run, sweep, capacity, compare and load, with what the commands of the same names take and give.
+
+    import harness
+
+    run = harness.run(workload="chatbot", backend="sim", rate=2, requests=500, slo="ttft=0.25,tpot=0.1")
+    print(run)                           # the summary that `bench run` prints
+    run.frame()[["ttft", "tpot"]].describe()
+    run.figure("latency_cdf").show()
+
+Options are those of the commands with `_` for `-`, as Python values or as text. Nothing is imported before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from harness.errors import UsageError, no_such
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import plotly.graph_objects as go
+
+    from harness.data.folder import Run
+    from harness.experiments.compare.pairing import Source
+
+Option: TypeAlias = "str | float | bool | None"
+"""A value of an option: 2, '250ms', 'gamma:cv=2'; None: not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One run. In a notebook it shows its summary.
+
+    `data` holds run.json (`data.info`), the requests with all token times and the steps as pyarrow tables.
+    """
+
+    data: Run
+    exit_code: int = 0
+
+    def frame(self) -> pd.DataFrame:
+        """A row per measured request: what was sent and what came back, and every metric of a request (seconds).
+
+        Of a metric of single gaps (itl) the largest of each request. Token times stay in `data.requests`.
+        """
+        import pyarrow as pa
+
+        from harness.metrics.measure import per_request, placed
+
+        table = self.data.measured
+        plain = [name for name in table.column_names if not pa.types.is_nested(table.schema.field(name).type)]
+        frame: pd.DataFrame = table.select(plain).to_pandas()
+        return frame.assign(**{metric.name: per_request(metric, table) for metric in placed() if not metric.on_request})
+
+    def figures(self) -> list[str]:
+        """The names of its figures."""
+        from harness import compose
+
+        return list(compose.run_figures(self.data))
+
+    def figure(self, name: str) -> go.Figure:
+        """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
+        from harness import compose
+
+        return _figure(compose.run_figures(self.data), name)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the HTML page of the run."""
+        from harness import compose
+
+        compose.put(Path(path), compose.render_run("html", self.data))
+        return Path(path)
+
+    def __str__(self) -> str:
+        from harness import compose
+
+        return str(compose.render_run("text", self.data))
+
+    def _repr_markdown_(self) -> str:
+        from harness import compose
+
+        return str(compose.render_run("markdown", self.data))
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerResult:
+    """The answer of a sweep, a capacity search, a comparison or another command. In a notebook it shows its summary.
+
+    `info` is the answer as --format json prints it; `path` the folder (or file) that holds it, where there is one.
+    """
+
+    info: Mapping[str, Any]
+    path: Path | None = None
+    exit_code: int = field(default=0, kw_only=True)
+
+    def frame(self) -> pd.DataFrame:
+        """A row per point of a sweep, goal of a search, metric of a comparison; seconds, and shares from 0 to 1."""
+        import pandas as pd
+
+        from harness import compose
+
+        return pd.DataFrame(compose.answer_rows(self.info))
+
+    def figures(self) -> list[str]:
+        """The names of its figures."""
+        from harness import compose
+
+        return list(compose.answer_figures(self.info, self.path or Path()))
+
+    def figure(self, name: str) -> go.Figure:
+        """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
+        from harness import compose
+
+        return _figure(compose.answer_figures(self.info, self.path or Path()), name)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the HTML page of the answer."""
+        from harness import compose
+
+        compose.put(Path(path), compose.answer_page(self.info, self.path or Path()))
+        return Path(path)
+
+    def __str__(self) -> str:
+        from harness import compose
+
+        return compose.render_answer(self.info, "text")
+
+    def _repr_markdown_(self) -> str:
+        from harness import compose
+
+        return compose.render_answer(self.info, "markdown")
+
+
+def _figure(known: Mapping[str, Any], name: str) -> go.Figure:
+    if name not in known:
+        raise no_such("figure", name, known)
+    drawn = known[name]()
+    if isinstance(drawn, str):
+        raise UsageError(f"Figure '{name}' has no data: {drawn}")
+    return drawn
+
+
+def run(*, out: str | Path | None = None, **options: Option) -> RunResult:
+    """One run of a workload or a trace, as `bench run`; its folder is `out`, by default a new one in bench-runs.
+
+    Raises UsageError for wrong options, BackendError where the backend cannot start.
+    """
+    from harness.options import Given, run_spec
+    from harness.runner.run import execute
+
+    result = execute(run_spec(Given(_named(options))), out=out)
+    return RunResult(result.run, result.exit_code)
+
+
+def sweep(
+    *,
+    rate: str | Sequence[float] | None = None,
+    over: Mapping[str, Sequence[object] | str] | None = None,
+    seeds: int | Sequence[int] | None = None,
+    goal: float | Sequence[float] | None = None,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    **options: Option,
+) -> AnswerResult:
+    """Runs over rates, or over the values of any option, as `bench sweep`; run again with the same `out` to resume."""
+    from harness import compose
+    from harness.data.folder import new_folder
+    from harness.experiments.sweep import axes
+    from harness.experiments.sweep.execute import conduct
+    from harness.experiments.sweep.plan import plan_sweep
+    from harness.options import Given
+
+    swept = [axes.over(f"{name}={_listed(values, '|')}") for name, values in (over or {}).items()]
+    if rate is not None:
+        swept.insert(0, axes.axis(axes.RATE, _listed(rate, ",")))
+    planned = plan_sweep(
+        Given(_named(options)), None, swept, seeds=_text(seeds), goals=None if goal is None else _listed(goal, ",")
+    )
+    folder = new_folder(planned.home) if out is None else Path(out)
+    info = conduct(planned, folder, workers=workers, quiet=True, say=lambda _: None, render=compose.render_answer)
+    return AnswerResult(info, folder, exit_code=info["exit_code"])
+
+
+def capacity(
+    *,
+    goal: float | Sequence[float] | None = None,
+    definition: str | None = None,
+    tolerance: float | str | None = None,
+    max_seeds: int | None = None,
+    budget: float | str | None = None,
+    at: float | None = None,
+    rate_from: float | None = None,
+    adjust: bool = True,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    **options: Option,
+) -> AnswerResult:
+    """The highest rate that meets the SLO, with its interval, as `bench capacity`; `at` asks whether one rate does."""
+    from harness.experiments.capacity.conditions import settings
+    from harness.experiments.capacity.execute import conduct, folder_of, set_up
+    from harness.experiments.capacity.store import Store
+    from harness.options import Given, run_spec
+
+    goals = None if goal is None else _listed(goal, ",")
+    chosen = (goals, definition, *map(_text, (tolerance, max_seeds, budget, at, rate_from)))
+    setup = set_up(run_spec(Given(_named(options))), settings(*chosen, adjust=adjust))
+    store = Store(folder_of(None if out is None else str(out), setup))
+    info = conduct(setup, store, workers=workers)
+    return AnswerResult(info, store.path, exit_code=info["exit_code"])
+
+
+def compare(
+    base: str | Path | RunResult | AnswerResult,
+    head: str | Path | RunResult | AnswerResult,
+    *,
+    gate: str | None = None,
+    alpha: float | None = None,
+    slo: str | None = None,
+    goal: float | None = None,
+    allow_different: str = "",
+) -> AnswerResult:
+    """A candidate against a baseline, paired by what was sent, as `bench compare BASE HEAD`. Both are stored."""
+    from harness.experiments.compare import answer, gates, pairing, refusals
+    from harness.experiments.compare.answer import Settings
+    from harness.metrics import slo as slos
+    from harness.stats.paired import ALPHA
+
+    settings = Settings(
+        gates=gates.parse(gate) if gate else (),
+        alpha=ALPHA if alpha is None else alpha,
+        allowed=refusals.checked(allow_different),
+        slo=None if slo is None else slos.parse(slo, goal=0.9 if goal is None else goal),
+        goal=goal,
+    )
+    sides: list[list[Source]] = [pairing.opened(_stored(side), goal) for side in (base, head)]
+    matched = pairing.match(*sides, any_schedule="schedule" in settings.allowed)
+    info = answer.compare(matched, settings, base=str(_stored(base)), head=str(_stored(head)))
+    return AnswerResult(info, exit_code=info["exit_code"])
+
+
+def load(path: str | Path) -> RunResult | AnswerResult:
+    """A stored run or answer, or one run of a result file of another tool. Raises UsageError for anything else."""
+    from harness.experiments import answers, imports
+    from harness.validity.conclude import completed
+
+    if (info := answers.of(path)) is not None:
+        return AnswerResult(info, Path(path), exit_code=info.get("exit_code", 0))
+    found = [completed(run) for run in imports.open(Path(path))]
+    if len(found) != 1:
+        raise UsageError(f"'{path}' holds {len(found)} runs; load one of them.")
+    return RunResult(found[0])
+
+
+def _named(options: Mapping[str, Option]) -> dict[str, object]:
+    return {name.replace("_", "-"): value for name, value in options.items() if value is not None}
+
+
+def _text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return ",".join(map(str, value)) if isinstance(value, Sequence) else str(value)
+
+
+def _listed(values: object, separator: str) -> str:
+    """Values as --rate and --over take them."""
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        return str(values)
+    return separator.join(map(str, values)) + (separator if separator == "|" and len(values) == 1 else "")
+
+
+def _stored(side: str | Path | RunResult | AnswerResult) -> Path:
+    if isinstance(side, RunResult):
+        return side.data.path
+    if isinstance(side, AnswerResult):
+        if side.path is None:
+            raise UsageError("An answer that is not stored cannot be compared; give out=FOLDER when it is made.")
+        return side.path
+    return Path(side)

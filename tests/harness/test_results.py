@@ -1,0 +1,73 @@
+"""The Python API gives what the commands give, and refuses with the same sentences."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import harness
+from harness.errors import UsageError
+
+TRAFFIC = {"workload": "chatbot", "backend": "sim", "latency": "abc:distserve", "slo": "ttft=0.25,tpot=0.1"}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> harness.RunResult:
+    """A stored run of 80 requests."""
+    return harness.run(**TRAFFIC, rate=2, requests=80, out=tmp_path_factory.mktemp("made") / "run")
+
+
+def test_a_frame_has_the_numbers_of_the_summary(made: harness.RunResult) -> None:
+    """A notebook would plot other latencies than the report prints."""
+    frame = made.frame()
+    summary = json.loads((made.data.path / "run.json").read_text())["summary"]
+
+    assert summary["requests"] == len(frame)
+    assert np.isclose(summary["metrics"]["ttft"]["mean"], frame.ttft.mean())
+    assert np.isclose(summary["attainment"], ((frame.ttft <= 0.25) & ~(frame.tpot > 0.1)).mean())
+    assert "all bounds" in str(made)
+    assert "| all bounds" in made._repr_markdown_()
+
+
+def test_a_stored_run_is_loaded_and_compared(made: harness.RunResult, tmp_path: Path) -> None:
+    """Yesterday's run could only be looked at from the command line."""
+    loaded = harness.load(made.data.path)
+    compared = harness.compare(made, loaded)
+
+    assert isinstance(loaded, harness.RunResult)
+    assert loaded.frame().equals(made.frame())
+    assert 0 == compared.exit_code
+    assert "<html" in loaded.report(tmp_path / "run.html").read_text()
+
+
+def test_wrong_names_are_refused_in_a_sentence(made: harness.RunResult, tmp_path: Path) -> None:
+    """A typing error would end in a KeyError somewhere inside."""
+    with pytest.raises(UsageError, match="Did you mean 'policy'"):
+        harness.run(**TRAFFIC, polcy="sarathi")
+    with pytest.raises(UsageError, match="Did you mean 'latency_cdf'"):
+        made.figure("latency_cfd")
+    with pytest.raises(UsageError, match="No run in"):
+        harness.load(tmp_path)
+
+
+def test_an_answer_that_is_not_stored_cannot_be_compared() -> None:
+    """The sentence would be about a path that nobody named."""
+    with pytest.raises(UsageError, match="give out=FOLDER"):
+        harness.compare(harness.AnswerResult({"kind": "capacity"}), "elsewhere")
+
+
+def test_a_script_without_a_guard_can_sweep(tmp_path: Path) -> None:
+    """Worker processes would run the script again, each with workers of its own."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import harness\n"
+        f"options = {TRAFFIC!r}\n"
+        "curve = harness.sweep(**options, rate=[1, 2], seeds=1, requests=40, warmup='none', workers=2, out='curve')\n"
+        "print(len(curve.frame()))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    assert ("2\n", "") == (done.stdout, done.stderr)
