@@ -1,0 +1,38 @@
+"""The table of words finds them in names, strings, comments and pages, and lets public keys be."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+TOP = Path(__file__).resolve().parents[2]
+_spec = importlib.util.spec_from_file_location("words", TOP / "tools" / "words.py")
+assert _spec is not None
+assert _spec.loader is not None
+words = importlib.util.module_from_spec(_spec)
+sys.modules["words"] = words
+_spec.loader.exec_module(words)
+
+
+@pytest.fixture
+def table():
+    """Two rows and a public key."""
+    rows = [{"words": ["told"], "write": "report"}, {"words": ["kept the SLO", "carry_out"], "write": "meet, run"}]
+    return words.Words({"public": ["told"], "word": rows})
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["told = 1", "def was_told(): ...", "class ToldOf: ...", "x = 'it is told'", "# told", "def carry_out(): ...",
+     '"""They kept the SLO."""', "f'{told}'", "_carry_out()"],
+)  # fmt: skip
+def test_a_word_is_found_wherever_it_stands(table, line):
+    """It would come back in the next file."""
+    assert [1] == sorted({line_number for line_number, _, _ in table.of_python(f"{line}\n")})
+
+
+@pytest.mark.parametrize("line", ["x['told']", "stolid = 'a toldo'", "kept = the_slo"])
+def test_public_keys_and_other_words_are_none(table, line):
+    """Files of yesterday could not be read, or plain English could not be written."""
+    assert [] == list(table.of_python(f"{line}\n"))
