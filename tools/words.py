@@ -84,7 +84,8 @@ def places(files: list[Path]) -> Iterator[Place]:
 
 def tracked(paths: list[str]) -> list[Path]:
     """The files of the project below these paths that are read."""
-    listed = subprocess.run(["git", "ls-files", *paths], cwd=TOP, capture_output=True, text=True, check=True).stdout
+    command = ["git", "ls-files", *paths]
+    listed = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=True).stdout
     names = [name for name in listed.splitlines() if Path(name).suffix in ENDINGS and not name.startswith(NOT_READ)]
     return [TOP / name for name in names if (TOP / name).is_file()]
 
