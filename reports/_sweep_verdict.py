@@ -9,7 +9,7 @@ from harness.metrics import slo
 from reports import _format
 from reports._format import clean
 from reports.answers import _sweep_said as words
-from reports.figures import attainment_rate
+from reports.figures.curves import finding
 from reports.study.runs import Info, Study
 from reports.study.sweep import at
 
@@ -50,7 +50,7 @@ def answer(info: Info, study: Study) -> str:
         return "No SLO was given, so attainment counts every request that ended well."
     curves = [system for system in study.systems if len({point.rate_rps for point in system.points}) > 1]
     if curves:
-        return " ".join([attainment_rate.finding(study), *_further(study)])
+        return " ".join([finding(study), *_further(study)])
     return _ranked(info) or "No run has ended that could be scored."
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from harness.experiments import answers, imports
 from harness.metrics.measure import metrics, per_request
 from reports import figures, study
-from reports.figures import attainment_rate, latency_cdf
+from reports.figures.cdf import latency_cdf
+from reports.figures.curves import attainment_rate
 
 run_path, sweep_path, folder = (Path(given) for given in sys.argv[1:4])
 folder.mkdir(exist_ok=True)
@@ -38,19 +39,18 @@ print(f"{np.mean(ttft_s <= 0.25):.1%} of {len(ttft_s):,} requests had their firs
 # `figure` gives a plotly Figure to show, to change or to save, or the sentence that says what would bring its data.
 
 # %%
-figure = latency_cdf.figure(figures.measured(run))
+figure = latency_cdf(figures.measured(run))
 print(figures.caption(figure))
 figure.update_layout(title="Latency of one run", margin_t=80)
 figure.write_html(folder / "latency.html", include_plotlyjs="directory")  # in a notebook: figure.show()
 
 # %% [markdown]
 # ## All figures of a run
-# A module a figure, in the order of the page. Requests before the cut of the warm-up count for what is over time, and
-# for the sending.
+# In the order of the page. Requests before the cut of the warm-up count for what is over time, and for the sending.
 
 # %%
-for name, module in figures.modules("run").items():
-    figure = module.figure(run if figures.whole(module) else figures.measured(run))
+for name, row in figures.of("run").items():
+    figure = row.draw(run if row.over_time else figures.measured(run))
     if isinstance(figure, str):
         print(f"{name}: {figure}")
     else:
@@ -67,6 +67,6 @@ for system in curve.systems:
     for point in system.points:
         kept = "nothing measured" if point.attainment is None else f"{point.attainment.mean:.1%} kept the SLO"
         print(f"{system.name} at {point.rate_rps:g} req/s: {kept}")
-figure = attainment_rate.figure(curve)
+figure = attainment_rate(curve)
 print(figures.caption(figure))
 figure.write_html(folder / "attainment.html", include_plotlyjs="directory")

@@ -12,7 +12,7 @@ from reports import _format, _sweep_verdict
 from reports._format import clean, quoted
 from reports._sheet import Section, Sheet, Table
 from reports.answers import _capacity_said, _sweep_said
-from reports.figures import attainment_rate
+from reports.figures import curves
 from reports.pages import sweep
 from reports.study import of_capacity, of_many, of_sweep
 from reports.study.runs import Info, Study
@@ -46,7 +46,7 @@ def sheet(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run]
         subtitle=", ".join(found),
         mark="SIDE BY SIDE",
         good=None,
-        answer=attainment_rate.finding(study),
+        answer=curves.finding(study),
         state="The curves stand beside one another and are not tested; bench compare tells whether they differ.",
         heads=tuple(_heads(study, found)),
         warnings=tuple(_warnings(study, found)),

@@ -119,8 +119,8 @@ def _sections(info: Info, path: Path, study: Study) -> Iterator[Section]:
 
 
 def _parts(section: str, study: Study) -> tuple[Part, ...]:
-    shown = {key: module for key, module in figures.modules("study").items() if section == module.SECTION}
-    return tuple(_page.part(key, module.TITLE, module.figure(study)) for key, module in shown.items())
+    shown = [row for row in figures.of("study").values() if section == row.section]
+    return tuple(_page.part(row.key, row.title, row.draw(study)) for row in shown)
 
 
 def _kept(study: Study, path: Path) -> Iterator[Path]:

@@ -12,7 +12,7 @@ from reports._format import clean
 from reports._sheet import Cell, Section, Sheet, Table
 from reports._system import Facts, first, flat, part
 from reports.answers import _sweep_said as words
-from reports.figures import attainment_over
+from reports.figures.curves import along
 from reports.study.runs import Info, Study
 from reports.study.sweep import of_sweep
 
@@ -95,12 +95,11 @@ def _sections(info: Info, study: Study, home: Path, scored: Sequence[str]) -> It
 
 def of_figures(study: Study, *paths: str) -> Iterator[Section]:
     """The figures of a study in their sections; `paths` is what `bench slo` is given for the same runs."""
-    modules = figures.modules("study")
     for key, title in SECTIONS.items():
-        if key == "over" and not any(attainment_over.along(source) for source in study.sources if "axes" in source):
+        if key == "over" and not any(along(source) for source in study.sources if "axes" in source):
             continue
-        shown = {name: module for name, module in modules.items() if key == module.SECTION != "sliders"}
-        parts = [_page.part(name, module.TITLE, module.figure(study)) for name, module in shown.items()]
+        shown = [row for row in figures.of("study").values() if key == row.section != "sliders"]
+        parts = [_page.part(row.key, row.title, row.draw(study)) for row in shown]
         parts += _sliders.of_study(study, *paths) if key == "sliders" else ()
         yield Section(key, title, parts=tuple(parts))
 
