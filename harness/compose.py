@@ -237,9 +237,9 @@ def run_figures(run: Run) -> dict[str, Callable[[], Any]]:
     """The figures of a run by name: each a plotly figure when called, or the sentence that says what is missing."""
     from reports import figures
 
-    modules = figures.modules("run")
-    shown = {name: run if figures.whole(module) else figures.measured(run) for name, module in modules.items()}
-    return {name: partial(module.figure, shown[name]) for name, module in modules.items()}
+    measured = figures.measured(run)
+    whole = {name: row.section == figures.FIDELITY or row.over_time for name, row in figures.of("run").items()}
+    return {name: partial(row.draw, run if whole[name] else measured) for name, row in figures.of("run").items()}
 
 
 def report_path(run: Run, ending: str = "html") -> Path:

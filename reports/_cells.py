@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from reports import _format
-from reports.figures._style import COUNTS
+from reports.figures.style import COUNTS
 
 COLUMNS = 8
 ROWS = 16

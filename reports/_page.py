@@ -20,7 +20,7 @@ import plotly.graph_objects as go
 
 from harness.errors import UsageError
 from reports import _cells, _format, figures
-from reports.figures._style import DARK, MARKS
+from reports.figures.style import DARK, MARKS
 
 MOST_ROWS = 40
 SERIES = "series"

@@ -10,16 +10,15 @@ import numpy as np
 from harness.api import Slo
 from harness.data.folder import Run
 from harness.metrics import slo as slos
-from reports import _data, _format, _page, _replay
+from reports import _data, _format, _page, _replay, figures
 from reports._format import clean, quoted
 from reports._page import Part
 from reports._replay import Cells, Rate, Replay, Scored
 from reports._sheet import Table
 from reports._system import part as facts
 from reports._tables import Axis
-from reports.figures import _followed as followed
-from reports.figures import capacity_plane, slo_scale_rates
-from reports.figures._plane import FOLLOWS
+from reports.figures import scale
+from reports.figures.planes import FOLLOWS
 from reports.study.runs import Study
 
 KEY, CURVE = "sliders", "sliders_rate"
@@ -53,16 +52,14 @@ def of_study(study: Study, *paths: str) -> tuple[Part, ...]:
     replay = _replay.of_study(study)
     if isinstance(replay, str):
         return (_page.part(KEY, TITLE, replay),)
-    curve = _page.part(CURVE, "Attainment against rate under these bounds", followed.figure(replay))
-    more = [
-        _page.part(name, module.TITLE, module.figure(study))
-        for name, module in (("capacity_plane", capacity_plane), ("slo_scale_rates", slo_scale_rates))
-    ]
+    curve = _page.part(CURVE, "Attainment against rate under these bounds", scale.followed(replay))
+    rows = figures.of("study")
+    more = [_page.part(key, rows[key].title, rows[key].draw(study)) for key in ("capacity_plane", "slo_scale_rates")]
     if not _moving(replay):
         return tuple(more)
     marks: dict[str, object] = {"plane": {"key": "capacity_plane", "name": FOLLOWS}}
     if curve.data:
-        marks["curve"] = {"key": CURVE, "traces": followed.places(replay)}
+        marks["curve"] = {"key": CURVE, "traces": scale.followed_traces(replay)}
     command = " ".join(["bench slo", *map(quoted, paths)])
     return (_part(replay, command, marks), *([curve] if curve.data else []), *more)
 

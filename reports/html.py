@@ -51,7 +51,7 @@ class Html:
             box=_box.box(run, view),
             rates=_verdict.several_rates(run),
             sections=shown,
-            fidelity=[key for key, module in figures.modules().items() if module.SECTION == figures.FIDELITY],
+            fidelity=[key for key, row in figures.of("run").items() if row.section == figures.FIDELITY],
         )
 
 
@@ -59,12 +59,12 @@ def parts(run: Run, sections: Collection[str] = tuple(SECTIONS)) -> list[Part]:
     """The figures of a run in the order of the page: those of the `sections`."""
     shown = _data.measured(run)
     found = []
-    for key, module in figures.modules().items():
-        if (figures.FIDELITY if module.SECTION == figures.FIDELITY else "figures") in sections:
-            drawn = module.figure(run if figures.whole(module) else shown)
+    for row in figures.of("run").values():
+        if row.section in sections:
+            drawn = row.draw(run if row.over_time else shown)
             if drawn == _data.EMPTY and _system.part(run.info, "source").get("per_request") is False:
                 drawn = _data.AGGREGATES  # the file never had requests: nothing on how to send more
-            found.append(_page.part(key, module.TITLE, drawn))
+            found.append(_page.part(row.key, row.title, drawn))
     sliders = _sliders.of_run(shown) if "figures" in sections else None
     place = next((i for i, part in enumerate(found) if part.key == "slo_plane"), 0)
     return found if sliders is None else [*found[:place], sliders, *found[place:]]

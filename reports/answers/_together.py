@@ -13,7 +13,7 @@ from reports import _format
 from reports._format import clean, quoted
 from reports.answers import capacity, sweep
 from reports.document import Block, Document, Finding, Notice, Section
-from reports.figures import attainment_rate
+from reports.figures import curves
 from reports.study import of_capacity, of_many, of_sweep
 from reports.study.runs import Info, Study
 
@@ -47,7 +47,7 @@ def sheet(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run]
         subtitle=", ".join(found),
         mark="SIDE BY SIDE",
         good=None,
-        findings=(Finding(attainment_rate.finding(study), None, (UNTESTED,)),),
+        findings=(Finding(curves.finding(study), None, (UNTESTED,)),),
         key_facts=tuple(_key_facts(study, found)),
         warnings=tuple(_warnings(study, found)),
         sections=(*sweep.of_figures(study, *_paths(found)), *_sections(found, home)),

@@ -199,9 +199,9 @@ def _figures(section: str, study: Study | None) -> tuple[Figure, ...]:
     if study is None:
         return ()
     return tuple(
-        Figure(key, module.TITLE, partial(module.figure, study))
-        for key, module in figures.modules("study").items()
-        if section == module.SECTION
+        Figure(key, row.title, partial(row.draw, study))
+        for key, row in figures.of("study").items()
+        if section == row.section
     )
 
 

@@ -127,9 +127,9 @@ def _answer(info: Info, study: Study) -> str:
     if any(system.points for system in study.systems) and not any(system.slo for system in study.systems):
         return "No SLO was given, so attainment counts every request that succeeded."
     if any(len({point.rate_rps for point in system.points}) > 1 for system in study.systems):
-        from reports.figures import attainment_rate
+        from reports.figures import curves
 
-        return " ".join([attainment_rate.finding(study), *_further_goals(study)])
+        return " ".join([curves.finding(study), *_further_goals(study)])
     scored = [point for point in info["points"] if point["bounds"]]
     goal, ranked = info["goals"][0], [point for point in scored if point["attainment"] is not None]
     if not ranked:  # all bounds are on percentiles, or nothing was scored
@@ -224,16 +224,16 @@ def _sections(info: Info, study: Study | None, home: Path | None, scored: Sequen
 def of_figures(study: Study, *paths: str) -> Iterator[Section]:
     """The figures of a study in their sections; `paths` is what `bench slo` takes to score the same runs again."""
     from reports import _sliders
-    from reports.figures import attainment_over
+    from reports.figures import curves
 
-    modules = figures.modules("study")
+    rows = figures.of("study")
     for key, title in FIGURE_SECTIONS.items():
-        if key == "over" and not any(attainment_over.along(source) for source in study.sources if "axes" in source):
+        if key == "over" and not any(curves.along(source) for source in study.sources if "axes" in source):
             continue
         blocks: list[Block] = [
-            Figure(name, module.TITLE, partial(module.figure, study))
-            for name, module in modules.items()
-            if key == module.SECTION != "sliders"
+            Figure(name, row.title, partial(row.draw, study))
+            for name, row in rows.items()
+            if key == row.section != "sliders"
         ]
         blocks += _sliders.of_study(study, *paths) if key == "sliders" else ()
         if blocks:

@@ -2,9 +2,9 @@
 
 from harness import answers
 from reports import comparison
-from reports.figures import forest
+from reports.figures.compare import forest
 
-forest.figure(comparison.of(answers.of("pairs"), "pairs")).show()
+forest(comparison.of(answers.of("pairs"), "pairs")).show()
 """
 
 from collections.abc import Iterator, Mapping

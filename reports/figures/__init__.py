@@ -1,23 +1,23 @@
-"""One figure a file: `figure(subject)` gives a plotly Figure, or the sentence that says what would bring its data.
+"""The figures of pages, in families: a function each, which gives a plotly Figure, or the sentence on what is missing.
 
     from harness import results
-    from reports.figures import caption, latency_cdf, measured
+    from reports.figures import caption, measured
+    from reports.figures.cdf import latency_cdf
 
     (run,) = results.open("bench-runs/...")
-    figure = latency_cdf.figure(measured(run))
+    figure = latency_cdf(measured(run))
     print(caption(figure))
     figure.show()
 
-A module holds `OF` (what it draws: see SUBJECTS), `ORDER` and `SECTION` (its place on the page), `TITLE`, `figure`;
-it is found because it is there. Of runs, one with `OVER_TIME` shows the requests before the cut of the warm-up too.
+`of("run")` gives the rows of all figures of a subject. To add one: a function in its family, and a row in `_rows`.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
 Subject = Literal["run", "study", "compare", "trend", "validate", "place", "theory"]
-SUBJECTS: dict[str, str] = {
+SUBJECTS: dict[Subject, str] = {
     "run": "a harness.data.folder.Run",
     "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
     "compare": "a reports.comparison.Comparison: the answer of `bench compare`, and what its stored runs tell",
@@ -39,31 +39,90 @@ SUBJECTS: dict[str, str] = {
 """What figures are made of."""
 
 
-class FigureModule(Protocol):
-    """What every file of this folder holds."""
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure of a page: its anchor, what it is drawn of, the section that it stands in, and its heading.
 
-    OF: Subject
-    ORDER: int
-    SECTION: str
-    TITLE: str
-    figure: Callable[[Any], go.Figure | str]
+    Of a run, one `over_time` shows the requests before the cut of the warm-up too, as those about the sending do.
+    """
 
-
-def modules(of: Subject = "run") -> dict[str, FigureModule]:
-    """All figure modules of a subject by name, in the order of the page."""
-    stems = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if not p.stem.startswith("_"))
-    found = {stem: cast("FigureModule", importlib.import_module(f"{__name__}.{stem}")) for stem in stems}
-    ours = {stem: module for stem, module in found.items() if of == module.OF}
-    return dict(sorted(ours.items(), key=lambda item: (item[1].SECTION == FIDELITY, item[1].ORDER)))
+    key: str
+    of: Subject
+    section: str
+    title: str
+    draw: Callable[[Any], go.Figure | str]
+    over_time: bool = False
 
 
-def whole(module: FigureModule) -> bool:
-    """Whether a figure of a run shows the requests before the cut of the warm-up too: the sending, and over time."""
-    return module.SECTION == FIDELITY or getattr(module, "OVER_TIME", False)
+def of(subject: Subject = "run") -> dict[str, Figure]:
+    """All figures of a subject by their key, in the order of the page."""
+    return {row.key: row for row in _rows() if row.of == subject}
+
+
+@cache
+def _rows() -> tuple[Figure, ...]:
+    from reports.figures import (  # heavy, and some of them need what is on their way to being imported
+        bursts,
+        cdf,
+        compare,
+        curves,
+        gantt,
+        history,
+        planes,
+        scale,
+        search,
+        sides,
+        stages,
+        timeline,
+        validate,
+    )
+
+    return (
+        Figure("slo_scale", "run", "figures", "Attainment against SLO scale", scale.slo_scale),
+        Figure("slo_plane", "run", "figures", "Goodput over the bounds", planes.slo_plane),
+        Figure("latency_cdf", "run", "figures", "Latency of the requests", cdf.latency_cdf),
+        Figure("latency_tail", "run", "figures", "Tail of the latency", cdf.latency_tail),
+        Figure("itl_over_time", "run", "figures", "Gaps between tokens over the run", timeline.itl_over_time, True),
+        Figure(
+            "latency_over_time", "run", "figures", "Time to first token over the run", timeline.latency_over_time, True
+        ),
+        Figure("stages", "run", "figures", "Where the time of the requests went", stages.stages),
+        Figure("timeline", "run", "figures", "Batches, queue and memory over time", timeline.timeline, True),
+        Figure("gantt", "run", "figures", "Single requests, phase by phase", gantt.gantt),
+        Figure("misses", "run", "figures", "What made requests miss the SLO", stages.misses),
+        Figure("arrivals", "run", FIDELITY, "Planned and sent requests", timeline.arrivals, True),
+        Figure("burstiness", "run", FIDELITY, "How bursty the requests came", bursts.burstiness, True),
+        Figure("gaps", "run", FIDELITY, "Gaps between the requests", bursts.gaps, True),
+        Figure("lengths", "run", FIDELITY, "Lengths asked and got", cdf.lengths, True),
+        Figure("attainment_rate", "study", "figures", "Attainment against rate", curves.attainment_rate),
+        Figure("slo_scale_rates", "study", "sliders", "Attainment against SLO scale", scale.slo_scale_rates),
+        Figure("attainment_over", "study", "over", "Attainment over another option", curves.attainment_over),
+        Figure("capacity_plane", "study", "sliders", "Rate carried over the bounds", planes.capacity_plane),
+        Figure("interactivity", "study", "latency", "Throughput against interactivity", curves.interactivity),
+        Figure("latency_rate", "study", "latency", "TTFT and TPOT against rate", curves.latency_rate),
+        Figure("latency_cdf_rates", "study", "latency", "Distribution of TTFT and TPOT", cdf.latency_cdf_rates),
+        Figure("stages_rate", "study", "time", "Where the time of a request goes, by rate", stages.stages_rate),
+        Figure("misses_rate", "study", "time", "What made requests miss the SLO, by rate", stages.misses_rate),
+        Figure("knees", "study", "search", "Capacity by seed", search.knees),
+        Figure("search_path", "study", "search", "The search", search.search_path),
+        Figure("forest", "compare", "losses", "Losses of the gated metrics", compare.forest),
+        Figure("sides_rate", "compare", "curves", "Attainment of both sides against the rate", sides.sides_rate),
+        Figure("sides_scale", "compare", "curves", "Attainment of both sides against SLO scale", sides.sides_scale),
+        Figure("pairs_scatter", "compare", "pairs", "Each pair: base against head", compare.pairs_scatter),
+        Figure("cdf_difference", "compare", "pairs", "Latency on both sides, and the difference", sides.cdf_difference),
+        Figure("requests_paired", "compare", "pairs", "The same requests on both sides", compare.requests_paired),
+        Figure("trend_judged", "trend", "series", "Metrics that are judged, night by night", history.trend_judged),
+        Figure("trend_shown", "trend", "series", "Metrics that are only shown, night by night", history.trend_shown),
+        Figure("real_curves", "validate", "figures", "Measured and simulated over the rate", validate.real_curves),
+        Figure("real_error_rate", "validate", "figures", "Error over the rate", validate.real_error_rate),
+        Figure("real_plane", "validate", "figures", "Simulated against measured", validate.real_plane),
+        Figure("placed", "place", "figures", "Rate per GPU of each placement", search.placed),
+        Figure("formula", "theory", "figures", "By the formula", validate.formula),
+    )
 
 
 def measured(run: Run) -> Run:
-    """The run without the requests before the cut of its warm-up, as all other figures want it."""
+    """The run without the requests before the cut of its warm-up, as figures want it that are not `over_time`."""
     from reports import _data  # heavy, and only for runs
 
     return _data.measured(run)

@@ -1,90 +1,283 @@
-"""Where the time of the requests went, by how long their first token took: seconds and percent per phase."""
+"""Where the time of requests went and which phase made them miss the SLO: of a run, and of systems over the rate.
+
+After figure 10 of DistServe (OSDI 2024).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from reports import _data, _format, _stages
-from reports.figures import _phases
-from reports.figures import _style as style
+from reports import _data, _format, _stages, _tables
+from reports._format import in_figure
+from reports.figures import style, systems
+from reports.study import runs
 
-ORDER = 9
-OF = "run"
-SECTION = "figures"
-TITLE = "Where the time of the requests went"
-NONE = (
+if TYPE_CHECKING:
+    from reports.figures.systems import Group
+    from reports.study import Point, Study
+
+NO_STAMPS = (
     "No request ended well with the times of its sending, first and last token, of which phases are told; the counts "
     "by status and the errors say more."
 )
+UNBOUND = "The run had no bound on single requests; give --slo ttft=0.25,tpot=0.1 to see what makes requests miss it."
+NO_MISS = (
+    "No request missed the SLO, so there are no causes to tell apart; a higher --rate or a tighter --slo shows them."
+)
+NO_RUN = "No run has ended, so there is no time to tell apart."
+
+
+class Phase(NamedTuple):
+    """Name, colour, and the hatch that says the same as the colour."""
+
+    name: str
+    color: str
+    hatch: str
+
+    @property
+    def marker(self) -> dict[str, object]:
+        """The `marker` of bars: hatched in their colour on a faint ground of the same."""
+        pattern = {"shape": self.hatch, "size": 6, "solidity": 0.35, "fgcolor": self.color, "fillmode": "replace"}
+        ground = {"bgcolor": style.faint(self.color)} if self.hatch else {}
+        return {"color": self.color, "pattern": {**pattern, **ground}, "line": {"color": self.color, "width": 1}}
+
+
+PHASES = {
+    _stages.LATENESS: Phase("client lateness", style.GREY, "."),
+    _stages.QUEUE: Phase("queue", style.PURPLE, "/"),
+    _stages.FIRST: Phase("queue and prefill", style.VERMILLION, "/"),
+    _stages.PREFILL: Phase("prefill", style.VERMILLION, ""),
+    _stages.HANDOFF: Phase("hand-off", style.GREEN, "|"),
+    _stages.STALL: Phase("stall", style.OCHRE, "x"),
+    _stages.DECODE: Phase("decode", style.BLUE, "\\"),
+}
+_CAUSES = {
+    _tables.PREEMPTED: Phase("preempted", style.GREEN, "+"),
+    _tables.UNKNOWN: Phase("unknown (no stamps)", style.GREY, "-"),
+}
+_BEFORE_FIRST = (_stages.LATENESS, _stages.QUEUE, _stages.FIRST, _stages.PREFILL)
 _GROUPS = (("fastest half", 0.0, 0.5), ("next 40%", 0.5, 0.9), ("next 9%", 0.9, 0.99), ("slowest 1%", 0.99, 1.0))
 _LEAST = 100
 """From this many requests on they are grouped, so that one stands for the slowest hundredth."""
 
 
-def figure(run: Run) -> go.Figure | str:
+def cause_of(key: str) -> Phase:
+    """A cause of misses: a phase, preemption, or how the request failed."""
+    return PHASES.get(key) or _CAUSES.get(key) or Phase(f"failed ({in_figure(key)})", style.GREY, "-")
+
+
+def stages(run: Run) -> go.Figure | str:
     """Bars of mean seconds before the first token, above bars of percent of the whole time, stacked by phase."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
     found = _stages.of(run)
     if found is None:
-        return NONE
+        return NO_STAMPS
     seconds = found.of_known()
-    groups = _groups(_data.metric(run, "ttft")[found.known])
+    order = np.argsort(_data.metric(run, "ttft")[found.known], kind="stable")
+    groups = {"all requests": order}
+    if len(order) >= _LEAST:
+        groups = {name: order[round(a * len(order)) : round(b * len(order))] for name, a, b in _GROUPS}
     shares = [_stages.shares_of(found.keys, seconds[:, chosen]) for chosen in groups.values()]
     names = [f"{name}<br>n = {s.requests:,}" for name, s in zip(groups, shares, strict=True)]
     drawn = style.panels([0.5, 0.5], 600, spacing=0.08)
     for i, key in enumerate(found.keys):
-        percent = [s.percent[i] for s in shares]
-        if not any(value > 0 for value in percent):
-            continue
-        before = key not in (_stages.HANDOFF, _stages.STALL, _stages.DECODE)
-        if before:
-            _bars(drawn, 1, names, [s.mean_s[i] for s in shares], key, legend=False)
-        _bars(drawn, 2, names, percent, key, legend=True)
+        if any(share.percent[i] > 0 for share in shares):
+            if key in _BEFORE_FIRST:
+                _bars(drawn, 1, names, [s.mean_s[i] for s in shares], key, " s")
+            _bars(drawn, 2, names, [s.percent[i] for s in shares], key, "%")
     drawn.update_layout(barmode="stack", bargap=0.35)
-    drawn.update_yaxes(style.axis("mean time before<br>the first token (s)", rangemode="tozero"), row=1, col=1)
-    drawn.update_yaxes(style.axis("time of a request (%)", range=[0, 100.5]), row=2, col=1)
-    drawn.update_xaxes(style.axis("", type="category"), row=1, col=1)
-    drawn.update_xaxes(style.axis("requests by their TTFT (n = requests)", type="category"), row=2, col=1)
-    notes = ["Percentages are means of those of the single requests."]
-    notes.append(_stages.RULE if found.apart else _stages.UNTOLD)
-    return style.done(drawn, _finding(found.keys, _stages.shares_of(found.keys, seconds), shares[-1]), notes)
+    y = style.axis("mean time before<br>the first token (s)", rangemode="tozero")
+    style.axes(drawn, style.axis("", type="category"), y, 1)
+    x = style.axis("requests by their TTFT (n = requests)", type="category")
+    style.axes(drawn, x, style.axis("time of a request (%)", range=[0, 100.5]), 2)
+    return style.done(drawn, _stages_finding(found.keys, _stages.shares_of(found.keys, seconds), shares[-1]), [
+        "Percentages are means of those of the single requests.",
+        _stages.RULE if found.apart else _stages.UNTOLD,
+    ])  # fmt: skip
 
 
-def _groups(ttft: np.ndarray) -> dict[str, np.ndarray]:
-    """Indices of the requests of each group, the fastest first."""
-    order = np.argsort(ttft, kind="stable")
-    if len(order) < _LEAST:
-        return {"all requests": order}
-    return {name: order[round(a * len(order)) : round(b * len(order))] for name, a, b in _GROUPS}
-
-
-def _bars(drawn: go.Figure, row: int, names: list[str], values: list[float], key: str, *, legend: bool) -> None:
-    look = _phases.LOOKS[key]
-    unit = " s" if row == 1 else "%"
+def _bars(drawn: go.Figure, row: int, names: list[str], values: list[float], key: str, unit: str) -> None:
+    phase = PHASES[key]
     drawn.add_bar(
-        x=names, y=values, row=row, col=1, name=look.name, legendgroup=key, showlegend=legend,
-        marker=_phases.marker(key), hovertemplate=f"{look.name}: %{{y:.3r}}{unit}",
+        x=names, y=values, row=row, col=1, name=phase.name, legendgroup=key, showlegend=unit == "%",
+        marker=phase.marker, hovertemplate=f"{phase.name}: %{{y:.3r}}{unit}",
     )  # fmt: skip
 
 
-def _finding(keys: tuple[str, ...], whole: _stages.Shares, slowest: _stages.Shares) -> str:
+def _stages_finding(keys: Sequence[str], whole: _stages.Shares, slowest: _stages.Shares) -> str:
     order = sorted(range(len(keys)), key=lambda i: -whole.summed_percent[i])
-    text = ", ".join(f"{_share(whole.summed_percent[i])} is {_phases.LOOKS[keys[i]].name}"
-                     for i in order if whole.summed_percent[i] >= 0.05)  # fmt: skip
-    before = [
-        i for i, key in enumerate(keys) if key in (_stages.LATENESS, _stages.QUEUE, _stages.FIRST, _stages.PREFILL)
-    ]
-    most = max(before, key=lambda i: slowest.mean_s[i])
-    if slowest.requests == whole.requests:
-        return f"Of all time of the requests {text}."
-    ttft = sum(slowest.mean_s[i] for i in before)
-    part = _share(slowest.mean_s[most] / max(ttft, 1e-12) * 100)
-    return (
-        f"Of all time of the requests {text}; of the slowest hundredth of the first tokens, {_format.seconds(ttft)} "
-        f"in the mean, {part} is {_phases.LOOKS[keys[most]].name}."
+    values = {"All time of the requests": [
+        f"{PHASES[keys[i]].name} {_format.share(whole.summed_percent[i] / 100)}"
+        for i in order if whole.summed_percent[i] >= 0.05
+    ]}  # fmt: skip
+    if slowest.requests < whole.requests:
+        before = [i for i, key in enumerate(keys) if key in _BEFORE_FIRST]
+        most, ttft = max(before, key=lambda i: slowest.mean_s[i]), sum(slowest.mean_s[i] for i in before)
+        part = _format.share(slowest.mean_s[most] / max(ttft, 1e-12))
+        values["slowest hundredth of the first tokens"] = [
+            f"{_format.seconds(ttft)} in the mean", f"{PHASES[keys[most]].name} {part}"
+        ]  # fmt: skip
+    return style.finding(values)
+
+
+def misses(run: Run) -> go.Figure | str:
+    """Bars of the share of the misses that each cause has (%), the greatest first."""
+    if run.requests.num_rows == 0:
+        return _data.EMPTY
+    found = _tables.causes(run)
+    if not found:
+        return UNBOUND if found is None else NO_MISS
+    total = sum(found.values())
+    drawn = style.new(130 + 42 * len(found))
+    names = [cause_of(key).name for key in found]
+    shares = _format.shares(list(found.values()))
+    drawn.add_bar(
+        x=[count / total * 100.0 for count in found.values()], y=names, orientation="h", name="share of the misses",
+        text=[f"{share} ({count:,})" for share, count in zip(shares, found.values(), strict=True)],
+        textposition="outside", textfont={"size": 12}, cliponaxis=False, meta=style.MARKS,
+        marker={"color": style.faint(style.VERMILLION), "line": {"color": style.VERMILLION, "width": 1.5}},
+        hovertemplate="%{y}: %{text}",
+    )  # fmt: skip
+    room = 1.35 * max(found.values()) / total * 100.0  # for the text behind the longest bar
+    drawn.update_layout(showlegend=False, bargap=0.35)
+    style.axes(
+        drawn,
+        style.axis("share of the requests that missed (%)", range=[0, room], tickvals=[0, 20, 40, 60, 80, 100]),
+        style.axis("cause", type="category", categoryorder="array", categoryarray=names[::-1]),
     )
+    rows = [[cause, f"{count:,}", share] for cause, count, share in zip(names, found.values(), shares, strict=True)]
+    table = ["cause", "requests", "share of the requests that missed"], rows, len(rows), f"all {len(rows)} causes"
+    values = {f"{total:,} of {run.requests.num_rows:,} requests missed the SLO":
+              [f"{cause} {share}" for cause, share in zip(names, shares, strict=True)][:4]}  # fmt: skip
+    untold = _stages.UNTOLD if _stages.FIRST in found and _stages.QUEUE not in found else ""
+    return style.done(drawn, style.finding(values), [_tables.RULE, untold], table)
 
 
-def _share(percent: float) -> str:
-    return _format.share(percent / 100.0)
+Percents = dict[str, dict[str, float]]
+"""Label of a group -> key of a phase or cause -> percent."""
+
+
+def stages_rate(study: Study) -> go.Figure | str:
+    """Percent of the time of the requests in each phase, by rate with a panel for each system, or by system."""
+    groups = systems.groups(study)
+    found = []
+    for group in groups:
+        phases = {name: runs.phases(runs.of(study, point)) for name, point in group.points.items()}
+        if shares := {name: one for name, one in phases.items() if one is not None}:  # whose runs can be read
+            found.append((group, shares))
+    if not found:
+        return runs.GONE if groups else NO_RUN
+    percents = [
+        (group, {name: dict(zip(one.keys, one.summed_percent, strict=True)) for name, one in shares.items()})
+        for group, shares in found
+    ]
+    drawn = _stacked(study, percents, "time (%)", top=100.5)
+    apart = all(_stages.QUEUE in one.keys for _, shares in found for one in shares.values())
+    notes = ["Time of all requests taken together.", _stages.RULE if apart else _stages.UNTOLD]
+    return style.done(drawn, _growth(*percents[0]), [*notes, *_group_notes(study, groups, [g for g, _ in found])])
+
+
+def _growth(group: Group, percents: Percents) -> str:
+    """The share of the phase that grows most from the lowest rate to the highest; of single points the greatest."""
+    labels = list(percents)
+    first, last = percents[labels[0]], percents[labels[-1]]
+    rising = bool(group.unit) and len(labels) > 1
+    most = max(last, key=lambda key: last[key] - (first.get(key, 0.0) if len(labels) > 1 else 0.0))
+    shown = [labels[0], labels[-1]] if rising else labels[:4]
+    name = f"{PHASES[most].name} of all time of the requests"
+    values = [f"{_format.share(percents[label].get(most, 0.0) / 100)} at {label} {group.unit}".strip()
+              for label in shown]  # fmt: skip
+    grows = "grows most" if rising else ""
+    return style.finding({f"{group.name}, {name}" if group.name else name.capitalize(): [*values, grows]})
+
+
+def misses_rate(study: Study) -> go.Figure | str:
+    """Percent of all requests that missed for each cause: by rate with a panel for each system, or by system."""
+    groups = systems.groups(study)
+    found = [(group, causes) for group in groups if (causes := _causes(study, group))]
+    if not found:
+        readable = any(runs.of(study, point) for group in groups for point in group.points.values())
+        return UNBOUND if readable else runs.GONE
+    if not any(shares for _, causes in found for shares in causes.values()):
+        return "No request missed the SLO; higher rates or a tighter --slo show what makes them miss."
+    percents = [(group, _ordered(causes)) for group, causes in found]
+    drawn = _stacked(study, percents, "requests that<br>missed (%)")
+    rescored = any(axis.get("rescored") for source in study.sources for axis in source.get("axes") or [])
+    under = "Misses are those of the SLO under which the runs were made." if rescored else ""
+    notes = [under, _tables.RULE, *_group_notes(study, groups, [group for group, _ in found])]
+    group, causes = found[0]
+    label, shares = max(causes.items(), key=lambda item: sum(item[1].values()))
+    total, most = sum(shares.values()), max(shares, key=lambda cause: shares[cause])
+    where = f"{group.name}, missed" if group.name else "Missed"
+    return style.done(drawn, style.finding({f"{where} at {label} {group.unit}".strip(): [
+        _format.share(total / 100),
+        f"first cause {cause_of(most).name} ({_format.share(shares[most] / total)} of them)",
+    ]}), notes)  # fmt: skip
+
+
+def _causes(study: Study, group: Group) -> Percents:
+    """The percent of all requests at each label whose runs can be read and had an SLO of their own."""
+    found = {}
+    for label, point in group.points.items():
+        scored = [(one.requests, one.causes) for one in runs.of(study, point) if one.causes is not None]
+        total, counted = sum(requests for requests, _ in scored), Counter[str]()
+        for _, causes in scored:
+            counted.update(causes)
+        if scored:
+            found[label] = {cause: 100 * (count / max(1, total)) for cause, count in counted.items()}
+    return found
+
+
+def _ordered(causes: Percents) -> Percents:
+    """The same with every cause at every label, the greatest first."""
+    summed = Counter[str]()
+    for shares in causes.values():
+        summed.update(shares)
+    keys = [cause for cause, _ in summed.most_common()]
+    return {label: {key: shares.get(key, 0.0) for key in keys} for label, shares in causes.items()}
+
+
+def _group_notes(study: Study, groups: Sequence[Group], shown: Sequence[Group]) -> list[str]:
+    points: list[Point] = [point for group in groups for point in group.points.values()]
+    return [runs.seeds_note(study, points), systems.no_panel(study, shown)]
+
+
+def _stacked(
+    study: Study, found: Sequence[tuple[Group, Percents]], title: str, top: float | None = None
+) -> go.Figure:  # fmt: skip
+    """Stacked bars over the rate, a panel for each system, or over the systems; `top` is the end of the y axis."""
+    drawn = style.panels([1 / len(found)] * len(found), 160 + 260 * len(found), spacing=0.2 / len(found))
+    bars = [parts for _, percents in found for parts in percents.values()]
+    keys = dict.fromkeys(key for parts in bars for key in parts)
+    shown = {key: cause_of(key) for key in keys if any(parts.get(key, 0.0) > 0 for parts in bars)}
+    for row, (group, percents) in enumerate(found, 1):
+        _stack(drawn, row, group, percents, shown, alone=len(found) == 1)
+        span = {"range": [0, top]} if top is not None else {"rangemode": "tozero"}
+        y = style.axis(f"{group.name}<br>{title}" if group.name else title, **span)
+        last = systems.rate_title(study) if row == len(found) and group.unit else ""
+        style.axes(drawn, style.axis(last, type="category"), y, row)
+    return drawn.update_layout(barmode="stack", bargap=0.3)
+
+
+def _stack(
+    drawn: go.Figure, row: int, group: Group, percents: Percents, shown: Mapping[str, Phase], *, alone: bool
+) -> None:
+    """Bars of one system; of several the legend has entries of its own, so that the bars can be named after both."""
+    for key, phase in shown.items():
+        if not alone and row == 1:
+            drawn.add_bar(
+                x=[next(iter(percents))], y=[None], row=1, col=1, name=phase.name, legendgroup=key,
+                marker=phase.marker, meta=style.MARKS,
+            )  # fmt: skip
+        drawn.add_bar(
+            x=list(percents), y=[parts.get(key, 0.0) for parts in percents.values()], row=row, col=1, legendgroup=key,
+            name=phase.name if alone else f"{group.name}: {phase.name}", showlegend=alone, marker=phase.marker,
+            hovertemplate="%{x}: %{y:.2f}%",
+        )  # fmt: skip

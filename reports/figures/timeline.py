@@ -1,29 +1,25 @@
-"""What the replicas did over time: batch size, prefill tokens, waiting requests, KV memory, preemptions."""
+"""A run over its time: what replicas or a server did, when requests were sent, how long they and their gaps took."""
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
+from harness.data.warmup_cut import restored
+from harness.metrics.measure import missing
+from harness.metrics.quantiles import quantile
+from harness.validity import server_metrics
 from reports import _data, _format
-from reports._counted import Stretches
+from reports._counted import Gaps, Stretches
 from reports._system import part
-from reports.figures import _gauges, _reduce
-from reports.figures import _style as style
-from reports.figures._rate import stretch
+from reports.figures import style
+from reports.figures.style import Look
+from reports.figures.traffic import stretch
 
-ORDER = 10
-OF = "run"
-SECTION = "figures"
-OVER_TIME = True
-TITLE = "Batches, queue and memory over time"
-MISSING = (
-    "This backend does not show its steps; --backend engine or --backend sim records batch size, queue and free "
-    "blocks, and of a remote server its own metrics show them, where it has some that are known."
-)
-_FREE = "free_blocks"
+SINCE = "time since the start (s)"
+_STEP = "%{x:.2f} s: %{y:,.4~g}"
 
 
 class Panel(NamedTuple):
@@ -36,34 +32,70 @@ class Panel(NamedTuple):
     shown: Callable[[np.ndarray], np.ndarray] = np.asarray
 
 
-_REPLICAS = 4
+NO_STEPS = (
+    "This backend does not show its steps; --backend engine or --backend sim records batch size, queue and free "
+    "blocks, and of a remote server its own metrics show them, where it has some that are known."
+)
+_FREE = "free_blocks"
+_STEPS = (
+    Panel("decode_seqs", "decoding", "decoding<br>sequences", style.BLUE),
+    Panel("prefill_tokens", "prefill", "prefill<br>tokens", style.VERMILLION),
+    Panel("waiting", "waiting", "waiting<br>requests", style.PURPLE),
+)
+_BLOCKS = Panel(_FREE, "free blocks", "free<br>blocks", style.GREEN)
+_GAUGES = (
+    Panel("running", "running", "running<br>requests", style.BLUE),
+    Panel("waiting", "waiting", "waiting<br>requests", style.PURPLE),
+    Panel("kv_use", "KV memory", "KV memory<br>in use (%)", style.GREEN, lambda share: share * 100.0),
+)
 _RAW = 600
+"""Steps up to which each is drawn."""
+
 _STRETCHES = 300
 _DASHES = ("solid", "dash", "dot", "dashdot")
+"""Of the replicas that are drawn."""
 
 
-def figure(run: Run) -> go.Figure | str:
-    """Panels over the time of the run: every step, or least, mean and greatest of stretches of them."""
+def timeline(run: Run) -> go.Figure | str:
+    """Batch size, prefill tokens, queue and KV memory: every step, or stretches of them; preemptions below."""
     if not _data.has_steps(run):
-        return _gauges.figure(run) or MISSING
+        return _gauges(run) or NO_STEPS
     found = _data.stretches(run)
     if found is None:
         return "No step was recorded: no request reached a batch, or the run was stopped before its first flush."
-    told = part(run.info, "backend").get("kv_blocks")
-    blocks = told if isinstance(told, int) and told > 0 else None  # of KV memory of one replica
-    panels = _panels(blocks)
-    again_s = _preempted_s(run)
+    blocks = part(run.info, "backend").get("kv_blocks")  # of KV memory of one replica
+    memory = _BLOCKS
+    if isinstance(blocks, int) and blocks > 0:
+        memory = Panel(
+            _FREE, "KV memory", "KV memory<br>in use (%)", style.GREEN, lambda free: (1 - free / blocks) * 100
+        )
+    panels, again_s = (*_STEPS, memory), _preempted_s(run)
     rows = len(panels) + bool(len(again_s))
     drawn = style.panels([1 / rows] * rows, 160 * rows)
-    if (steps := _single_steps(run)) is not None:
-        notes = _draw_replicas(drawn, panels, steps)
-    else:
-        notes = [_draw_stretches(drawn, panels, found)]
+    steps = _single_steps(run)
+    notes = _stretches(drawn, panels, found) if steps is None else _replicas(drawn, panels, steps)
+    _over_time(drawn, [panel.title for panel in panels] + ["preemptions<br>(count)"] * bool(len(again_s)))
     if len(again_s):
-        notes.append(_preemptions(drawn, rows, again_s, _data.end_s(run)))
-    for row in range(1, rows + 1):
-        drawn.update_xaxes(style.axis("" if row < rows else "time since the start (s)"), row=row, col=1)
-    return style.done(drawn, _finding(found, blocks, len(again_s)), notes)
+        width = stretch(_data.end_s(run), len(again_s), _STRETCHES // 3)
+        counts = np.bincount((again_s // width).astype(np.int64))
+        _steps(
+            drawn, rows, np.arange(len(counts) + 1) * width, np.append(counts, counts[-1]), "preemptions", style.OCHRE
+        )
+        notes.append(f"Preemptions are counted per {_format.limit(width)}, when the preempted request ended.")
+    return style.done(drawn, _timeline_finding(found, blocks if memory is not _BLOCKS else None, len(again_s)), notes)
+
+
+def _over_time(drawn: go.Figure, titles: Sequence[str], **x: Any) -> None:
+    """The axes of panels above one another, over the time of the run."""
+    for row, title in enumerate(titles, start=1):
+        last = SINCE if row == len(titles) else ""
+        style.axes(drawn, style.axis(last, **x), style.axis(title, rangemode="tozero"), row)
+
+
+def _steps(
+    drawn: go.Figure, row: int, x: Any, y: Any, name: str, color: str, dash: str = "solid", step: str = "hv"
+) -> None:  # fmt: skip
+    style.curve(drawn, x, y, name, Look(color, dash, width=1.5), _STEP, row=row, mode="lines", step=step)
 
 
 def _single_steps(run: Run) -> dict[str, np.ndarray] | None:
@@ -74,99 +106,317 @@ def _single_steps(run: Run) -> dict[str, np.ndarray] | None:
     return steps if len(steps["replica"]) <= _RAW or np.ptp(steps["replica"]) > 0 else None
 
 
-def _panels(blocks: int | None) -> list[Panel]:
-    memory = Panel(_FREE, "free blocks", "free<br>blocks", style.GREEN)
-    if blocks is not None:
-        memory = Panel(
-            _FREE, "KV memory", "KV memory<br>in use (%)", style.GREEN, lambda free: (1.0 - free / blocks) * 100.0
-        )
-    return [
-        Panel("decode_seqs", "decoding", "decoding<br>sequences", style.BLUE),
-        Panel("prefill_tokens", "prefill", "prefill<br>tokens", style.VERMILLION),
-        Panel("waiting", "waiting", "waiting<br>requests", style.PURPLE),
-        memory,
-    ]
-
-
 def _preempted_s(run: Run) -> np.ndarray:
     """When the requests that were preempted ended (s), once for each time that they were."""
     times = np.nan_to_num(_data.column(run, "preemptions")).astype(np.int64)
     ended = np.where(times > 0, _data.column(run, "scheduled_s") + _data.metric(run, "e2e"), np.nan)
     found = np.repeat(ended, times)
-    ended_well: np.ndarray = found[np.isfinite(found)]
-    return ended_well
+    return np.asarray(found[np.isfinite(found)], np.float64)
 
 
-def _preemptions(drawn: go.Figure, row: int, at_s: np.ndarray, end_s: float) -> str:
-    width = stretch(end_s, len(at_s), _STRETCHES // 3)
-    counts = np.bincount((at_s // width).astype(np.int64))
-    edges = np.arange(len(counts) + 1) * width
-    line = style.line(style.OCHRE, width=1.5)
-    _line(drawn, row, edges, np.append(counts, counts[-1]), "preemptions", line)
-    drawn.update_yaxes(style.axis("preemptions<br>(count)", rangemode="tozero"), row=row, col=1)
-    return f"Preemptions are counted per {_format.limit(width)}, when the preempted request ended."
-
-
-def _draw_replicas(drawn: go.Figure, panels: list[Panel], steps: dict[str, np.ndarray]) -> list[str]:
+def _replicas(drawn: go.Figure, panels: Sequence[Panel], steps: Mapping[str, np.ndarray]) -> list[str]:
     """A line per replica, through its steps or through the least and the greatest of stretches of them."""
     replicas = np.unique(steps["replica"])
-    shown = replicas[:_REPLICAS]
-    kept = 0
-    for replica, dash in zip(shown, _DASHES, strict=False):
+    kept = total = 0
+    for replica, dash in zip(replicas, _DASHES, strict=False):
+        ours = np.flatnonzero(steps["replica"] == replica)
+        ours = ours[np.argsort(steps["start_s"][ours], kind="stable")]
+        columns = [panel.shown(steps[panel.column][ours]) for panel in panels]
+        shown = style.extremes(columns)
         name = "" if len(replicas) == 1 else f", replica {replica}"
-        kept += _draw(drawn, panels, {k: v[steps["replica"] == replica] for k, v in steps.items()}, name, dash)
-    total = int(np.sum(np.isin(steps["replica"], shown)))
-    some = f"The first {len(shown)} of {len(replicas)} replicas are drawn." if len(shown) < len(replicas) else ""
-    return [_reduce.note(total, kept, "steps", "the least and the greatest of each stretch"), some]
+        for row, (panel, values) in enumerate(zip(panels, columns, strict=True), start=1):
+            _steps(drawn, row, steps["start_s"][ours][shown], values[shown], panel.short + name, panel.color, dash)
+        kept, total = kept + len(shown), total + len(ours)
+    few, most = min(len(replicas), len(_DASHES)), len(replicas)
+    some = f"The first {few} of {most} replicas are drawn." if few < most else ""
+    return [style.reduced(total, kept, "steps", style.EXTREMES), some]
 
 
-def _draw(drawn: go.Figure, panels: list[Panel], steps: dict[str, np.ndarray], name: str, dash: str) -> int:
-    order = np.argsort(steps["start_s"], kind="stable")
-    columns = [panel.shown(steps[panel.column][order]) for panel in panels]
-    kept = _reduce.extremes(columns)
-    start = steps["start_s"][order][kept]
-    for row, (panel, values) in enumerate(zip(panels, columns, strict=True), start=1):
-        _line(drawn, row, start, values[kept], panel.short + name, style.line(panel.color, dash, 1.5))
-        drawn.update_yaxes(style.axis(panel.title, rangemode="tozero"), row=row, col=1)
+def _stretches(drawn: go.Figure, panels: Sequence[Panel], found: Stretches) -> list[str]:
+    """Least to greatest as a band and the mean over time as a line, of stretches of equally many steps."""
+    for row, panel in enumerate(panels, start=1):
+        ends = [panel.shown(of[panel.column]) for of in (found.least, found.greatest)]
+        names = f"{panel.short}, least", f"{panel.short}, greatest"
+        both = np.minimum(*ends), np.maximum(*ends)
+        style.band(drawn, found.start_s, both, names, panel.color, row=row, hover=_STEP, step="hv")
+        mean = panel.shown(found.mean[panel.column])
+        _steps(drawn, row, found.start_s, mean, f"{panel.short}, mean", panel.color)
+    each = -(-found.steps // len(found.start_s))
+    what = f"{len(found.start_s)} stretches of about {each:,} steps are drawn"
+    return [f"{what}: least to greatest as a band, the mean as a line."]
+
+
+def _timeline_finding(found: Stretches, blocks: int | None, preemptions: int) -> str:
+    fewest = found.fewest[_FREE]
+    memory = {"fewest free blocks": [f"{fewest:,}"]}
+    if blocks is not None:
+        memory = {"KV memory": [f"{_format.share(1.0 - fewest / blocks)} in use at most"]}
+    mean = f"{_format.number(found.means['decode_seqs'])} in the mean of the busy time"
+    return style.finding({
+        "Steps": [f"{found.steps:,}"],
+        "sequences decoding": [mean, f"{found.most['decode_seqs']:,} at most"],
+        "requests waiting": [f"{_format.share(found.waiting_share)} of the busy time"],
+        **memory,
+        **({"preemptions": [f"{preemptions:,}"]} if preemptions else {}),
+    })  # fmt: skip
+
+
+def _gauges(run: Run) -> go.Figure | None:
+    """What a remote server said of itself at the times of the readings, a panel per gauge; None where it has none."""
+    told = server_metrics.view(run)
+    if told is None:
+        return None
+    at_s = told.read_s[told.read_s >= 0.0]  # between the reading before and the start lies the client's calibration
+    if len(at_s) < 2:
+        return None
+    known = [(panel, told.gauge(panel.column, at_s, mean=panel.column == "kv_use")) for panel in _GAUGES]
+    found = {panel: values for panel, values in known if values is not None}
+    if _GAUGES[0] not in found:
+        return None
+    drawn = style.panels([1 / len(found)] * len(found), 180 + 150 * len(found))
+    ours = server_metrics.in_flight(run.requests, at_s)
+    kept = style.extremes([*found.values(), ours])
+    values = {}
+    for row, (panel, gauge) in enumerate(found.items(), start=1):
+        _steps(drawn, row, at_s[kept], panel.shown(gauge[kept]), panel.short, panel.color, step="")
+        if row == 1:
+            _steps(drawn, row, at_s[kept], ours[kept], "sent and not ended (client)", style.GREY, "dot", "")
+            mean = _format.number(float(gauge.mean()))
+            values["Requests running"] = [f"{mean} in the mean of the readings", f"{gauge.max():,.0f} at most"]
+        elif panel.column == "waiting":
+            values["requests waiting"] = [f"at {_format.share(float((gauge > 0).mean()))} of the readings"]
+        else:
+            values["KV memory"] = [f"{_format.share(float(gauge.max()))} in use at most"]
+    _over_time(drawn, [panel.title for panel in found], range=[0.0, float(at_s[-1])])
+    note = style.reduced(len(at_s), len(kept), "readings", style.EXTREMES)
+    return style.done(drawn, style.finding(values), ["Told by the metrics of the server, each second.", note])
+
+
+_PARTS = 40
+"""Stretches that percentiles are drawn of."""
+
+_LEAST = 10
+"""Requests that a stretch must have for a percentile of its own."""
+
+
+def _percentiles(at: np.ndarray, values: np.ndarray, qs: tuple[float, ...]) -> list[np.ndarray]:
+    """Of stretches of equally many requests, in the order of `at`: the middle of each, then its quantiles `qs`.
+
+    There are at most forty, each of at least ten requests; fewer than three are none.
+    """
+    count = min(_PARTS, len(at) // _LEAST) if len(at) >= 3 * _LEAST else 0
+    parts = np.array_split(np.arange(len(at)), count) if count else []
+    middle = np.array([float(np.mean(at[part])) for part in parts])
+    return [middle, *(np.array([quantile(values[part], q) for part in parts]) for q in qs)]
+
+
+def latency_over_time(run: Run) -> go.Figure | str:
+    """TTFT in seconds (log axis) against the planned time, met and missed apart, with p50 and p90 of stretches."""
+    at, ttft = _data.column(run, "scheduled_s"), _data.metric(run, "ttft")
+    order = np.argsort(at, kind="stable")
+    order = order[np.isfinite(ttft[order]) & (ttft[order] > 0)]
+    if not len(order):
+        return style.UNANSWERED if run.requests.num_rows else _data.EMPTY
+    at, ttft = at[order], ttft[order]
+    margins = _data.margins(run)
+    met = (_data.joint(margins) <= 1.0)[order] if margins else np.ones(len(at), dtype=bool)
+    drawn = style.new()
+    kept = style.sampled(ttft)
+    for which, name, look in (
+        (met, "met the SLO" if margins else "requests", Look(style.BLUE)),
+        (~met, "missed the SLO", Look(style.VERMILLION, symbol="x")),
+    ):
+        ours = kept[which[kept]]
+        if len(ours):
+            style.curve(drawn, at[ours], ttft[ours], name, look, style.SECONDS, mode="markers", size=5, opacity=0.75)
+    middle, *found = _percentiles(at, ttft, (0.5, 0.9))
+    for name, values, dash in zip(("p50", "p90"), found, ("solid", "dash"), strict=True):
+        if len(middle):
+            look = Look(style.GREY, dash, width=2.5)
+            name = f"{name} of {len(middle)} stretches"
+            style.curve(drawn, middle, values, name, look, style.SECONDS, mode="lines")
+    y = style.log_axis("TTFT (s, log scale)", [ttft.min(), ttft.max()])
+    style.axes(drawn, style.axis("planned time since the start (s)"), y)
+    cut = restored(run.info)
+    if cut.requests:
+        drawn.add_vline(
+            x=cut.at_s, line=Look(style.GREY, "dot", width=1.0).line,
+            annotation_text="measured from here", annotation_font_size=12,
+        )  # fmt: skip
+    third = len(ttft) // 3  # a queue that grows makes the later requests wait longer
+    told = {"TTFT": [f"{_format.seconds(float(ttft.min()))} to {_format.seconds(float(ttft.max()))}"]}
+    if third >= _LEAST:
+        first, last = (_format.seconds(quantile(part, 0.5)) for part in (ttft[:third], ttft[-third:]))
+        told = {"Median TTFT": [f"{first} in the first third of the requests", f"{last} in the last third"]}
+    note = style.reduced(len(at), len(kept), "requests", style.EVENLY)
+    return style.done(drawn, style.finding(told), [note, _data.warmed_up(run)])
+
+
+LATE_S = 0.010
+_MOST_BINS = 120
+
+
+def arrivals(run: Run) -> go.Figure | str:
+    """Requests per second by the plan and as sent, in equal stretches of time, above the lateness of each request."""
+    times = _data.sending(run)
+    if len(times.planned) == 0:
+        return _data.EMPTY
+    planned = ("planned", times.planned, Look(style.BLUE))
+    shown = [planned, ("sent", times.sent, Look(style.VERMILLION, "dot", width=2.5))]
+    if times.everything is not None:  # what users of a closed loop do was not planned
+        followed = ("sent, follow-ups included", times.everything, Look(style.GREEN, "dash"))
+        shown = [followed] if times.closed else [*shown, followed]
+    end_s = max(float(np.max(values, initial=0.0)) for _, values, _ in shown)
+    width = stretch(end_s, max(len(values) for _, values, _ in shown), _MOST_BINS)
+    drawn = style.panels([0.6, 0.4], 520)
+    for name, values, look in shown:
+        bins = int(np.floor(float(np.max(values)) / width)) + 1 if len(values) else 1
+        counts = np.bincount(np.maximum(values // width, 0).astype(np.int64), minlength=bins)
+        _rate(drawn, np.arange(len(counts) + 1) * width, np.append(counts, counts[-1]) / width, name, look)
+    if (declared := _declared(run, end_s)) is not None:
+        _rate(drawn, *declared, "declared", Look(style.GREY, "dash"))
+    _over_time(drawn, ["requests per second", "lateness (ms)"])
+    sent = _data.column(run, "sent_s")
+    late_s = sent - _data.column(run, "scheduled_s")
+    known = np.isfinite(late_s)
+    order = np.flatnonzero(known)[np.argsort(sent[known], kind="stable")]
+    kept = _lateness(drawn, sent[order], late_s[order] * 1000.0)
+    due = len(times.planned) if run.schedule is None else run.schedule.num_rows
+    told = {"Sent": [f"{int(np.sum(np.isfinite(sent))):,} of {due:,} planned requests"]}
+    if len(order):
+        late = late_s[order]
+        told["lateness"] = [
+            f"p50 {_format.seconds(quantile(late, 0.5))}",
+            f"largest {_format.seconds(float(np.max(late)))}",
+            f"{_format.share(float(np.mean(late > LATE_S)))} of the requests more than 10 ms late",
+        ]
+    return style.done(drawn, style.finding(told), [
+        f"Rates are counts of {_format.limit(width)} each.",
+        style.reduced(len(order), kept, "values of lateness", style.EVENLY),
+    ])  # fmt: skip
+
+
+def _rate(drawn: go.Figure, x: np.ndarray, y: np.ndarray, name: str, look: Look) -> None:
+    style.curve(drawn, x, y, name, look, "%{x:.6~r} s: %{y:.3r} req/s", row=1, mode="lines", step="hv")
+
+
+def _declared(run: Run, end_s: float) -> tuple[np.ndarray, np.ndarray] | None:
+    """The rate that the arrivals declare; not that of a recording, which is only what was measured."""
+    told = part(run.info, "fidelity")
+    course, asked_rps = part(told, "rate_curve"), told.get("requested_rps")
+    rps = course.get("rps")
+    if isinstance(rps, list) and rps and isinstance(course.get("end_s"), int | float):
+        return np.linspace(0.0, course["end_s"], len(rps) + 1), np.array([*rps, rps[-1]], np.float64)
+    if isinstance(asked_rps, int | float) and not part(run.info, "workload").get("recorded"):
+        return np.array([0.0, end_s]), np.array([asked_rps, asked_rps], np.float64)
+    return None
+
+
+def _lateness(drawn: go.Figure, sent: np.ndarray, late_ms: np.ndarray) -> int:
+    """Each request, and p50 and p99 of stretches; of a simulator, which is never late, no percentiles."""
+    kept = style.sampled(late_ms)
+    hover = "%{x:.2f} s: %{y:.3r} ms late"
+    style.curve(drawn, sent[kept], late_ms[kept], "lateness", Look(style.GREEN), hover, row=2, mode="markers", size=4)
+    if len(late_ms) and float(np.max(late_ms)) > LATE_S * 1000 / 4:
+        style.level(drawn, LATE_S * 1000, "late from 10 ms", 2)
+    middle, *found = _percentiles(sent, late_ms, (0.5, 0.99))
+    for name, values, dash in zip(("p50", "p99"), found, ("solid", "dash"), strict=True):
+        if np.any(values > 0):
+            hover = f"%{{x:.2f}} s: {name} %{{y:.3r}} ms late"
+            look = Look(style.GREY, dash, width=2.5)
+            style.curve(drawn, middle, values, f"lateness {name}", look, hover, row=2, mode="lines")
     return len(kept)
 
 
-def _draw_stretches(drawn: go.Figure, panels: list[Panel], found: Stretches) -> str:
-    """Least to greatest as a band and the mean over time as a line, of stretches of equally many steps."""
-    for row, panel in enumerate(panels, start=1):
-        edge = style.line(panel.color, width=0)
-        ends = [panel.shown(of[panel.column]) for of in (found.least, found.greatest)]
-        least, greatest = np.minimum(*ends), np.maximum(*ends)
-        band = {"fill": "tonexty", "fillcolor": style.faint(panel.color), "showlegend": False}
-        _line(drawn, row, found.start_s, least, f"{panel.short}, least", edge, showlegend=False)
-        _line(drawn, row, found.start_s, greatest, f"{panel.short}, greatest", edge, **band)
-        mean = panel.shown(found.mean[panel.column])
-        _line(drawn, row, found.start_s, mean, f"{panel.short}, mean", style.line(panel.color, width=1.5))
-        drawn.update_yaxes(style.axis(panel.title, rangemode="tozero"), row=row, col=1)
-    each = -(-found.steps // len(found.start_s))
-    return (
-        f"{len(found.start_s)} stretches of about {each:,} steps are drawn: least to greatest as a band, the mean as a "
-        "line."
-    )
+NO_GAPS = (
+    "No request has two tokens or more, so there are no gaps; ask for longer answers, or see the counts by status."
+)
+LOST = "The file that these requests were read from does not hold the times of single tokens, so gaps are not drawn."
+_TIMES, _HEIGHT = 120, 60
+_DEEP = 20
+"""The picture reaches down to this part of the median gap at most: below are tokens that came together."""
+
+_ENOUGH = 100
+"""Gaps that a stretch must have for a percentile of its own."""
 
 
-def _line(
-    drawn: go.Figure, row: int, x: np.ndarray, y: np.ndarray, name: str, line: dict[str, object], **more: object
-) -> None:
-    hover = "%{x:.2f} s: %{y:,.4~g}"
-    drawn.add_scatter(
-        x=x, y=y, row=row, col=1, name=name, mode="lines", line={**line, "shape": "hv"}, hovertemplate=hover, **more
-    )
+def itl_over_time(run: Run) -> go.Figure | str:
+    """Counts of gaps by when they ended and how long they were (ms, log axis), with lines at p50 and p99.
+
+    Prefills that stall decodes show as bands.
+    """
+    if run.requests.num_rows == 0:
+        return _data.EMPTY
+    if "itl" in missing(run.requests):
+        return LOST
+    found = _data.gaps(run)
+    if not found.total or len(found.bins_s) < 2:
+        return NO_GAPS
+    by = -(-(len(found.edges_s) - 1) // _TIMES)
+    edges_s, counts = found.edges_s[::by], np.add.reduceat(found.counts, np.arange(0, len(found.counts), by), axis=0)
+    drawn = style.new(460)
+    _cells(drawn, edges_s, found.bins_s, counts)
+    enough = np.flatnonzero(counts.sum(axis=1) >= _ENOUGH)
+    middle = ((edges_s[:-1] + edges_s[1:]) / 2)[enough]
+    for q, name, dash in ((0.5, "p50", "solid"), (0.99, "p99", "dash")):
+        if len(enough):
+            y = np.array([binned_quantile(found.bins_s, counts[i], q) for i in enough]) * 1000.0
+            more: dict[str, Any] = {"mode": "lines", "meta": style.MARKS}
+            halo, look = Look(style.HALO, width=4.5), Look(style.VERMILLION, dash, width=2.5)
+            style.curve(drawn, middle, y, f"ground of {name}", halo, None, showlegend=False, **more)
+            hover = f"{name} at %{{x:.1f}} s: %{{y:.3r}} ms"
+            style.curve(drawn, middle, y, f"{name} of the stretch", look, hover, **more)
+    deepest = binned_quantile(found.bins_s, found.counts.sum(axis=0), 0.5) / _DEEP
+    span_s = np.maximum(found.bins_s[[0, -1]], deepest)  # the shortest and the longest gap of the picture
+    below = float(found.counts[:, found.bins_s[1:] <= span_s[0]].sum()) / found.total
+    x = style.axis(SINCE, range=[float(edges_s[0]), float(edges_s[-1])])
+    style.axes(drawn, x, style.log_axis("gap between tokens (ms, log scale)", span_s * 1000.0))
+    return style.done(drawn, _gaps_finding(run, found), [
+        f"{found.total:,} gaps are counted, in stretches of {_format.seconds(float(edges_s[1] - edges_s[0]))}.",
+        "Lines are read off the bins of the counts, which are at most 3.2% wide.",
+        f"{_format.share(below)} of the gaps are shorter than the picture reaches." if below else "",
+        _data.warmed_up(run),
+    ])  # fmt: skip
 
 
-def _finding(found: Stretches, blocks: int | None, preemptions: int) -> str:
-    fewest = found.fewest[_FREE]
-    memory = f"free blocks never fell below {fewest:,}"
-    if blocks is not None:
-        memory = f"{_format.share(1.0 - fewest / blocks)} of the KV memory was in use at most"
-    again = f"; requests were preempted {_format.count(preemptions, 'time')}" if preemptions else ""
-    return (
-        f"Over {_format.count(found.steps, 'step')} a batch decoded {_format.number(found.means['decode_seqs'])} "
-        f"sequences in the mean of the busy time and {found.most['decode_seqs']:,} at most; a batch left "
-        f"requests waiting during {_format.share(found.waiting_share)} of it; {memory}{again}."
-    )
+def _cells(drawn: go.Figure, edges_s: np.ndarray, bins_s: np.ndarray, counts: np.ndarray) -> None:
+    """Neighbouring bins together, so that there are about sixty; cells without a gap stay empty."""
+    by = max(1, -(-counts.shape[1] // _HEIGHT))
+    first = np.arange(0, counts.shape[1], by)
+    cells = np.add.reduceat(counts, first, axis=1).T.astype(np.float64)  # (bins, times)
+    tops = np.append(bins_s[first], bins_s[-1])
+    most = float(cells.max())
+    decades = range(int(np.floor(np.log10(most))) + 1)
+    shade = np.full(cells.shape, np.nan)
+    shade[cells > 0] = np.log10(cells[cells > 0])
+    drawn.add_heatmap(
+        x=edges_s, y=np.maximum(tops, bins_s[1] / 2) * 1000.0, z=shade, name="gaps", meta=style.COUNTS,
+        customdata=cells, colorscale=style.SHADES, zmin=0.0, zmax=max(1.0, float(np.log10(most))), hoverongaps=False,
+        colorbar={"title": {"text": "gaps", "side": "top"}, "thickness": 12, "len": 0.9, "outlinewidth": 0,
+                  "tickvals": list(decades), "ticktext": [f"{10**n:,}" for n in decades]},
+        hovertemplate="%{x:.1f} s, %{y:.3r} ms: %{customdata:,} gaps",
+    )  # fmt: skip
+
+
+def binned_quantile(bins_s: np.ndarray, counts: np.ndarray, q: float) -> float:
+    """The middle of the bin in which quantile `q` lies."""
+    i = int(np.searchsorted(np.cumsum(counts), q * counts.sum()))
+    return float(bins_s[i] + bins_s[i + 1]) / 2
+
+
+def _gaps_finding(run: Run, found: Gaps) -> str:
+    """Long gaps are those from the bin on in which ten times the median lies: counts are exact at its edge."""
+    middle, high = _data.quantiles(run, "itl", (0.5, 0.99))
+    values = {"Gaps": [f"p50 {_format.seconds(middle)}", f"p99 {_format.seconds(high)}"]}
+    if middle > 0:
+        first = max(0, int(np.searchsorted(found.bins_s, 10 * middle, side="right")) - 1)
+        long = found.counts[:, first:]
+        when = int(np.count_nonzero(long.sum(axis=1))) / int(np.count_nonzero(found.counts.sum(axis=1)))
+        least = _format.seconds(float(found.bins_s[first]))
+        some = [
+            f"{_format.share(float(long.sum()) / found.total)} of all",
+            f"in {_format.share(when)} of the stretches",
+        ]
+        about = f"about ten times the median ({least}) or longer" if long.any() else "ten times the median or longer"
+        values[about] = some if long.any() else ["none"]
+    return style.finding(values)

@@ -166,10 +166,10 @@ def _apart(info: Info) -> Iterator[Section]:
 def _parts(found: Comparison) -> dict[str, tuple[_page.Part, ...]]:
     every: dict[str, tuple[_page.Part, ...]] = {"losses": (), "curves": (), "pairs": ()}
     told: set[str] = set()
-    for name, module in figures.modules("compare").items() if found.info["gates"] else ():
-        part_ = _page.part(name, module.TITLE, module.figure(found))
+    for row in figures.of("compare").values() if found.info["gates"] else ():
+        part_ = _page.part(row.key, row.title, row.draw(found))
         if part_.table or part_.caption not in told:  # what keeps several figures from the page is said once
-            every[module.SECTION] += (part_,)
+            every[row.section] += (part_,)
         told.add(part_.caption)
     return every
 

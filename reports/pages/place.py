@@ -64,9 +64,7 @@ def _heads(info: Info, asked: Info) -> Facts:
 def _sections(info: Info) -> Iterator[Section]:
     objective = info["objective"]  # told in the title where it is not the rate per GPU
     title = None if objective["name"] == "gpu" else f"{_upper(objective['unit'])} of each placement"
-    parts = tuple(
-        _page.part(key, title or module.TITLE, module.figure(info)) for key, module in figures.modules("place").items()
-    )
+    parts = tuple(_page.part(row.key, title or row.title, row.draw(info)) for row in figures.of("place").values())
     yield Section("figures", "Beside one another", parts=parts)
     heads = said.heads_of(info)
     tables = tuple(Table(title, heads, tuple(rows), left=3) for title, rows in said.tables(info, most=100))

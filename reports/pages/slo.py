@@ -13,7 +13,7 @@ from reports._system import Facts
 from reports.answers import _slo_tables as tables
 from reports.answers import slo as words
 from reports.answers._slo_tables import Rows
-from reports.figures import _answered, attainment_rate
+from reports.figures import curves, planes, scale
 from reports.study.runs import Capacity, Kept, Point, Spread, Study, System
 
 Info = Mapping[str, Any]
@@ -123,15 +123,15 @@ def _figures(run: Info, number: int) -> Iterator[Part]:
     for place, slo in enumerate(run["slos"]):
         if slo["scale"] is not None and slo["scale"]["factors"]:
             title = f"Attainment against the scale of {clean(slo['text'], 60)}"
-            yield _page.part(f"scale-{number}-{place}", title, _answered.scale(slo, run["goals"]))
+            yield _page.part(f"scale-{number}-{place}", title, scale.of_answer(slo, run["goals"]))
     if run["plane"] is not None:
-        yield _page.part(f"plane-{number}", "Goodput over two bounds", _answered.plane(run))
+        yield _page.part(f"plane-{number}", "Goodput over two bounds", planes.of_answer(run))
 
 
 def _of_curve(curve: Info, number: int) -> Section:
     said = list(tables.curve_tables(curve))
     label = f" ({clean(curve['label'], 60)})" if curve["label"] else ""
-    figure = attainment_rate.figure(_study(curve))
+    figure = curves.attainment_rate(_study(curve))
     part = _page.part(f"curve-{number}", f"Attainment of {clean(curve['slo'], 60)} against rate{label}", figure)
     shown = tuple(_table(one) for one in said if not isinstance(one, str))
     return Section(f"curve-{number}-all", f"Over the rate{label}", tables=shown, parts=(part,))

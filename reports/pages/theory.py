@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from reports import _format, figures
+from reports import _format
 from reports._format import clean
 from reports._page import part
 from reports._sheet import Section, Sheet, Table
 from reports.answers.theory import cell
+from reports.figures.validate import formula
 
 Info = Mapping[str, Any]
 
@@ -21,9 +22,8 @@ def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked
     # beside the formula: as a column, or as the memory modes of `bench theory kv`
     columns = [column["head"] for table in info["tables"] for column in table["columns"]]
     simulated = bool(info["given"].get("kv")) or any(head.startswith("simulated") for head in columns)
-    (module,) = figures.modules("theory").values()
     parts = tuple(
-        part(f"picture-{place}", clean(picture["title"], 100), module.figure(picture))
+        part(f"picture-{place}", clean(picture["title"], 100), formula(picture))
         for place, picture in enumerate(info["pictures"], start=1)
     )
     return Sheet(

@@ -9,7 +9,7 @@ from reports import figures
 from reports._format import clean, count, option, sentence
 from reports._page import Part, part
 from reports._sheet import Cell, Section, Sheet, Table
-from reports.figures import _trend_panel
+from reports.figures import history
 from reports.trend import wording as said
 from reports.trend.index import EXPLAINED, anchor, links, table
 from reports.trend.wording import Room, room
@@ -105,9 +105,9 @@ def _parts(place: int, series: Info, info: Info, there: Room) -> Iterator[Part]:
     if not series["metrics"]:
         return
     drawn = {**info, "series": [series], "drawn": there.nights}
-    for name, module in figures.modules("trend").items():
-        figure = module.figure(drawn) if there.shown or name == JUDGED else _left_out(info)
-        yield part(f"{name}-{place}", module.TITLE, figure, rows=there.rows)
+    for row in figures.of("trend").values():
+        figure = row.draw(drawn) if there.shown or row.key == JUDGED else _left_out(info)
+        yield part(f"{row.key}-{place}", row.title, figure, rows=there.rows)
 
 
 def _left_out(info: Info) -> str:
@@ -134,7 +134,7 @@ def _changes(series: Info, there: Room) -> Iterator[Table]:
     drawn = {str(night["night"]) for metric in series["metrics"] for night in metric["nights"][-there.nights :]}
     rows = [
         (label, night, clean(one["what"], 60), clean(one["before"], 80), clean(one["after"], 80))
-        for label, night, changed in _trend_panel.marked(series, drawn)
+        for label, night, changed in history.marked(series, drawn)
         for one in changed
     ]
     if rows:

@@ -46,9 +46,9 @@ def sheet(info: Info, path: Path) -> Sheet:  # noqa: ARG001  # nothing is looked
 
 def _section(place: int, one: Info) -> Section:
     parts = tuple(
-        part(f"{name}-{place}", module.TITLE, figure)
-        for name, module in figures.modules("validate").items()
-        if not isinstance(figure := module.figure(one), str)
+        part(f"{row.key}-{place}", row.title, figure)
+        for row in figures.of("validate").values()
+        if not isinstance(figure := row.draw(one), str)
     )
     title = clean(one["name"], 80)
     return Section(key=f"against-{place}", title=title, texts=(), tables=tuple(_tables(one)), parts=parts)

@@ -2,9 +2,9 @@
 
 from harness import answers
 from reports import study
-from reports.figures import attainment_rate
+from reports.figures.curves import attainment_rate
 
-attainment_rate.figure(study.of_sweep(answers.of("curve"), "curve")).show()
+attainment_rate(study.of_sweep(answers.of("curve"), "curve")).show()
 """
 
 from reports.study.capacity import of_capacity

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from reports import _page
 from reports._format import clean, clean_line
-from reports.figures import _dispersion, _gaps, _joint, _marginals, _rate, _sessions
+from reports.figures import bursts, cdf, traffic
 from reports.traffic._facts import Facts, read
 
 __all__ = ["page"]
@@ -67,14 +67,14 @@ def _figures(facts: Facts) -> Iterator[tuple[str, str, go.Figure | str]]:
     """Key, heading and figure of each picture, in the order of the page."""
     streams = facts.streams
     if any(stream.arrivals for stream in streams) or facts.curves.widths_s is not None:
-        yield "dispersion", "How bursty", _dispersion.of_traffic(streams, facts.curves, facts.grain_s)
+        yield "dispersion", "How bursty", bursts.dispersion_of(streams, facts.curves, facts.grain_s)
     if any(stream.arrivals for stream in streams):
-        yield "rate", "Rate over time", _rate.figure(streams, facts.rate)
-        yield "gaps", "Gaps between arrivals", _gaps.of_traffic(streams, facts.law, facts.grain_s)
+        yield "rate", "Rate over time", traffic.rate(streams, facts.rate)
+        yield "gaps", "Gaps between arrivals", bursts.gaps_of(streams, facts.law, facts.grain_s)
     if any(stream.prompt_tokens is not None for stream in streams):
-        yield "lengths", "Lengths", _marginals.figure(streams)
-        yield "joint", "Prompt and output together", _joint.figure(streams)
+        yield "lengths", "Lengths", cdf.lengths_of_traffic(streams)
+        yield "joint", "Prompt and output together", traffic.joint(streams)
     if facts.turns is not None:
-        yield "turns", "Requests per session", _sessions.turns(facts.turns)
+        yield "turns", "Requests per session", traffic.turns(facts.turns)
     if facts.think_s is not None:
-        yield "think", "Think times", _sessions.think(facts.think_s, facts.think)
+        yield "think", "Think times", cdf.think(facts.think_s, facts.think)

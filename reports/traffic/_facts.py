@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from harness.errors import no_such
 from reports._format import in_figure
-from reports.figures._traffic import Band, Curves, Law, Rate, Stream
+from reports.figures.traffic import Band, Curves, Law, Rate, Stream
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 KEYS = (

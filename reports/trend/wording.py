@@ -10,10 +10,12 @@ from typing import Any
 
 from reports._format import clean, count, in_unit, number, seconds, share, unit_of
 from reports._page import MOST_ROWS
-from reports.figures._trend_panel import MOST
 
 HEADS = ("metric", "last value", "reference", "change", "scatter", "state")
 SHOWN = "*"
+MOST_NIGHTS = 1000
+"""Nights of a series that are drawn, the latest, unless the answer has another number of them as `drawn`."""
+
 MOST_BREAKS = 3
 MOST_LINES = 10
 """Steps, gaps and breaks of a series that are written out: the latest."""
@@ -279,7 +281,7 @@ def room(info: Mapping[str, Any]) -> Room:
     shown = len(series) <= _SERIES
     panels = sum(shown or bool(metric["judged"]) for one in series for metric in one["metrics"])
     return Room(
-        nights=min(MOST, max(_MONTH, (_DRAWN if shown else _DRAWN_OF_MANY) // max(1, panels))),
+        nights=min(MOST_NIGHTS, max(_MONTH, (_DRAWN if shown else _DRAWN_OF_MANY) // max(1, panels))),
         rows=min(MOST_ROWS, max(_WEEK, _ROWS // max(1, len(series)))),
         shown=shown,
     )

@@ -9,7 +9,7 @@ import pytest
 
 from harness.data.folder import Run
 from reports import _page, _sheet, figures, traffic
-from reports.figures import _style as style
+from reports.figures import style
 from reports.html import Html
 
 MakeRun = Callable[..., Run]
@@ -39,7 +39,7 @@ class Marked(HTMLParser):
 
 def sheet_page(run: Run) -> str:
     """The page of an answer, with every kind of thing that it may hold."""
-    drawn = tuple(_page.part(key, m.TITLE, m.figure(run)) for key, m in list(figures.modules().items())[:2])
+    drawn = tuple(_page.part(key, m.title, m.draw(run)) for key, m in list(figures.of("run").items())[:2])
     cell = _sheet.Cell("run", link="points/rate=1/report.html")
     table = _sheet.Table("Points", ("rate (req/s)", "met (%)"), (("1", "99"), (cell, _sheet.Cell("2", good=False))))
     section = _sheet.Section("curve", "The curve", ("One text.",), (table,), drawn)

@@ -26,7 +26,7 @@ def test_every_figure_draws(dark: bool, make_run: MakeRun, opened: Open) -> None
     """A figure would stay empty, or the browser's console would be full of errors."""
     seen = opened(Html().render(make_run(900)), dark=dark)
 
-    assert sorted(figures.modules()) == sorted(seen.drawn())
+    assert sorted(figures.of("run")) == sorted(seen.drawn())
     assert dark == (NIGHT in seen.page.content())
     seen.untroubled()
 
@@ -88,7 +88,7 @@ def test_figures_wait_until_they_are_seen(make_run: MakeRun, opened: Open) -> No
     seen = opened(Html().render(make_run()), height=700, wait=False)
     seen.until("typeof Plotly !== 'undefined'")
 
-    assert len(seen.drawn()) < len(figures.modules())
+    assert len(seen.drawn()) < len(figures.of("run"))
 
 
 @pytest.mark.nightly
@@ -99,7 +99,7 @@ def test_all_kinds_of_run_draw(make_run: MakeRun, opened: Open) -> None:
         del run.info[key]
     seen = opened(Html().render(run))
 
-    there = [key for key, module in figures.modules().items() if not isinstance(module.figure(run), str)]
+    there = [key for key, row in figures.of("run").items() if not isinstance(row.draw(run), str)]
     assert sorted(there) == sorted(seen.drawn())
     seen.untroubled()
 
@@ -123,8 +123,8 @@ def test_printing_draws_everything_in_light(make_run: MakeRun, opened: Open) -> 
     seen.page.evaluate("dispatchEvent(new Event('beforeprint'))")
     seen.page.wait_for_timeout(300)
 
-    assert sorted(figures.modules()) == sorted(seen.drawn())
-    assert seen.page.locator("figure details[open]").count() == len(figures.modules())
+    assert sorted(figures.of("run")) == sorted(seen.drawn())
+    assert seen.page.locator("figure details[open]").count() == len(figures.of("run"))
     assert NIGHT not in seen.page.content()
     seen.untroubled()
 
@@ -152,6 +152,6 @@ def test_without_script_the_page_is_read_as_tables(make_run: MakeRun, opened: Op
     """A reader whose browser runs no script would see empty boxes."""
     seen = opened(Html().render(make_run()), js=False)
 
-    assert seen.page.locator("figure table").count() == len(figures.modules())
+    assert seen.page.locator("figure table").count() == len(figures.of("run"))
     assert seen.page.locator(".answer").inner_text()
     assert seen.page.locator("noscript p").bounding_box() is not None

@@ -15,7 +15,8 @@ from harness.experiments.capacity.trials import Ledger, folder_name
 from reports import pages
 from reports.answers import capacity
 from reports.document import html
-from reports.figures import caption, knees, search_path
+from reports.figures import caption
+from reports.figures.search import NO_TRIALS, knees, search_path
 from reports.study import of_capacity
 
 SEARCH = [
@@ -76,13 +77,13 @@ def test_a_search_leaves_its_page_which_says_the_capacity_with_its_interval(sear
 def test_the_figures_tell_the_seeds_and_the_trials_that_were_made(info: Any, searched: Path) -> None:
     """The page would show another search than the one that was made."""
     study = of_capacity(info, searched)
-    seeds, path = knees.figure(study), search_path.figure(study)
+    seeds, path = knees(study), search_path(study)
     assert not isinstance(seeds, str)
     assert not isinstance(path, str)
     drawn = sum(len(trace.x) for trace in path.data if trace.name != "requests sent in all")
 
     assert [one["seeds"] for one in info["answers"]] == [len(trace.x) for trace in seeds.data]
-    assert f"took {info['cost']['requests']:,} requests" in path.layout.meta["finding"]
+    assert f"requests sent: {info['cost']['requests']:,}" in path.layout.meta["finding"]
     assert info["cost"]["trials"] + info["cost"]["probes"] - 1 == drawn  # without the one that sends one by one
 
 
@@ -105,7 +106,7 @@ def test_a_search_that_was_killed_shows_the_trials_it_made(changed: Any) -> None
 
     assert "NOT FINISHED" == sheet.mark
     assert "bench capacity" in sheet.warnings[0].remedy
-    assert "whole trials" in html
+    assert "whole, at " in html
     assert "Capacity by seed" in html
 
 
@@ -114,7 +115,7 @@ def test_an_older_search_without_its_trials_keeps_its_curve(changed: Any) -> Non
     info, folder = changed(alone=True, traffic=None, goals=None)
     html = pages.page(info, folder)
 
-    assert search_path.MISSING.split(";")[0] in html
+    assert NO_TRIALS.split(";")[0] in html
     assert "attainment by rate, as found" in html
     assert len(info["curve"]) - 1 == len(of_capacity(info, folder).systems[0].points)  # without requests one by one
 
@@ -228,11 +229,11 @@ def test_trials_of_requests_one_by_one_are_left_out_of_the_path(info: Any, searc
     study = of_capacity(info, searched)
     source = study.sources[0]
     first = next(row for row in source["trials"] if row["rate_rps"] == min(r["rate_rps"] for r in source["trials"]))
-    drawn = search_path.figure(replace(study, sources=({**source, "trials": [*source["trials"], first]},)))
+    drawn = search_path(replace(study, sources=({**source, "trials": [*source["trials"], first]},)))
 
     assert not isinstance(drawn, str)
     assert min(min(trace.y) for trace in drawn.data if trace.yaxis == "y") > 10 * first["rate_rps"]
-    assert "2 trials of requests one by one are left out" in caption(drawn)
+    assert "left out of the upper panel: 2." in caption(drawn)
 
 
 def test_the_curve_is_of_trials_as_long_as_those_that_the_answer_rests_on(info: dict[str, Any], searched: Path) -> None:

@@ -16,7 +16,8 @@ from harness.experiments import answers
 from harness.stats.curves import crossing
 from reports import comparison, figures, pages
 from reports.comparison._contrast import SCALES, TIMES_S
-from reports.figures import cdf_difference, forest, pairs_scatter, requests_paired, sides_rate, sides_scale
+from reports.figures.compare import counts, forest, pairs_scatter, requests_paired
+from reports.figures.sides import WEIGHT, cdf_difference, sides_rate, sides_scale
 from reports.pages import compare as compare_page
 
 Comparison = comparison.Comparison
@@ -80,8 +81,8 @@ def trace(figure: Any, name: str) -> Any:
     return found
 
 
-def drawn(module: Any, subject: Comparison) -> Any:
-    figure = module.figure(subject)
+def drawn(draw: Callable[[Comparison], Any], subject: Comparison) -> Any:
+    figure = draw(subject)
 
     assert not isinstance(figure, str), figure
     return figure
@@ -139,13 +140,13 @@ def test_curves_are_those_of_the_answer(sweeps: Comparison) -> None:
     figure = drawn(sides_rate, sweeps)
     rows = sweeps.of_metric("attainment")
     base = [row["base"] for row in rows]
-    at = crossing([1.0, 2.0, 4.0], base, [sides_rate.WEIGHT] * 3, 0.9).at
+    at = crossing([1.0, 2.0, 4.0], base, [WEIGHT] * 3, 0.9).at
 
     assert at is not None
     assert pytest.approx([100 * share for share in base]) == trace(figure, "base").y
     assert [1.0, 2.0, 4.0] == list(trace(figure, "head").x)
     assert "dot" == trace(figure, "head, ttft=0.25 only").line.dash
-    assert f"base keeps 90% up to {at:.2f} req/s per GPU" in figures.finding(figure)
+    assert f"base: up to {at:.2f} req/s per GPU" in figures.finding(figure)
     assert pytest.approx(at) == next(s.x0 for s in figure.layout.shapes if s.x0 == s.x1)
 
 
@@ -174,13 +175,13 @@ def test_scale_one_is_the_attainment_of_the_answer(sweeps: Comparison) -> None:
 def test_requests_that_changed_sides_are_the_difference(sweeps: Comparison) -> None:
     """Requests of one side would be compared with others of the other side."""
     one = int(np.flatnonzero(SCALES == 1.0)[0])
-    found = requests_paired.counts(sweeps)
+    found = counts(sweeps)
     base, head = (sum(c.sides[side].attainment[one] * c.requests for c in sweeps.contrasts) for side in (0, 1))
     figure = drawn(requests_paired, sweeps)
 
     assert sum(c.requests for c in sweeps.contrasts) == sum(found.values())
     assert pytest.approx(base - head) == found["base"] - found["head"]
-    assert f"{found['base']:,} met the SLO in the base and miss it in the head" in figures.finding(figure)
+    assert f"met on one side alone: base {found['base']:,} (" in figures.finding(figure)
 
 
 def test_differences_of_the_shares_are_exact(sweeps: Comparison) -> None:
@@ -197,7 +198,7 @@ def test_each_pair_is_a_dot(sweeps: Comparison) -> None:
     figure = drawn(pairs_scatter, sweeps)
     row = sweeps.info["gates"][0]
     older = {**sweeps.info, "gates": [{k: v for k, v in row.items() if k != "values"}]}
-    said = pairs_scatter.figure(dataclasses.replace(sweeps, info=older))
+    said = pairs_scatter(dataclasses.replace(sweeps, info=older))
 
     assert 6 == len(trace(figure, "ttft mean (s)").x)
     assert row["values"]["base"] == list(trace(figure, "goodput_rps (req/s)").x[:2])
@@ -227,7 +228,7 @@ def test_curves_that_are_all_high_are_seen_apart(sweeps: Comparison) -> None:
 
     assert (90, 100.4) == pytest.approx(figure.layout.yaxis.range)
     assert "requests within the SLO (%, from 90)" == figure.layout.yaxis.title.text
-    assert "the base keeps 90% at all points and the head keeps 90% at all points" in figures.finding(figure)
+    assert "base: at all points; head: at all points." in figures.finding(figure)
 
 
 @pytest.mark.parametrize("verdict", ["improved", "inconclusive", "invalid", "refused"])
@@ -269,7 +270,7 @@ def test_another_run_in_the_place_is_not_taken_for_it(home: Path, tmp_path: Path
     found = comparison.of(info, tmp_path)
 
     assert () == found.contrasts
-    assert "put their folders where the comparison found them" in str(sides_scale.figure(found))
+    assert "put their folders where the comparison found them" in str(sides_scale(found))
 
 
 def searched(capacity_rps: float, gpus: int) -> Info:
@@ -290,7 +291,7 @@ def test_two_searches_are_drawn_with_their_capacities(sweeps: Comparison) -> Non
 
     assert [3.2, 4.4] == pytest.approx(list(trace(figure, "base, as found").x))
     assert [2.4, 3.3] == pytest.approx(list(trace(figure, "head, as found").x))
-    assert "At 90% the base carries 4.00 req/s per GPU, the head 3.00 req/s per GPU: 0.750 times as much." == (
+    assert "Capacity at 90%: base: 4.00 req/s per GPU; head: 3.00 req/s per GPU, 0.750 times as much." == (
         figures.finding(figure)
     )
 
@@ -322,7 +323,7 @@ def test_the_page_draws_and_foreign_text_does_nothing(hostile: Info, home: Path,
     html = pages.page(hostile, home / "sweeps.json")
     seen = opened(html, dark=True, width=500, height=30_000)
 
-    assert list(figures.modules("compare")) == seen.drawn()
+    assert list(figures.of("compare")) == seen.drawn()
     assert seen.page.title().startswith("</script><script>document.title='owned'")
     assert [0, 0, 0] == [html.count(text) for text in ("<script>document", "\u202e", "\x1b")]
     seen.untroubled()

@@ -94,10 +94,10 @@ def test_quantiles_of_all_gaps_are_those_of_the_run(stored: Stored) -> None:
 def test_a_large_run_has_a_whole_page(stored: Stored) -> None:
     """The run that took longest would have a report with holes in it, or none."""
     whole, large = stored(300, tags=("chat", "code"), slo="ttft=0.25,tpot=0.1,itl=0.2")
-    modules = figures.modules().values()
+    rows = figures.of("run").values()
 
-    missing = [module.TITLE for module in modules if isinstance(module.figure(large), str)]
-    assert [module.TITLE for module in modules if isinstance(module.figure(whole), str)] == missing
+    missing = [row.key for row in rows if isinstance(row.draw(large), str)]
+    assert [row.key for row in rows if isinstance(row.draw(whole), str)] == missing
     assert "150 requests of class chat" in Html(sections=("percentiles",)).render(large)
 
 

@@ -12,19 +12,12 @@ from harness.api import Bound, Slo
 from harness.data.folder import Run
 from harness.metrics import slo as slos
 from reports import _data, figures
-from reports.figures import (
-    _reduce,
-    _style,
-    arrivals,
-    burstiness,
-    gaps,
-    latency_cdf,
-    misses,
-    slo_plane,
-    slo_scale,
-    stages,
-    timeline,
-)
+from reports.figures import style
+from reports.figures.bursts import CLOSED, burstiness, gaps
+from reports.figures.cdf import latency_cdf
+from reports.figures.planes import NONE, slo_plane
+from reports.figures.scale import crossing, slo_scale
+from reports.figures.timeline import arrivals, timeline
 
 MakeRun = Callable[..., Run]
 
@@ -52,14 +45,14 @@ def test_slo_scale_marks_the_crossing(make_run: MakeRun) -> None:
     """The scale at which 90 % is reached would be read off wrongly."""
     ratio = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 2.0, np.inf])
 
-    assert slo_scale.crossing(ratio, 0.9) == 2.0
-    assert slo_scale.crossing(ratio, 0.8) == 0.8
-    assert slo_scale.crossing(ratio, 0.95) is None
+    assert crossing(ratio, 0.9) == 2.0
+    assert crossing(ratio, 0.8) == 0.8
+    assert crossing(ratio, 0.95) is None
 
 
 def test_slo_scale_has_the_curves_of_distserve(make_run: MakeRun) -> None:
     """A reader of the paper would mistake one curve for another: joint solid, TTFT dotted, TPOT dashed."""
-    figure = drawn(slo_scale.figure(make_run()))
+    figure = drawn(slo_scale(make_run()))
 
     assert [(t.name, t.line.dash) for t in figure.data] == [
         ("all bounds", "solid"),
@@ -71,7 +64,7 @@ def test_slo_scale_has_the_curves_of_distserve(make_run: MakeRun) -> None:
 def test_slo_scale_at_one_is_the_attainment(make_run: MakeRun) -> None:
     """Figure and summary would disagree."""
     run = make_run()
-    curve = drawn(slo_scale.figure(run)).data[0]
+    curve = drawn(slo_scale(run)).data[0]
 
     at_one = float(curve.y[np.flatnonzero(np.asarray(curve.x) == 1.0)[0]])
     assert run.info["summary"]["attainment"] * 100 == pytest.approx(at_one)
@@ -80,9 +73,9 @@ def test_slo_scale_at_one_is_the_attainment(make_run: MakeRun) -> None:
 def test_latency_cdf_holds_the_percentiles(make_run: MakeRun) -> None:
     """The marks of the figure would not be the percentiles of the table."""
     run = make_run()
-    figure = drawn(latency_cdf.figure(run))
+    figure = drawn(latency_cdf(run))
 
-    marks = {t.name: list(t.x) for t in figure.data if t.meta == _style.MARKS}
+    marks = {t.name: list(t.x) for t in figure.data if t.meta == style.MARKS}
     measured = run.info["summary"]["metrics"]
     assert [measured["ttft"][p] for p in ("p50", "p90", "p99")] == pytest.approx(marks["TTFT p50, p90, p99"])
 
@@ -90,7 +83,7 @@ def test_latency_cdf_holds_the_percentiles(make_run: MakeRun) -> None:
 def test_arrivals_count_every_request(make_run: MakeRun) -> None:
     """Requests would be missing from the rate over time."""
     run = make_run(500)
-    planned = drawn(arrivals.figure(run)).data[0]
+    planned = drawn(arrivals(run)).data[0]
 
     width = float(planned.x[1] - planned.x[0])
     assert round(sum(planned.y[:-1]) * width) == 500
@@ -114,27 +107,27 @@ def follow(run: Run, session: bool) -> Run:
 def test_what_waits_for_answers_is_drawn_apart(make_run: MakeRun) -> None:
     """Turns of sessions would stand at times at which nobody planned them."""
     run = follow(make_run(300), session=True)
-    rate, curve = drawn(arrivals.figure(run)), drawn(burstiness.figure(run))
+    rate, curve = drawn(arrivals(run)), drawn(burstiness(run))
 
     found = {t.name: round(float(np.sum(t.y[:-1] * np.diff(t.x)))) for t in rate.data if t.name != "lateness"}
     assert {"planned": 100, "sent": 100, "sent, follow-ups included": 300} == {k: found[k] for k in list(found)[:3]}
     assert ["planned", "sent", "sent, follow-ups included"] == [t.name for t in curve.data][-3:]
-    assert "300 of 300 planned requests were sent" in figures.finding(rate)
+    assert "300 of 300 planned requests" in figures.finding(rate)
 
 
 def test_a_closed_loop_has_no_plan_to_draw(make_run: MakeRun) -> None:
     """The first requests of the users would be drawn as the plan, and the gaps that answers make as a law's."""
     run = follow(make_run(300), session=False)
 
-    assert "planned" not in [t.name for t in drawn(burstiness.figure(run)).data]
-    assert gaps.CLOSED == gaps.figure(run)
+    assert "planned" not in [t.name for t in drawn(burstiness(run)).data]
+    assert CLOSED == gaps(run)
 
 
 def test_gaps_of_a_changing_rate_are_drawn_in_operational_time(make_run: MakeRun) -> None:
     """Gaps in seconds would be drawn against a law that they do not have."""
     run = make_run(300)
     run.info["fidelity"]["law"] = "operational"
-    figure = drawn(gaps.figure(run))
+    figure = drawn(gaps(run))
 
     assert "operational time" in figure.layout.xaxis.title.text
     assert "0.041 from their declared law (KS, p 0.72)" in figures.finding(figure)
@@ -145,7 +138,7 @@ def test_stamps_on_a_grid_have_no_picture_of_gaps(make_run: MakeRun) -> None:
     run = make_run(300)
     run.info["fidelity"]["tick_s"] = 3.0
 
-    said = gaps.figure(run)
+    said = gaps(run)
     assert isinstance(said, str)
     assert "the stamps stand on a grid of 3 s" in said
 
@@ -155,7 +148,7 @@ def test_a_declared_rate_is_drawn_unless_it_was_recorded(make_run: MakeRun) -> N
     run, trace = make_run(300), make_run(300)
     run.info["fidelity"]["rate_curve"] = {"end_s": 20.0, "rps": [1.0, 5.0]}
     trace.info["workload"]["recorded"] = True
-    declared = [[t for t in drawn(arrivals.figure(r)).data if t.name == "declared"] for r in (run, trace)]
+    declared = [[t for t in drawn(arrivals(r)).data if t.name == "declared"] for r in (run, trace)]
 
     assert [1.0, 5.0, 5.0] == list(declared[0][0].y)
     assert [] == declared[1]
@@ -165,7 +158,7 @@ def test_timeline_keeps_the_extremes_of_many_steps(make_run: MakeRun) -> None:
     """The one step in which the blocks ran out would be lost among thirty thousand."""
     run = make_run(6000, 5)
     assert run.steps is not None
-    figure = drawn(timeline.figure(run))
+    figure = drawn(timeline(run))
 
     traces = {t.name: t for t in figure.data}
     assert run.steps.num_rows > 5000
@@ -179,23 +172,29 @@ def test_no_trace_has_too_many_points(make_run: MakeRun) -> None:
     """The page would grow with the run."""
     run = make_run(8000, 5)
     told = ("are drawn", "counts of", "are counted", "Above: 20 requests")
-    whole = (slo_scale, slo_plane, burstiness, stages, misses)  # of scales, widths, groups and causes, not of requests
-    for module in figures.modules().values():
-        figure = drawn(module.figure(run))
+    whole = (
+        "slo_scale",
+        "slo_plane",
+        "burstiness",
+        "stages",
+        "misses",
+    )  # of scales, widths, groups and causes, not of requests
+    for row in figures.of("run").values():
+        figure = drawn(row.draw(run))
 
-        assert all(len(t.x) <= _reduce.MOST for t in figure.data)
-        assert any(word in figures.caption(figure) for word in told) or module in whole
+        assert all(len(t.x) <= style.MOST for t in figure.data)
+        assert any(word in figures.caption(figure) for word in told) or row.key in whole
 
 
 @pytest.mark.parametrize("n", [1, 7, 1999, 2001, 50_000])
 def test_reductions_keep_ends_and_extremes(n: int) -> None:
     """A reduced figure would hide the worst request."""
     values = np.random.default_rng(n).pareto(1.5, n)
-    for kept in (_reduce.extremes([values]), _reduce.sampled(values)):
-        assert len(kept) <= _reduce.MOST
+    for kept in (style.extremes([values]), style.sampled(values)):
+        assert len(kept) <= style.MOST
         assert {0, n - 1, int(np.argmax(values)), int(np.argmin(values))} <= set(kept.tolist())
-    ranks = _reduce.ranks(n)
-    assert len(ranks) <= _reduce.MOST
+    ranks = style.ranks(n)
+    assert len(ranks) <= style.MOST
     assert (0, n - 1) == (ranks[0], ranks[-1])
 
 
@@ -212,7 +211,7 @@ def _contrast(a: str, b: str) -> float:
 
 def test_colours_stand_out_on_both_grounds() -> None:
     """Lines would be hard to see on white or on the dark page (WCAG 1.4.11 asks for 3:1)."""
-    hexes = {light: dark for light, dark in _style.DARK.items() if light.startswith("#")}
+    hexes = {light: dark for light, dark in style.DARK.items() if light.startswith("#")}
 
     assert all(_contrast(light, "#ffffff") >= 3 for light in hexes)
     assert all(_contrast(dark, "#15181c") >= 3 for dark in hexes.values())
@@ -220,8 +219,8 @@ def test_colours_stand_out_on_both_grounds() -> None:
 
 def test_colour_is_never_alone(make_run: MakeRun) -> None:
     """Two lines of one panel would differ in their colour only."""
-    for module in figures.modules().values():
-        figure = drawn(module.figure(make_run()))
+    for row in figures.of("run").values():
+        figure = drawn(row.draw(make_run()))
         looks = [
             (t.yaxis, t.marker.pattern.shape)
             if t.type == "bar"
@@ -237,38 +236,38 @@ def test_figures_explain_missing_data(make_run: MakeRun) -> None:
     """An empty axis would be shown, or a traceback."""
     empty = make_run(0, failed=0, steps=False)
 
-    for module in figures.modules().values():
-        sentence = module.figure(empty)
+    for row in figures.of("run").values():
+        sentence = row.draw(empty)
         assert isinstance(sentence, str)
         assert sentence.endswith(".")
 
 
 def test_goodput_of_failures_alone_is_not_drawn(make_run: MakeRun) -> None:
     """A plane of nothing would have a scale that goes below zero."""
-    assert slo_plane.NONE == slo_plane.figure(make_run(20, failed=20))
+    assert NONE == slo_plane(make_run(20, failed=20))
 
 
 def test_an_axis_of_one_value_has_a_short_number() -> None:
     """A run of one request would have 0.1279505146 at its axis."""
-    assert ["0.128"] == _style.log_axis("TTFT (s)", [0.1279505146])["ticktext"]
+    assert ["0.128"] == style.log_axis("TTFT (s)", [0.1279505146])["ticktext"]
 
 
 def test_an_axis_of_near_values_has_several_numbers() -> None:
     """A curve between 0.0445 and 0.049 would stand beside a single number."""
-    assert ["0.044", "0.046", "0.048", "0.05"] == _style.log_axis("TTFT (s)", [0.0445, 0.049])["ticktext"]
+    assert ["0.044", "0.046", "0.048", "0.05"] == style.log_axis("TTFT (s)", [0.0445, 0.049])["ticktext"]
 
 
 def test_goal_out_of_reach_is_said(make_run: MakeRun) -> None:
     """A run with many failures would seem to need only a wider SLO."""
-    figure = drawn(slo_scale.figure(make_run(100, failed=20)))
+    figure = drawn(slo_scale(make_run(100, failed=20)))
 
-    assert "no scale reaches 90%, because 20 requests of 100 failed." in figures.finding(figure)
+    assert "90% meet it: at no scale: 20 of 100 requests failed." in figures.finding(figure)
 
 
 @pytest.mark.parametrize("slo", ["ttft=0.07,e2e=0.3", "ttft=2,e2e=30", "ttft=0.25,tpot=0.1"])
 def test_names_of_bounds_stand_on_the_side_that_has_room(slo: str, make_run: MakeRun) -> None:
     """The name of the SLO was cut at the right edge of the figure: 'TTFT S'."""
-    figure = drawn(latency_cdf.figure(make_run(slo=slo)))
+    figure = drawn(latency_cdf(make_run(slo=slo)))
     low, high = figure.layout.xaxis.range
 
     assert len(figure.layout.annotations) == 2

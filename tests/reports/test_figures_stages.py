@@ -16,17 +16,11 @@ from harness.metrics import slo as slos
 from harness.metrics.measure import marked
 from reports import _data, _stages, _tables, figures
 from reports._page import twin
-from reports.figures import (
-    _reduce,
-    arrivals,
-    gantt,
-    itl_over_time,
-    latency_over_time,
-    latency_tail,
-    misses,
-    stages,
-    timeline,
-)
+from reports.figures import style
+from reports.figures.cdf import latency_tail
+from reports.figures.gantt import gantt
+from reports.figures.stages import NO_MISS, UNBOUND, misses, stages
+from reports.figures.timeline import LOST, arrivals, itl_over_time, latency_over_time, timeline
 
 MakeRun = Callable[..., Run]
 MakeStaged = Callable[..., Run]
@@ -92,7 +86,7 @@ def test_phases_add_up_to_the_latency(staged: MakeStaged) -> None:
 def test_without_stamps_queue_and_prefill_stand_together(make_run: MakeRun) -> None:
     """Of an endpoint, which stamps no stages, a queue would be drawn that nobody saw; or nothing at all."""
     run = make_run(200, failed=5)
-    found, figure = _stages.of(run), drawn(stages.figure(run))
+    found, figure = _stages.of(run), drawn(stages(run))
 
     assert found is not None
     assert _stages.TOGETHER == found.keys
@@ -112,7 +106,7 @@ def test_both_ways_to_share_out_time_are_told() -> None:
 
 def test_bars_of_the_stages_fill_the_whole_time(make_run: MakeRun) -> None:
     """A part of the time would be missing from the bars; a group would hold other requests than it says."""
-    figure = drawn(stages.figure(make_run(400, failed=0)))
+    figure = drawn(stages(make_run(400, failed=0)))
     percent = np.sum([t.y for t in figure.data if t.yaxis == "y2"], axis=0)
 
     assert [100.0] * 4 == pytest.approx(percent.tolist())
@@ -152,8 +146,8 @@ def test_every_miss_has_one_cause(make_run: MakeRun) -> None:
 
 def test_causes_need_a_bound_and_a_miss(staged: MakeStaged) -> None:
     """An empty axis would be shown where nothing missed or nothing was asked."""
-    assert misses.NONE == misses.figure(staged([record(0, (0.75, 1.0))]))
-    assert misses.UNBOUND == misses.figure(staged([record(0)], slo=""))
+    assert NO_MISS == misses(staged([record(0, (0.75, 1.0))]))
+    assert UNBOUND == misses(staged([record(0)], slo=""))
 
 
 def test_single_requests_are_the_worst_and_neighbours(staged: MakeStaged) -> None:
@@ -162,7 +156,7 @@ def test_single_requests_are_the_worst_and_neighbours(staged: MakeStaged) -> Non
                       prefill_start_s=10.3 + i, preemptions=int(i % 50 == 0)) for i in range(100)]  # fmt: skip
     records[70] = dataclasses.replace(records[70], token_s=[90.0, 91.0, 92.0], prefill_end_s=90.0, decode_start_s=90.5)
     run = staged(records, [step(90.6, 90.9), step(90.95, 90.951)])
-    figure = drawn(gantt.figure(run))
+    figure = drawn(gantt(run))
 
     [queue] = [t for t in figure.data if t.name == "queue" and t.xaxis == "x"]
     stalls = {(y, round(x, 3)) for t in figure.data if t.name == "stall" for x, y in zip(t.x, t.y, strict=True)}
@@ -170,7 +164,7 @@ def test_single_requests_are_the_worst_and_neighbours(staged: MakeStaged) -> Non
     assert ("70", 0.25) == (queue.y[0], queue.base[0])
     assert ("70", 0.3) in stalls
     assert ("70", 0.001) not in stalls
-    assert "1 stall too short to see is not drawn" in figures.caption(figure)
+    assert "Stalls too short to see, which are not drawn: 1." in figures.caption(figure)
     assert [str(i) for i in range(40, 60)] == [row[1] for row in table.rows if row[0] == "lower"]
     assert ("upper", "70", "80.0") == table.rows[0][:3]
     assert "preempted" in [row[-1] for row in table.rows if row[1] == "50"]
@@ -181,20 +175,18 @@ def test_preemptions_are_counted_over_time(staged: MakeStaged) -> None:
     records = [record(i, (1.5 + i, 2.5 + i), preemptions=2 * (i == 7)) for i in range(10)]
     run = staged(records, [step(i, i + 0.5, decodes=3) for i in range(10)])
     run.info["backend"] = {"kv_blocks": 400}
-    figure = drawn(timeline.figure(run))
+    figure = drawn(timeline(run))
     traces = {t.name: t for t in figure.data}
 
     assert 2 == sum(traces["preemptions"].y[:-1])
     assert 9.5 <= traces["preemptions"].x[int(np.argmax(traces["preemptions"].y)) + 1]
     assert [75.0] * 10 == list(traces["KV memory"].y)
-    assert figures.finding(figure).endswith(
-        "75.0% of the KV memory was in use at most; requests were preempted 2 times."
-    )
+    assert figures.finding(figure).endswith("KV memory: 75.0% in use at most; preemptions: 2.")
 
 
 def test_lateness_has_percentiles_over_time(make_run: MakeRun) -> None:
     """A client that fails in the second half only would look well in the mean."""
-    figure = drawn(arrivals.figure(make_run(600)))
+    figure = drawn(arrivals(make_run(600)))
     traces = {t.name: t for t in figure.data}
 
     assert np.all(traces["lateness p50"].y < traces["lateness p99"].y)
@@ -204,7 +196,7 @@ def test_lateness_has_percentiles_over_time(make_run: MakeRun) -> None:
 def test_gaps_over_time_count_every_gap(make_run: MakeRun) -> None:
     """A stall would be lost; the table would tell other numbers than the picture."""
     run = make_run(300, failed=3)
-    figure = drawn(itl_over_time.figure(run))
+    figure = drawn(itl_over_time(run))
     cells = np.asarray(figure.data[0].customdata)
     table = twin(figure)
 
@@ -219,31 +211,31 @@ def test_gaps_over_time_count_every_gap(make_run: MakeRun) -> None:
 def test_gaps_of_ten_times_the_median_are_told(staged: MakeStaged) -> None:
     """A stall just above ten times the median, in the bin where that lies, would be told as if it were not there."""
     tokens = [*(1.0 + 0.01 * i for i in range(50)), *(1.5905 + 0.01 * i for i in range(50))]
-    finding = figures.finding(drawn(itl_over_time.figure(staged([record(tokens=tokens)]))))
+    finding = figures.finding(drawn(itl_over_time(staged([record(tokens=tokens)]))))
 
-    assert "; 1.0% last " in finding
-    assert "about ten times the median, or longer" in finding
+    assert ": 1.0% of all" in finding
+    assert "about ten times the median (" in finding
 
 
 def test_figures_over_time_say_that_the_warm_up_is_in_them(make_run: MakeRun) -> None:
     """Medians of the run with its warm-up would stand beside those of the table, which leaves it out."""
     cut = {"rule": "10", "requests": 10, "at_s": 5.0}
     for run, said in ((make_run(), False), (make_run(warmup=cut), True)):
-        for module in (itl_over_time, latency_over_time):
-            assert said is ("The requests of the warm-up are among them." in figures.caption(drawn(module.figure(run))))
+        for draw in (itl_over_time, latency_over_time):
+            assert said is ("The requests of the warm-up are among them." in figures.caption(drawn(draw(run))))
 
 
 def test_gaps_that_a_file_does_not_hold_are_not_drawn(make_run: MakeRun) -> None:
     """Of a file with first and last tokens alone, one gap a request would be drawn, as long as the whole answer."""
     run = make_run(50)
 
-    assert itl_over_time.LOST == itl_over_time.figure(dataclasses.replace(run, requests=marked(run.requests, ["itl"])))
+    assert LOST == itl_over_time(dataclasses.replace(run, requests=marked(run.requests, ["itl"])))
 
 
 def test_a_tail_tells_the_share_beyond_its_bound(make_run: MakeRun) -> None:
     """A bound that one of a thousand requests breaks would seem kept, and so would a worst gap among short ones."""
     run = make_run(5000, 10, slo="ttft=0.3,itl=0.045")
-    figure = drawn(latency_tail.figure(run))
+    figure = drawn(latency_tail(run))
     ttft = _data.sample(run, "ttft")
 
     beyond = f"{np.mean(ttft > 0.3) * 100:.1f}% beyond"
@@ -258,8 +250,8 @@ def test_a_tail_tells_the_share_beyond_its_bound(make_run: MakeRun) -> None:
 @pytest.mark.parametrize("n", [1, 99, 2001, 200_000])
 def test_a_thinned_tail_keeps_its_end(n: int) -> None:
     """The worst requests would be missing from the picture of the worst."""
-    kept = _reduce.tail_ranks(n)
+    kept = style.tail_ranks(n)
 
-    assert len(kept) <= _reduce.MOST
+    assert len(kept) <= style.MOST
     assert set(range(max(0, n - 100), n)) <= set(kept.tolist())
     assert kept[0] == 0

@@ -206,8 +206,8 @@ def test_text_of_a_server_stays_text(text: str, hostile_run: Callable[..., Run],
 @pytest.mark.parametrize("text", TEXTS)
 def test_figures_get_no_markup_of_others(text: str, hostile_run: Callable[[str], Run]) -> None:
     """Plotly would draw a class of traffic called '<a href=...>' as a link."""
-    for module in figures.modules().values():
-        figure = module.figure(hostile_run(text))
+    for row in figures.of("run").values():
+        figure = row.draw(hostile_run(text))
         if isinstance(figure, str):
             continue
         drawn = {"data": [t.to_plotly_json() for t in figure.data], "layout": figure.layout.to_plotly_json()}
@@ -225,8 +225,8 @@ def test_equal_runs_give_equal_bytes(make_run: MakeRun) -> None:
 
 def test_table_twins_hold_the_points_of_the_figures(make_run: MakeRun) -> None:
     """A reader of the table would read other numbers than a viewer of the figure."""
-    for module in figures.modules().values():
-        figure = module.figure(make_run(30, 10))
+    for row in figures.of("run").values():
+        figure = row.draw(make_run(30, 10))
         assert not isinstance(figure, str)
         if figure.layout.meta.get("table") or any(t.type in ("heatmap", "contour") for t in figure.data):
             continue  # bring a table of their own, or are told by chosen cells: tested by themselves
@@ -242,7 +242,7 @@ def test_table_twins_hold_the_points_of_the_figures(make_run: MakeRun) -> None:
 def test_table_twins_are_short(make_run: MakeRun) -> None:
     """The page would print on dozens of sheets; the rest stands in the Parquet files, and the caption says so."""
     run = make_run(3000, 8)
-    tables = [twin(f) for m in figures.modules().values() if not isinstance(f := m.figure(run), str)]
+    tables = [twin(f) for m in figures.of("run").values() if not isinstance(f := m.draw(run), str)]
 
     assert all(len(t.rows) <= MOST_ROWS for t in tables)
     assert "every value is in the Parquet files" in Html().render(run)
@@ -253,7 +253,7 @@ def test_every_figure_states_its_finding(make_run: MakeRun) -> None:
     page = Page(Html().render(make_run()))
 
     images = [a for tag, a in page.tags if a.get("role") == "img"]
-    assert len(figures.modules()) == len(images)
+    assert len(figures.of("run")) == len(images)
     assert all(len(a["aria-label"] or "") > 30 and (a["aria-label"] or "").endswith(".") for a in images)
 
 

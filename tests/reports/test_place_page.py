@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reports import figures, pages
-from reports.figures import placed
+from reports.figures.search import placed
 
 NAME = "3 x P(1,1) + 1 x D(1,1)"
 
@@ -54,7 +54,7 @@ def test_the_headline_keeps_names_and_units(by_power: dict[str, Any]) -> None:
 
 def test_the_best_of_high_is_drawn_and_its_halves_have_an_axis_of_their_own(by_rate: dict[str, Any]) -> None:
     """The named placement would be missing, and decode alone would press all others into a corner."""
-    drawn = placed.figure(by_rate)
+    drawn = placed(by_rate)
 
     assert not isinstance(drawn, str)
     assert {"x": [NAME, "P(2,1) D(1,1)", "(1,2)"], "x2": ["P(1,1)", "D(1,1)"]} == {
@@ -65,10 +65,10 @@ def test_the_best_of_high_is_drawn_and_its_halves_have_an_axis_of_their_own(by_r
 def test_the_figure_tells_the_objective(by_power: dict[str, Any]) -> None:
     """Requests per kJ would be read as a rate per GPU."""
     (section, *_) = pages.sheet(by_power, Path("place.json")).sections
-    drawn = placed.figure(by_power)
+    drawn = placed(by_power)
 
     assert not isinstance(drawn, str)
     assert "Requests per kJ of each placement" == section.parts[0].title
-    assert f"The best is {NAME} of high with 12.50 requests per kJ." == figures.finding(drawn)
+    assert f"Best (high): {NAME}, 12.50 requests per kJ." == figures.finding(drawn)
     assert "requests per kJ" == drawn.layout.xaxis.title.text
     assert (12.5, 2.5) == (drawn.data[0].x[0], drawn.data[0].error_x.array[0])

@@ -15,7 +15,8 @@ from harness.metrics import slo
 from harness.stats.arrivals import Law
 from harness.validity import conclude
 from reports import _format, _sending
-from reports.figures import finding, timeline
+from reports.figures import finding
+from reports.figures.timeline import timeline
 from reports.html import Html
 from reports.markdown import Markdown
 from reports.text import Text
@@ -115,13 +116,13 @@ def test_what_a_server_says_stays_text(remote_run: RemoteRun) -> None:
 def test_gauges_of_the_server_are_drawn(remote_run: RemoteRun) -> None:
     """What a real server did over time would stay in its table."""
     run = concluded(remote_run())
-    figure = timeline.figure(run)
-    bare = timeline.figure(dataclasses.replace(run, server_metrics=None))
+    figure = timeline(run)
+    bare = timeline(dataclasses.replace(run, server_metrics=None))
 
     assert not isinstance(figure, str)
     assert {"running", "sent and not ended (client)", "waiting", "KV memory"} == {t.name for t in figure.data}
     assert finding(figure).startswith(
-        "2.25 requests were running in the mean of the readings, 3 at most; requests waited at 0.0%"
+        "Requests running: 2.25 in the mean of the readings, 3 at most; requests waiting: at 0.0%"
     )
     assert isinstance(bare, str)
 
@@ -199,7 +200,7 @@ def test_reasons_of_a_run_that_was_ended_early_are_sentences(remote_run: RemoteR
 
 def test_the_server_drawn_over_time_begins_with_the_run(remote_run: RemoteRun) -> None:
     """A straight line would be drawn through the calibration, in which the server was not asked anything."""
-    figure = timeline.figure(concluded(remote_run()))
+    figure = timeline(concluded(remote_run()))
 
     assert not isinstance(figure, str)
     assert min(float(trace.x[0]) for trace in figure.data) >= 0.0

@@ -22,7 +22,8 @@ from harness.experiments.rescore.reading import sources
 from reports import _data, _format, _page, _replay, _sheet, _sliders, figures, html, pages
 from reports.answers import _slo_tables as tables
 from reports.answers import slo as told
-from reports.figures import capacity_plane, slo_plane, slo_scale_rates
+from reports.figures.planes import capacity_plane, carried, slo_plane
+from reports.figures.scale import slo_scale_rates
 from reports.study import Study, of_sweep
 
 MakeRun = Callable[..., Run]
@@ -96,7 +97,7 @@ def test_sliders_of_a_run_show_what_slo_prints(stored: Path, opened: Open) -> No
     """The page would claim other goodput under other bounds than the command that it names."""
     path = stored / "points" / "rate=2.5" / "seed-0"
     run = _data.measured(folder.load(path))
-    plane, sliders = _page.part("slo_plane", "Plane", slo_plane.figure(run)), _sliders.of_run(run)
+    plane, sliders = _page.part("slo_plane", "Plane", slo_plane(run)), _sliders.of_run(run)
     assert sliders is not None
     seen = opened(_sheet.render(_bare(_sheet.Section("s", "S", parts=(sliders, plane)))))
     commands = [str(part(seen.page, "command").inner_text())]
@@ -161,12 +162,12 @@ def test_without_script_a_few_slos_stand_in_a_table(study: Study, opened: Open) 
 
 def test_figures_of_stored_runs_say_what_they_show(study: Study) -> None:
     """The pictures over scales and bounds would be empty, or their sentences would tell nothing."""
-    scale, plane = slo_scale_rates.figure(study), capacity_plane.figure(study)
+    scale, plane = slo_scale_rates(study), capacity_plane(study)
 
     assert isinstance(scale, go.Figure)
     assert isinstance(plane, go.Figure)
     assert "req/s per GPU" in figures.finding(plane)
-    assert re.search(r"At \d.*, 90% of the requests are within the SLO", figures.finding(scale))
+    assert re.search(r"At \d.*: 90% within the SLO from scale", figures.finding(scale))
     assert all(part.table is not None for part in _sliders.of_study(study, "x")[1:])
 
 
@@ -179,7 +180,7 @@ def test_the_plane_of_rates_is_the_crossing(study: Study, stored: Path) -> None:
     i, j = ttft.start + 3, tpot.start - 2
     text = f"ttft={ttft.limits_s[i]},tpot={tpot.limits_s[j]}"
     [curve] = answer(sources(stored), RescoreOptions(objectives=(read(text),)))["curves"]
-    found, _ = capacity_plane.carried(system, 0.9, [[i], [j]])
+    found, _ = carried(system, 0.9, [[i], [j]])
 
     assert curve["crossings"][0]["at_rps"] == pytest.approx(found[0, 0] * system.share, rel=1e-12)
 
@@ -190,7 +191,7 @@ def test_a_sweep_without_its_runs_says_so(stored: Path) -> None:
     assert info is not None
     study = of_sweep(info, stored / "elsewhere")
 
-    assert _replay.NONE == capacity_plane.figure(study)
+    assert _replay.NONE == capacity_plane(study)
     assert [_replay.NONE] == [part.caption for part in _sliders.of_study(study, "x")]
 
 
@@ -273,14 +274,14 @@ def test_hostile_names_in_an_answer_stay_text(stored: Path, tmp_path: Path) -> N
 
 def test_a_run_is_drawn_over_its_bounds(make_run: MakeRun) -> None:
     """The plane would tell another goodput at the SLO than the summary, or an empty axis without any bound."""
-    figure = slo_plane.figure(_data.measured(make_run()))
-    bare = slo_plane.figure(_data.measured(make_run(slo="")))
+    figure = slo_plane(_data.measured(make_run()))
+    bare = slo_plane(_data.measured(make_run(slo="")))
 
     assert isinstance(figure, go.Figure)
     assert isinstance(bare, go.Figure)
     goodput = make_run().info["summary"]["goodput_rps"]
-    assert f"Goodput is {_format.number(goodput)} req/s at TTFT 250 ms, TPOT 100 ms" in figures.finding(figure)
-    assert "without a bound on all requests" in figures.finding(bare)
+    assert f"TTFT 250 ms, TPOT 100 ms: goodput {_format.number(goodput)} req/s" in figures.finding(figure)
+    assert "Without a bound on all requests" in figures.finding(bare)
 
 
 def test_the_page_of_a_run_has_its_sliders_before_the_plane(make_run: MakeRun) -> None:
@@ -295,10 +296,10 @@ def test_a_file_without_times_of_sending_has_shares_and_no_rates() -> None:
     """Another tool's results would break the page, or have a goodput of nothing."""
     file = Path(__file__).resolve().parents[1] / "golden" / "results" / "sglang-detailed.jsonl"
     [run] = [_data.measured(run) for run in imports.open(file)]
-    figure, sliders = slo_plane.figure(run), _sliders.of_run(run)
+    figure, sliders = slo_plane(run), _sliders.of_run(run)
 
     assert isinstance(figure, go.Figure)
-    assert "50.0% of the requests are within the bounds" in figures.finding(figure)
+    assert "50.0% of the requests within the bounds" in figures.finding(figure)
     assert sliders is not None
     assert "- (50.0%)" in sliders.markup
 

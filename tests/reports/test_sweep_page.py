@@ -21,7 +21,9 @@ from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
 from reports import _page, _sliders, figures, pages, study
-from reports.figures import attainment_over, attainment_rate, capacity_plane, interactivity, misses_rate, stages_rate
+from reports.figures.curves import attainment_over, attainment_rate, finding, interactivity
+from reports.figures.planes import capacity_plane
+from reports.figures.stages import misses_rate, stages_rate
 from reports.study import Study
 
 SIM = ("--backend", "sim", "--latency", "abc:distserve", "--workers", "1", "--quiet", "--no-html")
@@ -62,7 +64,7 @@ def traces(found: Any) -> dict[str, Any]:
 @pytest.mark.nightly
 def test_curve_is_that_of_the_answer(info: dict[str, Any], swept: Path) -> None:
     """The figure would show another attainment than the table and the text of the same sweep."""
-    drawn = traces(attainment_rate.figure(study.of_sweep(alone(info), swept)))
+    drawn = traces(attainment_rate(study.of_sweep(alone(info), swept)))
     points = alone(info)["points"]
 
     assert [1.0, 2.0, 3.0] == list(drawn["all bounds"].x)
@@ -79,8 +81,8 @@ def test_rates_are_per_gpu_where_gpus_are_known(info: dict[str, Any], swept: Pat
         for point in told["points"]:
             for run in point["runs"]:
                 run["gpus"] = gpus
-    drawn = attainment_rate.figure(study.of_sweep(four, swept))
-    plain = attainment_rate.figure(study.of_sweep(unknown, swept))
+    drawn = attainment_rate(study.of_sweep(four, swept))
+    plain = attainment_rate(study.of_sweep(unknown, swept))
 
     assert [0.25, 0.5, 0.75] == list(traces(drawn)["all bounds"].x)
     assert [1.0, 2.0, 3.0] == list(traces(plain)["all bounds"].x)
@@ -102,11 +104,11 @@ def test_overloaded_points_are_hollow_and_have_no_latency(info: dict[str, Any], 
     told = alone(info)
     told["points"][2] |= {"overloaded": 2, "metrics": {}}
     found = study.of_sweep(told, swept)
-    latency = figures.modules("study")["latency_rate"].figure(found)
+    latency = figures.of("study")["latency_rate"].draw(found)
 
-    assert ("circle", "circle", "circle-open") == traces(attainment_rate.figure(found))["all bounds"].marker.symbol
+    assert ("circle", "circle", "circle-open") == traces(attainment_rate(found))["all bounds"].marker.symbol
     assert [False, False, True] == np.isnan(traces(latency)["p99"].y).tolist()
-    assert "Hollow points" in figures.caption(attainment_rate.figure(found))  # type: ignore[arg-type]  # no sentence
+    assert "Hollow points" in figures.caption(attainment_rate(found))  # type: ignore[arg-type]  # no sentence
 
 
 def test_searched_capacity_is_drawn_with_its_interval(info: dict[str, Any], swept: Path) -> None:
@@ -114,7 +116,7 @@ def test_searched_capacity_is_drawn_with_its_interval(info: dict[str, Any], swep
     found = study.of_sweep(alone(info), swept)
     searched = study.Capacity(0.9, 1.5, 1.25, 1.75, "searched")
     system = study.System("a", 1, found.systems[0].points, (searched,), found.slo)
-    drawn = attainment_rate.figure(Study(found.slo, (0.9,), (system,), ()))
+    drawn = attainment_rate(Study(found.slo, (0.9,), (system,), ()))
 
     assert [(1.25, 1.75)] == [(s.x0, s.x1) for s in drawn.layout.shapes if s.type == "rect"]  # type: ignore[union-attr]
     assert "falls below 90% at 1.50 req/s per GPU, found by a search" in figures.finding(drawn)  # type: ignore[arg-type]
@@ -126,7 +128,7 @@ def test_improvement_is_the_ratio_of_the_crossings(info: dict[str, Any], swept: 
     base = study.of_sweep(alone(info), swept).systems[0]
     systems = [study.System(name, 1, base.points, (study.Capacity(0.9, rps, None, None, "interpolated"),), "s")
                for name, rps in (("slow", 1.5), ("fast", 3.0))]  # fmt: skip
-    said = attainment_rate.finding(Study("s", (0.9,), tuple(systems), ()))
+    said = finding(Study("s", (0.9,), tuple(systems), ()))
 
     assert "At 90% fast carries 3.00 req/s per GPU" in said
     assert "2.00 times that of slow (1.50)" in said
@@ -138,18 +140,18 @@ def test_runs_that_only_score_again_are_read_once(info: dict[str, Any], swept: P
     told["axes"] = [*told["axes"], {"name": "slo-scale", "values": [1, 2], "rescored": True}]
     told["points"] = [{**p, "values": {**p["values"], "slo-scale": k}} for k in (1, 2) for p in told["points"]]
     found = study.of_sweep(told, swept)
-    drawn = figures.modules("study")["latency_rate"].figure(found)
+    drawn = figures.of("study")["latency_rate"].draw(found)
 
     assert [("SLO scale 1", False), ("SLO scale 2", True)] == [(s.name, s.again) for s in found.systems]
     assert {"p50", "p90", "p99"} == set(traces(drawn))
-    assert ["1 req/s", "2 req/s", "3 req/s"] == [t.name for t in attainment_over.figure(found).data][::2]  # type: ignore[union-attr]
+    assert ["1 req/s", "2 req/s", "3 req/s"] == [t.name for t in attainment_over(found).data][::2]  # type: ignore[union-attr]
 
 
 def test_phases_and_misses_come_from_the_stored_requests(info: dict[str, Any], swept: Path) -> None:
     """Bars would not add up to all the time, or to another share of misses than the attainment leaves."""
     told = alone(info)
     found = study.of_sweep(told, swept)
-    phases, misses = stages_rate.figure(found), misses_rate.figure(found)
+    phases, misses = stages_rate(found), misses_rate(found)
     missed = np.sum([trace.y for trace in misses.data], axis=0)  # type: ignore[union-attr]
 
     assert np.allclose(100.0, np.sum([trace.y for trace in phases.data], axis=0))  # type: ignore[union-attr]
@@ -163,7 +165,7 @@ def test_point_that_breaks_a_percentile_does_not_keep_the_slo(info: dict[str, An
     told["points"][0]["bounds"][0] |= {"percentile": 99.0, "attainment": None, "passed": False}
     found = study.of_sweep(told, swept)
 
-    assert "circle-open" == traces(interactivity.figure(found))["all rates"].marker.symbol[0]
+    assert "circle-open" == traces(interactivity(found))["all rates"].marker.symbol[0]
 
 
 def test_page_says_what_the_answer_says(info: dict[str, Any], swept: Path, content_of: Content) -> None:
@@ -296,7 +298,7 @@ def test_bound_on_a_percentile_is_no_part_of_the_curve(info: dict[str, Any], swe
     told = alone(info)
     for point in told["points"]:
         point["bounds"][0] |= {"text": "p90:ttft=0.25", "percentile": 90.0, "passed": False}
-    drawn = attainment_rate.figure(study.of_sweep(told, swept))
+    drawn = attainment_rate(study.of_sweep(told, swept))
 
     assert {"bounds on single requests", "lower end of the band", "upper end of the band"} == set(traces(drawn))
     assert "No part of these shares: p90:ttft=0.25" in figures.caption(drawn)  # type: ignore[arg-type]  # no sentence
@@ -309,7 +311,7 @@ def test_curve_that_is_high_all_over_is_drawn_from_nearer(info: dict[str, Any], 
         point["values"]["rate"] = rate
         for spread in (point["attainment"], *(bound["attainment"] for bound in point["bounds"])):
             spread |= {"mean": share, "least": share, "most": share, "low": None, "high": None}
-    drawn: Any = attainment_rate.figure(study.of_sweep(told, swept))
+    drawn: Any = attainment_rate(study.of_sweep(told, swept))
 
     assert "requests within the SLO (%, from 80)" == drawn.layout.yaxis.title.text
     assert 80 == drawn.layout.yaxis.range[0]
@@ -322,9 +324,9 @@ def test_systems_without_a_panel_are_told(info: dict[str, Any], swept: Path) -> 
     more = [dataclasses.replace(found.systems[0], name=name, made=name) for name in ("orca", "static", "fcfs")]
     five = dataclasses.replace(found, systems=(*found.systems, *more))
 
-    for module in (stages_rate, misses_rate):
-        assert "2 systems more left out: at most 3 are drawn here." in figures.caption(module.figure(five))  # type: ignore[arg-type]  # no sentence
-        assert "left out" not in figures.caption(module.figure(found))  # type: ignore[arg-type]  # no sentence
+    for draw in (stages_rate, misses_rate):
+        assert "Systems that are not drawn: 2 (at most 3 are)." in figures.caption(draw(five))  # type: ignore[arg-type]  # no sentence
+        assert "not drawn" not in figures.caption(draw(found))  # type: ignore[arg-type]  # no sentence
 
 
 def test_sliders_tell_of_a_system_without_stored_runs(info: dict[str, Any], swept: Path) -> None:
@@ -356,7 +358,7 @@ def test_bound_of_a_class_has_a_look_of_its_own(info: dict[str, Any], swept: Pat
     for point in told["points"]:
         mine = {**point["bounds"][0], "text": "ttft@api=0.2", "tag": "api"}
         point["bounds"] = [*point["bounds"], mine, {**mine, "text": "ttft@chat=1", "tag": "chat"}]
-    drawn = traces(attainment_rate.figure(study.of_sweep(told, swept)))
+    drawn = traces(attainment_rate(study.of_sweep(told, swept)))
     looks = {(trace.line.dash, trace.line.color) for name, trace in drawn.items() if name.endswith(" only")}
 
     assert 4 == len(looks)
@@ -365,7 +367,7 @@ def test_bound_of_a_class_has_a_look_of_its_own(info: dict[str, Any], swept: Pat
 
 def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) -> None:
     """Readers who do not see the panels would be told of the first system alone."""
-    table = _page.twin(capacity_plane.figure(study.of_sweep(info, swept)))  # type: ignore[arg-type]  # no sentence
+    table = _page.twin(capacity_plane(study.of_sweep(info, swept)))  # type: ignore[arg-type]  # no sentence
 
     assert {"policy vllm-v0", "policy sarathi"} == {row[0] for row in table.rows}
     assert table.heads[2].startswith("TTFT bound (s, log scale) ")

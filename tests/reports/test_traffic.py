@@ -14,8 +14,9 @@ import pytest
 
 from harness.metrics.quantiles import spearman
 from reports import traffic
-from reports.figures import _dispersion, _gaps, _marginals, _rate, _sessions
-from reports.figures._traffic import Curves, Law, Stream
+from reports.figures import bursts, cdf
+from reports.figures import traffic as pictures
+from reports.figures.traffic import Curves, Law, Stream
 
 
 def poisson(rate_rps: float = 5.0, n: int = 3000, seed: int = 0) -> np.ndarray:
@@ -126,21 +127,21 @@ def test_the_curve_tells_a_moving_rate_from_varying_gaps() -> None:
     even = np.arange(0, 500, 0.7)
     traffics = {"moving": moving(), "gamma": gamma, "poisson": poisson(), "even": even}
     said = {
-        name: _dispersion.of_traffic([Stream(name, times)], Curves(), None).layout.meta["finding"]  # type: ignore[union-attr]  # drawn
+        name: bursts.dispersion_of([Stream(name, times)], Curves(), None).layout.meta["finding"]  # type: ignore[union-attr]  # drawn
         for name, times in traffics.items()
     }
 
     assert "the rate itself moves" in said["moving"]
     assert "the bursts are short" in said["gamma"]
-    assert "as those of a Poisson process at every width" in said["poisson"]
-    assert "less than those of a Poisson process" in said["even"]
+    assert "as of a Poisson process at every width" in said["poisson"]
+    assert "less than Poisson's" in said["even"]
 
 
 def test_chance_holds_nineteen_poisson_processes_of_twenty() -> None:
     """The grey band would accuse good Poisson processes, or let bad ones pass."""
     widths = np.array([1.0, 10.0, 50.0])
-    low, high = _dispersion.chance(widths, 600.0)
-    found = np.array([_dispersion.curve(Stream("", poisson(seed=s)), widths) for s in range(400)])
+    low, high = bursts.chance(widths, 600.0)
+    found = np.array([bursts.curve(Stream("", poisson(seed=s)), widths) for s in range(400)])
 
     inside = ((found > low) & (found < high)).mean(axis=0)
     assert np.all((inside > 0.92) & (inside < 0.98)), inside
@@ -152,14 +153,14 @@ def test_counts_give_the_curve_of_their_times() -> None:
     counts = np.bincount((times / 0.5).astype(int)).astype(float)
     widths = np.array([1.0, 10.0, 60.0])
 
-    expected = _dispersion.curve(Stream("", times), widths)
-    assert expected == pytest.approx(_dispersion.curve(Stream("", None, counts, 0.5), widths), rel=0.02)
+    expected = bursts.curve(Stream("", times), widths)
+    assert expected == pytest.approx(bursts.curve(Stream("", None, counts, 0.5), widths), rel=0.02)
 
 
 @pytest.mark.parametrize("stream", [Stream("a", moving()), Stream("a", None, np.bincount(moving().astype(int)), 1.0)])
 def test_rates_count_every_arrival(stream: Stream) -> None:
     """Arrivals would be missing from the rate over time."""
-    [line] = drawn(_rate.figure([stream])).data
+    [line] = drawn(pictures.rate([stream])).data
 
     assert round(float(np.sum(np.asarray(line.y)[:-1] * np.diff(line.x)))) == stream.arrivals
 
@@ -168,7 +169,7 @@ def test_gaps_are_held_against_their_law_in_operational_time() -> None:
     """A ramp would seem to break its law, because its gaps get shorter."""
     along = np.cumsum(np.random.default_rng(0).exponential(1.0, 2000))
     law = Law("exponential", lambda gaps: 1 - np.exp(-gaps), lambda times_s: times_s**2)
-    figure = drawn(_gaps.of_traffic([Stream("a", np.sqrt(along))], law, None))
+    figure = drawn(bursts.gaps_of([Stream("a", np.sqrt(along))], law, None))
 
     p = re.findall(r"p ([\d.<]+)\)", figure.layout.meta["finding"])[0]
     assert float(p) > 0.01
@@ -187,16 +188,16 @@ def test_rank_correlation_is_scipys() -> None:
 
 def test_sessions_count_their_requests() -> None:
     """The share of sessions with at least two requests would be read off wrongly."""
-    [line] = drawn(_sessions.turns(np.array([1.0, 1, 2, 5]))).data
+    [line] = drawn(pictures.turns(np.array([1.0, 1, 2, 5]))).data
 
     assert [(1.0, 100.0), (2.0, 50.0), (5.0, 25.0)] == list(zip(line.x, line.y, strict=True))
 
 
 def test_zeros_of_lengths_are_told() -> None:
     """Rows without a prompt cannot stand on a log axis, and would vanish without a word."""
-    figure = drawn(_marginals.figure([Stream("a", prompt_tokens=np.array([0.0, 5, 7]), output_tokens=np.ones(3))]))
+    figure = drawn(cdf.lengths_of_traffic([Stream("a", prompt_tokens=np.array([0.0, 5, 7]), output_tokens=np.ones(3))]))
 
-    assert "(1 are 0)" in figure.layout.meta["finding"]
+    assert "1 of 0 tokens" in figure.layout.meta["finding"]
 
 
 def test_traffic_is_found_by_its_name_and_is_no_report() -> None:

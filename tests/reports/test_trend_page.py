@@ -53,7 +53,7 @@ def nights(tmp_path: Path) -> Nights:
 
 def drawn(info: dict[str, Any]) -> Any:
     """The panels of judged metrics."""
-    figure = figures.modules("trend")["trend_judged"].figure(info)
+    figure = figures.of("trend")["trend_judged"].draw(info)
 
     assert not isinstance(figure, str)
     return figure
@@ -87,11 +87,9 @@ def test_a_step_that_stayed_is_told_when_it_is_no_news_any_more(nights: Nights) 
     """The page would say that no step lasts above a picture of one that does."""
     figure = drawn(trend(nights([*FLAT, *[120.0] * 20])))
 
-    assert figures.finding(figure).startswith(
-        "No new step in tpot mean, ttft mean, failed: 30 nights, up to 2026-02-02;"
-    )
+    assert figures.finding(figure).startswith("tpot mean, ttft mean, failed: no new step, 30 nights up to 2026-02-02;")
     assert figures.finding(figure).endswith(
-        "an older one, from 2026-01-11 (commit c000010) on: tpot mean 20% worse (100 -> 120 ms)."
+        "older step: from 2026-01-11 (commit c000010) on: tpot mean 20% worse (100 -> 120 ms)."
     )
 
 

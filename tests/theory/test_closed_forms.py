@@ -290,8 +290,8 @@ def test_a_form_has_a_page_with_its_picture(tmp_path: Path, name: str):
     info = answers.of(tmp_path / "told.json")
     assert info is not None
     page = pages.page(info, tmp_path)
-    (module,) = figures.modules("theory").values()
-    drawn = [module.figure(picture) for picture in info["pictures"]]
+    (row,) = figures.of("theory").values()
+    drawn = [row.draw(picture) for picture in info["pictures"]]
 
     assert f"bench theory {name}" in page
     assert drawn
@@ -305,7 +305,7 @@ def test_simulated_points_are_marks_and_the_formula_is_a_line(tmp_path: Path):
     assert 0 == main(["theory", *arguments])
     info = answers.of(tmp_path / "a.json")
     assert info is not None
-    drawn = figures.modules("theory")["formula"].figure(info["pictures"][0])
+    drawn = figures.of("theory")["formula"].draw(info["pictures"][0])
 
     assert not isinstance(drawn, str)
     assert ["lines", "markers"] * 3 == [trace.mode for trace in drawn.data]

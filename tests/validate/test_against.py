@@ -12,7 +12,7 @@ from harness.errors import UsageError
 from harness.experiments.validate import Pair, Target, Validation
 from harness.experiments.validate import answer as validate_answer
 from reports import figures, pages
-from reports.figures import real_error_rate
+from reports.figures.validate import NO_RATES, NO_TIMES, real_error_rate
 
 PAIRS = (
     Pair("slow", "ttft_s", 2.0, 1.0, calibrated=True, x=1.0, curve="vllm"),
@@ -76,11 +76,11 @@ def test_answer_tells_measured_simulated_and_verdict(form: str) -> None:
 def test_page_has_curves_errors_and_plane() -> None:
     """Where on the curve the simulator breaks would not be seen."""
     info = json.loads(json.dumps(answer(10.0)))
-    drawn = {name: module.figure(info["validations"][0]) for name, module in figures.modules("validate").items()}
+    drawn = {name: row.draw(info["validations"][0]) for name, row in figures.of("validate").items()}
     page = pages.page(info, Path("validate.html"))
 
     assert ["real_curves", "real_error_rate", "real_plane"] == list(drawn)
-    assert "1 of 2 simulated times are within 10% of the measured ones." == figures.finding(drawn["real_plane"])
+    assert "Simulated times within 10% of the measured ones: 1 of 2." == figures.finding(drawn["real_plane"])
     assert "-20.0% (ttft at 3 req/s)" in figures.finding(drawn["real_error_rate"])
     assert "1 OF 1 MISSED" in page
     assert "another &lt;b&gt;simulator" in page
@@ -98,7 +98,7 @@ def test_rounding_does_not_look_like_an_error() -> None:
     """Two curves that agree would seem to differ, on an axis of 0.0000000005%."""
     names = [f"q{place}_s" for place in range(7)] + ["met_pct"]
     pairs = [vars_of(Pair("at", name, 50.0, 50.0 + 1e-9, x=x)) for name in names for x in (1.0, 2.0)]
-    drawn = real_error_rate.figure({"pairs": pairs})
+    drawn = real_error_rate({"pairs": pairs})
 
     assert not isinstance(drawn, str)
     assert ((-1, 1), (-1, 1)) == (drawn.layout.yaxis.range, drawn.layout.yaxis2.range)
@@ -109,8 +109,7 @@ def test_figures_say_why_they_are_not_drawn() -> None:
     """An empty axis would look like no error."""
     one = {"pairs": [{**vars_of(PAIRS[3]), "x": None}], "targets": []}
 
-    for module in figures.modules("validate").values():
-        assert str(module.MISSING) == module.figure(one)  # type: ignore[attr-defined]  # these three have one
+    assert [NO_RATES, NO_RATES, NO_TIMES] == [row.draw(one) for row in figures.of("validate").values()]
 
 
 def vars_of(pair: Pair) -> dict[str, object]:

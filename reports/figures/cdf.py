@@ -1,0 +1,322 @@
+"""Distributions: shares of requests at or below a latency or a length, and tails beyond one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import plotly.graph_objects as go
+
+from harness.data.folder import Run
+from harness.metrics.measure import in_summary, metrics
+from harness.metrics.quantiles import quantile
+from reports import _data, _format
+from reports._format import in_figure
+from reports.figures import style, systems
+from reports.figures.style import Look
+from reports.study import runs
+
+if TYPE_CHECKING:
+    from reports.figures.systems import Line
+    from reports.figures.traffic import Floats, Stream
+    from reports.study import Point, Study
+
+_LATENCIES = (
+    style.TTFT,
+    style.TPOT,
+    Look(style.BLUE, "longdash", "cross"),
+    Look(style.PURPLE),
+    Look(style.GREY, "dashdot", "triangle-up"),
+    Look(style.VERMILLION, "longdashdot", "x"),
+    Look(style.BLUE, "dot", "star"),
+)
+_MARKED = (0.5, 0.9, 0.99)
+_TAIL_MARKED = (0.9, 0.99, 0.999, 0.9999)
+
+
+class Latency(NamedTuple):
+    """Sorted values (requests,) of a metric of the requests that ended well, in seconds; of gaps the worst of each."""
+
+    metric: str
+    name: str
+    look: Look
+    values: np.ndarray
+    limit_s: float | None
+
+    def within(self) -> float:
+        """Share of the requests within the bound."""
+        return float(np.searchsorted(self.values, self.limit_s or np.inf, side="right")) / len(self.values)
+
+
+def _latencies(run: Run) -> list[Latency]:
+    """Those of the metrics that every run shows in seconds, with the bound on every request of all classes."""
+    bounds = [b for b in _data.slo(run).bounds if b.tag is None and b.percentile is None and np.isfinite(b.limit)]
+    limits = {bound.metric: bound.limit for bound in bounds}
+    shown = [metric for metric in in_summary() if metric.unit == "s"]
+    found = [
+        Latency(m.name, m.worst_title or m.label, look, of_requests(run, m.name), limits.get(m.name))
+        for m, look in zip(shown, cycle(_LATENCIES), strict=False)
+    ]
+    return [one for one in found if len(one.values)]
+
+
+def of_requests(run: Run, metric: str) -> np.ndarray:
+    """Sorted values of the requests that ended well: of gaps the worst of each request, not each single one."""
+    if not _data.pooled(metric):
+        return _data.sample(run, metric)
+
+    def worst() -> np.ndarray:
+        values = _data.metric(run, metric)
+        return np.sort(values[_data.answered(run) & np.isfinite(values)])
+
+    return _data.kept(run, f"worst {metric}", worst)
+
+
+def latency_cdf(run: Run) -> go.Figure | str:
+    """Cumulative share of the requests that have the latency, against seconds on a log axis."""
+    found = _latencies(run)
+    if not found:
+        return style.UNANSWERED if run.requests.num_rows else _data.EMPTY
+    drawn = style.new()
+    kept = 0
+    for one in found:
+        kept += style.cumulative(drawn, one.values, one.name, one.look, style.OF_SECONDS, legendgroup=one.metric)
+        _marks(drawn, one.values, f"{one.name} p50, p90, p99", one.look, legendgroup=one.metric)
+    limits = [one.limit_s for one in found if one.limit_s is not None]
+    x = style.log_axis("seconds (log scale)", [*_ends(one.values for one in found), *limits])
+    style.axes(drawn, x, style.share_axis(style.BELOW))
+    _bounds(drawn, [(one, f": {_format.share(one.within())}") for one in found])
+    zeros = {one.name: int(np.sum(one.values <= 0)) for one in found}
+    left = [f"Values at 0 s, which a log axis does not show: {n:,} of {name}." for name, n in zeros.items() if n]
+    note = style.reduced(sum(len(one.values) for one in found), kept, "values", style.RANKS)
+    values = {
+        one.name: [
+            f"p50 {_format.seconds(quantile(one.values, 0.5))}",
+            f"p99 {_format.seconds(quantile(one.values, 0.99))}",
+            "" if one.limit_s is None else f"{_format.share(one.within())} within {_format.limit(one.limit_s)}",
+        ]
+        for one in found
+    }
+    return style.done(drawn, style.finding(values), ["Requests that ended well.", note, *left])
+
+
+def latency_tail(run: Run) -> go.Figure | str:
+    """Share of the requests (%) that take longer, against seconds, on two log axes."""
+    tails = [one for one in _latencies(run) if metrics()[one.metric].one_token and np.any(one.values > 0)]
+    if not tails:
+        return style.UNANSWERED if run.requests.num_rows else _data.EMPTY
+    drawn = style.new()
+    kept = sum(_tail(drawn, one) for one in tails)
+    limits = [one.limit_s for one in tails if one.limit_s is not None]
+    style.axes(
+        drawn,
+        style.log_axis("seconds (log scale)", [*_ends(one.values for one in tails), *limits]),
+        style.log_axis("requests beyond (%, log scale)", [100.0, 100.0 / max(len(one.values) for one in tails)]),
+    )
+    _bounds(drawn, [(one, f": {_format.share(1.0 - one.within())} beyond") for one in tails])
+    values = {
+        one.name: [
+            f"p99.9 {_format.seconds(quantile(one.values, 0.999))}" if len(one.values) >= 1000 else "",
+            f"largest {_format.seconds(quantile(one.values, 1.0))}",
+            "" if one.limit_s is None else
+            f"{_format.share(1.0 - one.within())} beyond {_format.limit(one.limit_s)}",
+        ]
+        for one in tails
+    }  # fmt: skip
+    note = style.reduced(sum(len(one.values) for one in tails), kept, "values", style.TAIL_RANKS)
+    return style.done(drawn, style.finding(values), ["Requests that ended well.", note])
+
+
+def _tail(drawn: go.Figure, one: Latency) -> int:
+    """The curve without its last point, beyond which is nothing, and marks at percentiles."""
+    n = len(one.values)
+    kept = style.tail_ranks(n)
+    kept = kept[one.values[kept] > 0]
+    share = np.where(kept < n - 1, (n - 1 - kept) / n, 1 / n) * 100.0
+    style.curve(drawn, one.values[kept], share, one.name, one.look, "longer than %{x:.4r} s: %{y:.3r}%",
+                mode="lines", step="hv", legendgroup=one.metric)  # fmt: skip
+    qs = [q for q in _TAIL_MARKED if n * (1 - q) >= 1]
+    style.curve(drawn, [quantile(one.values, q) for q in qs], [(1 - q) * 100 for q in qs], f"{one.name} percentiles",
+                one.look, "%{text}: %{x:.4r} s", mode="markers", size=9, showlegend=False, legendgroup=one.metric,
+                meta=style.MARKS, text=[f"p{q * 100:g}" for q in qs])  # fmt: skip
+    return len(kept)
+
+
+def _marks(drawn: go.Figure, values: np.ndarray, name: str, look: Look, **more: Any) -> None:
+    x, y = [quantile(values, q) for q in _MARKED], [q * 100 for q in _MARKED]
+    style.curve(drawn, x, y, name, look, "p%{y:g}: %{x:.4r} s", mode="markers", size=9, showlegend=False,
+                meta=style.MARKS, **more)  # fmt: skip
+
+
+def _bounds(drawn: go.Figure, texts: Iterable[tuple[Latency, str]]) -> None:
+    """A line at each bound, in the look of its curve."""
+    bounded = [(one, text) for one, text in texts if one.limit_s is not None]
+    for place, (one, text) in enumerate(bounded):
+        assert one.limit_s is not None
+        style.upright(drawn, one.limit_s, f"{one.name} SLO {_format.limit(one.limit_s)}{text}", place, look=one.look)
+
+
+def _ends(samples: Iterable[np.ndarray]) -> list[float]:
+    """The least and the greatest positive value of each."""
+    return [float(end) for found in samples if np.any(found > 0) for end in found[found > 0][[0, -1]]]
+
+
+MOST = 5
+"""Curves in a panel."""
+
+_POINTS = style.MOST // 4
+_LOOKS = (Look(style.GREEN), Look(style.BLUE, "dash", "square"), Look(style.PURPLE, "dashdot", "triangle-up"),
+          Look(style.VERMILLION, "dot", "diamond"), Look(style.GREY, "longdash", "cross"))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    name: str
+    point: Point
+    runs: list[runs.Told]
+
+
+def latency_cdf_rates(study: Study) -> go.Figure | str:
+    """Cumulative share of the requests against seconds on a log axis, TTFT above TPOT: of some rates, or systems."""
+    lines = systems.lines(study, made=True)
+    samples = [one for one in _samples(study, lines) if any(run.requests for run in one.runs)]
+    if not samples:
+        return runs.GONE
+    drawn = style.panels([0.5, 0.5], 700, shared=False, spacing=0.14)
+    kept = total = 0
+    values: dict[str, list[str]] = {}
+    for row, metric in enumerate(runs.SAMPLES, 1):
+        pooled = [runs.pooled(one.runs, metric) for one in samples]
+        for one, found, look in zip(samples, pooled, _LOOKS, strict=False):
+            if len(found):
+                more: dict[str, Any] = {"legendgroup": one.name, "row": row}
+                kept += style.cumulative(
+                    drawn, found, one.name, look, style.OF_SECONDS, most=_POINTS, showlegend=row == 1, **more
+                )
+                _marks(drawn, found, one.name, look, **more)
+                total += len(found)
+                p99 = f"{_data.label(metric)} p99 {_format.seconds(quantile(found, 0.99))}"
+                values.setdefault(one.name, []).append(p99)
+        limits = {b.limit_s for one in samples for b in one.point.bounds
+                  if b.metric == metric and b.tag is None and b.percentile is None}  # fmt: skip
+        x = style.log_axis(f"{_data.label(metric)} (s, log scale)", [*_ends(pooled), *limits])
+        style.axes(drawn, x, style.share_axis(style.BELOW), row)
+        for place, limit_s in enumerate(limits):
+            look = Look(style.GREY, "dash", width=1.5)
+            style.upright(drawn, limit_s, in_figure(f"SLO {_format.limit(limit_s)}"), place, row=row, look=look)
+    ends = dict.fromkeys((next(iter(values)), list(values)[-1]))
+    return style.done(drawn, style.finding({name: values[name] for name in ends}), [
+        style.reduced(total, kept, "values", style.RANKS),
+        runs.seeds_note(study, [one.point for one in samples]),
+        *_on_samples(study, lines, samples),
+    ])  # fmt: skip
+
+
+def _samples(study: Study, lines: Sequence[Line]) -> list[_Sample]:
+    """Several rates of the one system, or every system at the highest rate that all have and keep up with.
+
+    Where no system has several rates, every system as it is.
+    """
+    if not lines:
+        single = next(iter(systems.groups(study)), None)
+        points = list(single.points.items())[:MOST] if single is not None else []
+    elif len(lines) == 1:
+        shown = style.evenly(len(lines[0].points), MOST)
+        points = [(f"{_format.plain(float(lines[0].x[i]), 4)} {study.rate_unit}", lines[0].points[i]) for i in shown]
+    else:
+        # the highest rate that all systems were tried at, of those at which no queue grew if there is one
+        shared = set.intersection(*(set(line.x.tolist()) for line in lines))
+        grown = {x for line in lines for x, point in zip(line.x.tolist(), line.points, strict=True) if point.overloaded}
+        common = max(shared - grown or shared, default=None)
+        if common is None:
+            return []
+        at = f"at {_format.plain(common, 4)} {study.rate_unit}"
+        points = [(f"{line.prefix}{at}", line.points[line.x.tolist().index(common)]) for line in lines[:MOST]]
+    return [_Sample(name, point, runs.of(study, point)) for name, point in points]
+
+
+def _on_samples(study: Study, lines: Sequence[Line], samples: Sequence[_Sample]) -> Iterable[str]:
+    """What is drawn and what is not."""
+    if grown := [one.name for one in samples if one.point.overloaded]:
+        yield f"A queue grew all through a run at {', '.join(grown)}: those times tell how long the run was."
+    if len(lines) > 1:
+        yield "All systems at the highest rate that they have in common and keep up with."
+    elif lines and len(samples) < len(lines[0].points):
+        yield f"{min(MOST, len(lines[0].points))} of {len(lines[0].points)} rates are drawn."
+    left = sum(not system.again for system in study.systems) - (1 if len(lines) == 1 else len(samples))
+    if left > 0:
+        yield f"Systems that are not drawn: {left}."
+
+
+_ASKED = (
+    ("prompt_tokens", "prompt", Look(style.BLUE)),
+    ("output_tokens_asked", "output asked", style.TPOT._replace(symbol="circle")),
+    ("output_tokens", "output got", style.TTFT._replace(symbol="circle")),
+)
+
+
+def lengths(run: Run) -> go.Figure | str:
+    """Prompt tokens, output tokens asked and output tokens that came: cumulative shares against tokens."""
+    if run.requests.num_rows == 0:
+        return _data.EMPTY
+    columns = {name: _data.column(run, column) for column, name, _ in _ASKED}
+    drawn, note = _tokens([(name, columns[name], look) for _, name, look in _ASKED], style.MOST)
+    well = _data.answered(run)
+    different = int(np.sum(columns["output got"][well] != columns["output asked"][well]))
+    values = {name: _quantiles(columns[name], quantile) for name in ("prompt", "output asked")}
+    values["answers of another length than asked"] = [f"{different:,} of {int(np.sum(well)):,}"]
+    return style.done(drawn, style.finding(values), [note])
+
+
+def lengths_of_traffic(streams: Sequence[Stream]) -> go.Figure:
+    """Prompt and output tokens of each stream."""
+    looks = (
+        (("prompt", Look(style.BLUE)), ("output", style.TPOT)),
+        (("prompt", Look(style.PURPLE, "dot")), ("output", Look(style.VERMILLION, "dashdot"))),
+    )
+    known = [stream for stream in streams if stream.prompt_tokens is not None]
+    shown = [
+        (kind if len(known) == 1 else f"{kind}, {stream.name}", tokens, look)
+        for stream, two in zip(known, looks, strict=False)
+        for tokens, (kind, look) in zip((stream.prompt_tokens, stream.output_tokens), two, strict=True)
+        if tokens is not None
+    ]
+    drawn, note = _tokens(shown, 1000)
+    values = {}
+    for kind, tokens in (("prompt", known[0].prompt_tokens), ("output", known[0].output_tokens)):
+        if tokens is not None:
+            zero = int(np.sum(tokens <= 0))
+            values[kind] = [*_quantiles(tokens, np.quantile), f"{zero:,} of 0 tokens" if zero else ""]
+    return style.done(drawn, style.finding(values), [note])
+
+
+def _quantiles(tokens: np.ndarray, of: Callable[..., float]) -> list[str]:
+    return [f"p50 {of(tokens, 0.5):,.0f} tokens", f"p99 {of(tokens, 0.99):,.0f}"]
+
+
+def _tokens(shown: Sequence[tuple[str, np.ndarray, Look]], most: int) -> tuple[go.Figure, str]:
+    """Cumulative shares against tokens on a log axis, with the note on how many points are drawn."""
+    drawn = style.new(360)
+    found = [(name, np.sort(tokens), look) for name, tokens, look in shown]
+    kept = sum(style.cumulative(drawn, values, name, look, style.OF_TOKENS, most=most, step="hv")
+               for name, values, look in found)  # fmt: skip
+    x = style.log_axis("tokens (log scale)", _ends(values for _, values, _ in found))
+    style.axes(drawn, x, style.share_axis(style.BELOW))
+    total = sum(len(values) for _, values, _ in found)
+    return drawn, style.reduced(total, kept, "values", style.RANKS)
+
+
+def think(times_s: Floats, since: str) -> go.Figure:
+    """Cumulative share of the think times on a log axis."""
+    drawn = style.new(340)
+    found = np.sort(times_s)
+    hover = "%{x:.3r} s: %{y:.1f}%"
+    kept = style.cumulative(drawn, found, "think times", Look(style.BLUE), hover, most=1000, step="hv")
+    x = style.log_axis(f"seconds since {since} (log scale)", [float(v) for v in found])
+    style.axes(drawn, x, style.share_axis("think times at or below (%)"))
+    middle, high = (_format.seconds(float(v)) for v in np.quantile(found, [0.5, 0.9]))
+    note = style.reduced(len(found), kept, "think times", style.RANKS)
+    return style.done(drawn, style.finding({f"Time since {since}": [f"p50 {middle}", f"p90 {high}"]}), [note])

@@ -1,0 +1,390 @@
+"""A comparison metric by metric and pair by pair: the losses of the head, and values on both sides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from harness.experiments.compare import wording
+from reports import _format
+from reports._format import clean, in_figure
+from reports.answers import compare as printed
+from reports.figures import style
+from reports.figures.style import Look
+
+if TYPE_CHECKING:
+    from reports.comparison import Comparison
+
+Row = Mapping[str, Any]
+_LETTERS = 28
+
+_VERDICTS = {
+    "regressed": Look(style.VERMILLION, symbol="square"),
+    "inconclusive": Look(style.PURPLE, symbol="x"),
+    "improved": Look(style.BLUE, symbol="diamond"),
+    "equivalent": Look(style.GREEN),
+}
+MOST = 32
+"""Rows that are drawn; all of them are in the table of the gates."""
+
+COLUMNS = 12
+"""Most pairs that are columns of the table; all are in the JSON of the answer."""
+
+_ROW = 34
+"""Pixels of a row."""
+
+_EDGE = 98.0
+"""A loss of a quantity that should be high cannot be above 100 %, so the axis need not go far beyond."""
+
+
+def label(text: object) -> str:
+    """Foreign text that stays short beside an axis."""
+    whole = str(text)
+    return in_figure(whole if len(whole) <= _LETTERS else f"{whole[: _LETTERS - 1]}…")
+
+
+def forest(comparison: Comparison) -> go.Figure | str:
+    """The loss in percent of each gated metric at each point: mean, bounds and pairs; to the right is worse."""
+    info = comparison.info
+    rows = _rows(info)
+    if isinstance(rows, str):
+        return rows
+    exact = info["mode"] == "exact"
+    names = _unique(
+        [label(row["label"]) + (f"<br>{label(wording.where(row))}" if row["point"] else "") for row in rows]
+    )
+    edge = _furthest(rows)
+    drawn = style.new(height=110 + _ROW * len(rows))
+    for place, row in enumerate(rows):
+        _zones(drawn, place, row, edge, exact=exact)
+    _means(drawn, rows, names, exact=exact)
+    _pairs(drawn, rows, names)
+    _legend(drawn, rows, names, edge, exact=exact)
+    style.axes(
+        drawn,
+        style.axis("loss of the head, right is worse (%; points for shares)", range=[-edge, edge]),
+        style.axis("", range=[len(rows) - 0.5, -0.5], type="category", showgrid=False),
+    )
+    drawn.add_vline(x=0, line={"color": style.GREY, "width": 1})
+    return style.done(drawn, _forest_finding(rows), _forest_notes(rows, info), _forest_table(rows, info))
+
+
+def _rows(info: Row) -> list[Row] | str:
+    """The rows that have a loss, by metric and then by point; or the sentence that says why there are none."""
+    if info["refused"]:
+        return "The runs cannot be compared, so there are no losses; what stands against it is listed below."
+    known = [row for row in info["gates"] if row["change_pct"] is not None]
+    if not known:
+        return "No gated metric has a loss that is a number; name others with --gate."
+    if info["exact"] and info["exact"]["identical"]:
+        return "Both sides are equal to the last bit, so every loss is 0 and there is nothing to draw."
+    order = list(dict.fromkeys(row["metric"] for row in info["gates"]))
+    known.sort(key=lambda row: order.index(row["metric"]))
+    different = [row for row in known if row["verdict"] != "equivalent"]
+    return known if len(known) <= MOST else (different or known)[:MOST]
+
+
+def _loss(row: Row, change_pct: float | None) -> float:
+    """A change of the quantity as its loss in percent or points; NaN where it is not known."""
+    if change_pct is None:
+        return math.nan
+    return (-change_pct if row["better"] == "higher" else change_pct) + 0.0
+
+
+def _ends(row: Row, *, exact: bool) -> tuple[float, float]:
+    """Both ends of the bar: the bounds, of simulators the range over the pairs; NaN where there are none."""
+    if exact:
+        known = [_loss(row, change) for change in row["changes_pct"] if change is not None]
+        return (min(known), max(known)) if len(known) > 1 else (math.nan, math.nan)
+    low, high = sorted(_loss(row, row[end]) for end in ("low_pct", "high_pct"))
+    return low, high
+
+
+def _furthest(rows: Sequence[Row]) -> float:
+    """How far the axis goes: as far as the losses do, but not so far that the limits cannot be seen."""
+    limit = max(row["must_detect_pct"] for row in rows)
+    changes = [change for row in rows for change in (row["low_pct"], row["high_pct"], *row["changes_pct"])]
+    most = max(abs(change) for change in changes if change is not None)
+    return float(min(max(1.08 * most, 1.6 * limit, 1.0), max(6 * limit, 10.0), 1.08 * _EDGE))
+
+
+def _zones(drawn: go.Figure, place: int, row: Row, edge: float, *, exact: bool) -> None:
+    """The losses that nobody cares about, and those that must be found (of simulators all others)."""
+    least = row["min_effect_pct"]
+    most = least if exact else row["must_detect_pct"]
+    spans = [(-least, least, style.GREY)] if least else []
+    for low, high, color in (*spans, (most, edge, style.VERMILLION)):
+        if low < edge:
+            drawn.add_shape(
+                type="rect", x0=low, x1=min(high, edge), y0=place - 0.42, y1=place + 0.42, layer="below",
+                fillcolor=style.faint(color), line={"width": 0},
+            )  # fmt: skip
+
+
+def _means(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str], *, exact: bool) -> None:
+    means = np.array([_loss(row, row["change_pct"]) for row in rows])
+    low, high = np.array([_ends(row, exact=exact) for row in rows]).T
+    looks = [_VERDICTS[row["verdict"]] for row in rows]
+    error = {"type": "data", "symmetric": False, "array": np.nan_to_num(high - means),
+             "arrayminus": np.nan_to_num(means - low), "thickness": 2, "width": 6, "color": style.GREY}  # fmt: skip
+    style.curve(
+        drawn, means, names, "mean over the pairs" if any(row["pairs"] > 1 for row in rows) else "loss", looks[0],
+        "%{x:.3g}", mode="markers", showlegend=False, error_x=error, size=12,
+        symbols=[look.symbol for look in looks], marker={"color": [look.color for look in looks]},
+    )  # fmt: skip
+    for place, row in enumerate(rows):
+        style.label(drawn, 1, place, _beside(row, exact=exact), xref="paper", xshift=6, yanchor="middle")
+
+
+def _beside(row: Row, *, exact: bool) -> str:
+    """The loss beside its row: '~' where it could be chance."""
+    if exact and not any(row["losses"]):
+        return "same"
+    if not exact and (row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"]):
+        return "~"
+    unit = " pts" if row["scale"] == "difference" else "%"
+    return f"{wording.percent(_loss(row, row['change_pct']), signed=True)}{unit}"
+
+
+def _pairs(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str]) -> None:
+    """A dot for each pair; the pairs are counted at each point."""
+    if all(len(row["changes_pct"]) < 2 for row in rows):
+        return
+    dots = [
+        (_loss(row, change), name, pair)
+        for row, name in zip(rows, names, strict=True)
+        for pair, change in enumerate(row["changes_pct"], 1)
+        if change is not None
+    ]
+    kept = [dots[i] for i in style.sampled(np.array([loss for loss, _, _ in dots]))]
+    losses, where, pairs = (list(column) for column in zip(*kept, strict=True))
+    style.curve(
+        drawn, np.array(losses), where, "pairs", Look(style.GREY, symbol="circle-open"),
+        "pair %{customdata}: %{x:.3g}", mode="markers", size=6, marker={"line": {"width": 1.2}}, showlegend=False,
+        customdata=pairs,
+    )  # fmt: skip
+
+
+def _legend(drawn: go.Figure, rows: Sequence[Row], names: Sequence[str], edge: float, *, exact: bool) -> None:
+    """An arrow for each mean beyond the edge of the axis; marks of the verdicts that are there, and of the zones."""
+    losses = [_loss(row, row["change_pct"]) for row in rows]
+    far = [(name, loss, row) for name, loss, row in zip(names, losses, rows, strict=True) if abs(loss) > edge]
+    if far:
+        style.curve(
+            drawn, [math.copysign(edge * 0.985, loss) for _, loss, _ in far], [name for name, _, _ in far],
+            "beyond the axis", Look(style.GREY), None, mode="markers", size=13, meta=style.MARKS,
+            symbols=["triangle-right" if loss > 0 else "triangle-left" for _, loss, _ in far],
+            marker={"color": [_VERDICTS[row["verdict"]].color for _, _, row in far]},
+        )  # fmt: skip
+    there = {row["verdict"] for row in rows}
+    entries = [(verdict, look) for verdict, look in _VERDICTS.items() if verdict in there]
+    if any(row["min_effect_pct"] for row in rows):
+        entries.append(("ignored", Look(style.faint(style.GREY), symbol="square")))
+    most = "counts as a loss" if exact else "must be found"
+    for name, look in (*entries, (most, Look(style.faint(style.VERMILLION), symbol="square"))):
+        drawn.add_scatter(
+            x=np.array([np.nan]), y=names[:1], name=name, mode="markers", meta=style.MARKS,
+            marker={"color": look.color, "symbol": look.symbol, "size": 12},
+        )  # fmt: skip
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """Names that a category axis keeps apart."""
+    found: list[str] = []
+    for name in names:
+        found.append(name if name not in found else f"{name} ({sum(name in other for other in found) + 1})")
+    return found
+
+
+def _forest_table(rows: Sequence[Row], info: Row) -> style.Table:
+    """The same as numbers: losses in percent, of shares in points."""
+    exact = info["mode"] == "exact"
+    most = max(len(row["changes_pct"]) for row in rows)
+    most = most if 1 < most <= COLUMNS else 0
+    ends = ["least of the pairs", "most of the pairs"]
+    if not exact:
+        ends = [f"{end} {100 * (1 - info['alpha']):.4g}% bound" for end in ("lower", "upper")]
+    heads = ["metric", "unit of the loss", "loss, mean", *ends, *(f"pair {pair + 1}" for pair in range(most))]
+    cells = []
+    for row in rows:
+        pairs = [_loss(row, change) for change in row["changes_pct"][:most]]
+        numbers = [_loss(row, row["change_pct"]), *_ends(row, exact=exact), *pairs, *[math.nan] * (most - len(pairs))]
+        unit = "points" if row["scale"] == "difference" else "%"
+        cells.append([clean(f"{wording.at(row)}{row['label']}"), unit, *map(_format.number, numbers)])
+    return heads, cells, len(rows), ""
+
+
+def _forest_finding(rows: Sequence[Row]) -> str:
+    verdicts = [verdict for verdict in _VERDICTS if any(row["verdict"] == verdict for row in rows)]
+    values = {f"{len(rows)} rows": [f"{sum(row['verdict'] == v for row in rows)} {v}" for v in verdicts]}
+    if verdicts != ["equivalent"]:
+        worst = max(rows, key=lambda row: (row["verdict"] == verdicts[0], abs(_loss(row, row["change_pct"]))))
+        where = f" at {wording.where(worst)}" if worst["point"] else ""
+        values[f"furthest {verdicts[0]}"] = [clean(f"{worst['label']}{where} {wording.change(worst)}")]
+    return style.finding(values)
+
+
+def _forest_notes(rows: Sequence[Row], info: Row) -> Iterator[str]:
+    if info["mode"] != "exact":
+        yield f"Bars are one-sided {100 * (1 - info['alpha']):.4g}% bounds on either side; ~ is no significant loss."
+    elif any(row["pairs"] > 1 for row in rows):
+        yield "Simulators have no noise: bars are the range over the pairs."
+    else:
+        yield "Simulators have no noise: there is nothing to draw bounds from, and any loss counts."
+    left_out = sum(row["change_pct"] is not None for row in info["gates"]) - len(rows)
+    if left_out:
+        yield f"Rows of the table of the gates that are not drawn: {left_out}."
+    if endless := sum(bool(row["endless"]) for row in rows):
+        yield f"Rows in which some pairs were measured on one side only, and have no dot: {endless}."
+
+
+MOST_SCATTERS = 4
+"""Metrics that are drawn, two in a row."""
+
+SCATTERED = 60
+"""Rows of the table."""
+
+_WIDE = 20.0
+"""Values that lie further apart than by this factor are drawn on log axes."""
+
+
+def pairs_scatter(comparison: Comparison) -> go.Figure | str:
+    """Value in the head against value in the base, a panel for each gated metric and a dot for each pair."""
+    info = comparison.info
+    if info["refused"]:
+        return "The runs cannot be compared, so no pair is drawn; what stands against it is listed below."
+    if info["gates"] and not any("values" in row for row in info["gates"]):
+        return "An older bench made this answer, without the values of each pair; compare the runs again to see them."
+    metrics: dict[str, list[Row]] = {}
+    for row in info["gates"]:
+        metrics.setdefault(row["metric"], []).append(row)
+    every = [(rows[0], _both(rows)) for rows in list(metrics.values())[:MOST_SCATTERS]]
+    found = [(row, points) for row, points in every if len(points)]
+    if not found:
+        return "No gated metric has a value on both sides of a pair; name others with --gate."
+    lines = -(-len(found) // 2)
+    drawn = make_subplots(
+        rows=lines, cols=min(2, len(found)), horizontal_spacing=0.16, vertical_spacing=0.24 / lines
+    ).update_layout(style.layout(90 + 310 * lines))
+    values = {}
+    for place, (row, points) in enumerate(found):
+        _scatter(drawn, row, points, place)
+        base, head = points.T
+        worse, same = np.count_nonzero(head > base if row["better"] == "lower" else head < base), np.sum(base == head)
+        equal = f"the same in {same}" if same else ""
+        values[clean(row["label"])] = [f"worse in the head in {worse} of {len(points)} pairs", equal]
+    several = any(row["point"] for row in info["gates"])
+    more = len(metrics) - len(found)
+    return style.done(drawn, style.finding(values), [
+        f"A dot is a pair{', of any point' if several else ''}; on the line both sides are the same.",
+        f"Gated metrics that are not drawn: {more}." if more > 0 else "",
+    ], _scatter_table(info["gates"], {row["metric"] for row, _ in found}))  # fmt: skip
+
+
+def _both(rows: Sequence[Row]) -> np.ndarray:
+    """(pairs, 2) values of a metric in the base and in the head, of all points; shares in percent."""
+    values = [row.get("values") or {"base": (), "head": ()} for row in rows]
+    both = [two for each in values for two in zip(each["base"], each["head"], strict=True) if None not in two]
+    factor = 100.0 if rows[0]["unit"] == "share" else 1.0
+    return factor * np.array(both, np.float64).reshape(-1, 2)
+
+
+def _scatter(drawn: go.Figure, row: Row, points: np.ndarray, place: int) -> None:
+    at = {"row": place // 2 + 1, "col": place % 2 + 1}
+    unit = "%" if row["unit"] == "share" else in_figure(row["unit"] or "as printed")
+    name = f"{label(row['label'])} ({unit})"
+    low, high = float(points.min()), float(points.max())
+    wide = low > 0 and high > _WIDE * low
+    pad = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
+    ends = [low, high] if wide else [low - pad, high + pad]
+    drawn.add_scatter(
+        x=points[:, 0], y=points[:, 1], name=name, mode="markers", showlegend=False, **at,
+        marker={"size": 9, "symbol": "diamond", "color": style.BLUE, "opacity": 0.75},
+        hovertemplate="base %{x:.4r}, head %{y:.4r}",
+    )  # fmt: skip
+    drawn.add_scatter(
+        x=ends, y=ends, name="the same on both sides", mode="lines", meta=style.MARKS, hoverinfo="skip", **at,
+        line=Look(style.GREY, "dash", width=1.5).line, showlegend=False,
+    )  # fmt: skip
+    axes = [style.log_axis(f"{side}: {name}", ends) if wide else style.axis(f"{side}: {name}", range=ends, nticks=5)
+            for side in ("base", "head")]  # fmt: skip
+    drawn.update_xaxes(axes[0], **at)
+    drawn.update_yaxes(axes[1], **at)
+    _, _, _, parts = style.panel_of(drawn, place + 1)
+    worse = "above" if row["better"] == "lower" else "below"
+    style.label(drawn, 0, 1, f"{worse} the line the head is worse", place + 1, yshift=2, **parts)
+
+
+def _scatter_table(gates: Sequence[Row], drawn: set[str]) -> style.Table:
+    """A row for each pair of each metric, evenly chosen where they are many."""
+    every = [
+        [
+            clean(f"{wording.at(row)}{row['label']}"),
+            str(pair),
+            *(printed.value({**row, "base": v}, "base") for v in both),
+        ]
+        for row in gates
+        if row["metric"] in drawn
+        for pair, both in enumerate(zip(row["values"]["base"], row["values"]["head"], strict=True), 1)
+    ]
+    kept = [every[i] for i in style.evenly(len(every), SCATTERED)]
+    return ["metric", "pair", "base (with unit)", "head (with unit)"], kept, len(every), ""
+
+
+_MET = {
+    "both": ("met on both sides", Look(style.GREY, symbol="circle-open")),
+    "base": ("met by the base only", Look(style.VERMILLION, symbol="square")),
+    "head": ("met by the head only", Look(style.BLUE, symbol="diamond")),
+    "neither": ("missed on both sides", Look(style.PURPLE, symbol="x")),
+}
+
+
+def requests_paired(comparison: Comparison) -> go.Figure | str:
+    """Largest part of a bound that each request used: in the base on x, in the head on y; above 1 it missed."""
+    contrasts = comparison.contrasts
+    if not contrasts:
+        return comparison.missing
+    if not comparison.same_requests:
+        return "The two sides sent different requests, so none can be followed from one side to the other."
+    if not contrasts[0].sides[0].bounds:
+        return style.UNBOUND
+    used = contrasts[0].used
+    used = used[np.isfinite(used).all(axis=1) & (used > 0).all(axis=1)]
+    if not len(used):
+        return "No request of the first pair ended well on both sides, so there is none to draw."
+    drawn = style.new(520)
+    base, head = (used <= 1.0).T
+    which = {"both": base & head, "base": base & ~head, "head": head & ~base, "neither": ~base & ~head}
+    for key, (name, look) in _MET.items():
+        if np.any(which[key]):
+            x, y = used[which[key]].T
+            hover = "base %{x:.3r}, head %{y:.3r}"
+            style.curve(drawn, x, y, name, look, hover, mode="markers", size=6, marker={"opacity": 0.7})
+    ends = [float(used.min()), float(used.max())]
+    style.diagonal(drawn, ends, "the same on both sides")
+    title = "largest part of a bound used (1 = the bound)"
+    style.axes(drawn, style.log_axis(f"base: {title}", [*ends, 1.0]), style.log_axis(f"head: {title}", [*ends, 1.0]))
+    for add in (drawn.add_hline, drawn.add_vline):
+        add(1.0, line=Look(style.GREY, "dot", width=1.0).line)
+    met = counts(comparison)
+    total = sum(met.values())
+    alone = [f"{side} {met[side]:,} ({_format.share(met[side] / total)})" for side in ("base", "head")]
+    values = {f"Of {total:,} requests, met on one side alone": alone}
+    first, several = contrasts[0], len(contrasts) > 1
+    of = f" of pair {first.pair}" if several else ""
+    chosen = f"{len(used):,} of the {first.requests:,} requests{of} are drawn, of those that ended well."
+    return style.done(drawn, style.finding(values), [
+        f"At {comparison.point}." if comparison.point else "",
+        chosen if several or len(used) < first.requests else "",
+        "Below the dashed line a request used less of its bounds in the head.",
+    ])  # fmt: skip
+
+
+def counts(comparison: Comparison) -> dict[str, int]:
+    """Requests of all pairs by where they met the SLO: `both`, only `base`, only `head`, `neither`."""
+    return {which: sum(contrast.met[which] for contrast in comparison.contrasts) for which in _MET}

@@ -1,0 +1,425 @@
+"""Curves of systems over the rate, or over another option: attainment, latency, throughput.
+
+After figures 8 and 9 of DistServe (OSDI 2024): all bounds together solid, TTFT alone dotted, TPOT alone dashed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from harness.experiments.capacity.conditions import JOINT
+from harness.experiments.sweep.axes import RATE, SCALE
+from harness.stats import curves as stats_curves
+from reports import _data, _format, _stored
+from reports._format import clean, in_figure
+from reports.figures import style, systems
+from reports.figures.style import Look
+from reports.study.sweep import at, axis_title
+
+if TYPE_CHECKING:
+    from reports.figures.systems import Line
+    from reports.study import Capacity, Point, Study, System
+
+Info = Mapping[str, Any]
+BY_PERCENTILE = "Every bound is on a percentile of a run, so there is no share of requests to draw."
+_OTHERS = (Look(style.PURPLE, "dashdot", "x"), Look(style.OCHRE, "longdash", "cross"),
+           Look(style.GREY, "longdashdot", "star"))  # fmt: skip
+"""Looks of bounds on other metrics than TTFT and TPOT and of those of a class."""
+_WITH_BOUNDS = 2
+"""Systems up to which the bounds are drawn one by one."""
+_NAMED = 3
+"""Systems that a sentence can name."""
+
+
+def attainment_rate(study: Study) -> go.Figure | str:
+    """Share of requests within the SLO against the rate, with a band over seeds, and the rates that are sustained."""
+    every = systems.lines(study)
+    lines = [line for line in every if any(point.attainment for point in line.points)]
+    if not lines:
+        return BY_PERCENTILE if _percentile([p for line in every for p in line.points]) else systems.NO_CURVE
+    drawn = style.new(460)
+    for line in lines:
+        _attainment(drawn, line, bounds=len(lines) <= _WITH_BOUNDS, alone=len(lines) == 1)
+    shares = [*(share for trace in drawn.data for share in trace.y), *(goal * 100 for goal in study.goals)]
+    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN, shares))
+    style.goals(drawn, study.goals)
+    known = [(line, found) for goal in study.goals for line in lines
+             if (found := line.system.carried(goal)) is not None and found.rps is not None]  # fmt: skip
+    for place, (line, found) in enumerate(known):
+        share = study.share(line.system)
+        rate, *ends = [None if end is None else end / share for end in (found.rps, found.low_rps, found.high_rps)]
+        assert rate is not None
+        span = (ends[0], ends[1]) if ends[0] is not None and ends[1] is not None else None
+        text = f"{found.goal * 100:g}% up to {_format.number(rate)}"
+        text += "" if span is None else f" ({_format.number(span[0])} to {_format.number(span[1])})"
+        look = line.look._replace(dash="dot", width=1.5)
+        style.upright(drawn, rate, text, place, look=look, top=found.goal * 100, span=span)
+    points = [point for line in lines for point in line.points if point.attainment is not None]
+    apart = in_figure(", ".join(_percentile(points)))
+    return style.done(drawn, finding(study), [
+        _seeds_note(points),
+        "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else "",
+        systems.hollow(points),
+        "What is carried does not go by the curve of all bounds." if _rule(study) else "",
+        "" if len(lines) <= _WITH_BOUNDS else "The single bounds are in the table of the points.",
+        f"No part of these shares: {apart}, kept or broken by a run as a whole." if apart else "",
+        systems.left_out(study, lines),
+    ])  # fmt: skip
+
+
+def _attainment(drawn: go.Figure, line: Line, *, bounds: bool, alone: bool) -> None:
+    points = [point for point in line.points if point.attainment is not None]
+    x = line.x[[point.attainment is not None for point in line.points]]
+    spreads = [point.attainment for point in points if point.attainment is not None]
+    if max(point.seeds for point in points) > 1:  # the interval of the mean over the seeds, or their range
+        low, high = np.array([spread.ends for spread in spreads]).T * 100
+        names = f"{line.prefix}lower end of the band", f"{line.prefix}upper end of the band"
+        style.band(drawn, x, (low, high), names, line.look.color)
+    joint = line.name
+    if bounds:
+        joint = f"{line.prefix}{'bounds on single requests' if _percentile(points) else 'all bounds'}"
+    look, hollow = line.look._replace(width=3.0), [point.overloaded for point in points]
+    means = [spread.mean for spread in spreads]
+    if _searched(line):
+        more: dict[str, Any] = {"mode": "markers", "symbols": look.symbols(hollow)}
+        style.curve(drawn, x, np.array(means) * 100, f"{joint}, as found", look, style.PERCENT, **more)
+        falling = np.array(stats_curves.falling(means, [max(p.requests, 1) for p in points]))
+        style.curve(drawn, x, falling * 100, joint, look, None, mode="lines")
+    else:
+        style.curve(drawn, x, np.array(means) * 100, joint, look, style.PERCENT, symbols=look.symbols(hollow))
+    single = {kept.text: kept for point in points for kept in point.bounds
+              if kept.attainment is not None and kept.percentile is None}  # fmt: skip
+    own, others = {"ttft": style.TTFT, "tpot": style.TPOT}, cycle(_OTHERS)
+    for text, kept in single.items() if bounds and len(single) > 1 else ():
+        # bounds on every request always have the same look
+        look = own[kept.metric] if kept.metric in own and kept.tag is None else next(others)
+        look = look._replace(color=look.color if alone else line.look.color, width=1.5)
+        found = [{b.text: b.attainment.mean for b in p.bounds if b.attainment is not None} for p in points]
+        y = np.array([shares.get(text, np.nan) for shares in found]) * 100
+        name = in_figure(f"{_data.bound_label(kept.metric, tag=kept.tag)} only")
+        style.curve(drawn, x, y, f"{line.prefix}{name}", look, style.PERCENT, symbols=look.symbols(hollow))
+
+
+def _searched(line: Line) -> bool:
+    """Whether the points are those of a search: of few seeds each, so that the curve is drawn through all of them."""
+    return any(found.how == "searched" for found in line.system.capacities)
+
+
+def _percentile(points: Sequence[Point]) -> list[str]:
+    """The bounds on percentiles."""
+    return list(dict.fromkeys(kept.text for p in points for kept in p.bounds if kept.percentile is not None))
+
+
+def _seeds_note(points: Sequence[Point]) -> str:
+    if max(point.seeds for point in points) < 2:
+        return "One run at each point, so there is no band."
+    known = [point.attainment is not None and point.attainment.low is not None for point in points]
+    return f"{systems.band_note(known, 'Bands')} ({systems.seeds(points)})."
+
+
+def _rule(study: Study) -> str:
+    """The definition of capacity under which a search went by something else than all bounds together."""
+    told = [str(source.get("definition") or JOINT) for source in study.sources]
+    return clean(next((name for name in told if name != JOINT), ""), 40)
+
+
+def finding(study: Study) -> str:
+    """What is carried at the first goal; of several systems the ratio of the best to the others."""
+    goal = study.goals[0] if study.goals else 0.9
+    told = [(system, one) for system in study.systems if (one := system.carried(goal)) is not None]
+    known = [(system.name, one.rps / study.share(system), one) for system, one in told if one.rps]
+    if not known:
+        return _not_crossed(goal, told)
+    known.sort(key=lambda found: -found[1])
+    (name, best, how), *others = known
+    sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
+    if len(study.systems) == 1 and (rule := _rule(study)):
+        return (
+            f"With definition {rule}, {_format.number(best)} {study.rate_unit} is carried at {goal * 100:g}%, {sure}."
+        )
+    if len(study.systems) == 1:
+        return f"Attainment falls below {goal * 100:g}% at {_format.number(best)} {study.rate_unit}, {sure}."
+    text = f"At {goal * 100:g}% {name} carries {_format.number(best)} {study.rate_unit} ({sure})"
+    beside = [f"{_format.number(best / rps)} times that of {other} ({_format.number(rps)})"
+              for other, rps, _ in others[:_NAMED]]  # fmt: skip
+    return "; ".join([", ".join([text, *beside]), *_beyond(told)]) + "."
+
+
+def _not_crossed(goal: float, told: Sequence[tuple[System, Capacity]]) -> str:
+    if len(told) == 1 and told[0][1].said:
+        return f"{goal * 100:g}% is not crossed: {told[0][1].said}."
+    beyond = "; ".join(_beyond(told))
+    return f"{goal * 100:g}% is not crossed by any of the rates tried{f': {beyond}' if beyond else ''}."
+
+
+def _beyond(told: Sequence[tuple[System, Capacity]]) -> Iterator[str]:
+    """The systems that stay on one side of the goal."""
+    for side in ("above", "below"):
+        names = [system.name for system, one in told if one.rps is None and one.side == side]
+        if names:
+            shown = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} systems"
+            yield f"{shown} stay{'s' if len(names) == 1 else ''} {side} the goal at every rate tried"
+
+
+_METRICS = ("ttft", "tpot")
+_PARTS = {"p50": Look(style.GREEN), "p90": Look(style.BLUE, "dash", "square"),
+          "p99": Look(style.VERMILLION, "dot", "diamond")}  # fmt: skip
+_NEAR = 10.0
+"""A floor that lies further below the latencies than this is told and not drawn."""
+
+
+def latency_rate(study: Study) -> go.Figure | str:
+    """Percentiles of TTFT above those of TPOT on log axes against the rate, with bounds and the client's own error."""
+    every = systems.lines(study, made=True)
+    lines = [line for line in every if sum(bool(point.metrics) for point in line.points) > 1]
+    if not lines:
+        grown = any(point.overloaded for line in every for point in line.points)
+        return _NO_LATENCY if grown else systems.NO_CURVE
+    floors = _stored.floor_s(study)
+    drawn = style.panels([0.5, 0.5], 620, spacing=0.06)
+    x, notes = systems.rate_axis(study, lines), []
+    alike, alone = all(np.array_equal(line.x, lines[0].x) for line in lines), len(lines) == 1
+    for row, metric in enumerate(_METRICS, 1):
+        label, values = _data.label(metric), []
+        for line in lines:
+            hollow = [point.overloaded for point in line.points]
+            for part, own in _PARTS.items():
+                y = np.array([_value(point, metric, part) for point in line.points])
+                values += [float(value) for value in y if value > 0]
+                if alone or part != "p90":
+                    look = own if alone else line.look._replace(dash=own.dash)
+                    style.curve(
+                        drawn, line.x, y, f"{line.prefix}{'' if alike else f'{label} '}{part}", look,
+                        "%{x:.4r}: %{y:.4r} s", row=row, symbols=look.symbols(hollow), showlegend=row == 1,
+                        legendgroup=f"{line.prefix}{part}",
+                    )  # fmt: skip
+        drawn.update_xaxes({**x, "title": {"text": ""}} if row == 1 else x, row=row, col=1)
+        notes.append(_bounds(drawn, row, metric, lines, values, floors.get(metric)) if values else "")
+    without = [float(x) for line in lines for x, point in zip(line.x, line.points, strict=True) if not point.metrics]
+    if without:
+        notes.append(f"No latencies from {_format.plain(min(without), 4)} {study.rate_unit} on where a queue grew all "
+                     "through a run: they would tell how long the run was.")  # fmt: skip
+    seeds = "Means over the seeds." if any(p.seeds > 1 for line in lines for p in line.points) else ""
+    return style.done(drawn, _latency_finding(study, lines[0]), [seeds, *notes, systems.left_out(study, lines)])
+
+
+_NO_LATENCY = (
+    "At too few rates the system kept up, and where a queue grows latencies tell how long the run was; "
+    "bench sweep with lower rates brings them."
+)
+
+
+def _value(point: Point, metric: str, part: str) -> float:
+    spread = point.metrics.get(metric, {}).get(part)
+    return np.nan if spread is None else spread.mean
+
+
+def _bounds(
+    drawn: go.Figure, row: int, metric: str, lines: Sequence[Line], values: list[float], floor_s: float | None
+) -> str:
+    """The y axis of a panel, with bounds and floor; returns the note on the floor."""
+    bounds = {kept.text: kept for line in lines for point in line.points for kept in point.bounds
+              if kept.metric == metric and kept.tag is None}  # fmt: skip
+    near = floor_s is not None and floor_s * _NEAR >= min(values)
+    ends = [*values, *(b.limit_s for b in bounds.values()), *([floor_s] if near and floor_s else [])]
+    axis = style.log_axis(f"{_data.label(metric)} (s)", ends)
+    drawn.update_yaxes(axis, row=row, col=1)
+    for kept in bounds.values():
+        which = "" if kept.percentile is None else f" p{kept.percentile:g}"
+        style.level(drawn, kept.limit_s, in_figure(f"SLO{which} {_format.limit(kept.limit_s)}"), row)
+    if floor_s is None:
+        return ""
+    text = f"the client's floor for {_data.label(metric)} ({_format.seconds(floor_s)})"
+    if not near:
+        return f"Below the drawing: {text}."
+    fill = style.faint(style.GREY)
+    drawn.add_hrect(y0=10 ** axis["range"][0], y1=floor_s, fillcolor=fill, line_width=0, row=row, col=1)
+    return f"Grey: below {text}."
+
+
+def _latency_finding(study: Study, line: Line) -> str:
+    known = [i for i, point in enumerate(line.points) if point.metrics]
+    values = {}
+    for metric in _METRICS:
+        ends = [(_value(line.points[i], metric, "p99"), line.at(i)) for i in (known[0], known[-1])]
+        if all(np.isfinite(value) for value, _ in ends):
+            at_rates = [f"{_format.seconds(value)} at {rate} {study.rate_unit}" for value, rate in ends]
+            values[f"{line.prefix}{_data.label(metric)} p99"] = at_rates
+    return style.finding(values)
+
+
+def interactivity(study: Study) -> go.Figure | str:
+    """Output tokens per second and GPU against tokens per second of one user, a point for each rate."""
+    every = systems.lines(study, made=True, least=1)
+    found = [(line, points) for line in every if (points := _throughputs(study, line))]
+    if sum(len(points) for _, points in found) < 2:
+        return systems.NO_CURVE
+    goal = study.goals[0] if study.goals else 0.9
+    unit = "tok/s per GPU" if study.per_gpu else "tok/s"
+    drawn = style.new(460)
+    best = {}
+    for line, points in found:
+        users, gpus, rates = (np.array(column) for column in zip(*(each[:3] for each in points), strict=True))
+        kept = np.array([point.keeps(goal) for *_, point in points])
+        style.curve(
+            drawn, users, gpus, line.name or "all rates", line.look._replace(dash="dot", width=1.5),
+            "%{text} req/s: %{x:.3r} tok/s per user, %{y:.4r} tok/s", mode="lines+markers+text", size=9,
+            symbols=line.look.symbols(~kept), text=[_format.plain(float(rate), 3) for rate in rates],
+            textposition="top right", textfont={"size": 11}, cliponaxis=False,
+        )  # fmt: skip
+        if kept.sum() > 1:
+            style.curve(drawn, users[kept], gpus[kept], f"{line.prefix}keeps the SLO", line.look._replace(width=4.0),
+                        None, mode="lines", meta=style.MARKS, showlegend=not line.prefix)  # fmt: skip
+        if kept.any():
+            gpu, user = max(zip(gpus[kept].tolist(), users[kept].tolist(), strict=True))
+            best[line.name or "Most throughput of a rate that met the SLO"] = [
+                f"{_format.number(gpu)} {unit} at {_format.number(user)} tok/s per user"
+            ]
+    style.axes(
+        drawn,
+        style.axis("interactivity: 1 / median TPOT (tok/s per user)", rangemode="tozero"),
+        style.axis(f"throughput ({unit})", rangemode="tozero"),
+    )
+    hollow = f"Filled points keep the SLO for {goal * 100:g}% of the requests, hollow ones do not"
+    lines = [line for line, _ in found]
+    none = {"Rates tried that met the SLO": [f"none for {goal * 100:g}% of the requests"]}
+    told = style.finding(dict(list(best.items())[:4]) or none)
+    return style.done(drawn, told, [
+        f"{hollow}; the numbers are rates ({study.rate_unit}).",
+        "Of each system the most throughput among the rates that met the SLO." if len(lines) > 1 else "",
+        systems.left_out(study, lines),
+    ])  # fmt: skip
+
+
+def _throughputs(study: Study, line: Line) -> list[tuple[float, float, float, Point]]:
+    """tok/s of a user, tok/s per GPU, rate and point, of the points with latencies."""
+    share = study.share(line.system)
+    return [
+        (1.0 / point.metrics["tpot"]["p50"].mean, point.output_tps.mean / share, point.rate_rps / share, point)
+        for point in line.points
+        if point.output_tps is not None and "p50" in point.metrics.get("tpot", {})
+    ]
+
+
+_ROOM = 0.15
+"""Free part of a numeric axis at its left end, where the goals are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Along:
+    """The points along an axis at one combination of the others."""
+
+    name: str
+    values: list[Any]
+    points: list[Info]
+
+
+def along(info: Info) -> str | None:
+    """The axis that `attainment_over` draws: the first with numbers besides the rate, else the first besides it."""
+    others = [axis for axis in info["axes"] if axis["name"] != RATE and len(axis["values"]) > 1]
+    numbers = [axis for axis in others if _numeric(axis["values"])]
+    return next((str(axis["name"]) for axis in (*numbers, *others)), None)
+
+
+def attainment_over(study: Study) -> go.Figure | str:
+    """Share of requests within the SLO above the requests per second within it, over the values of an option."""
+    info = next((source for source in study.sources if source.get("kind") == "sweep" and along(source)), None)
+    name = None if info is None else along(info)
+    if info is None or name is None:
+        return "Nothing but the rate was varied; bench sweep --over NAME=LIST shows attainment over another option."
+    every = _lines_along(info, name)
+    shown = list(zip(every, style.SYSTEMS, strict=False))
+    if not shown:
+        return "No run has ended that could be scored."
+    drawn = style.panels([0.6, 0.4], 620, spacing=0.06)
+    for line, look in shown:
+        _over(drawn, line, look, legend=len(shown) > 1)
+    values = [value for line, _ in shown for value in line.values]
+    x = _option_axis(name, values)
+    style.axes(drawn, {**x, "title": {"text": ""}}, style.share_axis("requests within<br>the SLO (%)"), 1)
+    style.axes(drawn, x, style.axis("goodput (req/s)", rangemode="tozero"), 2)
+    style.goals(drawn, info["goals"])
+    points = [point for line, _ in shown for point in line.points]
+    several = max(point["attainment"]["n"] for point in points) > 1
+    known = [point["attainment"]["low"] is not None for point in points]
+    return style.done(drawn, _over_finding(info, name, [line for line, _ in shown]), [
+        f"{systems.band_note(known, 'Bars')}." if several else "One run at each point, so there is no interval.",
+        style.HOLLOW if any(point["overloaded"] for point in points) else "",
+        f"Lines that are not drawn: {len(every) - len(shown)}; the tables have all." if len(shown) < len(every) else "",
+    ])  # fmt: skip
+
+
+def _numeric(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+
+
+def _lines_along(info: Info, name: str) -> list[_Along]:
+    found: dict[tuple[tuple[str, Any], ...], list[Info]] = {}
+    for point in info["points"]:
+        if point["attainment"] is not None:
+            where = tuple((key, value) for key, value in point["values"].items() if key != name)
+            found.setdefault(where, []).append(point)
+    lines = []
+    for where, points in found.items():
+        values: list[Any] = [in_figure(point["values"][name], 40) for point in points]
+        if _numeric([point["values"][name] for point in points]):
+            points = sorted(points, key=lambda point: float(point["values"][name]))
+            values = [float(point["values"][name]) for point in points]
+        lines.append(_Along(in_figure(at(where)), values, points))
+    return lines
+
+
+def _over(drawn: go.Figure, line: _Along, look: Look, *, legend: bool) -> None:
+    symbols = look.symbols(point["overloaded"] for point in line.points)
+    for row, key, name, scale in ((1, "attainment", "attainment", 100.0), (2, "goodput_rps", "goodput", 1.0)):
+        spreads = [point[key] for point in line.points]
+        values = np.array([np.nan if spread is None else spread["mean"] * scale for spread in spreads])
+        ends = np.full((len(spreads), 2), np.nan)
+        for i, spread in enumerate(spreads):
+            if spread is not None:
+                low, high = ("least", "most") if spread["low"] is None else ("low", "high")
+                ends[i] = spread[low] * scale, spread[high] * scale
+        error = {"type": "data", "symmetric": False, "array": ends[:, 1] - values, "arrayminus": values - ends[:, 0],
+                 "color": look.color, "thickness": 1.2, "width": 4}  # fmt: skip
+        style.curve(
+            drawn, line.values, values, line.name or name, look, "%{x}: %{y:.4r}", row=row, size=9, symbols=symbols,
+            mode="lines+markers" if _numeric(line.values) else "markers", legendgroup=line.name,
+            showlegend=legend and row == 1, error_y=error,
+        )  # fmt: skip
+
+
+def _option_axis(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    title = in_figure(axis_title(name))
+    if not _numeric(values):
+        return style.axis(title, type="category", range=[-0.5, len(dict.fromkeys(values)) - 0.5])
+    low, high = min(values), max(values)
+    if name == SCALE and low > 0:
+        return style.log_axis(title, [*values, low * (low / high) ** _ROOM])
+    return style.axis(title, range=[low - _ROOM * (high - low), high + 0.04 * (high - low)])
+
+
+def _over_finding(info: Info, name: str, lines: Sequence[_Along]) -> str:
+    found = [crossing for crossing in info["crossings"] if crossing["along"] == name and crossing["at"] is not None]
+    if found:
+        ends = [
+            _format.number(one["at"]) + (f" ({where})" if (where := at(one["where"].items())) else "")
+            for one in found
+            if one["goal"] == found[0]["goal"]
+        ]
+        return style.finding({f"{100 * found[0]['goal']:g}% within the SLO, interpolated": [
+            f"from {axis_title(name)} {', '.join(ends[:4])} on"
+        ]})  # fmt: skip
+    values = {}
+    for line in lines[:3]:
+        shares = [point["attainment"]["mean"] for point in line.points]
+        printed = [value if isinstance(value, str) else _format.plain(value) for value in line.values]
+        values[line.name or f"Attainment over {clean(name, 40)}"] = [
+            f"{_format.share(shares[i])} at {printed[i]}" for i in (int(np.argmin(shares)), int(np.argmax(shares)))
+        ]
+    return style.finding(values)

@@ -1,0 +1,206 @@
+"""Searches: the path of a search for a capacity, what each seed tells of it, and placements beside one another."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import plotly.graph_objects as go
+
+from reports import _format
+from reports._format import in_figure
+from reports.answers import place as wording
+from reports.figures import style
+from reports.figures.style import Look
+from reports.study.capacity import LONE
+from reports.study.runs import Study
+
+Info = Mapping[str, Any]
+NO_TRIALS = (
+    "The trials of this search are not there; bench capacity --out DIR keeps them in DIR/trials.parquet, and this page "
+    "has to lie beside it."
+)
+NO_SEEDS = "There is no capacity of single seeds; bench capacity finds one where several seeds are tried."
+FEWEST = 3
+"""Trials below which there is no path to see."""
+
+_TRIALS = {
+    "probe: carried": Look(style.GREEN, symbol="triangle-up-open"),
+    "probe: too much": Look(style.VERMILLION, symbol="triangle-down-open"),
+    "whole trial": Look(style.BLUE),
+}
+_GOALS = (Look(style.BLUE), Look(style.VERMILLION, "dash", "square"), Look(style.GREEN, "dashdot", "diamond"))
+
+
+def search_path(study: Study) -> go.Figure | str:
+    """The rate of each trial in the order in which they were made, above the requests that were sent by then."""
+    made = [row for source in study.sources[:1] for row in source.get("trials") or []]
+    system = study.systems[0] if study.systems else None
+    if not made or system is None:
+        return NO_TRIALS
+    if len(made) < FEWEST:
+        return f"There was nothing to search: {_format.count(len(made), 'trial')}."
+    share = study.share(system)
+    shown = []
+    for row in made:
+        others = [other["rate_rps"] for other in made if other["rate_rps"] != row["rate_rps"]]
+        if not others or row["rate_rps"] >= LONE * min(others):  # else its rate is that of requests one by one
+            shown.append(row)
+    rates = [row["rate_rps"] / share for row in shown]
+    drawn = style.panels((0.66, 0.34), 560)
+    for name, look in _TRIALS.items():
+        if rows := [row for row in shown if kind(row) == name]:
+            style.curve(
+                drawn, [row["order"] for row in rows], [row["rate_rps"] / share for row in rows], name, look,
+                "trial %{x}: %{y:.4g} req/s, %{customdata}", mode="markers", size=9, row=1,
+                customdata=[_trial(row) for row in rows],
+            )  # fmt: skip
+    sent = [total / 1000 for total in accumulate(row["requests"] for row in made)]
+    look, hover = Look(style.PURPLE, "dot"), "%{y:.3g} thousand requests"
+    order = [row["order"] for row in made]
+    style.curve(drawn, order, sent, "requests sent in all", look, hover, mode="lines", step="hv", row=2)
+    style.axes(drawn, style.axis(""), style.log_axis(f"rate tried ({study.rate_unit})", rates), 1)
+    x = style.axis("trial (number)", **style.whole(len(made)))
+    style.axes(drawn, x, style.axis("sent (1,000 requests)", rangemode="tozero"), 2)
+    for found in system.capacities:
+        if found.rps is not None:
+            style.level(drawn, found.rps / share, f"{_format.option(found.goal * 100)}%")
+            if found.low_rps is not None and found.high_rps is not None:
+                low, high = found.low_rps / share, found.high_rps / share
+                drawn.add_hrect(y0=low, y1=high, fillcolor=style.faint(style.GREY), line_width=0, row=1, col=1)
+    probes = sum(row["goal"] is not None for row in made)
+    ends = " to ".join(dict.fromkeys(_format.number(end) for end in (min(rates), max(rates))))
+    values = {
+        "Trials": [f"{probes} probes" if probes else "", f"{len(made) - probes} whole", f"at {ends} {study.rate_unit}"],
+        "requests sent": [f"{sum(row['requests'] for row in made):,}"],
+    }
+    left = len(made) - len(shown)
+    return style.done(drawn, style.finding(values), [
+        "Dashed lines: the capacity at each goal." if any(c.rps for c in system.capacities) else "",
+        f"Trials of requests one by one, left out of the upper panel: {left}." if left else "",
+    ])  # fmt: skip
+
+
+def kind(row: Info) -> str:
+    """What a trial is, and what came of a probe."""
+    if row["goal"] is None:
+        return "whole trial"
+    return "probe: carried" if row["passed"] else "probe: too much"
+
+
+def _trial(row: Info) -> str:
+    met = "" if row["attainment"] is None else f"{_format.share(row['attainment'])} met, "
+    return f"{met}seed {row['seed']}, {_format.count(row['requests'], 'request')}"
+
+
+def knees(study: Study) -> go.Figure | str:
+    """A mark per seed at the capacity that it tells, the estimate of all as a line, its interval as a band.
+
+    The values are jackknife pseudo-values of the search (`harness.experiments.capacity`): their mean is the capacity.
+    """
+    answers = [one for source in study.sources[:1] for one in source.get("answers") or []]
+    found = [(one, seeds) for one in answers if len(seeds := _seeds(one)) > 1]
+    if not found:
+        return NO_SEEDS
+    share, most = study.share(study.systems[0]), max(len(seeds) for _, seeds in found)
+    drawn = style.new(160 + 14 * most)
+    values = {}
+    for number, (one, seeds) in enumerate(found):
+        look, goal = _GOALS[number % len(_GOALS)], f"{_format.option(one['goal'] * 100)}%"
+        rates = [rate / share for rate in seeds.values()]
+        hover = "seed %{y}: %{x:.4g}"
+        style.curve(drawn, rates, list(seeds), f"goal {goal}", look, hover, mode="markers", size=9)
+        least, greatest = (_format.number(end) for end in (min(rates), max(rates)))
+        values[f"Capacity at {goal}"] = [f"{least} to {greatest} {study.rate_unit} by each of {len(rates)} seeds",
+                                         _together(drawn, one, share, look)]  # fmt: skip
+    y = style.axis("seed (number)", autorange="reversed", **style.whole(most))
+    style.axes(drawn, style.axis(f"capacity ({study.rate_unit})"), y)
+    bands = any(one["low_rps"] is not None for one, _ in found)
+    note = "The line is the capacity of all seeds together, the band its interval." if bands else ""
+    return style.done(drawn, style.finding(values), [note])
+
+
+def _seeds(one: Info) -> dict[int, float]:
+    """Requests per second by seed."""
+    return {int(seed): math.exp(knee) for seed, knee in (one.get("knees") or {}).items()}
+
+
+def _together(drawn: go.Figure, one: Info, share: float, look: Look) -> str:
+    """Draw the estimate of all seeds, if there is one; returns it as text."""
+    if not one["capacity_rps"]:
+        return ""
+    at = one["capacity_rps"] / share
+    drawn.add_vline(x=at, line=look._replace(width=1.5).line)
+    if one["low_rps"] is None or one["high_rps"] is None:
+        return f"{_format.number(at)} together"
+    low, high = one["low_rps"] / share, one["high_rps"] / share
+    drawn.add_vrect(x0=low, x1=high, fillcolor=style.faint(look.color), line_width=0, layer="below")
+    return f"{_format.number(at)} ({_format.number(low)} to {_format.number(high)}) together"
+
+
+NOTHING_PLACED = "No candidate was searched to its end; the same command goes on."
+MOST = 10
+"""Candidates of each group that are drawn."""
+
+_PLACED = {
+    "apart": ("prefill and decode apart (high)", Look(style.OCHRE, symbol="star")),
+    "pair": ("pairs (low)", Look(style.BLUE)),
+    "colocated": ("colocated (vllm++)", Look(style.VERMILLION, symbol="square")),
+}
+_HALVES = {
+    "prefill": ("prefill alone (high)", Look(style.GREEN, symbol="diamond")),
+    "decode": ("decode alone (high)", Look(style.PURPLE, symbol="x")),
+}
+_ROW, _BETWEEN = 24, 80
+"""Pixels of a placement, and from one panel to the next."""
+
+
+def placed(info: Info) -> go.Figure | str:
+    """A row for each placement, the best of its group on top; halves of a placement in a panel of their own."""
+    every = info.get("candidates") or []
+    if not every:
+        return NOTHING_PLACED
+    groups = {kind: [one for one in every if one["kind"] == kind][:MOST] for kind in (*_PLACED, *_HALVES)}
+    groups["apart"] = [one for one in info["best"] if one["algorithm"] == "high"]
+    panels = [panel for looks in (_PLACED, _HALVES) if (panel := [(looks[k], groups[k]) for k in looks if groups[k]])]
+    heights = [_ROW * (sum(len(group) for _, group in panel) + 1) for panel in panels]
+    inner = sum(heights) + _BETWEEN * (len(panels) - 1)
+    drawn = style.panels(heights, 100 + inner, shared=False, spacing=_BETWEEN / inner if len(panels) > 1 else 0)
+    objective = info["objective"]
+    title = "rate per GPU (req/s)" if objective["name"] == "gpu" else str(objective["unit"])
+    for row, panel in enumerate(panels, start=1):
+        for (name, look), group in panel:
+            _placements(drawn, group, name, look, str(objective["unit"]), row)
+        y = style.axis("", autorange="reversed", type="category")
+        style.axes(drawn, style.axis(title, rangemode="tozero"), y, row)
+    values = {"Placements that met the SLO": ["none at any rate"]}
+    if info["best"]:
+        best = info["best"][0]
+        values = {f"Best ({best['algorithm']})": [
+            in_figure(best["name"], 60), f"{_format.number(best['value'], 4)} {objective['unit']}"
+        ]}  # fmt: skip
+    shown = sum(len(group) for kind, group in groups.items() if kind != "apart")
+    intervals = any(one["low_per_gpu_rps"] is not None for one in every)
+    return style.done(drawn, style.finding(values), [
+        f"The best {shown} of {len(every)} candidates are drawn." if shown < len(every) else "",
+        "Behind a name: (tp, pp).",
+        "Prefill or decode alone is one side of a placement and has an axis of its own."
+        if any(groups[kind] for kind in _HALVES) else "",
+        "Lines: 95% interval of the mean over seeds." if intervals else wording.NO_INTERVAL,
+    ])  # fmt: skip
+
+
+def _placements(drawn: go.Figure, group: Sequence[Info], name: str, look: Look, unit: str, row: int) -> None:
+    names = [in_figure(f"{one['name']}, {one['gpus']} x {one['hardware']}", 60) for one in group]
+    error = {"type": "data", "symmetric": False, "color": look.color, "array": [*_ends(group, "high", 1)],
+             "arrayminus": [*_ends(group, "low", -1)]}  # fmt: skip
+    style.curve(drawn, [one["value"] for one in group], names, name, look, f"%{{y}}: %{{x:.4r}} {unit}", row=row,
+                mode="markers", size=10, error_x=error)  # fmt: skip
+
+
+def _ends(group: Sequence[Info], end: str, sign: int) -> Iterator[float]:
+    """How far an end of the interval is from the value; 0 where there is no interval."""
+    for one in group:
+        rate, value = one["rate_per_gpu_rps"], one[f"{end}_per_gpu_rps"]
+        far = 0.0 if value is None else max(0.0, sign * (value - rate))
+        yield far * one["value"] / rate if rate else 0.0

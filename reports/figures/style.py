@@ -1,0 +1,379 @@
+"""What all figures share: colours and looks, axes, lines with their names, fewer points, and where a finding stands.
+
+The colours are those of Okabe and Ito (Color Universal Design, 2008) that keep a contrast of 3:1 on white; a dash
+or a marker always says the same as the colour.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from reports import _format
+
+BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#bb6699", "#777777"
+OCHRE = "#8a6d00"
+_NIGHT = {
+    BLUE: "#56b4e9",
+    VERMILLION: "#f5843c",
+    GREEN: "#2fc39b",
+    PURPLE: "#dd9cc4",
+    GREY: "#a3a3a3",
+    OCHRE: "#f0e442",
+}
+HALO = "rgb(255,255,255)"
+"""The colour of the ground, around a line over shades."""
+
+_SHADES = {
+    "rgb(226,236,245)": "rgb(38,50,62)",
+    "rgb(158,198,226)": "rgb(34,84,125)",
+    "rgb(80,150,200)": "rgb(52,136,190)",
+    "rgb(20,95,160)": "rgb(124,190,232)",
+    "rgb(8,42,92)": "rgb(222,240,252)",
+}
+SHADES = [[i / (len(_SHADES) - 1), shade] for i, shade in enumerate(_SHADES)]
+"""Colour scale of heat maps and contours: one hue, away from the ground with rising value, on either ground."""
+
+MARKS = "marks"
+"""`meta` of a trace that only marks points of another one; it is not repeated in the table."""
+
+COUNTS = "counts"
+"""`meta` of a heat map of counts, its `z` their common logarithm: its table adds up those of neighbouring cells."""
+
+Table: TypeAlias = tuple[list[str], list[list[str]], int, str]
+"""Heads, printed rows, how many points the figure holds, and what the rows are of them."""
+
+SECONDS = "%{x:.2f} s: %{y:.4r} s"
+PERCENT = "%{x:.4r}: %{y:.1f}%"
+OF_SECONDS = "%{x:.4r} s: %{y:.1f}%"
+OF_SCALE = "scale %{x:.3r}: %{y:.1f}%"
+OF_TOKENS = "%{x:,} tokens: %{y:.1f}%"
+"""Hover texts that several figures have."""
+
+BELOW = "requests at or below (%)"
+WITHIN = "requests within the SLO (%)"
+SCALED = "SLO scale (1 = the SLO)"
+"""Titles of axes that several figures have."""
+
+UNBOUND = "There is no bound on single requests, so there is no attainment to draw; give --slo ttft=0.25,tpot=0.1."
+UNANSWERED = "No request ended well, so there is nothing to draw; the counts by status and the errors say why."
+"""Why a figure is missing."""
+
+HOLLOW = "Hollow points: a queue grew all through a run, so a longer run falls further."
+
+_FEW = 3
+"""Ticks that a log axis over several values has at least."""
+
+_EACH = 12
+"""Whole numbers up to which each gets a tick."""
+
+_HIGH = 60.0
+"""Percent above which the least share has to be for the axis of shares to begin further up."""
+
+_FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": "#1b1f24"}
+_AXIS = {
+    "gridcolor": "#d9dde2", "linecolor": "#777777", "zeroline": False, "showline": True, "ticks": "outside",
+    "tickcolor": "#777777", "automargin": True, "exponentformat": "none", "separatethousands": True,
+}  # fmt: skip
+
+
+class Look(NamedTuple):
+    """How a curve is told from the others."""
+
+    color: str
+    dash: str = "solid"
+    symbol: str = "circle"
+    width: float = 2.0
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """The line of a trace."""
+        return {"color": self.color, "dash": self.dash, "width": self.width}
+
+    def symbols(self, hollow: Iterable[object]) -> list[str]:
+        """The marker of each point, an open one where it is `hollow`."""
+        return [f"{self.symbol}-open" if open_ else self.symbol for open_ in hollow]
+
+
+ALL = Look(BLUE, width=3.0)
+"""All bounds of an SLO together: solid, as in DistServe (OSDI 2024, figures 8 and 9); TTFT dotted, TPOT dashed."""
+
+TTFT, TPOT = Look(VERMILLION, "dot", "square"), Look(GREEN, "dash", "diamond")
+BOUNDS = (TTFT, TPOT, Look(PURPLE, "dashdot", "x"))
+"""Single bounds, in their order."""
+
+_COLORS = (BLUE, VERMILLION, GREEN, PURPLE)
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
+SYSTEMS = tuple(Look(_COLORS[i % len(_COLORS)], symbol=symbol) for i, symbol in enumerate(_SYMBOLS))
+"""Systems beside one another: as many as one figure can tell apart."""
+
+
+def faint(color: str) -> str:
+    """The colour of a band behind a line of `color` ('#rrggbb')."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.22)"
+
+
+DARK = {
+    **_NIGHT,
+    **{faint(color): faint(instead) for color, instead in _NIGHT.items()},
+    **_SHADES,
+    HALO: "rgb(21,24,28)",
+}
+"""What the page puts in the place of each colour on a dark ground."""
+
+
+def new(height: int = 420) -> go.Figure:
+    """An empty figure of one panel in the shared look."""
+    return go.Figure(layout=layout(height))
+
+
+def panels(heights: Sequence[float], height: int, *, shared: bool = True, spacing: float = 0.05) -> go.Figure:
+    """An empty figure of panels above one another that share their x axis, unless not `shared`."""
+    figure = make_subplots(
+        rows=len(heights), cols=1, shared_xaxes=shared, row_heights=list(heights), vertical_spacing=spacing
+    )
+    return figure.update_layout(layout(height))
+
+
+def layout(height: int) -> dict[str, Any]:
+    """What every figure has around its panels."""
+    return {
+        "template": "none", "height": height, "font": _FONT, "hovermode": "closest",
+        "paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff",
+        "margin": {"l": 70, "r": 24, "t": 40, "b": 56},
+        "legend": {
+            "orientation": "h", "x": 0, "y": 1.02, "xanchor": "left", "yanchor": "bottom", "traceorder": "normal",
+        },
+        "hoverlabel": {"namelength": -1},
+    }  # fmt: skip
+
+
+def done(figure: go.Figure, finding: str, notes: Iterable[str] = (), table: Table | None = None) -> go.Figure:
+    """`figure` with its finding (one sentence), its notes, and the `table` for its points if it brings one."""
+    own = {} if table is None else {"table": table}
+    figure.update_layout(meta={"finding": finding, "notes": [n for n in notes if n], **own})
+    return figure
+
+
+def finding(values: Mapping[str, Iterable[str]]) -> str:
+    """The sentence of a figure: of each thing its values, as 'TTFT: p50 80 ms, p99 210 ms; TPOT: p50 31 ms.'"""
+    texts = {what: ", ".join(filter(None, each)) for what, each in values.items()}
+    return "; ".join(f"{what}: {text}" for what, text in texts.items() if text) + "."
+
+
+def axes(figure: go.Figure, x: Mapping[str, Any], y: Mapping[str, Any], row: int | None = None) -> None:
+    """Give a panel its axes."""
+    where = {} if row is None else {"row": row, "col": 1}
+    figure.update_xaxes(x, **where)
+    figure.update_yaxes(y, **where)
+
+
+def axis(title: str, **more: Any) -> dict[str, Any]:
+    """An axis whose title ends with its unit."""
+    return {**_AXIS, "title": {"text": title}, **more}
+
+
+def log_axis(title: str, values: Iterable[float], **more: Any) -> dict[str, Any]:
+    """A log axis over positive `values`, with plain numbers at 1, 2 and 5 of each decade."""
+    positive = np.asarray([v for v in values if v > 0 and np.isfinite(v)] or [1.0])
+    low, high = np.log10(positive.min()), np.log10(positive.max())
+    pad = max(0.03 * (high - low), 0.02)
+    low, high = float(low - pad), float(high + pad)
+    wide = high - low
+    steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7) if wide < 1.2 else (1, 2, 5) if wide <= 3 else (1,)
+    ticks = [m * 10.0**e for e in range(int(np.floor(low)), int(np.ceil(high)) + 1) for m in steps]
+    shown = [t for t in ticks if low <= np.log10(t) <= high]
+    if len(shown) < _FEW:
+        several = positive.max() > positive.min()
+        shown = _even(10.0**low, 10.0**high) if several else [float(f"{10.0 ** ((low + high) / 2):.3g}")]
+    text = [_format.plain(t, 10) for t in shown]
+    return axis(title, type="log", range=[low, high], tickvals=shown, ticktext=text, **more)
+
+
+def _even(low: float, high: float) -> list[float]:
+    """Round numbers at even distances from `low` to `high`, three to seven of them."""
+    wide = high - low
+    unit = 10.0 ** np.floor(np.log10(wide / _FEW))
+    step = float(max(m * unit for m in (1, 2, 5) if m * unit * _FEW <= wide))
+    return [round(i * step, 12) for i in range(int(np.ceil(low / step)), int(np.floor(high / step)) + 1)]
+
+
+def share_axis(title: str, values: Iterable[float] = ()) -> dict[str, Any]:
+    """The axis of shares in percent: from 0, or from nearer where all `values` are high, which the title then says."""
+    least = min((value for value in values if np.isfinite(value)), default=0.0)
+    if least <= _HIGH:
+        return axis(title, range=[-2, 104])
+    start = 10.0 * np.floor((least - 3.0) / 10.0)
+    return axis(f"{title.removesuffix(')')}, from {start:g})", range=[float(start), 100 + 0.04 * (100 - start)])
+
+
+def whole(most: int) -> dict[str, Any]:
+    """What gives an axis of up to `most` whole numbers no ticks between them."""
+    return {"tickformat": "d", **({"dtick": 1} if most <= _EACH else {})}
+
+
+def curve(
+    figure: go.Figure, x: Any, y: Any, name: str, look: Look, hover: str | None, *, row: int | None = None,
+    mode: str = "lines+markers", size: Any = 8, symbols: Sequence[str] | None = None, step: str = "", **more: Any,
+) -> None:  # fmt: skip
+    """A line with markers (or what `mode` says); `symbols` is that of each point, `step` the shape of a step line."""
+    if "lines" in mode:
+        more["line"] = {**look.line, "shape": step} if step else look.line
+    if "markers" in mode:
+        own = more.get("marker", {})
+        more["marker"] = {"symbol": symbols or look.symbol, "size": size, "color": look.color, **own}
+    if hover is None:
+        more["hoverinfo"] = "skip"
+    where = {} if row is None else {"row": row, "col": 1}
+    figure.add_scatter(x=x, y=y, name=name, mode=mode, hovertemplate=hover, **where, **more)
+
+
+def cumulative(
+    figure: go.Figure, values: np.ndarray, name: str, look: Look, hover: str, *, most: int | None = None, **more: Any
+) -> int:
+    """The share of sorted `values` at or below each; returns how many points are drawn."""
+    kept = ranks(len(values), most or MOST)
+    share = (kept + 1) / len(values) * 100.0
+    curve(figure, values[kept], share, name, look, hover, mode="lines", **more)
+    return len(kept)
+
+
+def diagonal(figure: go.Figure, ends: Sequence[float], name: str, **where: Any) -> None:
+    """The line on which x and y are the same."""
+    look = Look(GREY, "dash", width=1.5)
+    curve(figure, ends, ends, name, look, None, mode="lines", meta=MARKS, **where)
+
+
+def band(
+    figure: go.Figure, x: Any, ends: tuple[Any, Any], names: tuple[str, str], color: str, *, row: int | None = None,
+    hover: str | None = None, **upper: Any,
+) -> None:  # fmt: skip
+    """The ground between two curves, both of which are columns of the table."""
+    look = Look(color, width=0)
+    curve(figure, x, ends[0], names[0], look, hover, mode="lines", row=row, showlegend=False)
+    fill = {"fill": "tonexty", "fillcolor": faint(color), "showlegend": False, **upper}
+    curve(figure, x, ends[1], names[1], look, hover, mode="lines", row=row, **fill)
+
+
+def panel_of(figure: go.Figure, row: int) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
+    """Both axes of a panel, and what an annotation or shape is placed by: in its data, in parts of it."""
+    number = "" if row == 1 else str(row)
+    data = {"xref": f"x{number}", "yref": f"y{number}"}
+    parts = {"xref": f"x{number} domain", "yref": f"y{number} domain"}
+    return figure.layout[f"xaxis{number}"], figure.layout[f"yaxis{number}"], data, parts
+
+
+def level(figure: go.Figure, y: float, text: str = "", row: int = 1) -> None:
+    """A horizontal grey line with its name at the left end; the axes of the panel are there."""
+    _, scale, data, parts = panel_of(figure, row)
+    figure.add_shape(
+        type="line", x0=0, x1=1, y0=y, y1=y, xref=parts["xref"], yref=data["yref"],
+        line={"color": GREY, "width": 1, "dash": "dash" if text else "solid"},
+    )  # fmt: skip
+    if text:
+        at = float(np.log10(y)) if scale.type == "log" else y  # of which plotly takes the logarithm for notes alone
+        label(figure, 0, at, text, row, xref=parts["xref"], yref=data["yref"])
+
+
+def goals(figure: go.Figure, shares: Iterable[float], row: int = 1) -> None:
+    """A level at each goal, on an axis of percent."""
+    for goal in shares:
+        level(figure, goal * 100, f"goal {goal * 100:g}%", row)
+
+
+def upright(
+    figure: go.Figure, x: float, text: str = "", place: int = 0, *, row: int = 1, look: Look | None = None,
+    top: float | None = None, span: tuple[float, float] | None = None,
+) -> None:  # fmt: skip
+    """A vertical line with its name beside it, on the side that has room; names of several stand above one another.
+
+    From `top` (in data) down where it is given; `span` is the interval of `x`. The axes of the panel are there.
+    """
+    look = look or Look(GREY, "dot", width=1.0)
+    scale, height, data, parts = panel_of(figure, row)
+    ends = {"y0": 0, "y1": 1, "xref": data["xref"], "yref": parts["yref"]}
+    if top is not None:
+        ends = {"y0": height.range[0], "y1": top, **data}
+    figure.add_shape(type="line", x0=x, x1=x, line={**look.line, "width": min(look.width, 1.5)}, **ends)
+    if span is not None:
+        fill = {"fillcolor": faint(look.color), "line": {"width": 0}, "layer": "below"}
+        figure.add_shape(type="rect", x0=span[0], x1=span[1], **fill, **ends)
+    if text:
+        at = float(np.log10(x)) if scale.type == "log" else x
+        left = at > sum(scale.range) / 2
+        label(figure, at, 0.02 + 0.08 * place, text, row, left=left, xref=data["xref"], yref=parts["yref"])
+
+
+def label(figure: go.Figure, x: Any, y: float, text: str, row: int = 1, *, left: bool = False, **where: Any) -> None:
+    """A name above and beside a point of a panel."""
+    shift = 0 if "domain" in where.get("xref", "") else -4 if left else 4
+    figure.add_annotation(**{
+        "x": x, "y": y, "text": text, "showarrow": False, "font": {"size": 12}, "yanchor": "bottom", "xshift": shift,
+        "xanchor": "right" if left else "left", **panel_of(figure, row)[2], **where,
+    })  # fmt: skip
+
+
+MOST = 2000
+"""Points of a trace."""
+
+RANKS = "evenly spaced ranks, tails whole"
+TAIL_RANKS = "ranks evenly spaced on the log axis, the greatest hundred whole"
+EXTREMES = "the least and the greatest of each stretch"
+EVENLY = "evenly chosen, with the extremes of each stretch"
+
+
+def extremes(columns: Sequence[np.ndarray], most: int = MOST) -> np.ndarray:
+    """Indices to keep of equally long `columns`: of each run of neighbours the least and the greatest of each.
+
+    First and last stay too; the result is sorted and holds at most `most` indices.
+    """
+    n = len(columns[0]) if columns else 0
+    if n <= most:
+        return np.arange(n)
+    bins = max(1, (most - 2) // (2 * len(columns)))
+    edges = np.linspace(0, n, bins + 1).astype(np.int64)
+    keep = [np.array([0, n - 1])]
+    for column in columns:
+        values = np.nan_to_num(np.asarray(column, dtype=np.float64), nan=0.0)
+        keep.append(np.array([a + np.argmin(values[a:b]) for a, b in pairwise(edges)]))
+        keep.append(np.array([a + np.argmax(values[a:b]) for a, b in pairwise(edges)]))
+    return np.unique(np.concatenate(keep))
+
+
+def sampled(values: np.ndarray, most: int = MOST) -> np.ndarray:
+    """Indices to keep of a cloud of points: evenly chosen ones, so that its density stays, and the extremes."""
+    return np.union1d(evenly(len(values), most * 3 // 4), extremes([values], most // 4)) if len(values) > most else (
+        np.arange(len(values))
+    )  # fmt: skip
+
+
+def evenly(n: int, most: int) -> np.ndarray:
+    """At most `most` of the indices of `n` things, first and last among them."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
+
+
+def ranks(n: int, most: int = MOST) -> np.ndarray:
+    """Ranks (from 0) of `n` sorted values to draw: all, or evenly spaced ones with both tails kept whole."""
+    if n <= most:
+        return np.arange(n)
+    tail = most // 20
+    middle = np.linspace(tail, n - tail - 1, most - 2 * tail).astype(np.int64)
+    return np.unique(np.concatenate([np.arange(tail), middle, np.arange(n - tail, n)]))
+
+
+def tail_ranks(n: int, most: int = MOST) -> np.ndarray:
+    """Ranks (from 0) of `n` sorted values for a tail on a log axis: thinner the more values are greater still.
+
+    The greatest hundred stay whole.
+    """
+    above = np.unique(np.geomspace(1, max(n, 1), most - 100).astype(np.int64)) if n > most else np.arange(1, n + 1)
+    return np.sort(n - np.union1d(above, np.arange(1, min(100, n) + 1)))
+
+
+def reduced(n: int, drawn: int, what: str, how: str) -> str:
+    """The note that names a reduction; empty where nothing was left out."""
+    return f"{drawn:,} of {n:,} {what} are drawn ({how})." if drawn < n else ""

@@ -1,0 +1,142 @@
+"""Systems over the rate: the look of each, its rates as lines or as groups, and the notes on what is not drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from reports import _format
+from reports._format import in_figure
+from reports.figures import style
+from reports.figures.style import Look
+
+if TYPE_CHECKING:
+    from reports.study import Point, Study, System
+
+MOST = len(style.SYSTEMS)
+"""Systems that one figure can tell apart."""
+
+PANELS = 3
+"""Systems that get a panel each."""
+
+NO_CURVE = (
+    "A curve over the rate needs runs at several rates; bench sweep --rate 1:4:0.5, or bench capacity, makes them."
+)
+_WIDE = 30.0
+"""Rates further apart than this go on a log axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A system as it is drawn: its points with a rate, x values in the unit of the figure, and its look."""
+
+    system: System
+    points: tuple[Point, ...]
+    x: np.ndarray
+    look: Look
+    prefix: str
+
+    @property
+    def name(self) -> str:
+        """Its name in a legend; empty for a single system."""
+        return self.prefix.removesuffix(": ")
+
+    def at(self, which: int) -> str:
+        """A rate as text."""
+        return _format.plain(float(self.x[which]), 4)
+
+
+def lines(study: Study, *, made: bool = False, least: int = 2) -> list[Line]:
+    """The systems that have at least `least` rates, in their order, `MOST` at most.
+
+    With `made` systems stand for what was run: those that only score the same runs otherwise are left out.
+    """
+    able = [system for system in study.systems if len({point.rate_rps for point in system.points}) >= least]
+    kept = [system for system in able if not (made and system.again)][:MOST]
+    names = [system.made or system.name if made else system.name for system in kept]
+    return [
+        Line(
+            system,
+            system.points,
+            np.array([point.rate_rps for point in system.points]) / study.share(system),
+            look,
+            f"{in_figure(name)}: " if len(kept) > 1 else "",
+        )
+        for system, name, look in zip(kept, names, style.SYSTEMS, strict=False)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Points to stand side by side: rates of one system under its `name`, or systems (no `name`); `unit` of the labels.
+
+    The labels are printed.
+    """
+
+    name: str
+    unit: str
+    points: dict[str, Point]
+
+
+def groups(study: Study) -> list[Group]:
+    """The rates of each system, `PANELS` systems at most; where none has several rates, the systems themselves."""
+    curves = lines(study, made=True)[:PANELS]
+    if not curves:
+        single = lines(study, made=True, least=1)
+        points = {line.name or f"{line.at(0)} {study.rate_unit}": line.points[0] for line in single}
+        return [Group("", "", points)] if points else []
+    return [
+        Group(line.name, study.rate_unit, {line.at(i): point for i, point in enumerate(line.points)}) for line in curves
+    ]
+
+
+def rate_title(study: Study) -> str:
+    """The title of the axis of the rates."""
+    return f"rate per GPU ({study.rate_unit})" if study.per_gpu else f"rate ({study.rate_unit})"
+
+
+def rate_axis(study: Study, drawn: Sequence[Line]) -> dict[str, Any]:
+    """The axis of the rates: linear, or log where they are far apart."""
+    values = np.concatenate([line.x for line in drawn])
+    if values.min() > 0 and values.max() / values.min() > _WIDE:
+        return style.log_axis(rate_title(study), values.tolist())
+    low, top = float(values.min()), float(values.max())
+    start = low - 0.3 * (top - low) if low > 0.5 * top else 0.0
+    return style.axis(rate_title(study), range=[max(start, 0.0), top + 0.04 * (top - start)])
+
+
+def hollow(points: Sequence[Point]) -> str:
+    """What a hollow mark means, where there is one."""
+    return style.HOLLOW if any(point.overloaded for point in points) else ""
+
+
+def seeds(points: Sequence[Point]) -> str:
+    """'seeds: 5', or 'seeds: 1 to 5'."""
+    return "seeds: " + " to ".join(dict.fromkeys(str(end(p.seeds for p in points)) for end in (min, max)))
+
+
+def band_note(intervals: Sequence[bool], what: str) -> str:
+    """What the ends of `what` ('Bands') are: of each point, whether its seeds give an interval."""
+    if not any(intervals):
+        return f"{what}: the range of the seeds"
+    rest = "" if all(intervals) else ", or the range of the seeds where they do not give one"
+    return f"{what}: 95% interval of the mean over seeds{rest}"
+
+
+def left_out(study: Study, drawn: Sequence[Line]) -> str:
+    """The note on systems that are not drawn."""
+    missing = sum(not system.again for system in study.systems) - sum(not line.system.again for line in drawn)
+    why = "one rate only" if len(drawn) < MOST else "too many to be told apart"
+    return f"Systems that are not drawn: {missing} ({why}); the tables have all." if missing > 0 else ""
+
+
+def no_panel(study: Study, found: Sequence[Group]) -> str:
+    """The note on systems that have no panel among these groups; where those are systems themselves, no bar."""
+    shown = sum(len(group.points) if not group.unit else 1 for group in found)
+    missing = sum(not system.again for system in study.systems) - shown
+    most = PANELS if found[0].unit else MOST
+    why = f"at most {most} are" if shown >= most else "no runs at several rates can be read of them"
+    return f"Systems that are not drawn: {missing} ({why})." if missing > 0 else ""
