@@ -70,11 +70,15 @@ class RunSpec:
         TRACE, "MAP", check.text, "Column names of a plain trace: at=ts,prompt=in,output=out.",
         source="trace", commas=True,
     )
-    start: float | None = option(TRACE, "TIME", check.time_s, "Start of the part to replay.", source="trace")
-    stop: float | None = option(TRACE, "TIME", check.duration_s, "End of the part to replay.", source="trace")
+    start: float | None = option(
+        TRACE, "TIME", check.time_s, "Only rows from this time after the first row on, e.g. 10min.", source="trace"
+    )
+    stop: float | None = option(
+        TRACE, "TIME", check.duration_s, "Only rows up to this time after the first row, e.g. 30min.", source="trace"
+    )
     limit: int | None = option(TRACE, "N", check.count, "Maximum number of rows.", source="trace")
     where: str | None = option(
-        TRACE, "TEXT", check.text, "Replay only matching rows: 'prompt_tokens<=4096,output_tokens>=1'.",
+        TRACE, "TEXT", check.text, "Only matching rows: 'prompt_tokens<=4096,output_tokens>=1'.",
         source="trace", commas=True,
     )
     scale: str | None = option(

@@ -68,7 +68,8 @@ class Grouped(click.Command):
         """Write the groups one below the other."""
         groups: dict[str, list[tuple[str, str]]] = {}
         for param in self.get_params(ctx):
-            if (record := param.get_help_record(ctx)) is not None:
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # arguments: in the usage
+            if record is not None:
                 groups.setdefault(getattr(param, "group", GENERAL), []).append(record)
         for heading in sorted(groups, key=GENERAL.__eq__):
             with formatter.section(heading):

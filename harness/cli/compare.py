@@ -95,6 +95,24 @@ def _pairs(value: object, name: str) -> int | str:
         help="One-sided false positive rate of a regression. Default: 1%.")  # fmt: skip
 @option("--allow-different", metavar="FIELDS", group=DECISION,
         help="Compare although these differ: hardware,model,output-lengths,...")  # fmt: skip
+@option("--base", metavar="SPEC", group=PAIRS, help="Backend of the baseline; both get the same traffic.")
+@option("--head", metavar="SPEC", group=PAIRS, help="Backend of the candidate.")
+@option("--run", metavar="CMD", multiple=True, group=PAIRS,
+        help="Given twice, instead of --base and --head: the command of the baseline, then of the candidate; "
+        "{seed} and {out} are filled in.")  # fmt: skip
+@option("--pairs", metavar="N", type=Value(_pairs), group=PAIRS,
+        help="Number of pairs, or auto: interim analyses after 3, 5, 7 and 10 (default; simulators: 1).")  # fmt: skip
+@option("--seed", metavar="N", type=SEED, group=PAIRS, help="Seed of the first pair; then counting up. Default: 0.")
+@option("--pause", metavar="TIME", type=TIME, group=PAIRS, help="Pause between runs. Default: 0.")
+@option("--out", metavar="DIR", group=PAIRS, help="Folder of the pairs; rerun the command to resume.")
+@option("--no-html", is_flag=True, group=PAIRS, help="Do not write report.html into the folder of the pairs.")
+@option("--trend", metavar="DIR", group="History",
+        help="Instead of a comparison: analyse the nightly runs in DIR/<workload>/<backend>/<utc>-<sha>/.")  # fmt: skip
+@run_options(
+    without=("backend", "seed", "fail-under"),
+    warmup={"help": "Warm-up to discard: mser5 (detected, default for new runs), 30s, 200 (requests), or none. "
+                    "Default for stored runs: as recorded."},
+)  # fmt: skip
 @option("--format", "form", default="text", metavar="NAME", help="Print as text (default), markdown or json.")
 @option("--html", metavar="FILE", help="Write an HTML page that opens without a network.")
 @option("--markdown", metavar="FILE", help="Write markdown; - for standard output.")
@@ -103,30 +121,6 @@ def _pairs(value: object, name: str) -> int | str:
 @option("--export", multiple=True, metavar="FORM=FILE",
         help="Write a format of other tools: github-smaller, github-bigger, bencher, pytorch. Repeatable.")  # fmt: skip
 @quiet
-@option(
-    "--base", metavar="SPEC", group=PAIRS, help="Backend of the baseline; runs are made with equal traffic on both."
-)
-@option("--head", metavar="SPEC", group=PAIRS, help="Backend of the candidate.")
-@option("--run", metavar="CMD", multiple=True, group=PAIRS,
-        help="Given twice, instead of --base and --head: the command of the baseline, then of the candidate; "
-        "{seed} and {out} are filled in.")  # fmt: skip
-@option("--pairs", metavar="N", type=Value(_pairs), group=PAIRS,
-        help="Number of pairs, or auto: interim analyses after 3, 5, 7 and 10 (default; simulators: 1).")  # fmt: skip
-@option(
-    "--seed", metavar="N", type=SEED, group=PAIRS, help="Seed of the first pair, plus 1 for each later one. Default: 0."
-)
-@option("--pause", metavar="TIME", type=TIME, group=PAIRS, help="Pause between runs. Default: 0.")
-@option("--out", metavar="DIR", group=PAIRS, help="Folder of the pairs; rerun the command to resume.")
-@option("--no-html", is_flag=True, group=PAIRS, help="Do not write report.html into the folder of the pairs.")
-@option("--trend", metavar="DIR", group="History",
-        help="Instead of a comparison: analyse the nightly runs in DIR/<workload>/<backend>/<utc>-<sha>/.")  # fmt: skip
-@run_options(
-    without=("backend", "seed", "fail-under"),
-    warmup={
-        "help": "Warm-up to discard: mser5 (detected, default for new runs), 30s, 200 (requests), or none. Stored "
-        "runs: as recorded."
-    },
-)
 @config
 def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
     """Compare HEAD, the candidate, with BASE, and report whether it regressed, improved, is equivalent or unresolved.
