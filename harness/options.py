@@ -1,92 +1,220 @@
-"""What a run is told: the options of `bench run` as plain data, from the command line and a file (`harness.configs`).
+"""The options of `bench run`: one table, from which the command line, TOML keys, run.json and help derive.
 
-The command line wins over the file. Parts of a backend (`--policy`, `--model`, ...) fill fields of its spec.
+A field of `RunSpec` is an option; to add one is to add a field, and to use it where it acts. The command line wins over
+a file (`harness.configs`). Parts of a backend (`--policy`, `--model`, ...) fill fields of its spec.
 """
 
-import math
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from types import MappingProxyType
+from typing import Any, Literal
 
+from harness import values as check
 from harness.errors import UsageError
-from harness.spec import parse, seconds
+from harness.spec import parse
+from harness.values import Check
 
-PARTS = (
-    "model", "hardware", "latency", "policy", "router", "kv", "admission", "preempt", "prefix-cache", "speculate",
-    "replicas", "tp", "pp", "prefill", "decode", "handoff", "link", "header", "extra-body",
-    "output-lengths",
-)  # fmt: skip
-"""Options that fill the field of the same name of the backend."""
-TRACE_ONLY = ("reader", "columns", "start", "stop", "limit", "where", "scale", "jitter", "turns")
-WORKLOAD_ONLY = ("rate", "arrivals", "lengths", "sessions", "prefixes")
-SCHEDULE = ("workload", "trace", *TRACE_ONLY, *WORKLOAD_ONLY, "content", "requests", "duration", "seed")
-"""Options that decide what is sent and when."""
+TRAFFIC, TRACE, LENGTH, OBJECTIVES = "Traffic", "Trace", "Run length", "Objectives"
+SYSTEM = "System (all arguments: bench explain sim, bench explain engine)"
+PARALLELISM = "Parallelism (sim)"
+ENDPOINT = "Remote endpoint (all arguments: bench explain openai)"
+GROUPS = (TRAFFIC, TRACE, LENGTH, OBJECTIVES, SYSTEM, PARALLELISM, ENDPOINT)
+"""Headings in help, in this order."""
+
 DEFAULT_WORKLOAD = "chatbot"
 HIDDEN = "[hidden]"
-"""What stands in a run.json where a secret was given."""
+"""What stands in a run.json in place of a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What is known of an option besides its name, type and default.
+
+    `part`: it fills the field of the same name of the backend. `source`: it decides what is sent and when, from either
+    source or from one of them only. `repeated`: given several times, the values are lines of one text. `commas`: one
+    value may hold commas. `secret`: a value may hold a secret.
+    """
+
+    group: str
+    metavar: str
+    check: Check
+    help: str
+    part: bool = False
+    source: Literal["either", "workload", "trace"] | None = None
+    repeated: bool = False
+    commas: bool = False
+    secret: bool = False
+
+
+def option(group: str, metavar: str, check: Check, help: str, default: Any = None, **more: Any) -> Any:  # noqa: A002  # the word of click
+    """The dataclass field of an option; `more` are the other fields of `Option`."""
+    return field(default=default, metadata={"option": Option(group, metavar, check, help, **more)})
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
-    """Everything that repeats a run; fields are the options of `bench run`, durations in seconds.
+    """Everything that repeats a run; durations in seconds, None where an option is not given."""
 
-    `goal` is the share of requests that must keep the SLO; below `fail_under` the exit code is 1. It is 3
-    where more than the share `max_failed` failed for another reason than load (None: 1%). Requests before the cut of
-    `warmup` (harness.validity.warmup) are sent and not measured. Requests that are unanswered `drain` seconds after the
-    last departure are given up.
-    """
-
-    workload: str | None = None
-    trace: str | None = None
-    reader: str | None = None
-    columns: str | None = None
-    start: float | None = None
-    stop: float | None = None
-    limit: int | None = None
-    where: str | None = None
-    scale: str | None = None
-    jitter: str | None = None
-    turns: str | None = None
-    rate: float | None = None
-    arrivals: str | None = None
-    lengths: str | None = None
-    sessions: str | None = None
-    prefixes: str | None = None
-    content: str | None = None
-    requests: int | None = None
-    duration: float | None = None
-    seed: int = 0
-    backend: str = "engine"
-    model: str | None = None
-    hardware: str | None = None
-    latency: str | None = None
-    policy: str | None = None
-    router: str | None = None
-    kv: str | None = None
-    admission: str | None = None
-    preempt: str | None = None
-    prefix_cache: str | None = None
-    speculate: str | None = None
-    replicas: int | None = None
-    tp: int | None = None
-    pp: int | None = None
-    prefill: str | None = None
-    decode: str | None = None
-    handoff: str | None = None
-    link: str | None = None
-    header: str | None = None
-    extra_body: str | None = None
-    output_lengths: str | None = None
-    senders: str | None = None
-    calibrate: float | None = None
-    slo: str | None = None
-    warmup: str | None = None
-    goal: float = 0.9
-    fail_under: float | None = None
-    max_failed: float | None = None
-    drain: float | None = None
+    # fmt: off
+    workload: str | None = option(
+        TRAFFIC, "NAME", check.text, "Preset (bench list presets) or lengths spec. Default: chatbot.", source="either"
+    )
+    trace: str | None = option(
+        TRACE, "FILE", check.text, "Replay this file with its own times and lengths.", source="either"
+    )
+    reader: str | None = option(
+        TRACE, "NAME", check.text, "File format. Default: detected from the columns.", source="trace"
+    )
+    columns: str | None = option(
+        TRACE, "MAP", check.text, "Column names of a plain trace: at=ts,prompt=in,output=out.",
+        source="trace", commas=True,
+    )
+    start: float | None = option(
+        TRACE, "TIME", check.time_s, "Only rows from this time after the first row on, e.g. 10min.", source="trace"
+    )
+    stop: float | None = option(
+        TRACE, "TIME", check.duration_s, "Only rows up to this time after the first row, e.g. 30min.", source="trace"
+    )
+    limit: int | None = option(TRACE, "N", check.count, "Maximum number of rows.", source="trace")
+    where: str | None = option(
+        TRACE, "TEXT", check.text, "Only matching rows: 'prompt_tokens<=4096,output_tokens>=1'.",
+        source="trace", commas=True,
+    )
+    scale: str | None = option(
+        TRACE, "SPEC", check.text, "Change the load: compress:2, thin:0.5, superpose:3.", source="trace"
+    )
+    jitter: str | None = option(
+        TRACE, "TIME", check.text, "Spread timestamps at random within TIME, or the trace's resolution ('grain').",
+        source="trace",
+    )
+    turns: str | None = option(
+        TRACE, "WHEN", check.text, "Send follow-up turns at recorded times (recorded, default), or not before the "
+        "previous turn is answered (answered).", source="trace",
+    )
+    rate: float | None = option(
+        TRAFFIC, "RPS", check.rate_rps,
+        "Mean rate in requests per second. Default: that of the arrivals if they define one, else the preset's.",
+        source="workload",
+    )
+    arrivals: str | None = option(
+        TRAFFIC, "SPEC", check.text, "Arrival process: poisson, gamma:cv=2, constant, ...", source="workload"
+    )
+    lengths: str | None = option(
+        TRAFFIC, "SPEC", check.text, "Prompt and output lengths: sharegpt, fixed:prompt=512,output=64, ...",
+        source="workload",
+    )
+    sessions: str | None = option(
+        TRAFFIC, "SPEC", check.text, "Multi-turn conversations: burstgpt, fixed:turns=3,think=10s, ...",
+        source="workload",
+    )
+    prefixes: str | None = option(
+        TRAFFIC, "SPEC", check.text, "Shared prompt prefixes: shared:count=10,tokens=512,zipf=1.", source="workload"
+    )
+    content: str | None = option(
+        TRAFFIC, "SPEC", check.text, "Prompt content. Default: tokens (random token ids).", source="either"
+    )
+    requests: int | None = option(
+        LENGTH, "N", check.count, "Number of requests to send. Default: the preset's, or the whole trace.",
+        source="either",
+    )
+    duration: float | None = option(
+        LENGTH, "TIME", check.duration_s,
+        "Send the requests due within this time. Default for a trace on a real system: 60s.", source="either",
+    )
+    seed: int = option(
+        LENGTH, "N", check.seed, "Seed of arrivals, lengths and content. Default: 0.", default=0, source="either"
+    )
+    backend: str = option(
+        SYSTEM, "SPEC", check.text, "engine (default), sim, null, openai:url=..., sim:model=opt-13b, ...",
+        default="engine",
+    )
+    model: str | None = option(
+        SYSTEM, "NAME", check.text, "sim: model name (bench list models); engine: Hugging Face model folder.", part=True
+    )
+    hardware: str | None = option(SYSTEM, "NAME", check.text, "sim: GPU (bench list hardware).", part=True)
+    latency: str | None = option(SYSTEM, "SPEC", check.text, "sim: step latency model. Default: roofline.", part=True)
+    policy: str | None = option(
+        SYSTEM, "SPEC", check.one_spec, "Batch scheduling policy: sarathi, vllm-v0, orca, static, ...", part=True
+    )
+    router: str | None = option(
+        PARALLELISM, "SPEC", check.one_spec, "sim: policy that assigns requests to replicas.", part=True
+    )
+    kv: str | None = option(SYSTEM, "SPEC", check.one_spec, "KV memory allocation. Default: paged.", part=True)
+    admission: str | None = option(
+        SYSTEM, "SPEC", check.one_spec, "Admission control by KV memory: fcfs (default), past-future, ...", part=True
+    )
+    preempt: str | None = option(
+        SYSTEM, "HOW", check.one_spec, "Preemption when KV memory runs out: recompute (default) or swap.", part=True
+    )
+    prefix_cache: str | None = option(
+        SYSTEM, "ON", check.text, "on: share the KV of common prompt prefixes. Default: off.", part=True
+    )
+    speculate: str | None = option(
+        SYSTEM, "SPEC", check.text, "Speculative decoding: k=4,alpha=0.7 (draft tokens per step, acceptance rate).",
+        part=True,
+    )
+    replicas: int | None = option(PARALLELISM, "N", check.count, "sim: number of model replicas.", part=True)
+    tp: int | None = option(
+        PARALLELISM, "N", check.count, "sim: tensor parallelism, GPUs per pipeline stage.", part=True
+    )
+    pp: int | None = option(PARALLELISM, "N", check.count, "sim: pipeline parallelism, stages per replica.", part=True)
+    prefill: str | None = option(
+        PARALLELISM, "SPEC", check.text, "sim: prefill-only replicas: 2, or 2:tp=2,pp=1.", part=True
+    )
+    decode: str | None = option(
+        PARALLELISM, "SPEC", check.text, "sim: decode-only replicas: 1, or 1:tp=1,pp=2.", part=True
+    )
+    handoff: str | None = option(
+        PARALLELISM, "HOW", check.text, "sim: which side initiates the KV transfer from prefill to decode replicas: "
+        "pull (default) or push.", part=True,
+    )
+    link: str | None = option(
+        PARALLELISM, "RATE", check.text, "sim: bandwidth of KV transfers: nvlink (default), 25Gbps, 600GBps, ...",
+        part=True,
+    )
+    header: str | None = option(
+        ENDPOINT, "K=V", check.text, "openai: HTTP header of every request. Repeatable.",
+        part=True, repeated=True, commas=True, secret=True,
+    )
+    extra_body: str | None = option(
+        ENDPOINT, "JSON", check.text, "openai: fields merged into every request body, overriding those of bench.",
+        part=True, commas=True,
+    )
+    output_lengths: str | None = option(
+        ENDPOINT, "WHO", check.text, "openai: exact (outputs have the requested length; default where the server "
+        "supports ignore_eos), or server (the server decides).", part=True,
+    )
+    senders: str | None = option(
+        ENDPOINT, "N", check.senders, "openai: number of sending processes. Default: auto (as many as the rate needs)."
+    )
+    calibrate: float | None = option(
+        ENDPOINT, "TIME", check.calibration_s,
+        "openai: time spent measuring this client before and after the run, or off. Default: 2s.",
+    )
+    slo: str | None = option(
+        OBJECTIVES, "BOUNDS", check.text, "Latency objectives, such as ttft=0.25,tpot=100ms. Default: the preset's.",
+        commas=True,
+    )
+    warmup: str | None = option(
+        LENGTH, "CUT", check.warmup,
+        "Warm-up to discard: mser5 (detected), 30s, 200 (requests), or none. Default: none.",
+    )
+    goal: float = option(
+        OBJECTIVES, "SHARE", check.share, "Share of requests that must meet the SLO. Default: 0.9.", default=0.9
+    )
+    fail_under: float | None = option(
+        OBJECTIVES, "SHARE", check.share, "Exit with code 1 if fewer requests meet the SLO (for scripts)."
+    )
+    max_failed: float | None = option(
+        OBJECTIVES, "SHARE", check.share_or_zero,
+        "Exit with code 3 if more requests fail for reasons other than load. Default: 1%.",
+    )
+    drain: float | None = option(
+        LENGTH, "TIME", check.time_s, "Longest wait for responses after the last request is sent. Default: 60s; "
+        "openai: its timeout; no effect on sim.",
+    )
+    # fmt: on
 
     def parts(self) -> dict[str, object]:
         """The parts of the backend that were given one by one."""
@@ -95,8 +223,17 @@ class RunSpec:
 
     def options(self) -> dict[str, object]:
         """Option name -> value, for run.json: every option that is set."""
-        values = {f.name.replace("_", "-"): getattr(self, f.name) for f in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
+        found = {name: getattr(self, name.replace("-", "_")) for name in OPTIONS}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+OPTIONS: Mapping[str, Option] = MappingProxyType(
+    {f.name.replace("_", "-"): f.metadata["option"] for f in fields(RunSpec)}
+)
+"""Name of an option, as on the command line and in TOML -> what is known of it."""
+PARTS = tuple(name for name, known in OPTIONS.items() if known.part)
+SCHEDULE = tuple(name for name, known in OPTIONS.items() if known.source is not None)
+"""Options that decide what is sent and when."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,20 +261,15 @@ def run_spec(command_line: Given, file: Given | None = None) -> RunSpec:
     spec = RunSpec(**{name.replace("-", "_"): value for name, value in values.items()})  # type: ignore[arg-type]  # _value made them
     _check_together(spec)
     _check_nothing_hidden(spec)
-    if spec.trace is None and spec.workload is None:
-        values["workload"] = DEFAULT_WORKLOAD
-        return RunSpec(**{name.replace("-", "_"): value for name, value in values.items()})  # type: ignore[arg-type]  # as above
-    return spec
+    return replace(spec, workload=DEFAULT_WORKLOAD) if spec.trace is None and spec.workload is None else spec
 
 
 def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
     """Put `more` over `values`: a new workload drops an old trace, a new backend the parts of the old one."""
-    if more.get("workload") is not None and more.get("trace") is None:
-        for option in ("trace", *TRACE_ONLY):
-            values.pop(option, None)
-    if more.get("trace") is not None and more.get("workload") is None:
-        for option in ("workload", *WORKLOAD_ONLY):
-            values.pop(option, None)
+    for given, other in (("workload", "trace"), ("trace", "workload")):
+        if more.get(given) is not None and more.get(other) is None:
+            for name in (other, *(name for name, known in OPTIONS.items() if known.source == other)):
+                values.pop(name, None)
     old = values.get("backend")
     if "backend" in more and isinstance(old, str) and parse(old).name != parse(str(more["backend"])).name:
         for option in PARTS:
@@ -146,29 +278,22 @@ def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
         for option in parse(str(more["backend"])).args:
             values.pop(option, None)
     elif isinstance(old, str):
-        values["backend"] = _without(old, [part for part in PARTS if part in more])
+        spec = parse(old)
+        values["backend"] = str(
+            replace(spec, args={k: v for k, v in spec.args.items() if k not in PARTS or k not in more})
+        )
     values.update(more)
-
-
-def _without(backend: str, parts: list[str]) -> str:
-    spec = parse(backend)
-    for part in parts:
-        spec.args.pop(part, None)
-    return str(spec)
 
 
 def _check_together(spec: RunSpec) -> None:
     if spec.trace is not None and spec.workload is not None:
         raise UsageError("--workload and --trace exclude each other; give one of them.")
-    if spec.trace is None:
-        for option in TRACE_ONLY:
-            if getattr(spec, option) is not None:
-                raise UsageError(f"--{option} belongs to a trace; give --trace FILE too.")
-    else:
-        for option in WORKLOAD_ONLY:
-            if getattr(spec, option) is not None:
-                instead = "change its load with --scale" if option == "rate" else "use --workload"
-                raise UsageError(f"--{option} does not go with --trace, which brings its own; {instead}.")
+    for name in spec.options():
+        if spec.trace is None and OPTIONS[name].source == "trace":
+            raise UsageError(f"--{name} belongs to a trace; give --trace FILE too.")
+        if spec.trace is not None and OPTIONS[name].source == "workload":
+            instead = "change its load with --scale" if name == "rate" else "use --workload"
+            raise UsageError(f"--{name} does not go with --trace, which brings its own; {instead}.")
     if spec.start is not None and spec.stop is not None and spec.stop <= spec.start:
         raise UsageError(f"--stop must lie after --start, got {spec.stop:g} s and {spec.start:g} s.")
     args = parse(spec.backend).args
@@ -187,140 +312,9 @@ def _check_nothing_hidden(spec: RunSpec) -> None:
 
 
 def _value(option: str, value: object, given: Given) -> object:
-    check = CHECKS.get(option)
-    if check is None:
-        near = get_close_matches(option.replace("_", "-"), CHECKS, n=1, cutoff=0.5)
+    if option not in OPTIONS:
+        near = get_close_matches(option.replace("_", "-"), OPTIONS, n=1, cutoff=0.5)
         guess = f" Did you mean '{near[0]}'?" if near else ""
         where = "" if given.file is None else f" (in '{given.file}')"
-        raise UsageError(f"No option '{option}'{where}.{guess} Known: {', '.join(sorted(CHECKS))}.")
-    return check(value, given.name(option))
-
-
-def _text(value: object, name: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise UsageError(f"{name} must be a text that is not empty, got {value!r}.")
-    return value.strip()
-
-
-def _one(value: object, name: str) -> str:
-    """One spec: several would need a run each."""
-    text = _text(value, name)
-    if "," in text.partition(":")[0]:
-        option = name.removeprefix("--").partition(" ")[0]
-        several = text.replace(",", "|") if "=" not in text else "FIRST|SECOND"
-        raise UsageError(
-            f"{name} takes one name, got '{text}'; compare several with: bench sweep --over '{option}={several}'"
-        )
-    return text
-
-
-def _number(value: object, name: str, wanted: str) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # answered below
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise UsageError(f"{name} must be {wanted}, got '{value}'.")
-    return number
-
-
-def _rate(value: object, name: str) -> float:
-    number = _number(value, name, "a number of requests per second above 0")
-    if number <= 0:
-        raise UsageError(f"{name} must be a number of requests per second above 0, got '{value}'.")
-    return credible_rate(number, name)
-
-
-def credible_rate(rate_rps: float, name: str) -> float:
-    """The rate itself. Raises UsageError for one at which a schedule would be drawn for hours, or span centuries."""
-    if not 1e-6 <= rate_rps <= 1e6:
-        raise UsageError(f"{name} must lie between 0.000001 and 1,000,000 requests per second, got {rate_rps:g}.")
-    return rate_rps
-
-
-def _whole(least: int) -> Callable[[object, str], int]:
-    def check(value: object, name: str) -> int:
-        number = _number(value, name, f"a whole number from {least} on")
-        if number != int(number) or number < least:
-            raise UsageError(f"{name} must be a whole number from {least} on, got '{value}'.")
-        return int(number)
-
-    return check
-
-
-def _share(*, zero: bool) -> Callable[[object, str], float]:
-    wanted = "a share from 0 to 1, such as 0.05 or 5%" if zero else "a share above 0 and up to 1, such as 0.9 or 90%"
-
-    def check(value: object, name: str) -> float:
-        if isinstance(value, str) and value.strip().endswith("%"):
-            number = _number(value.strip()[:-1], name, wanted) / 100
-        else:
-            number = _number(value, name, wanted)
-        if not 0 <= number <= 1 or (number == 0 and not zero):
-            raise UsageError(f"{name} must be {wanted}, got '{value}'.")
-        return number
-
-    return check
-
-
-def _seconds(*, zero: bool) -> Callable[[object, str], float]:
-    def check(value: object, name: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
-            raise UsageError(f"{name} must be a duration such as 250ms, 60s or 5min, got '{value}'.")
-        number = seconds(str(value), name)
-        if number < 0 or (number == 0 and not zero):
-            raise UsageError(f"{name} must be {'at least' if zero else 'longer than'} 0 s, got '{value}'.")
-        return number
-
-    return check
-
-
-def warmup_rule(rule: object, name: str) -> str:
-    """The rule itself. Raises UsageError, calling it `name`, for a text that is none."""
-    text = str(rule).strip().lower()
-    if text in ("none", "mser5") or (text.isdecimal() and int(text) > 0):
-        return text
-    with suppress(UsageError):
-        if not text.isdecimal() and (at_s := seconds(text, name)) > 0:
-            return f"{at_s:g}s"
-    raise UsageError(f"{name} must be 'mser5', 'none', a time such as 30s or a number of requests, got '{rule}'.")
-
-
-def _senders(value: object, name: str) -> str:
-    if value == "auto":
-        return "auto"
-    wanted = "'auto' or how many processes send, 1 to 256"
-    number = _number(value, name, wanted)
-    if number != int(number) or not 1 <= number <= 256:
-        raise UsageError(f"{name} must be {wanted}, got '{value}'.")
-    return str(int(number))
-
-
-CHECKS: Mapping[str, Callable[[object, str], object]] = MappingProxyType(
-    {
-        **dict.fromkeys(("workload", "trace", "arrivals", "lengths", "sessions", "prefixes", "content", "slo"), _text),
-        **dict.fromkeys(("reader", "columns", "where", "scale", "jitter", "turns"), _text),
-        **dict.fromkeys(("backend", "model", "hardware", "latency", "prefix-cache", "speculate"), _text),
-        **dict.fromkeys(("policy", "router", "kv", "admission", "preempt"), _one),
-        **dict.fromkeys(("prefill", "decode", "handoff", "link"), _text),
-        **dict.fromkeys(("header", "extra-body", "output-lengths"), _text),
-        "warmup": warmup_rule,
-        "senders": _senders,
-        "calibrate": lambda value, name: 0.0 if value == "off" else _seconds(zero=True)(value, name),
-        "start": _seconds(zero=True),
-        "stop": _seconds(zero=False),
-        "duration": _seconds(zero=False),
-        "drain": _seconds(zero=True),
-        "rate": _rate,
-        "limit": _whole(1),
-        "requests": _whole(1),
-        "replicas": _whole(1),
-        "tp": _whole(1),
-        "pp": _whole(1),
-        "seed": _whole(0),
-        "goal": _share(zero=False),
-        "fail-under": _share(zero=False),
-        "max-failed": _share(zero=True),
-    }
-)
-"""Every option of a run, and what turns its value into the one that is used."""
+        raise UsageError(f"No option '{option}'{where}.{guess} Known: {', '.join(sorted(OPTIONS))}.")
+    return OPTIONS[option].check(value, given.name(option))

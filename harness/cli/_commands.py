@@ -2,8 +2,9 @@
 
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 import click
 
@@ -16,47 +17,58 @@ COMMANDS = (
 
 
 class Commands(click.Group):
-    """The group `bench`: it knows the names of its commands and imports one when it is needed."""
+    """A group that lists its commands in the order of their definition and answers an unknown name with the nearest.
+
+    `modules` maps names of commands to the modules that hold them, which are imported when they are needed.
+    """
+
+    def __init__(
+        self, *args: Any, what: str, hint: str = "", modules: Mapping[str, str] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._what, self._hint, self._modules = what, hint, modules or {}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        """In the order in which a newcomer needs them."""
-        return [*COMMANDS]  # Note: `list` is a command here, a module of this package
+        """All names, in the order in which a newcomer needs them."""
+        return [*self._modules, *self.commands]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # click's
-        """The command of that name, None when there is none."""
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = importlib.import_module(f"harness.cli.{cmd_name}").command
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, None if there is none."""
+        if cmd_name not in self._modules:
+            return super().get_command(ctx, cmd_name)
+        name, _, attribute = self._modules[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(name), attribute or "command")
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but an unknown name is answered with the nearest known one."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise no_such("command", args[0], COMMANDS)
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            raise no_such(self._what, args[0], known, self._hint)
         return super().resolve_command(ctx, args)
 
 
 _EPILOG = """
 \b
 First steps
-  bench doctor                 is this machine fit to measure?
-  bench run                    a minute of chat on the built-in engine
+  bench doctor                 check this machine and the installation
+  bench run                    one minute of chat traffic on the built-in engine
   bench run --backend sim      the same traffic on a simulated GPU, in a second
   bench capacity --backend sim --hardware h100
-                               how much of it that GPU carries, with an interval
-  bench compare BASE HEAD      is HEAD worse? two stored runs, folders or files
-  bench serve                  the built-in engine behind an OpenAI-compatible server
-  bench trace info FILE        what is in recorded traffic; run it with --trace FILE
-  bench list                   every workload, model, GPU and policy there is
-  bench explain goodput        what a word of the result means
+                               the highest rate that GPU sustains, with an interval
+  bench compare BASE HEAD      test HEAD for a regression: two stored runs, folders or files
+  bench serve                  the built-in engine as an OpenAI-compatible server
+  bench trace info FILE        summarize recorded traffic; replay it with bench run --trace FILE
+  bench list                   all workloads, models, GPUs and policies
+  bench explain goodput        definition of a metric or term
 
 \b
 Exit codes
-  0 good                1 a bound failed (--fail-under), or a comparison      2 wrong usage
+  0 success             1 a bound (--fail-under) or a comparison failed       2 wrong usage
   3 the backend failed  4 not valid, not comparable, or terminated (SIGTERM)  5 inconclusive
-  70 a bug, or exhausted memory       130 interrupted before there was a report
+  70 a bug, or exhausted memory       130 interrupted before the report
 """
 
 
@@ -70,6 +82,8 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 
 @click.group(
     cls=Commands,
+    what="command",
+    modules={name: f"harness.cli.{name}" for name in COMMANDS},
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=_EPILOG,
@@ -79,7 +93,7 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 )
 @click.pass_context
 def bench(ctx: click.Context) -> None:
-    """How much of this traffic can this LLM serving system carry within these latency objectives?"""
+    """Benchmark LLM serving: the request rate that a system sustains within latency objectives."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 

@@ -1,26 +1,29 @@
-"""How `bench compare` reads its own options, and where its answer goes."""
+"""What `bench compare` does with its options: how to compare, the two sides of new pairs, where the answer goes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness import compose
-from harness import options as harness_options
-from harness.api import Slo
+from harness.api import Simulator, Slo
 from harness.cli import _terminal
 from harness.data import files
-from harness.errors import UsageError, no_such
-from harness.experiments.compare import gates, refusals
+from harness.data.folder import new_folder
+from harness.errors import NotValid, UsageError, no_such
+from harness.experiments.compare import gates, pair_log, refusals
 from harness.experiments.compare.answer import Settings
+from harness.experiments.compare.pair_log import WARMUP, Command
+from harness.experiments.compare.runner import Judge, Made, check_enough, run_pairs
 from harness.metrics import slo
+from harness.options import Given, RunSpec, run_spec
+from harness.runner.plan import make_backend, plan
+from harness.runner.run import RUNS
 from harness.stats.paired import ALPHA
-
-if TYPE_CHECKING:
-    pass
-
 
 PRINTED = ("text", "markdown", "json")
 
@@ -35,26 +38,15 @@ class Files:
 
 def settings(options: Mapping[str, Any], *, free: bool = False) -> Settings:
     """How to compare. `free` takes gates on numbers that bench does not know. Raises UsageError."""
-    goal, asked, alpha = options.get("goal"), options.get("slo"), options.get("alpha")
-    goal_share = Slo().goal if goal is None else float(str(harness_options.CHECKS["goal"](goal, "--goal")))
+    goal, bounds = options["goal"], options["slo"]
     return Settings(
-        gates=gates.parse(options["gate"], free=free) if options.get("gate") else (),
-        alpha=ALPHA if alpha is None else _alpha(alpha),
-        allowed=refusals.checked(options.get("allow_different") or ""),
-        slo=None if asked is None else slo.parse(asked, goal=goal_share),
-        goal=None if goal is None else goal_share,
-        warmup=None if options.get("warmup") is None else harness_options.warmup_rule(options["warmup"], "--warmup"),
+        gates=gates.parse(options["gate"], free=free) if options["gate"] else (),
+        alpha=ALPHA if options["alpha"] is None else options["alpha"],
+        allowed=refusals.checked(options["allow_different"] or ""),
+        slo=None if bounds is None else slo.parse(bounds, goal=Slo().goal if goal is None else goal),
+        goal=goal,
+        warmup=options["warmup"],
     )
-
-
-def _alpha(text: str) -> float:
-    try:
-        value = float(str(harness_options.CHECKS["goal"](text, "--alpha")))
-    except UsageError:
-        value = 1.0
-    if not value < 0.5:
-        raise UsageError(f"--alpha must be a share above 0 and below 50%, such as 1%, got '{text}'.")
-    return value
 
 
 def checked(options: Mapping[str, Any]) -> Files:
@@ -108,3 +100,79 @@ def _render(form: str, info: Mapping[str, Any], path: str = "-") -> str:
     if form in ("junit", *compose.EXPORTS):
         return compose.export_comparison(info, form)
     return compose.render_answer(info, form)
+
+
+# Pairs of runs that are made now
+
+
+def made(
+    options: Mapping[str, Any],
+    asked: Given,
+    file: Given | None,
+    judge: Judge,
+    say: Callable[[str], None],
+    alpha: float,
+) -> Made:
+    """The pairs that --base and --head, or --run twice, ask for; made now, or gone on with in --out.
+
+    `asked` and `file` are the options of a run that both sides share; all looks together keep `alpha`. Raises
+    UsageError for what does not go together, and whatever `harness.experiments.compare.runner.run_pairs` raises.
+    """
+    sides = _commands(options, asked, file) if options["run"] else _backends(options, asked, file)
+    if options["out"] is None:
+        out = new_folder(Path(RUNS) / f"compare-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    else:
+        out = Path(options["out"])
+    seed, pause_s = options["seed"] or 0, options["pause"] or 0.0
+    return run_pairs(sides, options["pairs"], out, judge, say, first_seed=seed, pause_s=pause_s, alpha=alpha)
+
+
+def _commands(options: Mapping[str, Any], asked: Given, file: Given | None) -> tuple[Command, Command]:
+    given = options["run"]
+    if options.get("base") or options.get("head"):
+        raise UsageError("--run and --base/--head exclude each other: --run brings whole commands.")
+    if len(given) != 2:
+        raise UsageError(f"--run is given twice, first for the baseline and then for the candidate; got {len(given)}.")
+    if asked.values or file is not None:
+        option = next(iter(asked.values), "config")
+        raise UsageError(f"--{option} belongs into the commands of --run, which stand for themselves.")
+    base, head = (pair_log.parse(text) for text in given)
+    return base, head
+
+
+def _backends(options: Mapping[str, Any], asked: Given, file: Given | None) -> tuple[Command, Command]:
+    base, head = (_spec(options, side, asked, file) for side in ("base", "head"))
+    check_enough(options["pairs"], exact=_virtual(base, head))
+    return pair_log.of_spec(base, str(options["base"])), pair_log.of_spec(head, str(options["head"]))
+
+
+def _spec(options: Mapping[str, Any], side: str, asked: Given, file: Given | None) -> RunSpec:
+    """The run of one side, checked as far as it can be before it begins."""
+    backend = options.get(side)
+    if not backend:
+        raise UsageError(f"--{side} is missing: pairs are made of --base SPEC and --head SPEC, or of --run twice.")
+    try:
+        spec = run_spec(Given({**asked.values, "backend": backend}), file)
+        spec = replace(spec, seed=options["seed"] or 0, warmup=spec.warmup or WARMUP)
+        plan(spec)
+    except UsageError as error:
+        raise UsageError(str(error).replace("--backend", f"--{side}")) from None
+    return spec
+
+
+def _virtual(base: RunSpec, head: RunSpec) -> bool:
+    """Whether the clock of both is virtual. Raises NotValid where that of one is."""
+    one, other = (isinstance(make_backend(spec), Simulator) for spec in (base, head))
+    if one != other:
+        clocks = ("a virtual clock", "the wall's") if one else ("the wall's clock", "a virtual one")
+        raise NotValid(f"base has {clocks[0]} and head {clocks[1]}, so their times cannot be compared.")
+    return one
+
+
+def same_sides(made: Made, gates: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What comparing a set-up with itself tells: its noise from run to run, by metric."""
+    ratios = [gate for gate in gates if gate.get("scale") == "ratio" and len(gate.get("losses") or ()) > 1]
+    if not made.same or not ratios:
+        return []
+    noises = [f"{100 * statistics.stdev(gate['losses']) / 2**0.5:.2g}% ({gate['label']})" for gate in ratios]
+    return [f"base is compared with itself: the noise of a run is {', '.join(noises)}, from {len(made.folders)} pairs."]

@@ -9,7 +9,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,18 +63,14 @@ def complain(sentence: str) -> None:
 
 def show(form: str, run: Run) -> None:
     """Print a run in the form of that name."""
-    from harness.compose import render_run
-
     given: dict[str, object] = {"color": colored()}
     if form == "text" and sys.stdout.isatty():
         given |= {"curve": True, "ascii": not blocks(sys.stdout.encoding)}
-    say(render_run(form, run, **given).rstrip("\n"))
+    say(compose.render_run(form, run, **given).rstrip("\n"))
 
 
 def tell(form: str, info: dict[str, Any]) -> None:
     """Print an answer in the form of that name; on a terminal text comes with a small curve, in colour if wanted."""
-    from harness import compose
-
     if form == "text" and sys.stdout.isatty():
         columns = shutil.get_terminal_size().columns
         text = compose.show_answer(info, color=colored(), blocks=blocks(sys.stdout.encoding), columns=columns)
@@ -124,3 +120,9 @@ def command(name: str, given: Iterable[tuple[str, str | None]]) -> str:
 def tell_verdict(info: dict[str, Any]) -> None:
     """Say how a validation that was written came out: its file alone would leave exit code 1 unexplained."""
     say(compose.outcome_line(info))
+
+
+def draw(html: str, facts: Mapping[str, object], title: str) -> None:
+    """Write a page of pictures (`reports.traffic.page`); an existing file is replaced."""
+    compose.put(Path(html), compose.traffic_page(facts, title))
+    note(f"Pictures: {html}")

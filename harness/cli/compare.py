@@ -1,4 +1,4 @@
-"""`bench compare`: a candidate beside a baseline, paired, with a verdict that a nightly job can trust."""
+"""`bench compare`: a candidate against a baseline, paired, with a verdict for CI."""
 
 from __future__ import annotations
 
@@ -9,53 +9,56 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli._compare_runs import OPTIONS, pair_options
-from harness.cli._run_options import SECTIONS, Sectioned, given, run_options
+from harness import options as run
+from harness.cli._options import (
+    SEED,
+    TIME,
+    Grouped,
+    Value,
+    config,
+    given,
+    option,
+    quiet,
+    run_options,
+)  # fmt: skip
+from harness.errors import UsageError
+from harness.values import share
 
 if TYPE_CHECKING:
     from harness.cli._compare import Files
     from harness.experiments.compare.answer import Settings
     from harness.options import Given
 
-OWN = ("gate", "alpha", "allow-different")
-WRITTEN = ("form", "html", "markdown", "junit", "as-json", "export", "quiet")
+DECIDING = ("gate", "alpha", "allow_different")
+PAIRED = ("base", "head", "run", "pairs", "seed", "pause", "out", "no_html")
 RESCORED = ("slo", "goal", "warmup")
-"""Options of a run that also tell how stored runs are read."""
+"""Options of a run that also decide how stored runs are scored."""
+DECISION, PAIRS = "Decision", "New runs"
 
-_SECTIONS = {
-    "What decides": OWN,
-    "The answer": WRITTEN,
-    "Pairs that are made now": (*OPTIONS, "config"),
-    **{
-        title: tuple(name for name in options if name != "seed")
-        for title, options in SECTIONS.items()
-        if "backend" not in options
-    },
-    "Parts of both backends": tuple(name for part in SECTIONS.values() if "backend" in part for name in part),
-}
 _EPILOG = """
 \b
 Examples
   bench compare before after
-      two runs, two folders of runs, two sweeps or two searches, matched by what was sent
+      two runs, folders of runs, sweeps or capacity searches, matched by the traffic sent
   bench compare baselines/chatbot out/chatbot --markdown summary.md --junit bench.xml
-      a simulator against a stored baseline: exact, any difference is told with its cause
+      a simulator against a stored baseline: exact, every difference is reported with its cause
   bench compare before after --gate tpot=1%:3%,p99:ttft=10%:20%
-      other gates: a loss below the first share is of no interest, one above the second must be found
+      other gates: IGNORED is the largest loss that does not matter, FOUND the smallest that must be detected
   bench compare --base openai:url=http://127.0.0.1:8001/v1 --head openai:url=http://127.0.0.1:8002/v1 \\
                 --workload chatbot --rate 11 --requests 600 --pairs auto
-      makes the runs itself, interleaved: A B, B A, ...
+      runs both backends, interleaved: A B, B A, ...
   bench compare --run 'CMD A' --run 'CMD B' --pairs 5
-      any two commands that leave a run, or print JSON with numbers
+      any two commands that store a run, or print JSON with numbers
   bench compare --trend results --html trend.html
-      a series of nights: has there been a step? with a page of all of them
+      a series of nightly runs: was there a step change? with a page over all of them
 
 \b
 Gates
   on real systems  capacity_rps=2%:5%,tpot=2%:5%,ttft=5%:15%,failed=0.5%:0.5%
   on simulators    goodput_rps, ttft, tpot, failed: any loss at all
-  others           e2e, itl, p50:ttft, p99:tpot, attainment, throughput_rps, output_tps; a share is
-                   compared in points, all else in percent; NAME=2%:5%:lower for numbers of others
+  others           e2e, itl, p50:ttft, p99:tpot, attainment, throughput_rps, output_tps; shares are
+                   compared in percentage points, all else in percent; NAME=2%:5%:lower for numbers of
+                   other tools
 
 \b
 Exit codes
@@ -65,49 +68,72 @@ Exit codes
 """
 
 
-@click.command(
-    "compare",
-    cls=Sectioned,
-    sections=_SECTIONS,
-    epilog=_EPILOG,
-    short_help="Compare a candidate with a baseline: paired, with a verdict.",
-)
-@click.argument("runs", nargs=-1, metavar="[BASE HEAD]")
-@click.option("--gate", metavar="GATES", help="What decides: NAME=IGNORED:FOUND,... (see below).")
-@click.option("--alpha", metavar="SHARE", help="One-sided chance to call a loss where there is none (default 1%).")
-@click.option(
-    "--allow-different", metavar="FIELDS", help="Compare although these differ: hardware,model,output-lengths,..."
-)
-@click.option(
-    "--format", "form", default="text", metavar="NAME", help="What is printed: text (default), markdown, json."
-)
-@click.option("--html", metavar="FILE", help="Write it as a page that opens without a network.")
-@click.option("--markdown", metavar="FILE", help="Write the answer as markdown; - for standard output.")
-@click.option("--junit", metavar="FILE", help="Write it as JUnit XML: a test case for each gate.")
-@click.option("--json", "as_json", metavar="FILE", help="Write it as JSON, with everything in it.")
-@click.option(
-    "--export", multiple=True, metavar="FORM=FILE", help="For others: github-smaller, github-bigger, bencher, pytorch."
-)
-@click.option("--quiet", is_flag=True, help="No progress and no notes; the answer is still printed.")
-@click.option("--config", metavar="FILE", help="TOML file with the options of the runs to make; options win.")
-@pair_options
-@click.option(
-    "--warmup",
-    metavar="CUT",
-    help="What is sent first and not measured: mser5 (default where runs are made), 30s, 200 (requests), none; "
-    "stored runs: as they were told.",
-)
-@run_options(without=("backend", "seed", "fail-under", "warmup"))
-def command(runs: tuple[str, ...], config: str | None, header: tuple[str, ...], **options: Any) -> int:
-    """Compare HEAD, the candidate, with BASE, and tell whether it is worse, better, equivalent, or not to be told.
+def _alpha(value: object, name: str) -> float:
+    try:
+        alpha = share(value, name)
+    except UsageError:
+        alpha = 1.0
+    if not alpha < 0.5:
+        raise UsageError(f"{name} must be a share above 0 and below 50%, such as 1%, got '{value}'.")
+    return alpha
 
-    BASE and HEAD are stored runs: a run, a folder of runs, a sweep, a search, a result file of another tool; or a,b,c.
-    Without them the pairs are made now. From an SLO, a goal or a warm-up cut given here, stored runs are scored anew.
+
+def _pairs(value: object, name: str) -> int | str:
+    from harness.stats.paired import MOST_PAIRS
+
+    if value == "auto":
+        return "auto"
+    if not str(value).isdecimal() or not 1 <= int(str(value)) <= MOST_PAIRS:
+        raise UsageError(f"{name} must be 'auto' or a whole number from 1 to {MOST_PAIRS}, got '{value}'.")
+    return int(str(value))
+
+
+@click.command("compare", cls=Grouped, epilog=_EPILOG, short_help="Compare a candidate with a baseline.")
+@click.argument("runs", nargs=-1, metavar="[BASE HEAD]")
+@option("--gate", metavar="GATES", group=DECISION, help="Metrics that decide: NAME=IGNORED:FOUND,... (see below).")
+@option("--alpha", metavar="SHARE", type=Value(_alpha), group=DECISION,
+        help="One-sided false positive rate of a regression. Default: 1%.")  # fmt: skip
+@option("--allow-different", metavar="FIELDS", group=DECISION,
+        help="Compare although these differ: hardware,model,output-lengths,...")  # fmt: skip
+@option("--base", metavar="SPEC", group=PAIRS, help="Backend of the baseline; both get the same traffic.")
+@option("--head", metavar="SPEC", group=PAIRS, help="Backend of the candidate.")
+@option("--run", metavar="CMD", multiple=True, group=PAIRS,
+        help="Given twice, instead of --base and --head: the command of the baseline, then of the candidate; "
+        "{seed} and {out} are filled in.")  # fmt: skip
+@option("--pairs", metavar="N", type=Value(_pairs), group=PAIRS,
+        help="Number of pairs, or auto: interim analyses after 3, 5, 7 and 10 (default; simulators: 1).")  # fmt: skip
+@option("--seed", metavar="N", type=SEED, group=PAIRS, help="Seed of the first pair; then counting up. Default: 0.")
+@option("--pause", metavar="TIME", type=TIME, group=PAIRS, help="Pause between runs. Default: 0.")
+@option("--out", metavar="DIR", group=PAIRS, help="Folder of the pairs; rerun the command to resume.")
+@option("--no-html", is_flag=True, group=PAIRS, help="Do not write report.html into the folder of the pairs.")
+@option("--trend", metavar="DIR", group="History",
+        help="Instead of a comparison: analyse the nightly runs in DIR/<workload>/<backend>/<utc>-<sha>/.")  # fmt: skip
+@run_options(
+    without=("backend", "seed", "fail-under"),
+    warmup={"help": "Warm-up to discard: mser5 (detected, default for new runs), 30s, 200 (requests), or none. "
+                    "Default for stored runs: as recorded."},
+)  # fmt: skip
+@option("--format", "form", default="text", metavar="NAME", help="Print as text (default), markdown or json.")
+@option("--html", metavar="FILE", help="Write an HTML page that opens without a network.")
+@option("--markdown", metavar="FILE", help="Write markdown; - for standard output.")
+@option("--junit", metavar="FILE", help="Write JUnit XML: one test case per gate.")
+@option("--json", "as_json", metavar="FILE", help="Write JSON with all details.")
+@option("--export", multiple=True, metavar="FORM=FILE",
+        help="Write a format of other tools: github-smaller, github-bigger, bencher, pytorch. Repeatable.")  # fmt: skip
+@quiet
+@config
+def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
+    """Compare HEAD, the candidate, with BASE, and report whether it regressed, improved, is equivalent or unresolved.
+
+    BASE and HEAD are stored runs: a run, a folder of runs, a sweep, a capacity search, or a result file of another
+    tool; or several, as a,b,c. Without them, new pairs of runs are made. An SLO, goal or warm-up given here rescores
+    stored runs.
     """
     from harness.cli import _compare
 
     files = _compare.checked(options)
-    asked = given({name: options[name] for name in options if name.replace("_", "-") not in _NOT_OF_A_RUN}, header)
+    of_a_run = {name.replace("-", "_") for name in run.OPTIONS} - {*PAIRED}
+    asked = given({name: value for name, value in options.items() if name in of_a_run})
     if options["trend"] is not None:
         info = _trend(runs, options, {**asked.values, **({"config": config} if config else {})}, files)
     elif options["base"] or options["head"] or options["run"]:
@@ -118,7 +144,10 @@ def command(runs: tuple[str, ...], config: str | None, header: tuple[str, ...], 
     return int(info["exit_code"])
 
 
-_NOT_OF_A_RUN = {*OWN, *WRITTEN, *OPTIONS}
+def _set(options: Mapping[str, Any], *names: str) -> list[str]:
+    """Those of the options that were given."""
+    values = {name.replace("_", "-"): options[name] for name in names}
+    return [name for name, value in values.items() if value is not None and value is not False and value != ()]
 
 
 def _trend(
@@ -127,12 +156,10 @@ def _trend(
     """The answer on a series of nights, which are judged as they are stored, by a rule of their own."""
     from pathlib import Path
 
-    from harness.errors import UsageError
     from harness.experiments.compare.trend import trend
 
     folder = options["trend"]
-    given = [name for name in (*OWN, *OPTIONS) if name != "trend" and options.get(name.replace("-", "_"))]
-    foreign = [*(f"'{run}'" for run in runs), *(f"--{name}" for name in (*given, *asked))]
+    foreign = [*(f"'{path}'" for path in runs), *(f"--{name}" for name in (*_set(options, *DECIDING, *PAIRED), *asked))]
     if foreign:
         raise UsageError(
             f"--trend looks at the nights in '{folder}' alone, by a rule of its own; leave out {foreign[0]}."
@@ -146,7 +173,7 @@ def _trend(
 def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
     """The answer on runs that are there."""
     from harness.cli import _compare
-    from harness.errors import NotValid, UsageError
+    from harness.errors import NotValid
     from harness.experiments.compare import answer, pairing
 
     if len(runs) != 2:
@@ -155,7 +182,7 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
             "or a,b,c; --base and --head, or --run twice, make the runs."
         )
     foreign = [name for name in (*asked.values, *(["config"] if config else [])) if name not in RESCORED]
-    foreign += [name for name in OPTIONS if options.get(name.replace("-", "_"))]
+    foreign += _set(options, *PAIRED)
     if foreign:
         raise UsageError(f"--{foreign[0]} is for runs that are made: give --base and --head, not stored runs.")
     settings = _compare.settings(options)
@@ -169,9 +196,9 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
 def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
     """The answer on pairs that are made now; it stands in their folder too."""
     from harness import compose, configs
-    from harness.cli import _compare, _compare_runs, _terminal
+    from harness.cli import _compare, _terminal
     from harness.data.storage import write_json
-    from harness.errors import UsageError, first_of
+    from harness.errors import first_of
     from harness.experiments.compare.pair_log import shown
 
     if runs:
@@ -180,11 +207,11 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     settings = _compare.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
     file = configs.read(config).given if config is not None else None
     say = _terminal.nothing if options["quiet"] else _terminal.note
-    made = _compare_runs.made(options, asked, file, _judge(settings), say, settings.alpha)
+    made = _compare.made(options, asked, file, _judge(settings), say, settings.alpha)
     base, head = map(shown, options["run"]) if commands else _redacted(made.folders[0])
     compared = _answered(made.folders, replace(settings, alpha=made.alpha))
     info = compared(base=base, head=head, rows=made.rows, looks=made.looks, notes=made.notes)
-    info["notes"] += _compare_runs.same_sides(made, info["gates"])
+    info["notes"] += _compare.same_sides(made, info["gates"])
     info["exit_code"] = first_of(made.exit_code or 0, info["exit_code"])
     write_json(made.out / "compare.json", info)
     if not options["no_html"]:

@@ -1,11 +1,24 @@
-"""`bench explain`: what a name means, whatever kind of name it is."""
+"""`bench explain`: what a name means, whatever kind of name it is.
+
+With --html a page of pictures of the traffic that a preset, arrivals or lengths draw.
+"""
+
+from __future__ import annotations
 
 import dataclasses
 import textwrap
 import typing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from harness import compose, configs, registry
+from harness.cli import _names, _terminal
+from harness.cli._options import NEW_FILE
+from harness.errors import UsageError, no_such
+
+if TYPE_CHECKING:
+    from harness.data.schedule import Schedule
 
 _UNITS = {"_s": "seconds; 250ms, 60s, 5min", "_tokens": "tokens", "_rps": "requests per second",
           "_bytes": "bytes; 24GB, 80GiB", "_flops": "FLOP/s"}  # fmt: skip
@@ -15,19 +28,29 @@ _SCALES = {"_bytes_per_s": (1e9, "GB/s"), "_bytes": (2.0**30, "GiB"), "_flops": 
 _KINDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "NoneType": "none"}
 
 
+REQUESTS = 20_000
+"""Requests that are drawn, or as many as there are."""
+
+FEWEST = 300
+"""Arrivals that are drawn at least where the rate soon stays what it is."""
+
+SEED = 0
+HELD = "fixed"
+"""Lengths with which arrivals are drawn that were asked for alone, and which are then not shown."""
+
+DRAWABLE = ("presets", "arrivals", "lengths")
+"""Kinds of names of which there is something to draw."""
+
+
 @click.command("explain", short_help="Explain a preset, plug-in, metric or term.")
 @click.argument("name")
-@click.option("--html", metavar="FILE", help="Also write pictures of a preset, of arrivals (gamma:cv=2) or of lengths.")
+@click.option("--html", type=NEW_FILE, metavar="FILE",
+              help="Also write charts of a preset, of arrivals (gamma:cv=2) or of lengths.")  # fmt: skip
 def command(name: str, html: str | None) -> int:
     """Explain NAME: a preset, a plug-in with its arguments, a model, a GPU, a metric or a term (tpot, ...).
 
-    A name that several kinds have is explained for each; KIND.NAME chooses one (arrivals.gamma).
+    A name of several kinds is explained for each; KIND.NAME selects one (arrivals.gamma).
     """
-    from harness import compose
-    from harness.cli import _names, _terminal, _trace_tools
-    from harness.errors import no_such
-
-    _trace_tools.page_to_write(html)
     kind, dot, short = name.partition(".")
     if not dot or kind not in _names.kinds():
         kind, short = "", name
@@ -55,29 +78,81 @@ def command(name: str, html: str | None) -> int:
 
 def _draw(html: str, kinds: list[str], spec: str, text: str) -> None:
     """Write the page of what is drawn under this name: of the first of its kinds that draws something."""
-    from harness.cli import _names, _trace_tools
-    from harness.errors import UsageError
-
     if not kinds:
         raise UsageError(f"'{spec}' is a term, of which there is nothing to draw; leave out --html.")
-    kind = next((k for k in kinds if k in _names.DRAWABLE), kinds[0])
-    facts = _names.facts(kind, spec)
-    _trace_tools.draw(html, {**facts, "texts": [*text.splitlines(), *facts.get("texts", ())]}, spec)
+    kind = next((k for k in kinds if k in DRAWABLE), kinds[0])
+    facts = _facts(kind, spec)
+    _terminal.draw(html, {**facts, "texts": [*text.splitlines(), *facts.get("texts", ())]}, spec)
+
+
+def _facts(kind: str, spec: str) -> dict[str, Any]:
+    """What `reports.traffic.page` is given of a preset, of arrivals or of lengths: one schedule and its law.
+
+    Raises UsageError for a kind that draws nothing.
+    """
+    if kind not in DRAWABLE:
+        listed = f"{', '.join(DRAWABLE[:-1])} and {DRAWABLE[-1]}"
+        raise UsageError(f"'{spec}' is of the kind {kind}, which draws no traffic; --html goes with {listed}.")
+    loaded = compose.load_workload(HELD, arrivals=spec) if kind == "arrivals" else compose.load_workload(spec)
+    return _drawn(loaded, arrivals=kind != "lengths", lengths=kind != "arrivals")
+
+
+def _drawn(loaded: Any, *, arrivals: bool, lengths: bool) -> dict[str, Any]:
+    from harness.data.schedule import Schedule  # heavy
+
+    schedule = Schedule.draw(loaded.workload, seed=SEED, requests=REQUESTS)
+    found: dict[str, Any] = {"name": "drawn", "source": f"{len(schedule):,} requests drawn with seed {SEED}"}
+    if arrivals:
+        found |= _arrivals(schedule, loaded)
+    if lengths:
+        found |= {name: schedule.table[name] for name in ("prompt_tokens", "output_tokens")}
+    return found
+
+
+def _arrivals(schedule: Schedule, loaded: Any) -> dict[str, Any]:
+    """Times of what waits for no answer, the law of their gaps, the rate that was declared."""
+    import numpy as np  # heavy
+
+    from harness.validity.fidelity import by_itself
+
+    if loaded.rate_rps is None:
+        return {"texts": ["A closed loop has no arrivals to draw: requests come when answers come."]}
+    times_s = schedule.table["scheduled_s"].to_numpy()[by_itself(schedule.table)]
+    found: dict[str, Any] = {"times_s": times_s}
+    if loaded.gap_cdf is not None:
+        law = {"name": "declared law", "cdf": loaded.gap_cdf, "operational_time": loaded.operational_time}
+        found["gap_law"] = law
+    if loaded.operational_time is not None and len(times_s) > FEWEST:
+        end_s = _settled(loaded.operational_time, times_s)
+        edges = np.linspace(0.0, end_s, 401)
+        rps = np.diff(loaded.operational_time(edges)) / np.diff(edges)
+        found["rate"] = {"at_s": (edges[1:] + edges[:-1]) / 2, "rps": rps, "name": "declared"}
+        found["times_s"] = shown = times_s[times_s <= end_s]
+        found["source"] = f"{len(shown):,} requests drawn with seed {SEED}"
+    elif loaded.arrivals_rps:
+        found["rate"] = {"at_s": [0.0, float(times_s[-1])], "rps": [loaded.arrivals_rps] * 2, "name": "declared mean"}
+    return found
+
+
+def _settled(operational_time: Any, times_s: Any) -> float:
+    """Up to when to draw (s): where the rate stays what it is soon, five times as long as it changes, else all."""
+    import numpy as np  # heavy
+
+    edges = np.linspace(0.0, float(times_s[-1]), 20_001)
+    arrivals = np.diff(operational_time(edges))
+    moving = np.flatnonzero(np.abs(arrivals - arrivals[-1]) > 1e-6 * arrivals.max())
+    changes_s = float(edges[moving[-1] + 1]) if len(moving) else float(times_s[-1])
+    return min(float(times_s[-1]), max(5 * changes_s, float(times_s[FEWEST])))
 
 
 def _kind_of_names(kind: str) -> str:
     """The names of a kind, as 'bench list' has them."""
-    from harness.cli import _names
-
     rows = _names.rows(kind)
     width = max(len(name) for name, _ in rows)
     return "\n".join([f"{kind} ({_names.OPTION[kind]})", *(f"  {name:<{width}}  {text}" for name, text in rows)])
 
 
 def _about(kind: str, name: str) -> str:
-    from harness import compose, configs
-    from harness.cli import _names
-
     if kind == "presets":
         text = compose.explain_workload(name).removeprefix(name).strip()
         return f"{name} (workload preset)\n{textwrap.indent(text, '  ')}"
@@ -110,8 +185,6 @@ def _quantity(key: str, value: object) -> str:
 
 
 def _plugin(kind: str, name: str) -> str:
-    from harness import registry
-
     found = registry.find(kind, name)
     lines = [textwrap.indent(registry.about(found), "  ")]
     if kind == "metrics":  # nobody builds one with arguments

@@ -5,6 +5,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from harness.cli._options import COUNT, SEED, TEXT_FORMS, Value
 from harness.errors import UsageError
 
 OWN = {
@@ -17,7 +18,7 @@ OWN = {
 
 _EPILOG = """
 \b
-For example
+Examples
   bench fit --steps bench-runs/NAME --latency mixed --out mine.toml
   bench run --backend sim --latency file:mine.toml
   bench fit --requests results.csv --backend sim:policy=vllm-v0 --latency linear --out mine.toml
@@ -25,42 +26,47 @@ For example
 """
 
 
-@click.command("fit", short_help="A latency model from measured steps, requests or an endpoint.", epilog=_EPILOG)
+def _users(value: object, name: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in str(value).split(","))
+    except ValueError:
+        raise UsageError(f"{name} must be numbers such as 1,2,4,8, got '{value}'.") from None
+
+
+@click.command("fit", short_help="Fit a latency model to measurements.", epilog=_EPILOG)
 @click.option("--steps", multiple=True, metavar="RUN|TABLE",
-              help="Folder of a run with steps, or a table (parquet, CSV) with prefill_tokens (n_pf), decode_seqs (B), "
+              help="Run folder with steps, or a table (parquet, CSV) with prefill_tokens (n_pf), decode_seqs (B), "
               "context_tokens (ctx) and seconds. Repeatable.")  # fmt: skip
 @click.option("--requests", multiple=True, metavar="RUN|TABLE",
-              help="Results of requests instead: a run, another tool's file, or a table with arrival_s, prompt_tokens, "
+              help="Per-request results instead: a run, another tool's file, or a table with arrival_s, prompt_tokens, "
               "output_tokens, ttft_s, tpot_s (or _ms). Repeatable.")  # fmt: skip
 @click.option("--url", metavar="URL|SPEC",
               help="A live endpoint instead, probed for some seconds: its address, or a backend such as "
               "openai:url=...,model=... or engine.")  # fmt: skip
-@click.option("--users", default="1,2,4,8", show_default=True, metavar="N,...", help="--url: answers at a time.")
+@click.option("--users", type=Value(_users), default="1,2,4,8", show_default=True, metavar="N,...",
+              help="--url: concurrency levels.")  # fmt: skip
 @click.option("--most-tokens", type=click.IntRange(min=32), default=1024, show_default=True, metavar="N",
               help="--url: longest prompt.")  # fmt: skip
 @click.option("--backend", default="sim", show_default=True, metavar="SPEC",
-              help="--requests: the simulator with the policy and the memory of what was measured.")  # fmt: skip
+              help="--requests: simulator with the policy and KV memory of the measured system.")  # fmt: skip
 @click.option("--latency", default="mixed", show_default=True, metavar="NAME",
-              help="What to fit: abc, fit6, linear, mixed or table.")  # fmt: skip
-@click.option("--out", metavar="FILE", help="Where the model goes: FILE.toml, for --latency file:FILE.toml.")
-@click.option("--model", default="opt-13b", show_default=True, metavar="NAME", help="fit6: the model that ran.")
-@click.option("--hardware", default="a100-80g", show_default=True, metavar="NAME", help="fit6: the GPU it ran on.")
-@click.option("--tp", type=click.IntRange(min=1), default=1, show_default=True, metavar="N", help="fit6: on how many.")
-@click.option("--fix", multiple=True, metavar="NAME=VALUE", help="A constant that is known before. Repeatable.")
+              help="Model to fit: abc, fit6, linear, mixed or table.")  # fmt: skip
+@click.option("--out", metavar="FILE", help="Write the model to FILE.toml, for --latency file:FILE.toml.")
+@click.option("--model", default="opt-13b", show_default=True, metavar="NAME", help="fit6: model that was measured.")
+@click.option("--hardware", default="a100-80g", show_default=True, metavar="NAME", help="fit6: GPU it ran on.")
+@click.option("--tp", type=COUNT, default=1, show_default=True, metavar="N", help="fit6: number of GPUs.")
+@click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Fix a known constant. Repeatable.")
 @click.option("--holdout", type=float, default=0.2, show_default=True, metavar="SHARE",
-              help="Share of the rows that the fit must not see, and is scored on.")  # fmt: skip
+              help="Share of rows held out to score the fit.")  # fmt: skip
 @click.option("--gaps/--no-gaps", default=True, show_default=True,
-              help="Count the time between steps of a busy run as theirs.")  # fmt: skip
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="N", help="Which rows are held out."
-)
-@click.option("--format", "form", type=click.Choice(["text", "markdown", "json"]), default="text", show_default=True,
-              metavar="NAME", help="text, markdown or json.")  # fmt: skip
+              help="Attribute the time between steps of a busy run to the steps.")  # fmt: skip
+@click.option("--seed", type=SEED, default=1, show_default=True, metavar="N", help="Random seed of the held-out rows.")
+@TEXT_FORMS
 def command(form: str, **given: Any) -> int:
-    """A latency model from measurements, for the simulator.
+    """Fit a latency model for the simulator.
 
-    The fit sees a part of the rows and is scored on the others. Each constant is told with its 95 % interval; a
-    constant that the rows do not tell from the others is refused.
+    Part of the rows is held out to score the fit. Each constant is reported with its 95 % interval; constants that the
+    rows cannot identify are refused.
     """
     from harness.cli import _terminal
 
@@ -69,9 +75,9 @@ def command(form: str, **given: Any) -> int:
 
 
 def _answer(
-    *, steps: tuple[str, ...], requests: tuple[str, ...], url: str | None, users: str, most_tokens: int, backend: str,
-    latency: str, out: str | None, model: str, hardware: str, tp: int, fix: tuple[str, ...], holdout: float, gaps: bool,
-    seed: int,
+    *, steps: tuple[str, ...], requests: tuple[str, ...], url: str | None, users: tuple[int, ...], most_tokens: int,
+    backend: str, latency: str, out: str | None, model: str, hardware: str, tp: int, fix: tuple[str, ...],
+    holdout: float, gaps: bool, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
     from pathlib import Path
 
@@ -91,7 +97,7 @@ def _answer(
         raise UsageError(f"{what}: name measurements with one of --steps, --requests and --url.")
     _refuse_what_would_be_ignored(sources[0], latency)
     if url is not None:
-        probe = Probe(_numbers(users), most_tokens)
+        probe = Probe(users, most_tokens)
         endpoint = f"openai:url={url}" if url.startswith(("http://", "https://")) else url  # else a backend's spec
         return from_endpoint(endpoint, probe, asked, path, _terminal.note)
     if requests:
@@ -111,13 +117,6 @@ def _refuse_what_would_be_ignored(source: str, latency: str) -> None:
         for name in names:
             if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
                 raise UsageError(f"--{name.replace('_', '-')} belongs to {where}; leave it out.")
-
-
-def _numbers(users: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in users.split(","))
-    except ValueError:
-        raise UsageError(f"--users must be numbers such as 1,2,4,8, got '{users}'.") from None
 
 
 def _fixed(given: tuple[str, ...]) -> dict[str, float]:

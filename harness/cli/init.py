@@ -8,10 +8,10 @@ import click
 TEMPLATE = Path(__file__).with_name("init.toml")
 
 
-@click.command("init", short_help="Write a commented configuration.")
+@click.command("init", short_help="Write a commented configuration file.")
 @click.argument("file", default="bench.toml")
 def command(file: str) -> int:
-    """Write FILE (bench.toml), a commented configuration that 'bench run --config FILE' takes."""
+    """Write FILE (default bench.toml), a commented configuration for 'bench run --config FILE'."""
     from harness.cli import _terminal
     from harness.data import files
     from harness.errors import UsageError

@@ -8,7 +8,7 @@ import click
 @click.command("list", short_help="List presets, models, GPUs and plug-ins.")
 @click.argument("kind", required=False)
 def command(kind: str | None) -> int:
-    """List everything of one KIND (presets, models, hardware, policies, arrivals, ...), or of all kinds."""
+    """List all names of one KIND (presets, models, hardware, policies, arrivals, ...), or of all kinds."""
     from harness.cli import _names, _terminal
     from harness.errors import no_such
 

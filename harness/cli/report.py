@@ -1,4 +1,4 @@
-"""`bench report`: the page of stored runs, sweeps, searches, comparisons and series, and their other forms."""
+"""`bench report`: reports of stored runs, sweeps, searches, comparisons and series, as a page or in other formats."""
 
 from __future__ import annotations
 
@@ -8,60 +8,55 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli._run_options import Sectioned
+from harness.cli._options import Grouped, option
 
 if TYPE_CHECKING:
     from harness.cli._report import ReportOptions, Subject
 
-_SECTIONS = {
-    "What is made": ("forms", "out", "open"),
-    "The page": ("sections", "plotly-bundle", "plain"),
-}
 _EPILOG = """
 \b
 Examples
   bench report bench-runs/chatbot-sim-20260101T120000Z --open
-      the page of a run, in its folder, opened in the browser
+      write the page of a run into its folder and open it in the browser
   bench report curve
-      the page of a sweep, curve/report.html, and its answer as text; so for bench capacity and bench compare
+      write the page of a sweep, curve/report.html, and print its results; likewise for capacity and compare
   bench report before after --out both.html
-      several runs, sweeps or searches as curves on one page
+      curves of several runs, sweeps or searches on one page
   bench report RUN --format markdown
-      printed; also text, json, csv and junit
+      print; also text, json, csv and junit
   bench report RUN --format html,md,csv,parquet,png,perfetto --out made
-      written as report.html, report.md, ..., a report-FIGURE.png of each figure
+      write report.html, report.md, ..., and report-FIGURE.png for each figure
 
 \b
 Values
   RUN     the folder of a run, a sweep, a search or a comparison, its JSON file (slo.json, compare.json), a folder of
-          runs, a folder of nights (WORKLOAD/BACKEND/DATE-COMMIT, the trend of bench compare), or a file of results of
-          vLLM, SGLang, GuideLLM, AIPerf or inference-perf
-  NAMES   html, text, markdown (md), json, csv, junit, parquet, png (one a figure; needs Chromium or Chrome),
-          perfetto (the timeline for ui.perfetto.dev); options of a form follow it: perfetto:requests=500
+          runs, a folder of nightly runs (WORKLOAD/BACKEND/DATE-COMMIT, the trend of bench compare), or a result file
+          of vLLM, SGLang, GuideLLM, AIPerf or inference-perf
+  NAMES   html, text, markdown (md), json, csv, junit, parquet, png (one per figure; needs Chromium or Chrome),
+          perfetto (timeline for ui.perfetto.dev); with options: perfetto:requests=500
 """
 
 
 @click.command(
-    "report", cls=Sectioned, sections=_SECTIONS, epilog=_EPILOG,
-    short_help="The page of stored runs, sweeps, comparisons; other forms.",
-)  # fmt: skip
+    "report", cls=Grouped, epilog=_EPILOG, short_help="Report stored runs, sweeps and comparisons as HTML or text."
+)
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--format", "forms", metavar="NAMES", multiple=True, help="Forms, html by default: html,md,json,csv,png.")
-@click.option("--out", metavar="PATH", help="Where to write it: a file, or a folder for several files.")
-@click.option("--open", is_flag=True, help="Open the page in the browser.")
-@click.option("--sections", metavar="NAMES", help="Only these parts of the page, by the names of its navigation.")
-@click.option("--plotly-bundle", metavar="FILE", help="Put this plotly.js into the page, such as a smaller bundle.")
-@click.option("--plain", is_flag=True, help="Do not compress the page, for a browser that cannot unpack it.")
+@option("--format", "forms", metavar="NAMES", multiple=True, help="Formats: html (default), md, json, csv, png, ...")
+@option("--out", metavar="PATH", help="Output file, or a folder for several files.")
+@option("--open", is_flag=True, help="Open the page in the browser.")
+@option("--sections", metavar="NAMES", group="Page", help="Only these sections, by the names in the navigation.")
+@option("--plotly-bundle", metavar="FILE", group="Page", help="Embed this plotly.js, such as a smaller bundle.")
+@option("--plain", is_flag=True, group="Page", help="Do not compress the page, for browsers without decompression.")
 def command(
     runs: tuple[str, ...], forms: tuple[str, ...], out: str | None, open: bool,  # noqa: A002  # the option's name
     sections: str | None, plotly_bundle: str | None, plain: bool,
 ) -> int:  # fmt: skip
-    """Write the page of each RUN, one HTML file that opens without a network, or tell it in other forms.
+    """Write an HTML page of each RUN, one file that opens without a network, or other formats.
 
-    The page is report.html in the folder of the RUN, or FILE.report.html beside a file. Of several RUNs, or a folder of
-    runs, one page shows all: bench-report.html here, or report.html in the folder.
+    The page is report.html in the folder of the RUN, or FILE.report.html beside a file. Several RUNs, or a folder of
+    runs, share one page: bench-report.html here, or report.html in the folder.
 
-    What was killed, or still goes on, is reported with everything it had written.
+    A run that was killed, or is still in progress, is reported with the data written so far.
     """
     from harness.cli import _report as _report_files
 

@@ -6,31 +6,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli._run_options import Sectioned
+from harness.cli._options import NEW_FILE, SHARE, Grouped, Value, form, option
+from harness.options import OBJECTIVES
+from harness.values import share
 
 if TYPE_CHECKING:
     from harness.api import Caution
     from harness.experiments.rescore.options import RescoreOptions
 
-_SECTIONS = {
-    "Objectives": ("slo", "goal", "conditions", "fail-under"),
-    "How they are varied": ("scale", "plane"),
-    "Whose requests": ("by", "tokens", "profile", "failed-as-infinite"),
-    "The answer": ("form", "out"),
-}
+VARIATION, BREAKDOWN = "Variation of bounds", "Groups and definitions"
 _EPILOG = """
 \b
 Examples
   bench slo bench-runs/chatbot-sim-20260101T120000Z --slo ttft=0.5,tpot=50ms
-      the same run, as if it had been asked for other bounds
+      the same run under other bounds
   bench slo RUN --slo ttft=0.25,tpot=0.1 --slo ttft=1,tpot=0.1 --goal 90%,99% --by prompt
       two SLOs, two goals, and attainment by length of the prompt
   bench slo RUN --scale 0.25:4 --plane ttft=0.1:1,tpot=0.02:0.2
       attainment against the SLO scale, goodput over pairs of bounds
   bench slo RUN --profile all
-      what vLLM, SGLang, guidellm, aiperf, ... would have printed of the same tokens
+      what vLLM, SGLang, guidellm, aiperf, ... would report for the same tokens
   bench slo SWEEP_FOLDER --slo ttft=0.5 --scale 0.5:2:x2
-      curves over the rate under an SLO that the sweep was not made for
+      curves over the rate under an SLO other than the sweep's
 
 \b
 Values
@@ -41,56 +38,50 @@ Values
 
 \b
 Exit codes
-  0 good                                       1 --fail-under: too few requests kept the SLO
+  0 success                                    1 --fail-under: too few requests met the SLO
   2 wrong usage                                4 a run is not valid
-  5 --fail-under: good so far, but a run was overloaded or ended early, nothing was measured,
-    or the client's own error decides
+  5 --fail-under: met so far, but a run was overloaded or ended early, nothing was measured,
+    or the measurement error of the client decides the result
 """
 
 
-@click.command(
-    "slo", cls=Sectioned, sections=_SECTIONS, epilog=_EPILOG, short_help="Score stored runs under other objectives."
-)
+def _shares(value: object, name: str) -> tuple[float, ...]:
+    return tuple(dict.fromkeys(share(part.strip(), name) for part in str(value).split(",")))
+
+
+@click.command("slo", cls=Grouped, epilog=_EPILOG, short_help="Score stored runs under other objectives.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--slo", metavar="BOUNDS", multiple=True, help="May be repeated; default: the SLO of each run.")
-@click.option("--goal", metavar="SHARES", help="Shares of requests that must keep it: 90%,99%; default the run's.")
-@click.option(
-    "--conditions",
-    type=click.Choice(["joint", "separate"]),
-    default="joint",
-    help="joint: the same requests keep all bounds (default); separate: each bound reaches the goal.",
-)
-@click.option("--fail-under", metavar="SHARE", help="Exit code 1 when fewer requests keep an objective.")
-@click.option("--scale", metavar="RANGE", help="Attainment with every bound times these factors: 0.25:4.")
-@click.option("--plane", metavar="METRIC=RANGE,METRIC=RANGE", help="Goodput under every pair of two bounds.")
-@click.option("--by", metavar="NAME", multiple=True, help="Attainment in groups of requests; may be repeated.")
-@click.option("--tokens", is_flag=True, help="Goodput in tokens: token k is due at TTFT bound + k x TPOT bound.")
-@click.option("--profile", metavar="NAMES", help="Definitions of other tools, side by side: all, or vllm,sglang,...")
-@click.option("--failed-as-infinite", is_flag=True, help="Failed requests are in the percentiles, infinitely slow.")
-@click.option(
-    "--format", "form", metavar="NAME", default="text", help="text (default), markdown, json, or csv (a row a number)."
-)
-@click.option("--out", metavar="FILE", help="Also write the answer as JSON into FILE, for bench report.")
+@option("--slo", metavar="BOUNDS", multiple=True, group=OBJECTIVES,
+        help="Latency objectives. Repeatable. Default: the SLO of each run.")  # fmt: skip
+@option("--goal", type=Value(_shares), metavar="SHARES", group=OBJECTIVES,
+        help="Shares of requests that must meet the SLO: 90%,99%. Default: that of the run.")  # fmt: skip
+@option("--conditions", type=click.Choice(["joint", "separate"]), default="joint", group=OBJECTIVES,
+        help="joint (default): a request meets all bounds; separate: each bound by itself.")  # fmt: skip
+@option("--fail-under", type=SHARE, metavar="SHARE", group=OBJECTIVES,
+        help="Exit with code 1 if fewer requests meet an objective.")  # fmt: skip
+@option("--scale", metavar="RANGE", group=VARIATION, help="Attainment with all bounds scaled by these factors: 0.25:4.")
+@option("--plane", metavar="METRIC=RANGE,METRIC=RANGE", group=VARIATION, help="Goodput over a grid of two bounds.")
+@option("--by", metavar="NAME", multiple=True, group=BREAKDOWN, help="Attainment by group of requests. Repeatable.")
+@option("--tokens", is_flag=True, group=BREAKDOWN,
+        help="Token goodput: token k is due at TTFT bound + k x TPOT bound.")  # fmt: skip
+@option("--profile", metavar="NAMES", group=BREAKDOWN,
+        help="Metric definitions of other tools, side by side: all, or vllm,sglang,...")  # fmt: skip
+@option("--failed-as-infinite", is_flag=True, group=BREAKDOWN,
+        help="Include failed requests in percentiles, as infinite latencies.")  # fmt: skip
+@form("text", "markdown", "json", "csv", more=" (one number per row)")
+@option("--out", type=NEW_FILE, metavar="FILE", help="Also write JSON to FILE, for bench report.")
 def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -> int:
     """Score stored runs again: other bounds, SLO scales, planes, groups, definitions of other tools.
 
-    Nothing is run: the times of all tokens are in the folder of a run. Requests that the run left out as warm-up are
-    left out here too.
+    Nothing is run: a run folder stores all token times. Requests that the run discarded as warm-up stay excluded.
     """
     from pathlib import Path
 
     from harness.cli import _terminal
-    from harness.data import files
     from harness.data.storage import write_json
-    from harness.errors import no_such
-    from harness.experiments import answers
     from harness.experiments.rescore.answer import answer
     from harness.experiments.rescore.reading import sources
 
-    if form not in answers.FORMS:
-        raise no_such("format", form, answers.FORMS)
-    if out is not None:
-        files.check(out)
     asked = _asked(options)
     for caution in _loose(asked):
         _terminal.note(f"warning: {caution.message}; {caution.remedy}")
@@ -117,10 +108,9 @@ def _asked(options: dict[str, Any]) -> RescoreOptions:
     from harness.experiments.rescore.options import RescoreOptions, numbers
 
     by = (check(name) for given in options["by"] for name in given.split(","))
-    goals = () if options["goal"] is None else (_share(goal, "--goal") for goal in options["goal"].split(","))
     return RescoreOptions(
         objectives=tuple(dict.fromkeys(objectives.read(given) for given in options["slo"])),
-        goals=tuple(dict.fromkeys(goals)),
+        goals=options["goal"] or (),
         conditions=options["conditions"],
         factors=() if options["scale"] is None else tuple(numbers(options["scale"], "--scale")),
         limits_s=() if options["plane"] is None else _limits_s(options["plane"]),
@@ -128,7 +118,7 @@ def _asked(options: dict[str, Any]) -> RescoreOptions:
         profiles=() if options["profile"] is None else tuple(side_by_side.made(options["profile"].split(","))),
         tokens=options["tokens"],
         failed_as_infinite=options["failed_as_infinite"],
-        fail_under=None if options["fail_under"] is None else _share(options["fail_under"], "--fail-under"),
+        fail_under=options["fail_under"],
     )
 
 
@@ -149,13 +139,6 @@ def _limits_s(text: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
     if len(found) != 2:
         raise UsageError(f"--plane is over two metrics such as ttft=0.1:1,tpot=0.02:0.2, got '{text}'.")
     return tuple((name, tuple(limits)) for name, limits in found.items())
-
-
-def _share(text: str, name: str) -> float:
-    """0.9 of '0.9' or '90%'."""
-    from harness.options import CHECKS
-
-    return float(str(CHECKS["goal"](text.strip(), name)))
 
 
 def _said(info: dict[str, Any]) -> list[str]:

@@ -1,35 +1,32 @@
 """`bench trace`: recorded traffic, looked at, checked, converted, scaled, cut, fitted, generated and fetched."""
 
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from harness.errors import no_such
+from harness import compose
+from harness.cli import _terminal
+from harness.cli._commands import Commands
+from harness.cli._options import COUNT, NEW_FILE, SEED, TIME, force, quiet, run_options
+from harness.data import files
+from harness.errors import UsageError, no_such
 
-SUBCOMMANDS = ("info", "check", "convert", "slice", "scale", "fit", "generate", "download")
 F = TypeVar("F", bound=Callable[..., Any])
+Progress = Callable[[int, int | None], None]
 
-
-class Tools(click.Group):
-    """The group `bench trace`: in the order in which they are needed, and an unknown name gets the nearest one."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        """In the order of `SUBCOMMANDS`."""
-        return [*SUBCOMMANDS]
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, but an unknown name is answered with the nearest known one."""
-        if args and args[0] not in SUBCOMMANDS and not args[0].startswith("-"):
-            raise no_such("trace command", args[0], SUBCOMMANDS, "The file comes after it: bench trace info FILE.")
-        return super().resolve_command(ctx, args)
-
-
+READING = ("reader", "columns")
+SLICING = ("start", "stop", "limit", "where")
+OF_WORKLOADS = ("arrivals", "lengths", "sessions", "prefixes")
+MODES = ("parametric", "rate-following")
+TRACE_FILE = "File to write: .parquet, .csv or .jsonl."
 _EPILOG = """
 \b
-For example
+Examples
   bench trace download azure-2023-conversation
   bench trace info AzureLLMInferenceTrace_conv.csv
   bench trace scale AzureLLMInferenceTrace_conv.csv thin:0.5 -o half.parquet
@@ -38,227 +35,304 @@ For example
 
 
 @click.group(
-    "trace",
-    cls=Tools,
-    invoke_without_command=True,
-    short_help="Look at, check, change, fit and fetch recorded traffic.",
+    "trace", cls=Commands, what="trace command", hint="The file comes after it: bench trace info FILE.",
+    invoke_without_command=True, short_help="Inspect, check, convert, fit and download recorded traffic.",
     epilog=_EPILOG,
-)
+)  # fmt: skip
 @click.pass_context
 def command(ctx: click.Context) -> None:
-    """Work with recorded traffic: a trace is a file with a row per request (time, prompt tokens, output tokens).
+    """Work with recorded traffic. A trace is a file with one row per request (time, prompt tokens, output tokens).
 
-    Azure, BurstGPT, Mooncake, Qwen-Bailian and other public formats are known by their columns ('bench list
-    readers'); any CSV, JSON lines or Parquet is read with --columns. Times in seconds, lengths in tokens.
+    Azure, BurstGPT, Mooncake, Qwen-Bailian and other public formats are detected by their columns ('bench list
+    readers'); any CSV, JSON lines or Parquet file is read with --columns. Times in seconds, lengths in tokens.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
 
 
-def reading(function: F) -> F:
-    """The options that say how a file is read."""
-    for add in (
-        click.option(
-            "--columns", metavar="MAP", help="Names in a plain file: 'at=time,prompt=input_len,output=output_len'."
-        ),
-        click.option("--reader", metavar="NAME", help="Format of the file; default: told by its columns."),
-    ):
-        function = add(function)
-    return function
-
-
-def slicing(function: F) -> F:
-    """The options that choose rows."""
-    for add in (
-        click.option("--where", metavar="CONDITIONS", help="Keep such rows: 'prompt_tokens<=4096,output_tokens>=1'."),
-        click.option("--limit", metavar="N", help="At most so many requests."),
-        click.option("--stop", metavar="TIME", help="Up to this time after the first row, e.g. 30min."),
-        click.option("--start", metavar="TIME", help="From this time after the first row on, e.g. 10min."),
-    ):
-        function = add(function)
-    return function
-
-
-def writing(what: str) -> Callable[[F], F]:
+def writing(help: str) -> Callable[[F], F]:  # noqa: A002  # the word of click
     """The options of a command that writes a file."""
 
     def add(function: F) -> F:
-        function = click.option("--force", is_flag=True, help="Replace the file if it is there.")(function)
-        return click.option("-o", "--output", "target", required=True, metavar="FILE", help=what)(function)
+        return click.option("-o", "--output", "target", required=True, metavar="FILE", help=help)(force(function))
 
     return add
 
 
-TRACE_FILE = "The file to write: .parquet, .csv or .jsonl."
+def _rows(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that choose rows, as `workloads.replay.read` takes them."""
+    return {f"{name}_s" if name in ("start", "stop") else name: value for name, value in options.items()}
 
 
-@command.command("info", short_help="Show rate, lengths, burstiness, sessions, prefixes.")
+def _show(facts: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str], as_json: bool) -> None:
+    """Facts on standard output, as text or as JSON."""
+    _terminal.say(json.dumps(facts, indent=2, default=str) if as_json else text(facts).rstrip("\n"))
+
+
+@command.command("info", short_help="Show rate, lengths, burstiness, sessions and prefixes.")
 @click.argument("file")
-@reading
-@slicing
-@click.option("--cache", "caches", multiple=True, metavar="SPEC", help="Replay prefixes: lru:tokens=3M. Repeatable.")
-@click.option("--html", metavar="FILE", help="Draw pictures into one offline HTML file.")
-@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
-def info(file: str, caches: tuple[str, ...], html: str | None, as_json: bool, **options: str | None) -> int:
-    """Show what is in the trace FILE: origin, rate, lengths, burstiness, conversations, shared prefixes."""
-    from harness import compose
-    from harness.cli import _trace_text, _trace_tools
+@run_options((*READING, *SLICING))
+@click.option("--cache", "caches", multiple=True, metavar="SPEC",
+              help="Replay prefixes through a cache: lru:tokens=3M. Repeatable.")  # fmt: skip
+@click.option("--html", type=NEW_FILE, metavar="FILE", help="Write charts into one offline HTML file.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def info(file: str, caches: tuple[str, ...], html: str | None, as_json: bool, **options: Any) -> int:
+    """Summarize the trace FILE: origin, rate, lengths, burstiness, conversations, shared prefixes."""
+    from harness.cli import _trace_text
 
-    _trace_tools.page_to_write(html)
-    trace = _trace_tools.read(file, **options)
+    trace = compose.read_trace(file, **_rows(options))
     facts = compose.trace_facts(trace, caches)
-    _trace_tools.show(facts, _trace_text.info, as_json)
+    _show(facts, _trace_text.info, as_json)
     if html is not None:
         lines = _trace_text.info(facts).splitlines()
-        _trace_tools.draw(html, compose.trace_picture(trace, facts, lines), f"Trace {trace.facts['file']}")
+        _terminal.draw(html, compose.trace_picture(trace, facts, lines), f"Trace {trace.facts['file']}")
     return 0
 
 
-@command.command("check", short_help="Say what is odd or wrong in a trace.")
+@command.command("check", short_help="Report anomalies and errors of a trace.")
 @click.argument("file")
-@reading
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
+@run_options(READING)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(file: str, as_json: bool, **options: str | None) -> int:
-    """Read the trace FILE from end to end and say everything that is odd about it.
+    """Read the trace FILE from end to end and report all anomalies.
 
-    Exit code 0: clean, or only with what its format is known for; 1: something is odd; 2: it cannot be read.
+    Exit code 0: clean, or only with known properties of its format; 1: anomalies found; 2: unreadable.
     """
-    from harness import compose
-    from harness.cli import _trace_text, _trace_tools
+    from harness.cli import _trace_text
 
     facts = compose.check_trace(file, **options)
-    _trace_tools.show(facts, _trace_text.check, as_json)
+    _show(facts, _trace_text.check, as_json)
     return 1 if facts["odd"] else 0
 
 
-@command.command("convert", short_help="Write a trace as Parquet, CSV or JSON lines.")
+@command.command("convert", short_help="Convert a trace to Parquet, CSV or JSON lines.")
 @click.argument("file")
 @writing(TRACE_FILE)
-@reading
-@click.option("--sort", is_flag=True, help="Order the rows by time, where they are not (needs them all in memory).")
+@run_options(READING)
+@click.option("--sort", is_flag=True, help="Sort unordered rows by time (needs all of them in memory).")
 def convert(file: str, target: str, force: bool, sort: bool, **options: str | None) -> int:
-    """Write the trace FILE in another form, under the names that every trace has here, in bounded memory.
+    """Convert the trace FILE to another format with the column names of bench, in bounded memory.
 
-    Parquet holds where the rows come from (file, SHA-256, what was left out) and the units.
+    Parquet stores the origin of the rows (file, SHA-256, rows left out) and the units.
     """
-    from harness import compose
-    from harness.cli import _trace_text, _trace_tools
+    from harness.cli import _trace_text
 
     rows, facts = compose.convert_trace(file, target, sort=sort, force=force, **options)
-    _trace_tools.say(_trace_text.written(target, rows, facts))
+    _terminal.say(_trace_text.written(target, rows, facts))
     return 0
 
 
-@command.command("slice", short_help="Cut a part out of a trace.")
+@command.command("slice", short_help="Extract a part of a trace.")
 @click.argument("file")
 @writing(TRACE_FILE)
-@slicing
-@click.option("--tag", metavar="NAME", help="Keep one class of traffic, e.g. api.")
-@reading
-def cut(file: str, target: str, force: bool, tag: str | None, **options: str | None) -> int:
-    """Write a part of the trace FILE: a stretch of time, the first N requests, rows that keep conditions.
+@run_options(SLICING)
+@click.option("--tag", metavar="NAME", help="Only this class of traffic, e.g. api.")
+@run_options(READING)
+def cut(file: str, target: str, force: bool, tag: str | None, **options: Any) -> int:
+    """Write a part of the trace FILE: a time range, the first N requests, matching rows.
 
-    Times count from the first row, or from --start where it is given. What is left out is told by reason.
+    Times count from the first row, or from --start. What is left out is reported by reason.
     """
-    from harness import compose
-    from harness.cli import _trace_text, _trace_tools
+    from harness.cli import _trace_text
 
     conditions = [*([options["where"]] if options["where"] else []), *([f"tag={tag}"] if tag else [])]
     options["where"] = ",".join(conditions) or None
-    trace = compose.cut_trace(file, target, force=force, **_trace_tools.numbers(options))
-    _trace_tools.say(_trace_text.written(target, len(trace), trace.facts))
+    trace = compose.cut_trace(file, target, force=force, **_rows(options))
+    _terminal.say(_trace_text.written(target, len(trace), trace.facts))
     return 0
 
 
-@command.command("scale", short_help="Change the load of a trace, in a way that has a name.")
+@command.command("scale", short_help="Scale the load of a trace.")
 @click.argument("file")
 @click.argument("steps", nargs=-1, required=True, metavar="STEP...")
 @writing(TRACE_FILE)
-@click.option("--seed", default="0", metavar="N", help="Seed of what is random (default 0).")
-@slicing
-@reading
-def scale(file: str, steps: tuple[str, ...], target: str, force: bool, seed: str, **options: str | None) -> int:
-    """Write the trace FILE under another load. A STEP is one of
+@click.option("--seed", default="0", type=SEED, metavar="N", help="Random seed. Default: 0.")
+@run_options((*READING, *SLICING))
+def scale(file: str, steps: tuple[str, ...], target: str, force: bool, seed: int, **options: Any) -> int:
+    """Write the trace FILE at another load. A STEP is one of
 
     \b
-      compress:2    time runs twice as fast: gap CV stays, bursts get shorter
-      thin:0.5      each request (or whole conversation) stays with this probability
-      superpose:3   three copies at once, two of them turned by a random time
+      compress:2    compress time by 2: the CV of the gaps stays, bursts get shorter
+      thin:0.5      keep each request (or whole conversation) with this probability
+      superpose:3   overlay three copies, two of them rotated by a random time
                     (superpose:3,shift=1d: by whole days)
 
-    Several STEPs are done in their order. The file tells what was done and by which law burstiness changed.
+    Several STEPs apply in order. The file records the steps and how they change burstiness.
     """
-    from harness import compose
-    from harness.cli import _trace_text, _trace_tools
+    from harness.cli import _trace_text
 
-    chosen = _trace_tools.numbers(options)
-    trace = compose.scale_trace(
-        file, target, "+".join(steps), seed=_trace_tools.whole(seed, "--seed", 0), force=force, **chosen
-    )
-    _trace_tools.say(_trace_text.written(target, len(trace), trace.facts))
+    trace = compose.scale_trace(file, target, "+".join(steps), seed=seed, force=force, **_rows(options))
+    _terminal.say(_trace_text.written(target, len(trace), trace.facts))
     return 0
 
 
-@command.command("fit", short_help="Fit a generator to a trace, and say how well it fits.")
+@command.command("fit", short_help="Fit a traffic generator to a trace, with goodness of fit.")
 @click.argument("file")
-@writing("The model to write (JSON).")
-@click.option(
-    "--mode", default="parametric", metavar="NAME", help="parametric (default), or rate-following: its rate over time."
-)
-@click.option("--window", metavar="TIME", help="rate-following: the narrowest window; default: chosen from the trace.")
-@click.option("--html", metavar="FILE", help="Draw the fit beside the trace into one offline HTML file.")
-@click.option("--json", "as_json", is_flag=True, help="Print the quality as JSON.")
-@reading
-@slicing
+@writing("Model to write (JSON).")
+@click.option("--mode", default="parametric", metavar="NAME",
+              help="parametric (default), or rate-following: reproduces the rate over time.")  # fmt: skip
+@click.option("--window", type=TIME, metavar="TIME",
+              help="rate-following: narrowest window. Default: chosen from the trace.")  # fmt: skip
+@click.option("--html", type=NEW_FILE, metavar="FILE", help="Chart the fit against the trace in one offline HTML file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the goodness of fit as JSON.")
+@run_options((*READING, *SLICING))
 def fit(
-    file: str, target: str, force: bool, mode: str, window: str | None, html: str | None, as_json: bool,
-    **options: str | None,
+    file: str, target: str, force: bool, mode: str, window: float | None, html: str | None, as_json: bool,
+    **options: Any,
 ) -> int:  # fmt: skip
-    """Fit rate, gaps, lengths and conversations of the trace FILE; 'bench trace generate' draws from the result.
+    """Fit rate, inter-arrival times, lengths and conversations of the trace FILE, for 'bench trace generate'.
 
-    The quality is measured on 20 draws, and told in numbers beside what Poisson and gamma arrivals reach.
+    The goodness of fit is measured on 20 draws and compared with Poisson and gamma arrivals.
     """
-    from harness.cli import _trace_fit
+    from harness.cli import _trace_text
 
-    return _trace_fit.fit(file, target, force=force, mode=mode, window=window, html=html, as_json=as_json, **options)
+    if mode not in MODES:
+        raise no_such("mode of fitting", mode, MODES)
+    if window is not None and mode != "rate-following":
+        raise UsageError("--window is the narrowest window of --mode rate-following; leave one of them out.")
+    files.check(target)  # before the work, not after it
+    if Path(target).exists() and not force:
+        raise UsageError(f"'{target}' is there already; --force replaces it.")
+    model = compose.fit_trace(compose.read_trace(file, **_rows(options)), mode=mode, window_s=window)
+    model.save(target)
+    _show(model.quality, lambda _: _trace_text.fitted(model.lines(), target), as_json)
+    if html is not None:
+        _terminal.draw(html, model.picture(), f"Fit of {Path(file).name}")
+    return 0
 
 
-@command.command("generate", short_help="Draw a trace from a fitted model or a workload.")
+@command.command("generate", short_help="Generate a trace from a fitted model or a workload.")
 @click.argument("source")
 @writing(TRACE_FILE)
-@click.option("--rate", metavar="RPS", help="Requests per second; default: that of the model or preset.")
-@click.option("--requests", metavar="N", help="So many requests.")
-@click.option("--duration", metavar="TIME", help="What is due within this time, e.g. 1h.")
-@click.option("--seed", default="0", metavar="N", help="Seed of everything that is drawn (default 0).")
-@click.option("--workers", default="1", metavar="N", help="Processes that draw from a model; the rows are the same.")
-@click.option("--arrivals", metavar="SPEC", help="Workload only: gamma:cv=2, burstgpt:service=api, ...")
-@click.option("--lengths", metavar="SPEC", help="Workload only: sharegpt, fixed:prompt=512,output=64, ...")
-@click.option("--sessions", metavar="SPEC", help="Multi-turn conversations; of a model: fitted:FILE.")
-@click.option("--prefixes", metavar="SPEC", help="Workload only: shared:count=10,tokens=512,zipf=1.")
-def generate(source: str, target: str, force: bool, **options: str | None) -> int:
-    """Draw requests from SOURCE, a model.json of 'bench trace fit' or a workload ('bench list presets'), into a trace.
+@run_options(
+    ("rate", "requests", "duration", *OF_WORKLOADS),
+    rate={"help": "Mean request rate per second. Default: that of the model or preset."},
+    requests={"help": "Number of requests."},
+    duration={"help": "Generate the requests due within this time, e.g. 1h."},
+    sessions={"help": "Multi-turn conversations; for a model: fitted:FILE."},
+)
+@click.option("--seed", default="0", type=SEED, metavar="N", help="Random seed. Default: 0.")
+@click.option("--workers", default="1", type=COUNT, metavar="N",
+              help="Processes that draw from a model; the rows do not depend on it.")  # fmt: skip
+def generate(
+    source: str, target: str, force: bool, rate: float | None, requests: int | None, duration: float | None, seed: int,
+    workers: int, **options: str | None,
+) -> int:  # fmt: skip
+    """Generate a trace from SOURCE: a model.json of 'bench trace fit', or a workload ('bench list presets').
 
-    Equal options give equal rows, whatever the number of --workers.
+    Equal options give equal rows, for any number of --workers. --arrivals, --lengths and --prefixes apply to workloads
+    only.
     """
-    from harness.cli import _trace_fit
+    limits = {"requests": requests, "duration_s": duration, "seed": seed}
+    parts = {name: value for name in OF_WORKLOADS if (value := options[name]) is not None}
+    if requests is None and duration is None:
+        raise UsageError("How much is to be drawn? Give --requests N or --duration TIME.")
+    if source.endswith(".json") or (Path(source).is_file() and not source.endswith(".toml")):
+        return _from_model(source, target, force, parts, rate_rps=rate, workers=workers, **limits)
+    return _from_workload(source, target, force, parts, rate, limits)
 
-    return _trace_fit.generate(source, target, force=force, **options)
+
+def _from_model(source: str, target: str, force: bool, parts: Mapping[str, str], **options: Any) -> int:
+    """Requests one by one; with --sessions fitted:FILE the sessions that were fitted."""
+    if other := [part for part in parts if part != "sessions"]:
+        raise UsageError(f"--{other[0]} belongs to a workload; the model '{source}' brings its own.")
+    model = compose.load_model(source)
+    if parts:
+        return _sessions_of(model, source, parts["sessions"], target, force, **options)
+    tables = compose.draw_model(model, **options)
+    facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
+    rows = compose.write_trace(target, tables, facts, force=force)
+    dropped = compose.dropped_by_model(model, source)
+    return _told(target, rows, f"model {source}", options["seed"], dropped=dropped)
 
 
-@command.command("download", short_help="Fetch a public trace, and check its hash.")
+def _sessions_of(
+    model: Any, source: str, text: str, target: str, force: bool, *, rate_rps: float | None, workers: int, **limits: Any
+) -> int:
+    """Sessions drawn from a model, with its arrivals of sessions and its lengths of turns."""
+    from harness import registry
+    from harness.spec import parse
+
+    spec = parse(text)
+    if spec.name != "fitted" or workers != 1:
+        what = f"--workers {workers} is for requests drawn one by one" if workers != 1 else f"got --sessions {text}"
+        raise UsageError(f"The sessions of a model are drawn by --sessions fitted:{source} in one process; {what}.")
+    sessions = registry.make("sessions", text)
+    service = f",service={sessions.service}" if sessions.service else ""
+    fitted = f"fitted:path={source}{service},of=sessions"
+    own_rps = model.only(sessions.service).of("sessions").rate_rps * sessions.mean_requests
+    parts = {"arrivals": fitted, "sessions": text}
+    return _from_workload(fitted, target, force, parts, rate_rps or own_rps, limits)
+
+
+def _from_workload(
+    source: str, target: str, force: bool, parts: Mapping[str, str], rate: float | None, limits: Mapping[str, Any]
+) -> int:
+    from harness.data.schedule import Schedule
+
+    loaded = compose.load_workload(source, rate_rps=rate, seed=limits["seed"], **parts)
+    if loaded.timing == "closed":
+        raise UsageError(
+            f"'{source}' with arrivals {loaded.arrivals_text}: in a closed loop the answers decide when requests come, "
+            "so there is no trace to draw; take other --arrivals, such as poisson."
+        )
+    schedule = Schedule.draw(loaded.workload, **limits)
+    table, tokens = compose.schedule_as_trace(schedule.table)
+    facts = {
+        "made_by": f"bench trace generate {source}", "arrivals": loaded.arrivals_text, "lengths": loaded.lengths_text,
+        "seed": limits["seed"], "schedule_sha256": schedule.sha256,
+    }  # fmt: skip
+    rows = compose.write_trace(target, [table], facts, block_tokens=tokens, force=force)
+    origin = f"{loaded.name}: arrivals {loaded.arrivals_text}, lengths {loaded.lengths_text}"
+    return _told(target, rows, origin, limits["seed"], schedule.has_follow_ups)
+
+
+def _told(target: str, rows: int, origin: str, seed: int, follow_ups: bool = False, dropped: Sequence[str] = ()) -> int:
+    from harness.cli import _trace_text
+
+    _terminal.say(_trace_text.generated(target, rows, origin, seed, follow_ups, dropped))
+    return 0
+
+
+@command.command("download", short_help="Download a public trace and verify its hash.")
 @click.argument("name", required=False, metavar="[NAME|URL]")
-@click.option("-o", "--output", "folder", default=".", metavar="FOLDER", help="Where to put it (default: here).")
-@click.option("--force", is_flag=True, help="Replace the file if it is there.")
-@click.option("--timeout", default="30s", metavar="TIME", help="Longest wait for the next bytes (default 30s).")
-@click.option("--quiet", is_flag=True, help="No progress and no notes.")
-def download(name: str | None, folder: str, force: bool, timeout: str, quiet: bool) -> int:
-    """Fetch the public trace NAME, or any URL; without either, list the names.
+@click.option(
+    "-o", "--output", "folder", default=".", metavar="FOLDER", help="Target folder. Default: the current one."
+)
+@force
+@click.option("--timeout", default="30s", type=TIME, metavar="TIME", help="Read timeout. Default: 30s.")
+@quiet
+def download(name: str | None, folder: str, force: bool, timeout: float, quiet: bool) -> int:
+    """Download the public trace NAME, or any URL; without either, list the names.
 
-    An interrupted download goes on where it stopped. A file whose SHA-256 is not that of the official one is kept
-    aside as FILE.bad and the exit code is 4; one without a known hash is said to be unverified.
+    An interrupted download resumes. If the SHA-256 differs from the official one, the file is kept as FILE.bad and the
+    exit code is 4; a file without a known hash is reported as unverified.
     """
-    from harness.cli import _trace_fit
+    from harness.cli import _trace_text
 
     if name is None:
-        return _trace_fit.listed()
-    return _trace_fit.fetch(name, folder, force=force, timeout=timeout, quiet=quiet)
+        _terminal.say(_trace_text.sources(compose.public_traces().values()))
+        return 0
+    source = compose.public_trace(name)
+    note = _terminal.nothing if quiet else _terminal.note
+    note(f"{source.url} ({source.licence})" if source.licence else source.url)
+    with _shown(quiet=quiet) as progress:
+        done = compose.download_trace(name, Path(folder), force=force, timeout_s=timeout, note=note, progress=progress)
+    _terminal.say(_trace_text.fetched(done, source))
+    return 0
+
+
+@contextmanager
+def _shown(*, quiet: bool) -> Iterator[Progress]:
+    """A bar on a terminal; nothing elsewhere."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _, __: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Bar(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

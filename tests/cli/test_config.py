@@ -1,13 +1,16 @@
 """Options from the command line, TOML files and run.json become one spec."""
 
 import json
+import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from harness.cli import main
 from harness.configs import read
 from harness.errors import UsageError
-from harness.options import Given, RunSpec, run_spec
+from harness.options import GROUPS, OPTIONS, Given, RunSpec, run_spec
 from harness.runner.plan import plan
 
 
@@ -120,3 +123,52 @@ def test_an_address_of_the_environment_is_kept_in_the_spec(monkeypatch: pytest.M
 
     assert "openai:model=m,url=http://127.0.0.1:9/v1" == kept.backend
     assert 600.0 == kept.drain
+
+
+def test_every_field_of_a_run_is_an_option_with_heading_metavar_check_and_help() -> None:
+    """An option would have no help, or take any value."""
+    assert [field.name.replace("_", "-") for field in fields(RunSpec)] == list(OPTIONS)
+    for name, option in OPTIONS.items():
+        assert option.group in GROUPS, name
+        assert option.metavar == option.metavar.upper() and option.help.endswith("."), name
+        with pytest.raises(UsageError, match=rf"^{name} in 'f\.toml' must be "):
+            option.check([], f"{name} in 'f.toml'")
+
+
+def test_the_options_of_run_are_those_of_the_table_and_the_shared_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """An option would work in a file and not on the command line, or the other way round."""
+    from harness.cli import run
+
+    main(["run", "--help"])
+    shown = capsys.readouterr().out
+    blocks = {block.partition(":\n")[0].strip(): block for block in shown.split("\n\n")}
+    taken = {param.opts[0].removeprefix("--") for param in run.command.params}
+
+    assert taken - {*OPTIONS} == {"config", "out", "force", "json", "quiet", "no-html"}
+    assert {*OPTIONS} <= taken
+    assert list(GROUPS) == [heading for heading in blocks if heading in GROUPS]
+    for name, option in OPTIONS.items():
+        assert f"--{name} {option.metavar} " in blocks[option.group]
+    assert all(f"--{name}" in blocks["Output"] for name in ("out", "force", "json", "quiet", "no-html"))
+
+
+def test_a_wrong_value_gets_one_sentence_wherever_it_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command line would refuse what a file allows."""
+    file = tmp_path / "f.toml"
+    file.write_text('goal = "90"', encoding="utf-8")
+    wanted = "must be a share above 0 and up to 1, such as 0.9 or 90%, got '90'."
+
+    assert 2 == main(["run", "--goal", "90"])
+    assert f"bench: --goal {wanted}\n" == capsys.readouterr().err
+    assert 2 == main(["run", "--config", str(file)])
+    assert f"bench: goal in '{file}' {wanted}\n" == capsys.readouterr().err
+
+
+def test_keys_of_the_template_are_options() -> None:
+    """`bench init` would write a file that `bench run` refuses as soon as a line of it is used."""
+    template = (Path(__file__).parents[2] / "harness" / "cli" / "init.toml").read_text(encoding="utf-8")
+    lines = [line.removeprefix("# ").partition("#")[0] for line in template.splitlines()]
+    keys = [next(iter(tomllib.loads(line))) for line in lines if " = " in line and not line.startswith("Keys")]
+
+    assert len(keys) > 15
+    assert {*keys} <= {*OPTIONS}

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from harness.cli import _checks, main
+from harness.cli import doctor, main
 from harness.errors import BackendError
 
 
-@pytest.mark.parametrize("check", _checks.ALL, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", doctor.ALL, ids=lambda check: check.__name__)
 def test_every_check_answers_here(check: Any) -> None:
     """A check would end in a traceback on the machine that runs the tests."""
     found = check()
@@ -44,7 +44,7 @@ def _coarse_clock(patch: pytest.MonkeyPatch) -> None:
 
 def _late_timer(patch: pytest.MonkeyPatch) -> None:
     at_s = iter(range(1000))
-    patch.setattr(_checks, "time", SimpleNamespace(monotonic=lambda: float(next(at_s)), sleep=lambda _: None))
+    patch.setattr(doctor, "time", SimpleNamespace(monotonic=lambda: float(next(at_s)), sleep=lambda _: None))
 
 
 def _full_disk(patch: pytest.MonkeyPatch) -> None:
@@ -82,17 +82,17 @@ def _no_engine(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("spoil", "check", "state", "words"),
     [
-        (_one_core, _checks.cores, "warn", "lower --rate"),
-        (_busy, _checks.load, "warn", "stop other programs"),
-        (_coarse_clock, _checks.clock, "warn", "clock source"),
-        (_late_timer, _checks.timer, "warn", "not shared"),
-        (_few_files, _checks.descriptors, "warn", "ulimit -n 4096"),
-        (_full_disk, _checks.disk, "warn", "--out"),
-        (_read_only, _checks.disk, "warn", "cannot be written"),
-        (_no_blas, _checks.blas, "warn", "slow"),
-        (_no_package, _checks.packages, "FAIL", "missing: rich"),
-        (_not_installed, _checks.packages, "FAIL", "missing: bench"),
-        (_no_engine, _checks.engine, "FAIL", "--backend sim"),
+        (_one_core, doctor.cores, "warn", "lower --rate"),
+        (_busy, doctor.load, "warn", "stop other programs"),
+        (_coarse_clock, doctor.clock, "warn", "clock source"),
+        (_late_timer, doctor.timer, "warn", "not shared"),
+        (_few_files, doctor.descriptors, "warn", "ulimit -n 4096"),
+        (_full_disk, doctor.disk, "warn", "--out"),
+        (_read_only, doctor.disk, "warn", "cannot be written"),
+        (_no_blas, doctor.blas, "warn", "slow"),
+        (_no_package, doctor.packages, "FAIL", "missing: rich"),
+        (_not_installed, doctor.packages, "FAIL", "missing: bench"),
+        (_no_engine, doctor.engine, "FAIL", "--backend sim"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -114,7 +114,7 @@ def test_an_engine_that_answers_wrongly_fails(monkeypatch: pytest.MonkeyPatch) -
     table = pa.table({"status": ["error"] * 4})
     ran = SimpleNamespace(outcome=SimpleNamespace(error=None), run=SimpleNamespace(requests=table))
     monkeypatch.setattr("harness.runner.run.execute", lambda *_, **__: ran)
-    found = _checks.engine()
+    found = doctor.engine()
 
     assert ("FAIL", "0 of 4 requests ended well") == (found.state, found.value)
 

@@ -334,7 +334,7 @@ def test_the_help_promises_5_for_overload_not_for_a_queue_that_grew(
 ) -> None:
     """A run whose queue grew while the SLO was met ends with 0."""
     main([command, "--help"])
-    five = re.split(r"\n +(?=5 |70 )", capsys.readouterr().out)[1]
+    five = re.split(r"\n {4}(?=5 |70 )", capsys.readouterr().out)[1]
 
     assert "overloaded" in five and "queue" not in five
 

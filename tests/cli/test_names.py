@@ -81,19 +81,6 @@ def test_quantities_have_units_and_choices_are_named(capsys: pytest.CaptureFixtu
     assert "one of distserve, first-turn, multi-turn-8k, default distserve" in lengths
 
 
-def test_every_option_of_run_is_shown_in_a_group(capsys: pytest.CaptureFixture[str]) -> None:
-    """A new option would be missing from the help, or end among the leftovers."""
-    from harness.cli import run
-
-    main(["run", "--help"])
-    shown = capsys.readouterr().out
-    parameters = {str(p.name).replace("_", "-") for p in run.command.params}
-
-    assert parameters == {name for names in run._SECTIONS.values() for name in names}
-    assert all(p.opts[0] in shown for p in run.command.params)
-    assert ["-h, --help"] == [line.split("  ")[1] for line in shown.split("Other options:")[1].splitlines()[1:2]]
-
-
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from harness import options
+from harness import values
 from harness.data.records import to_table
 from harness.data.schedule import Schedule
 from harness.data.warmup_cut import kept
@@ -53,14 +53,14 @@ def test_a_cut_can_be_named(lasting):
 )
 def test_rules_are_stored_in_one_spelling(given, expected):
     """Two spellings of a rule would look like two rules."""
-    assert expected == options.warmup_rule(given, "--warmup")
+    assert expected == values.warmup(given, "--warmup")
 
 
 @pytest.mark.parametrize("given", ["mser", "-3", "0", "0s", "ten", "3 apples", "10%", "²"])
 def test_no_rule_is_refused_with_what_is_allowed(given):
     """A typing error would cut nothing, and nobody would know."""
     with pytest.raises(UsageError, match=r"--warmup must be 'mser5', 'none', a time such as 30s or a number"):
-        options.warmup_rule(given, "--warmup")
+        values.warmup(given, "--warmup")
 
 
 @pytest.mark.parametrize("rule", ["60", "1000", "90s"])

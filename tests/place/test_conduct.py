@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from harness.experiments.place.settings import PlaceOptions
 
 OWN: Mapping[str, Any] = {
-    "nodes": "1", "gpus": "2", "hardware": "a100-80g", "algorithm": "vllm++", "goal": None, "conditions": "separate",
-    "rate": None, "objective": "gpu", "prices": None, "power": None, "requests": "60", "seeds": "1", "seed": None,
-    "max_rate": "8", "width": "0.5",
+    "nodes": 1, "gpus": 2, "hardware": "a100-80g", "algorithm": "vllm++", "goal": None, "conditions": "separate",
+    "rate": None, "objective": "gpu", "prices": None, "power": None, "requests": "60", "seeds": 1, "seed": None,
+    "max_rate": 8, "width": 0.5,
 }  # fmt: skip
 
 
-def placement(run: Mapping[str, object] | None = None, **own: str) -> PlaceOptions:
+def placement(run: Mapping[str, object] | None = None, **own: Any) -> PlaceOptions:
     """A small placement of OPT-13B on two A100."""
     return asked(Given({"slo": "ttft=0.2,tpot=0.1", **(run or {})}), None, {**OWN, **own})
 
@@ -71,10 +71,10 @@ def test_rates_of_the_released_planner(slo: str, system: System, published_rps: 
 
 def test_every_pool_gives_the_same_answer() -> None:
     """Where a search is carried out would decide what is built."""
-    small = placement(seeds="2")
+    small = placement(seeds=2)
     here = conduct(small, Store(None), pool.Here())
 
-    with opened("processes", "2") as processes:
+    with opened("processes", 2) as processes:
         apart = conduct(small, Store(None), processes)
 
     assert without_time(here) == without_time(apart)
@@ -86,8 +86,8 @@ def test_every_pool_gives_the_same_answer() -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_a_cluster_of_ray_gives_the_same_answer() -> None:
     """A search on a cluster would place another system than one on a desk; and an error must come back as itself."""
-    small = placement(seeds="2")
-    with opened("ray", "2") as cluster:
+    small = placement(seeds=2)
+    with opened("ray", 2) as cluster:
         apart = conduct(small, Store(None), cluster)
         with pytest.raises(UsageError, match="is not a number"):
             list(cluster.map(fails, ["one"]))
@@ -142,7 +142,7 @@ def test_a_search_goes_on_where_it_was_left(tmp_path: Path) -> None:
 
 def test_a_side_that_is_searched_alone_has_the_link_of_the_cluster() -> None:
     """No cluster with a link of its own could be planned."""
-    small = placement({"link": "25Gbps"}, algorithm="high", requests="20", width="4")
+    small = placement({"link": "25Gbps"}, algorithm="high", requests="20", width=4)
 
     assert 1 == len(conduct(small, Store(None), pool.Here())["best"])
 
@@ -323,7 +323,7 @@ def test_a_rate_that_nothing_showed_to_be_too_high_is_no_more_than_a_bound(
     binding: str | None, tried_rps: tuple[float | None, float | None], at_least: bool, interval: bool
 ) -> None:
     """The highest rate that was tried would be printed as what a placement carries."""
-    asked = placement({"policy": "sarathi"}, seeds="3")
+    asked = placement({"policy": "sarathi"}, seeds=3)
     ends = {seed: Ends(rate, rate + 0.1, binding, 5, tried_rps) for seed, rate in enumerate((4.0, 4.5, 5.0))}
     found = scored(asked, Candidate("low", System("colocated", "a100-80g", Shape(1, 1))), Found(ends, 15, 900))
 

@@ -266,7 +266,7 @@ def test_what_a_number_is_stands_beside_it(capsys, arguments: list[str], said: s
         (["kv", "--hardware", "a100-90g"], "No hardware named 'a100-90g'"),
         (["moe", "--top-k", "300"], "--top-k 300 is more than the 256 --experts"),
         (["ping-pong", "--m", "0"], "--m must be micro-batches from 1 to 1,000"),
-        (["ping-pong", "--Ta", "0"], "--Ta must be a duration above 0"),
+        (["ping-pong", "--Ta", "0"], "--Ta must be longer than 0 s"),
         (["kv", "--kv", "paged"], "--kv needs --memory"),
         (["kv", "--link", "fast"], "A link is a rate such as 25Gbps"),
         (["kv", "--memory", "1GiB", "--kv", "paged"], "hold no sequence of 2,048 tokens"),

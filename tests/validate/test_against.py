@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness import compose
-from harness.cli import _against, main
+from harness.cli import main, validate
 from harness.errors import UsageError
 from harness.experiments.validate import Pair, Target, Validation
 from harness.experiments.validate import answer as validate_answer
@@ -58,7 +58,7 @@ def test_what_is_written_to_a_file_still_tells_its_verdict(monkeypatch, capsys, 
     """Exit code 1 beside 'Written to' alone would look like a fault in writing."""
     made = answer(12.4)
     monkeypatch.setattr(validate_answer, "answer", lambda *_: made)
-    monkeypatch.setattr(_against, "_compared", lambda *_: [])
+    monkeypatch.setattr(validate, "_compared", lambda *_: [])
 
     assert 1 == main(["validate", "--against", "made.toml", "--out", f"{tmp_path}/it.md"])
     assert "made: 1 of 1 target missed: ttft 12.5% where 12.4% is allowed." in " ".join(capsys.readouterr().out.split())

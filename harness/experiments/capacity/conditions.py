@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from harness import values as check
 from harness.api import Bound, Slo
 from harness.data.lists import kept
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import metrics, succeeded
 from harness.metrics.slo import BoundScore, bound_text, score
-from harness.options import CHECKS, RunSpec
+from harness.options import RunSpec
 from harness.spec import seconds
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -182,13 +183,13 @@ def settings(
     tolerance: str | None,
     max_seeds: str | None,
     budget: str | None,
-    at: str | None,
-    rate_from: str | None,
+    at: float | None,
+    rate_from: float | None,
     *,
     adjust: bool = True,
 ) -> Settings:
-    """The settings of the texts of a command line. Raises UsageError."""
-    found = Settings(adjust=adjust)
+    """The settings of the options of a command line. Raises UsageError."""
+    found = Settings(at_rps=at, from_rps=rate_from, adjust=adjust)
     if goal is not None:
         goals = tuple(sorted({_goal_share(part, "goal") for part in goal.split(",")}))
         found = replace(found, goals=goals)
@@ -200,15 +201,11 @@ def settings(
         found = replace(found, max_seeds=_seeds(max_seeds))
     if budget is not None:
         found = replace(found, budget_s=_budget(budget))
-    if at is not None:
-        found = replace(found, at_rps=float(CHECKS["rate"](at, "--at")))  # type: ignore[arg-type]  # it is a number
-    if rate_from is not None:
-        found = replace(found, from_rps=float(CHECKS["rate"](rate_from, "--rate-from")))  # type: ignore[arg-type]  # as above
     return found
 
 
 def _goal_share(text: str, name: str) -> float:
-    found = float(CHECKS["goal"](text.strip(), f"--{name}"))  # type: ignore[arg-type]  # it is a number
+    found = check.share(text.strip(), f"--{name}")
     if found == 1:
         more = "a queue never keeps all; ask for 99.9%" if name == "goal" else "take 3%"
         raise UsageError(f"--{name} must be a share below 1, got '{text.strip()}': {more}.")
@@ -223,7 +220,7 @@ def _definition(text: str) -> Definition:
 
 
 def _seeds(text: str) -> int:
-    found: int = int(CHECKS["requests"](text, "--max-seeds"))  # type: ignore[call-overload]  # it is a whole number
+    found = check.count(text, "--max-seeds")
     if found < 5:
         raise UsageError(f"--max-seeds must be 5 or more, got {found}: fewer seeds give no interval.")
     return found

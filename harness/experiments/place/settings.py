@@ -1,6 +1,6 @@
 """What a placement is asked: the cluster, the algorithms, the objective, and how each candidate is searched.
 
-A placement from the texts of a command line.
+A placement from the options of a command line.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from harness.experiments.place.systems import (
 from harness.experiments.place.task import spec_of
 from harness.metrics import slo
 from harness.metrics.measure import metrics, placed
-from harness.options import CHECKS, Given, RunSpec
+from harness.options import Given, RunSpec
 from harness.registry import make
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
@@ -199,15 +199,15 @@ def asked(run: Given, config: str | None, own: Mapping[str, Any]) -> PlaceOption
     found = PlaceOptions(
         spec=with_backend(spec, released=released),
         slo=objective,
-        cluster=Cluster(_whole(own["nodes"], "--nodes"), _whole(own["gpus"], "--gpus")),
+        cluster=Cluster(own["nodes"], own["gpus"]),
         hardware=hardware,
         algorithms=algorithms_of(own["algorithm"]),
         definition=_one_of("condition", own["conditions"], CONDITIONS),
-        seeds=seeds_of((1 if released else 3) if own["seeds"] is None else _whole(own["seeds"], "--seeds"), spec.seed),
-        top_rps=_rate(own["max_rate"], "--max-rate"),
-        width_rps=_rate(own["width"], "--width"),
+        seeds=seeds_of(own["seeds"] or (1 if released else 3), spec.seed),
+        top_rps=own["max_rate"],
+        width_rps=own["width"],
         worth=worth(_one_of("objective", own["objective"], OBJECTIVES), _file(own), hardware),
-        target_rps=None if own["rate"] is None else _rate(own["rate"], "--rate"),
+        target_rps=own["rate"],
         released=released,
         fixed=own["requests"] is not None,
     )
@@ -234,9 +234,8 @@ def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
     return replace(spec, workload=workload, requests=spec.requests or REQUESTS, model=model, hardware=None)
 
 
-def opened(text: str, workers: str | None, *, small: bool = False) -> pool.Pool:
+def opened(text: str, count: int | None, *, small: bool = False) -> pool.Pool:
     """The pool of that name: processes of this machine, or Ray; this process for what is `small`. Raises UsageError."""
-    count = None if workers is None else _whole(workers, "--workers")
     name, _, address = text.partition(":")
     if name not in POOLS or (address and name != "ray"):
         raise no_such("pool", text, POOLS, "Or ray:ADDRESS for a cluster that runs.")
@@ -258,12 +257,3 @@ def _one_of(what: str, text: str, known: tuple[Any, ...]) -> Any:
     if text.strip().lower() not in known:
         raise no_such(what, text, known)
     return text.strip().lower()
-
-
-def _whole(value: str, name: str) -> int:
-    found: int = CHECKS["replicas"](value, name)  # type: ignore[assignment]  # a whole number from 1 on
-    return found
-
-
-def _rate(value: str, name: str) -> float:
-    return float(CHECKS["rate"](value, name))  # type: ignore[arg-type]  # a number above 0

@@ -16,7 +16,7 @@ from itertools import product
 from typing import Any
 
 from harness.errors import UsageError, no_such
-from harness.options import CHECKS
+from harness.options import OPTIONS
 from harness.spec import Spec, parse
 
 RATE, SLO, SCALE = "rate", "slo", "slo-scale"
@@ -27,12 +27,7 @@ SPECS = ("workload", "arrivals", "lengths", "sessions", "prefixes", "content", "
          "backend", "latency", "policy", "router", "kv")  # fmt: skip
 """Options whose value is a spec, so that one of its arguments can be swept: arrivals.cv."""
 
-SECRET = ("header",)
-"""Options that may hold a secret, which must not become the name of a folder."""
-
 INSTEAD = {"seed": "--seeds 5", "goal": "--goal 0.9,0.99", "fail-under": "--fail-under 0.9"}
-WITH_COMMAS = ("slo", "where", "columns", "header", "extra-body")
-"""Options of which a single value may hold commas, so that only | stands between two."""
 
 MOST_POINTS = 2000
 """Points that a sweep may have."""
@@ -64,7 +59,7 @@ Values = tuple[tuple[str, str], ...]
 def axis(name: str, text: str) -> Axis:
     """The axis of that name over a list. Raises UsageError for a name that no option has, and for a wrong list."""
     said = f"--{name}" if name == RATE else f"--over {name}"
-    found = Axis(name, values(text, said, whole=name in WITH_COMMAS))
+    found = Axis(name, values(text, said, whole=name in OPTIONS and OPTIONS[name].commas))
     for value in found.values if name == SCALE else ():
         scale = valued(value)
         if isinstance(scale, str) or scale <= 0:
@@ -85,8 +80,9 @@ def over(text: str) -> Axis:
         raise no_such(
             "option with arguments", option, SPECS, f"An argument of it is written as --over {SPECS[1]}.cv=1,2."
         )
-    if not dot and (name not in CHECKS or name in SECRET) and name != SCALE:
-        raise no_such("option to sweep over", name, {*CHECKS, SCALE} - {*INSTEAD, *SECRET})
+    known = {SCALE, *(name for name, option in OPTIONS.items() if not option.secret)}  # a secret must not name a folder
+    if not dot and name not in known:
+        raise no_such("option to sweep over", name, known - {*INSTEAD})
     return axis(name, rest.strip())
 
 

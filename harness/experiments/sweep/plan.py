@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness import values as check
 from harness.api import Simulator
 from harness.data.folder import redacted
 from harness.data.host import versions
@@ -23,7 +24,7 @@ from harness.experiments.sweep.axes import (
     values,
 )
 from harness.experiments.trial import at_rate, own_rate
-from harness.options import CHECKS, Given, RunSpec, run_spec
+from harness.options import Given, RunSpec, run_spec
 from harness.runner.plan import Plan, make_backend, plan
 from harness.runner.run import default_folder
 
@@ -78,8 +79,7 @@ def plan_sweep(
             "There is nothing to sweep over; give --rate 1:4:0.5, --over policy=sarathi,static or --seeds 5."
         )
     given = goals if goals is not None else _texts(file).get("goal", "0.9")
-    checks = [CHECKS["goal"](value, "--goal") for value in values(str(given), "--goal")]
-    wanted = tuple(float(goal) for goal in checks if isinstance(goal, float))  # the first one is that of the runs
+    wanted = tuple(check.share(value, "--goal") for value in values(str(given), "--goal"))  # the runs have the first
     options = dict(asked.values) | {a.name: a.values[0] for a in axes if a.name == SLO}
     run_axes = [a for a in axes if not a.rescored]
     specs = {point: _spec(options, file, point, goal=wanted[0]) for point in points(run_axes)}
@@ -142,9 +142,7 @@ def _rated(specs: Mapping[Values, RunSpec]) -> dict[Values, RunSpec]:
             continue
         if spec not in own:
             own[spec] = own_rate(spec)
-        rate_rps = CHECKS["rate"](rate, "--rate")
-        assert isinstance(rate_rps, float)
-        found[point] = at_rate(spec, rate_rps, own[spec])
+        found[point] = at_rate(spec, check.rate_rps(rate, "--rate"), own[spec])
     return found
 
 
@@ -230,14 +228,9 @@ def _seeds(text: str | None, asked: Given, file: Given | None, usual: int) -> tu
     if text is not None and ("," in text or ":" in text):
         if "seed" in asked.values:
             raise UsageError("--seed is the first of --seeds N; it does not go with a list of seeds.")
-        return tuple(_whole(CHECKS["seed"](value, "--seeds")) for value in values(text, "--seeds"))
-    count = usual if text is None else _whole(CHECKS["requests"](text, "--seeds"))
-    first = 0 if seed is None else _whole(CHECKS["seed"](seed, "--seed"))
+        return tuple(check.seed(value, "--seeds") for value in values(text, "--seeds"))
+    count = usual if text is None else check.count(text, "--seeds")
+    first = 0 if seed is None else check.seed(seed, "--seed")
     if count > 1000:
         raise UsageError(f"--seeds takes 1,000 at most, got {count:,}.")
     return tuple(range(first, first + count))
-
-
-def _whole(value: object) -> int:
-    assert isinstance(value, int)
-    return value

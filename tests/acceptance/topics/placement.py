@@ -14,9 +14,9 @@ from harness.options import Given
 
 SYSTEM = "DistServe, placement"
 OWN: Mapping[str, Any] = {
-    "nodes": "1", "gpus": "4", "hardware": "a100-80g", "algorithm": "low,vllm++", "goal": None,
+    "nodes": 1, "gpus": 4, "hardware": "a100-80g", "algorithm": "low,vllm++", "goal": None,
     "conditions": "separate", "rate": None, "objective": "gpu", "prices": None, "power": None, "requests": None,
-    "seeds": "1", "seed": None, "max_rate": "8", "width": "0.0625",
+    "seeds": 1, "seed": None, "max_rate": 8, "width": 0.0625,
 }  # fmt: skip
 A100 = "a100-80g"
 COMMAND = "bench place --nodes 1 --gpus 4 --model opt-13b --algorithm low,vllm++ --conditions separate --slo "
@@ -36,11 +36,11 @@ def rows(place: Place) -> Iterator[Row]:
     yield from _gains()
 
 
-def _asked(run: Mapping[str, object], **own: str) -> PlaceOptions:
+def _asked(run: Mapping[str, object], **own: Any) -> PlaceOptions:
     return asked(Given(run), None, {**OWN, **own})
 
 
-def _found(run: Mapping[str, object], **own: str) -> dict[str, Any]:
+def _found(run: Mapping[str, object], **own: Any) -> dict[str, Any]:
     return conduct(_asked(run, **own), Store(None), pool.Here())
 
 
@@ -86,7 +86,7 @@ def _best(name: str, found: Mapping[str, Any], best: str, published: float, slo:
 def _readme() -> Iterator[Row]:
     """The README of the released planner, whose ShareGPT lengths are the user's; ours are those of a real run."""
     run = {"slo": "ttft=0.2,tpot=0.1", "workload": "distserve-13b-chat"}
-    info = _found(run, algorithm="low", seeds="3")
+    info = _found(run, algorithm="low", seeds=3)
     best = info["best"][0]
     ties = [one["name"] for one in (best, *best["ties"], *best["not_apart"])]
     mean = best["mean_per_gpu_rps"]
@@ -109,7 +109,7 @@ ASK_LARGE = (
 
 
 def _large() -> Iterator[Row]:
-    asked_of = _asked(LARGE, nodes="4", gpus="8", algorithm="all")
+    asked_of = _asked(LARGE, nodes=4, gpus=8, algorithm="all")
     info = conduct(asked_of, Store(None), pool.Here())
     best = {one["algorithm"]: one for one in info["best"]}
     rates = {name: one["rate_per_gpu_rps"] for name, one in best.items()}
@@ -137,9 +137,9 @@ def _large() -> Iterator[Row]:
 def _with_memory() -> Row:
     """The same where KV memory limits what decodes: our scheduler, the constants of DistServe's engine."""
     run = {**LARGE, "latency": "abc:distserve"}
-    found = conduct(_asked(run, gpus="8", algorithm="low"), Store(None), pool.Here())["best"][0]
+    found = conduct(_asked(run, gpus=8, algorithm="low"), Store(None), pool.Here())["best"][0]
     best = pair(*(Shape(**found["members"][0][side]) for side in ("prefill", "decode")))
-    surer = _asked(run, gpus="8", algorithm="low", seeds="5")
+    surer = _asked(run, gpus=8, algorithm="low", seeds=5)
     published, ours = rate_per_gpu(surer, pair(Shape(4, 1), Shape(2, 2))), rate_per_gpu(surer, best)
     return Row(
         "S23.d", SYSTEM, "simulated", "P(4,1) D(2,2) is placed (66B, paper's table 3)",

@@ -1,0 +1,142 @@
+"""Options of commands: those of a run, from the table of `harness.options`, and those that several commands share.
+
+Help shows options under headings, in the order in which the headings first occur.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import click
+
+from harness import options as run
+from harness import values
+from harness.errors import no_such
+from harness.options import Given
+from harness.values import Check
+
+F = TypeVar("F", bound=Callable[..., Any])
+OUTPUT, GENERAL = "Output", "General"
+
+
+class Value(click.ParamType[Any]):
+    """Checks and converts a value by a function of (value, name of the option), which raises UsageError."""
+
+    name = "value"
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ARG002  # click's signature
+        """The value in its final form."""
+        assert param is not None
+        return self.check(value, next(name for name in param.opts if name.startswith("--")))
+
+
+COUNT, SEED, RATE, SHARE = Value(values.count), Value(values.seed), Value(values.rate_rps), Value(values.share)
+TIME, DURATION = Value(values.time_s), Value(values.duration_s)
+
+
+def _writable(path: object, name: str) -> str:  # noqa: ARG001  # the message names the file
+    from harness.data import files
+
+    files.check(str(path))
+    return str(path)
+
+
+NEW_FILE = Value(_writable)
+"""A file that is to be written: refused before the work where it cannot be."""
+
+
+class Option(click.Option):
+    """An option with the heading under which help shows it."""
+
+    def __init__(self, *args: Any, group: str = GENERAL, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.group = group
+
+
+def option(*names: str, group: str = OUTPUT, **more: Any) -> Callable[[F], F]:
+    """An option under a heading; `more` as for click.option."""
+    return click.option(*names, cls=Option, group=group, **more)
+
+
+class Grouped(click.Command):
+    """A command whose help shows its options under their headings; those without one come last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups one below the other."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # arguments: in the usage
+            if record is not None:
+                groups.setdefault(getattr(param, "group", GENERAL), []).append(record)
+        for heading in sorted(groups, key=GENERAL.__eq__):
+            with formatter.section(heading):
+                formatter.write_dl(groups[heading])
+
+
+# The options of a run
+
+
+def run_options(
+    only: Collection[str] = tuple(run.OPTIONS), without: Collection[str] = (), **changed: Mapping[str, Any]
+) -> Callable[[F], F]:
+    """Adds the options of a run, or some of them.
+
+    `changed` maps an option to what differs in this command, such as its help.
+    """
+
+    def add(function: F) -> F:
+        in_order = sorted(run.OPTIONS.items(), key=lambda item: run.GROUPS.index(item[1].group))
+        for name, known in reversed(in_order):  # the last decorator comes first
+            if name in only and name not in without:
+                here = replace(known, **changed.get(name.replace("-", "_"), {}))
+                function = option(
+                    f"--{name}", group=here.group, metavar=here.metavar, type=Value(here.check), multiple=here.repeated,
+                    help=here.help,
+                )(function)  # fmt: skip
+        return function
+
+    return add
+
+
+def given(options: Mapping[str, Any]) -> Given:
+    """The options of a run that were given, in the form that `harness.options.run_spec` takes."""
+    lines = {name: "\n".join(value) or None if isinstance(value, tuple) else value for name, value in options.items()}
+    return Given({name.replace("_", "-"): value for name, value in lines.items() if value is not None})
+
+
+# Options that several commands share
+
+config = option(
+    "--config", group=GENERAL, metavar="FILE",
+    help="Options of a run from a TOML file (bench init), a named configuration (bench list configs) or a run.json; "
+    "the command line overrides them.",
+)  # fmt: skip
+no_html = option("--no-html", is_flag=True, help="Do not write report.html.")
+quiet = option("--quiet", is_flag=True, help="Suppress progress and notes; results are still printed.")
+force = option("--force", is_flag=True, help="Overwrite existing output.")
+workers = option(
+    "--workers", type=COUNT, metavar="N", group="Search", help="sim: parallel processes. Default: one per core."
+)
+
+
+def out(help: str, metavar: str = "DIR") -> Callable[[F], F]:  # noqa: A002  # the word of click
+    """--out: a folder, or what `metavar` says."""
+    return option("--out", metavar=metavar, help=help)
+
+
+def form(*forms: str, more: str = "") -> Callable[[F], F]:
+    """--format NAME, the first of the forms by default; `more` follows them in the help."""
+
+    def check(value: object, name: str) -> str:  # noqa: ARG001  # the message names the form
+        if value not in forms:
+            raise no_such("format", str(value), forms)
+        return str(value)
+
+    listed = f"{', '.join((f'{forms[0]} (default)', *forms[1:-1]))} or {forms[-1]}"
+    return option("--format", "form", type=Value(check), default=forms[0], metavar="NAME", help=f"{listed}{more}.")
+
+
+TEXT_FORMS = form("text", "markdown", "json")

@@ -1,0 +1,148 @@
+"""`bench theory moe` and `ping-pong`: tokens per expert, expert traffic, and disaggregated experts."""
+
+import re
+from collections.abc import Iterator
+from math import ceil
+from typing import Any
+
+import click
+
+from harness import catalog
+from harness.cli._options import COUNT, DURATION, Value
+from harness.cli.theory._options import form_options, option, tell
+from harness.errors import UsageError
+from harness.experiments.theory import tables
+from harness.experiments.theory.kv import link_bytes_per_s
+from harness.experiments.theory.moe import Experts, PingPong, Traffic, exact, slide
+from harness.experiments.theory.tables import Line
+from harness.values import duration_s
+
+
+@click.command("moe", short_help="Tokens per expert, and cost of expert traffic.")
+@option("--preset", type=click.Choice(["deepseek-v3"]), default="deepseek-v3", metavar="NAME",
+        help="deepseek-v3: 256 routed experts, 8 per token, 7168 x 2048, FP8.")  # fmt: skip
+@option("--gpu", "gpus", default="h800,h20", metavar="NAMES", help="GPUs (bench list hardware), comma-separated.")
+@option("--local", type=COUNT, default=30, metavar="N", help="Sequences per GPU.")
+@option("--inner", type=COUNT, default=7168, metavar="N", help="Hidden size of the model.")
+@option("--columns", type=COUNT, default=2048, metavar="N", help="Width of an expert.")
+@option("--experts", type=COUNT, default=256, metavar="N", help="Routed experts.")
+@option("--top-k", type=COUNT, default=8, metavar="N", help="Routed experts per token.")
+@option("--element-bytes", type=click.IntRange(1, 2), default=1, metavar="N", help="1: FP8, 2: BF16.")
+@option("--link", default="50GBps", metavar="RATE", help="Bandwidth of expert parallelism, per GPU.")
+@option("--tokens", type=COUNT, default=32, metavar="N", help="Tokens per GPU in one exchange.")
+@form_options
+def moe(
+    preset: str, gpus: str, local: int, inner: int, columns: int, experts: int, top_k: int, element_bytes: int,
+    link: str, tokens: int, form: str, out: str | None,
+) -> int:  # fmt: skip
+    """Tokens that make an expert compute-bound, and the number of GPUs to spread experts over.
+
+    Two modes: 'slide' counts 2M FLOP per byte and rounds up to tens, as the lecture does; 'exact' uses the full
+    formula. The cost of all-to-all exchanges without overlap is listed below.
+    """
+    if top_k > experts:
+        raise UsageError(f"--top-k {top_k} is more than the {experts} --experts.")
+    shape = Experts(inner, columns, experts, top_k, element_bytes)
+    traffic = Traffic(tokens=tokens, targets=top_k + 1, link_bytes_per_s=link_bytes_per_s(link))
+    names = [name.strip() for name in gpus.split(",")]
+    ridges = {name: _ridge(name, element_bytes) for name in names}
+    return tell(tables.answer(
+        "moe", {"preset": preset, "gpus": names, "local": local, "inner": inner, "columns": columns,
+                "experts": experts, "top_k": top_k, "element_bytes": element_bytes, "link": link, "tokens": tokens},
+        [f"{experts} routed experts of {inner} x {columns}, {top_k} a token, {local} sequences on each GPU."],
+        [
+            tables.table("Tokens an expert needs, and GPUs over which experts are spread",
+                       [("GPU", "text"), ("mode", "text"), ("FLOP/B of the GPU", "number"), ("least M", "count"),
+                        ("M", "count"), ("tokens in flight", "count"), ("GPUs", "number"), ("rounded up", "count"),
+                        ("FLOP/B at M", "number")],
+                       [row for name, ridge in ridges.items() for row in _plans(shape, name, ridge, local)]),
+            tables.table("Exchanges of one GPU",
+                       [("tokens", "count"), ("link", "bytes_per_s"), ("dispatch + combine", "s"), ("a layer", "s"),
+                        (f"{traffic.layers} layers", "s"), ("at most", "tokens_per_s")],
+                       [(tokens, traffic.link_bytes_per_s, traffic.exchange_s, traffic.layer_s, traffic.token_s,
+                         1 / traffic.token_s)]),
+        ],
+        [f"Endless batches reach {shape.intensity(float('inf')):,.1f} FLOP/B; a GPU with more cannot be filled ('-').",
+         ("Exchanges: 1 byte an element out, 2 back, 7,000 elements a token, to the routed experts and a shared one; "
+         "a layer has two micro-batches, so two exchanges (after 'Insights into DeepSeek-V3').")],
+    ), form, out)  # fmt: skip
+
+
+def _ridge(gpu: str, element_bytes: int) -> float:
+    found = catalog.hardware(gpu)
+    if element_bytes == 1 and found.fp8_flops is None:
+        raise UsageError(f"{gpu} has no FP8 tensor cores; use --element-bytes 2.")
+    ridge: float = found.peak_flops(element_bytes) / found.bandwidth_bytes_per_s
+    return ridge
+
+
+def _plans(shape: Any, gpu: str, ridge: float, local: int) -> Iterator[tuple[Any, ...]]:
+
+    plans = {"slide": slide(shape, ridge, local), "exact": exact(shape, ridge, local)}
+    for mode, plan in plans.items():
+        if plan is None:
+            yield (gpu, mode, ridge, *(None,) * 6)
+        else:
+            yield (gpu, mode, ridge, plan.least, plan.rows, plan.tokens, plan.width, ceil(plan.width),
+                   shape.intensity(plan.rows))  # fmt: skip
+
+
+def _durations(value: object, name: str) -> list[float]:
+    return [duration_s(one, name) for one in str(value).split(",")]
+
+
+def _counts(value: object, name: str) -> list[int]:
+    """'3', '1,2,3' or '1..4'."""
+    parts = str(value).strip().split(",")
+    if match := re.fullmatch(r"(\d+)\.\.(\d+)", str(value).strip()):
+        found = [*range(int(match[1]), int(match[2]) + 1)]
+    else:
+        found = [int(one) for one in parts if one.strip().isdigit()]
+    if not found or min(found) < 1 or max(found) > 1000:
+        raise UsageError(f"{name} must be micro-batches from 1 to 1,000, such as 3, 1,2,3 or 1..4, got '{value}'.")
+    return found
+
+
+@click.command("ping-pong", short_help="Disaggregated attention and experts, with micro-batches.")
+@option("--Ta", "ta", type=DURATION, default="1ms", metavar="TIME", help="Attention time per micro-batch and layer.")
+@option("--Te", "te", type=DURATION, default="1ms", metavar="TIME", help="Expert time per micro-batch and layer.")
+@option("--Tc", "several", type=Value(_durations), default="0.3ms", metavar="TIME",
+        help="One-way transfer time, comma-separated.")  # fmt: skip
+@option("--m", "ms", type=Value(_counts), default="1..4", metavar="N", help="Micro-batches: 3, 1,2,3 or 1..4.")
+@option("--layers", type=click.IntRange(1, 1000), default=56, metavar="N", help="Layers.")
+@form_options
+def ping_pong(
+    ta: float, te: float, several: list[float], ms: list[int], layers: int, form: str, out: str | None
+) -> int:
+    """Decode step time with attention and experts on different GPUs (MegaScale-Infer).
+
+    The formula (Ta + Te + 2 Tc) + Tf (m L - 1) is exact from m = 2 (1 + Tc / Tf) micro-batches on; the simulation
+    beside it follows every micro-batch, and is longer with fewer.
+    """
+    rows = []
+    for tc in several:
+        one = PingPong(ta, te, tc, layers)
+        shares = {m: one.busy_share(m) for m in {*ms, *(m - 1 for m in ms if m > 1)}}
+        rows += [
+            (m, tc, one.least, m >= one.least, one.formula_s(m), one.simulated_s(m), shares[m],
+             shares[m] / shares[m - 1] if m > 1 else None)
+            for m in ms
+        ]  # fmt: skip
+    return tell(tables.answer(
+        "ping-pong", {"attention_s": ta, "experts_s": te, "transfers_s": several, "layers": layers, "m": ms},
+        [f"{layers} layers, {ta * 1e3:g} ms of attention and {te * 1e3:g} ms of experts a micro-batch and layer."],
+        [tables.table("A decode step",
+                    [("m", "count"), ("transfer", "s"), ("needs m of", "number"), ("hidden", "yes"), ("formula", "s"),
+                     ("simulated", "s"), ("of the ideal", "share"), ("over m - 1", "ratio")], rows)],
+        [("'of the ideal' is the share of the step in which the slower side works; 'over m - 1' the gain in throughput "
+         "by the last micro-batch.")],
+        [tables.Picture("A decode step by micro-batches", "micro-batches", "step (s)", tuple(_lines(rows)))],
+    ), form, out)  # fmt: skip
+
+
+def _lines(rows: list[tuple[Any, ...]]) -> Iterator[Line]:
+    """For each transfer the formula, and the simulated steps over it."""
+    for tc in dict.fromkeys(row[1] for row in rows):
+        for column in (4, 5):
+            points = tuple((row[0], row[column]) for row in rows if row[1] == tc)
+            yield Line(f"transfer {tc * 1e3:g} ms", points, simulated=column == 5)

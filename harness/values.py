@@ -1,0 +1,139 @@
+"""Values of options: each function checks one value and returns it in its final form.
+
+The value is text from a command line or a plain value from TOML or JSON; `name` is how messages call it (`--rate`, or
+`rate in 'bench.toml'`). All raise UsageError.
+"""
+
+import math
+from collections.abc import Callable
+from contextlib import suppress
+
+from harness.errors import UsageError
+from harness.spec import seconds
+
+Check = Callable[[object, str], object]
+
+
+def text(value: object, name: str) -> str:
+    """Any text that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise UsageError(f"{name} must be a text that is not empty, got {value!r}.")
+    return value.strip()
+
+
+def one_spec(value: object, name: str) -> str:
+    """One spec: several would need a run each."""
+    found = text(value, name)
+    if "," in found.partition(":")[0]:
+        option = name.removeprefix("--").partition(" ")[0]
+        several = found.replace(",", "|") if "=" not in found else "FIRST|SECOND"
+        raise UsageError(
+            f"{name} takes one name, got '{found}'; compare several with: bench sweep --over '{option}={several}'"
+        )
+    return found
+
+
+def _number(value: object, name: str, allowed: str) -> float:
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # answered below
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UsageError(f"{name} must be {allowed}, got '{value}'.")
+    return number
+
+
+def rate_rps(value: object, name: str) -> float:
+    """Requests per second, in a range in which a schedule neither takes hours to draw nor spans centuries."""
+    allowed = "a number of requests per second above 0"
+    number = _number(value, name, allowed)
+    if number <= 0:
+        raise UsageError(f"{name} must be {allowed}, got '{value}'.")
+    if not 1e-6 <= number <= 1e6:
+        raise UsageError(f"{name} must lie between 0.000001 and 1,000,000 requests per second, got {number:g}.")
+    return number
+
+
+def _whole(value: object, name: str, least: int) -> int:
+    number = _number(value, name, f"a whole number from {least} on")
+    if number != int(number) or number < least:
+        raise UsageError(f"{name} must be a whole number from {least} on, got '{value}'.")
+    return int(number)
+
+
+def count(value: object, name: str) -> int:
+    """A whole number from 1 on."""
+    return _whole(value, name, 1)
+
+
+def seed(value: object, name: str) -> int:
+    """A whole number from 0 on."""
+    return _whole(value, name, 0)
+
+
+def _share(value: object, name: str, allowed: str) -> float:
+    percent = isinstance(value, str) and value.strip().endswith("%")
+    number = _number(value.strip()[:-1], name, allowed) / 100 if percent else _number(value, name, allowed)  # type: ignore[attr-defined]  # a text
+    if not 0 <= number <= 1:
+        raise UsageError(f"{name} must be {allowed}, got '{value}'.")
+    return number
+
+
+def share(value: object, name: str) -> float:
+    """A share above 0: 0.9 of 0.9 or '90%'."""
+    allowed = "a share above 0 and up to 1, such as 0.9 or 90%"
+    if not (number := _share(value, name, allowed)):
+        raise UsageError(f"{name} must be {allowed}, got '{value}'.")
+    return number
+
+
+def share_or_zero(value: object, name: str) -> float:
+    """A share from 0 to 1: 0.05 of 0.05 or '5%'."""
+    return _share(value, name, "a share from 0 to 1, such as 0.05 or 5%")
+
+
+def _seconds(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise UsageError(f"{name} must be a duration such as 250ms, 60s or 5min, got '{value}'.")
+    return seconds(str(value), name)
+
+
+def time_s(value: object, name: str) -> float:
+    """Seconds from 0 on, of a number or '250ms', '60s', '5min'."""
+    if (number := _seconds(value, name)) < 0:
+        raise UsageError(f"{name} must be at least 0 s, got '{value}'.")
+    return number
+
+
+def duration_s(value: object, name: str) -> float:
+    """Seconds above 0."""
+    if (number := _seconds(value, name)) <= 0:
+        raise UsageError(f"{name} must be longer than 0 s, got '{value}'.")
+    return number
+
+
+def calibration_s(value: object, name: str) -> float:
+    """Seconds from 0 on; 'off' is 0."""
+    return 0.0 if value == "off" else time_s(value, name)
+
+
+def warmup(value: object, name: str) -> str:
+    """A warm-up cut: 'none', 'mser5', a time ('30s') or a number of requests ('200')."""
+    rule = str(value).strip().lower()
+    if rule in ("none", "mser5") or (rule.isdecimal() and int(rule) > 0):
+        return rule
+    with suppress(UsageError):
+        if not rule.isdecimal() and (at_s := seconds(rule, name)) > 0:
+            return f"{at_s:g}s"
+    raise UsageError(f"{name} must be 'mser5', 'none', a time such as 30s or a number of requests, got '{value}'.")
+
+
+def senders(value: object, name: str) -> str:
+    """'auto', or a number of processes from 1 to 256."""
+    if value == "auto":
+        return "auto"
+    allowed = "'auto' or how many processes send, 1 to 256"
+    number = _number(value, name, allowed)
+    if number != int(number) or not 1 <= number <= 256:
+        raise UsageError(f"{name} must be {allowed}, got '{value}'.")
+    return str(int(number))
