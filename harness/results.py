@@ -198,14 +198,18 @@ def capacity(
     **options: Option,
 ) -> AnswerResult:
     """The highest rate that meets the SLO, with its interval, as `bench capacity`; `at` asks whether one rate does."""
+    from harness import values
     from harness.experiments.capacity.conditions import settings
     from harness.experiments.capacity.execute import conduct, folder_of, set_up
     from harness.experiments.capacity.store import Store
     from harness.options import Given, run_spec
 
     goals = None if goal is None else _listed(goal, ",")
-    chosen = (goals, definition, *map(_text, (tolerance, max_seeds, budget, at, rate_from)))
-    setup = set_up(run_spec(Given(_named(options))), settings(*chosen, adjust=adjust))
+    rates = [
+        None if rate is None else values.rate_rps(rate, name) for rate, name in ((at, "at"), (rate_from, "rate_from"))
+    ]
+    search = settings(goals, definition, _text(tolerance), _text(max_seeds), _text(budget), *rates, adjust=adjust)
+    setup = set_up(run_spec(Given(_named(options))), search)
     store = Store(folder_of(None if out is None else str(out), setup))
     info = conduct(setup, store, workers=workers)
     return AnswerResult(info, store.path, exit_code=info["exit_code"])
