@@ -7,7 +7,6 @@ import plotly.graph_objects as go
 
 from reports import _format
 from reports._format import in_figure
-from reports.answers import place as said
 from reports.figures import _style as style
 
 ORDER = 1
@@ -76,7 +75,7 @@ def _ends(group: Sequence[Info], end: str) -> Iterator[float]:
 
 def _finding(info: Info) -> str:
     if not info["best"]:
-        return "No placement keeps the SLO at any rate."
+        return "No placement meets the SLO at any rate."
     best = info["best"][0]
     worth = f"{_format.number(best['value'], 4)} {info['objective']['unit']}"
     return f"The best is {in_figure(best['name'], 60)} of {best['algorithm']} with {worth}."
@@ -90,5 +89,5 @@ def _notes(every: Sequence[Info], groups: Mapping[str, Sequence[Info]]) -> list[
         "Behind a name: (tp, pp).",
         "Prefill or decode alone is one side of a placement and has an axis of its own."
         if any(groups[kind] for kind in _HALVES) else "",
-        "Lines: 95% interval of the mean over seeds." if intervals else said.NO_INTERVAL,
+        "Lines: 95% interval of the mean over seeds." if intervals else "One seed gives no interval.",
     ]  # fmt: skip
