@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports import _validated as said
 from reports._format import in_figure
+from reports.answers import validate as said
 from reports.figures import _style as style
 
 Pair = Mapping[str, Any]

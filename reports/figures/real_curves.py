@@ -5,8 +5,8 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from reports import _validated as said
 from reports._format import in_figure
+from reports.answers import validate as said
 from reports.figures import _real
 from reports.figures import _style as style
 

@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from reports import _format
-from reports import _validated as said
+from reports.answers import validate as said
 from reports.figures import _real
 from reports.figures import _style as style
 
