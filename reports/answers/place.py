@@ -47,7 +47,7 @@ def document(info: Info, path: Path | None = None) -> Document:
             ("Planner", clean(asked.get("planner"), 40)),
             *([("Cost", _cost(info["cost"]))] if "cost" in info else []),
         ),
-        warnings=tuple(Notice(_format.sentence(one["message"], 1000)) for one in info.get("warnings") or []),
+        warnings=tuple(Notice(f"{clean(one['message'], None)}.") for one in info.get("warnings") or []),
         sections=tuple(_sections(info, path is not None)) if "best" in info else (),
         used=(*flat(asked), *((f"version of {name}", clean(v, 80)) for name, v in part(info, "versions").items())),
         definitions=_DEFINITIONS,
