@@ -323,8 +323,8 @@ def show_answer(info: Mapping[str, Any], *, color: bool, blocks: bool, columns: 
 
 
 def outcome_line(info: Mapping[str, Any]) -> str:
-    """How a validation came out, in one line."""
-    return str(_answer_module(info).outcome(info))
+    """What an answer found, a line for each finding."""
+    return "\n".join(finding.text for finding in _answer_module(info).document(info).findings)
 
 
 def answer_page(info: Mapping[str, Any], path: Path) -> str:

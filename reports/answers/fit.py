@@ -1,87 +1,107 @@
-"""What `bench fit` found: constants with intervals, and the error on what it did not see."""
+"""The report of `bench fit`: constants with intervals, and the error on rows that the fit did not see."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from reports._format import in_markdown
-from reports.answers import _curve
-from reports.answers._curve import PLAIN, Look
+from reports._format import clean, quoted
+from reports._system import flat, part
+from reports.document import Command, Document, Finding, Notice, Section, Table
 
-_ERRORS = ("rows", "count", "mean error", "P90", "summed time")
+Info = Mapping[str, Any]
+
 _UNITS = {
     "base_s": "s", "floor_s": "s", "overhead_s": "s", "front_end_s": "s", "token_s": "s/token",
     "prefill_token_s": "s/token", "decode_seq_s": "s/sequence", "seq_s": "s/sequence", "context_token_s": "s/token",
     "prefill_token_squared_s": "s/token^2", "memory_share": "of bandwidth", "flops_share": "of peak",
+    "prefill_c_s": "s/token^2",
 }  # fmt: skip
-_ABC = {"a_s": "s", "b_s": "s/token", "c_s": "s/sequence"}
-_Table = Callable[..., str]
+_UNITS_OF_ABC = {"_a_s": "s", "_b_s": "s/token", "_c_s": "s/sequence"}
+_POINTS = {"prefill": "tokens of a step with prompts", "decode": "decodes of a step"}
 
 
-def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
-    """Constants, errors on seen and unseen rows, and what to do next."""
-    return "\n".join(_parts(info, partial(_curve.text, look=look), _curve.wrapped))
-
-
-def markdown(info: Mapping[str, Any]) -> str:
-    """The same as markdown."""
-    return "\n".join(_parts(info, _curve.markdown, partial(in_markdown, limit=None)))
-
-
-def _parts(info: Mapping[str, Any], table: _Table, told: Callable[[str], str]) -> Iterator[str]:
-    yield f"{told(_said(info))}\n"
-    if info["constants"]:
-        yield table((f"constant of {info['latency']}", "value", "+- (95%)", "unit"), [*_constants(info)], left=1)
-    for name, points in info["points"].items():
-        yield f"{told(_points(name, points))}\n"
-    yield table(_ERRORS, [*_errors(info)], left=1)
-    yield from (f"{told(note)}\n" for note in _notes(info))
-
-
-def _said(info: Mapping[str, Any]) -> str:
-    left = f"; {info['left_out_rows']:,} rows hold no step and are left out" if info["left_out_rows"] else ""
-    return (
-        f"The latency model '{info['latency']}', fitted to {info['seen_rows']:,} {info['what']} and scored on "
-        f"{info['unseen_rows']:,} that it did not see (seed {info['seed']}){left}."
+def document(info: Info, path: Path | None = None) -> Document:  # noqa: ARG001  # a fit has no figures
+    """The report of a fit."""
+    error = info["unseen"][0]
+    return Document(
+        title=f"Latency model '{info['latency']}' fitted to {clean(info['what'])}",
+        subtitle=clean(", ".join(map(str, info["from"])), 400),
+        mark="FITTED",
+        good=None,
+        findings=(
+            Finding(
+                f"Mean error {error['mean']:.1%} on {info['unseen_rows']:,} {clean(info['what'])} held out of "
+                f"{info['unseen_rows'] + info['seen_rows']:,} (seed {info['seed']}).",
+                None,
+                () if info["out"] else ("Nothing is written; --out FILE.toml stores the model.",),
+            ),
+        ),
+        key_facts=(
+            ("Fitted to", f"{info['seen_rows']:,} {clean(info['what'])}"),
+            ("Scored on", f"{info['unseen_rows']:,} {clean(info['what'])} that the fit did not see"),
+            *([("Left out", f"{info['left_out_rows']:,} rows without a step")] if info["left_out_rows"] else []),
+            *([("Written to", clean(info["out"], None))] if info["out"] else []),
+        ),
+        warnings=tuple(_warnings(info)),
+        sections=(
+            Section("constants", "Constants", tuple(_constants(info))),
+            Section("errors", "Errors", (_errors(info),)),
+        ),
+        next=Command("run with it", f"bench run --backend sim --latency file:{quoted(info['out'] or 'FILE.toml')}"),
+        used=tuple(
+            (f"{group}: {name}", value) for group in ("system", "versions") for name, value in flat(part(info, group))
+        ),
+        definitions=(),
     )
 
 
-def _constants(info: Mapping[str, Any]) -> Iterator[Sequence[str]]:
-    for row in info["constants"]:
-        spread = "given" if row["given"] else "" if row["plus_minus"] is None else f"{row['plus_minus']:.2g}"
-        yield row["name"], f"{row['value']:.5g}", spread, _unit(row["name"])
+def _warnings(info: Info) -> Iterator[Notice]:
+    for name, reason in info["left_out"].items():
+        yield Notice(f"{clean(name)} is left out: {clean(reason, None)}.")
+    spread = [row for row in info["constants"] if row["plus_minus"] is not None]
+    if wide := [clean(row["name"]) for row in spread if 0 < row["value"] < row["plus_minus"]]:
+        yield Notice(f"Intervals hold 0: {', '.join(wide)}.", "Measure other loads, or give the constant with --fix.")
+
+
+def _constants(info: Info) -> Iterator[Table]:
+    """The constants, and a few of the points of a table of step times."""
+    if info["constants"]:
+        rows = tuple(
+            (
+                clean(row["name"]),
+                f"{row['value']:.5g}",
+                "given" if row["given"] else "" if row["plus_minus"] is None else f"{row['plus_minus']:.2g}",
+                _unit(row["name"]),
+            )
+            for row in info["constants"]
+        )
+        yield Table("constants", (f"constant of {info['latency']}", "value", "+- (95%)", "unit"), rows, words=1)
+    for name, points in info["points"].items():
+        last = len(points) - 1
+        shown = [points[i] for i in sorted({0, len(points) // 4, len(points) // 2, 3 * len(points) // 4, last})]
+        times = tuple((f"{point[0]:,.0f}", f"{point[-1] * 1000:.4g} ms") for point in shown)
+        caption = f"step time, {len(shown)} of {len(points)} points"
+        yield Table(caption, (_POINTS.get(name, clean(name)), "step time"), times, left=0)
 
 
 def _unit(name: str) -> str:
-    if name in _UNITS:
-        return _UNITS[name]
-    unit = next((unit for end, unit in _ABC.items() if name.endswith(f"_{end}")), "")
-    return "s/token^2" if name == "prefill_c_s" else unit
+    of_abc = (unit for end, unit in _UNITS_OF_ABC.items() if name.endswith(end))
+    return _UNITS.get(name) or next(of_abc, "")
 
 
-def _points(name: str, points: Sequence[Sequence[float]]) -> str:
-    what = {"prefill": "tokens of a step with prompts", "decode": "decodes of a step"}.get(name, name)
-    shown = [points[i] for i in sorted({0, len(points) // 4, len(points) // 2, 3 * len(points) // 4, len(points) - 1})]
-    told = ", ".join(f"{point[0]:,.0f}: {point[-1] * 1000:.4g} ms" for point in shown)
-    return f"{len(points)} points by {what}, among them {told}."
+def _errors(info: Info) -> Table:
+    heads = ("rows", "count", "mean error", "P90", "summed time")
+    rows = tuple(
+        (f"{which}, {clean(row['kind'])}", f"{row['rows']:,}", f"{row['mean']:.1%}", f"{row['p90']:.1%}",
+         f"{row['bias']:+.1%}")
+        for which in ("unseen", "seen") for row in info[which]
+    )  # fmt: skip
+    return Table("errors of step times, relative", heads, rows)
 
 
-def _errors(info: Mapping[str, Any]) -> Iterator[Sequence[str]]:
+def rows(info: Info) -> Iterator[dict[str, Any]]:
+    """A row per constant with its unit, then a row per score, errors as shares."""
+    for row in info["constants"]:
+        yield {**row, "unit": _unit(row["name"])}
     for which in ("unseen", "seen"):
-        for row in info[which]:
-            kind = f"{which}, {row['kind']}"
-            yield kind, f"{row['rows']:,}", f"{row['mean']:.1%}", f"{row['p90']:.1%}", f"{row['bias']:+.1%}"
-
-
-def _notes(info: Mapping[str, Any]) -> Iterator[str]:
-    for name, why in info["left_out"].items():
-        yield f"{name} is left out: {why}."
-    known = [row for row in info["constants"] if row["plus_minus"] is not None]
-    wide = [row["name"] for row in known if 0 < row["value"] < row["plus_minus"]]
-    if wide:
-        names = ", ".join(wide)
-        yield f"Intervals hold 0, so these rows hardly tell {names}: measure other loads, or give it with --fix."
-    if info["out"]:
-        yield f"Written to {info['out']}; next: bench run --backend sim --latency file:{info['out']}"
-    else:
-        yield "Nothing is written; --out FILE.toml keeps the model for --latency file:FILE.toml."
+        yield from ({"scored_on": which, **row} for row in info[which])

@@ -1,183 +1,189 @@
-"""The answer of `bench place` in words: the best of each algorithm, all candidates, what was left out."""
+"""The report of `bench place`: the best of each algorithm, every candidate with its interval, what was left out."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import groupby
-from textwrap import wrap
+from pathlib import Path
 from typing import Any
 
-from reports import _format
-from reports._format import clean, in_markdown
-from reports.answers import _curve
-from reports.answers._curve import PLAIN, Look
+from reports import _format, figures
+from reports._format import clean
+from reports._system import flat, part
+from reports.document import Block, Document, Figure, Finding, Notice, Section, Table
 
 Info = Mapping[str, Any]
 
-RUNNING = "The placement is not over; the same command with the same --out goes on."
-HEADS = ("algorithm", "tp,pp", "GPU", "GPUs", "req/s", "req/s per GPU", "95% interval", "misses above it")
-NO_INTERVAL = "One seed gives no interval."
-MOST = 12
-"""Candidates that a table shows; all of them are in the JSON."""
+RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
+MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
+"""Candidates of each kind that are shown; all of them are in the JSON."""
+_KINDS = {"colocated": "colocated replicas", "pair": "pairs", "prefill": "prefill alone", "decode": "decode alone"}
+_UNIT = ("algorithm", "tp,pp", "GPU", "GPUs", "req/s", "req/s per GPU")
+_DEFINITIONS = (
+    ("tp, pp", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
+    ("P, D", "a replica that prefills only, and one that decodes only"),
+    ("rate per GPU", "the highest rate at which enough requests meet the SLO, over the GPUs of the unit"),
+    ("interval", "holds the mean over all traffic of this kind with 95%, by Student's t over the seeds"),
+    (">=", "no rate was shown to be too high; the rate is the highest that was tried"),
+    ("misses above it", "the condition that is not met at the next higher rate that was tried"),
+)
 
 
-def text(info: Info, look: Look = PLAIN) -> str:
-    """The answer for a terminal: candidates first, then what was left out, then the best."""
-    if "best" not in info:
-        return look.bold(RUNNING) + "\n"
-    heads = heads_of(info)
-    parts = [look.bold(title) + "\n" + _curve.text(heads, rows, left=3, look=look) for title, rows in tables(info)]
-    if info["skipped"]:
-        parts.append(look.bold("left out") + "\n" + "\n".join(_wrapped(line, "  ") for line in skipped(info)))
-    parts.append(_wrapped(cost(info)))
-    parts.append("\n".join(_wrapped(f"note: {one['message']}.", "  ") for one in info["warnings"]))
-    parts.append(
-        "\n".join([look.judged(headline(info), bool(info["best"])), *(_wrapped(s, "  ") for s in sentences(info))])
+def document(info: Info, path: Path | None = None) -> Document:
+    """The report of a placement whose place.json is `info`; with `path` that of a page, with figures."""
+    asked, left = part(info, "asked"), part(info, "cost").get("left")
+    hardware = " or ".join(clean(name, 40) for name in asked.get("hardware") or [])
+    conditions = f"{clean(asked.get('slo'), 200)}, {clean(asked.get('conditions'), 40)}, goal {asked.get('goal')}"
+    workload = f"{clean(asked.get('workload'), 80)}, {asked.get('requests')} requests a trial"
+    mark, good, text = _verdict(info)
+    return Document(
+        title=f"Placement of {clean(asked.get('model') or 'a model', 60)} "
+        f"on {asked.get('nodes')} x {asked.get('gpus_per_node')} {hardware}",
+        subtitle=conditions,
+        mark=mark,
+        good=good,
+        findings=(Finding(text, good, (RESUME,) if left or "best" not in info else ()),),
+        key_facts=(
+            ("Workload", workload),
+            ("Planner", clean(asked.get("planner"), 40)),
+            *([("Cost", _cost(info["cost"]))] if "cost" in info else []),
+        ),
+        warnings=tuple(Notice(f"{clean(one['message'], None)}.") for one in info.get("warnings") or []),
+        sections=tuple(_sections(info, path is not None)) if "best" in info else (),
+        used=(*flat(asked), *((f"version of {name}", clean(v, 80)) for name, v in part(info, "versions").items())),
+        definitions=_DEFINITIONS,
     )
-    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
 
 
-def markdown(info: Info) -> str:
-    """The same in markdown."""
+def _verdict(info: Info) -> tuple[str, bool | None, str]:
+    """The state in capitals, whether that is good news, and the best placement in one line."""
     if "best" not in info:
-        return RUNNING + "\n"
-    parts = [f"**{in_markdown(headline(info), None)}**\n\n{in_markdown(' '.join(sentences(info)), None)}"]
-    heads = heads_of(info)
-    parts += [f"{in_markdown(title, None)}\n\n{_curve.markdown(heads, rows, left=3)}" for title, rows in tables(info)]
-    parts += [in_markdown(f"Left out: {line}", None) for line in skipped(info)]
-    parts += [in_markdown(f"Note: {one['message']}.", None) for one in info["warnings"]]
-    parts.append(cost(info))
-    return "\n\n".join(part.rstrip("\n") for part in parts if part) + "\n"
-
-
-def headline(info: Info) -> str:
-    """The best placement in one line."""
+        return "NOT FINISHED", None, "The placement is not finished."
     left = info["cost"]["left"]
+    mark = "INTERRUPTED" if left else "PLACED" if info["best"] else "SLO NOT MET"
     if not info["best"]:
-        return "interrupted before any placement was known" if left else "no placement keeps the SLO at any rate"
-    best = info["best"][0]
-    objective = info["objective"]
-    worth = "" if objective["name"] == "gpu" else f", {_number(best['value'])} {objective['unit']}"
-    so_far = f"interrupted; best so far, {_format.count(left, 'candidate')} not searched" if left else "best"
-    return f"{so_far}: {_named(best)}, {_gpus(best)}, {_per_gpu(best)}{worth}"
+        text = "Interrupted before any placement was known." if left else "No placement meets the SLO at any rate."
+        return mark, False, text
+    best, objective = info["best"][0], info["objective"]
+    interval = "" if best["low_per_gpu_rps"] is None else f" (95%: {_interval(best)})"
+    value = "" if objective["name"] == "gpu" else f", {_number(best['value'])} {objective['unit']}"
+    start = f"Interrupted with {left} candidates left; best so far" if left else "Best"
+    rate = f"{_rate(best, 'rate_per_gpu_rps')} req/s per GPU{interval}{value}"
+    return mark, True, f"{start}: {clean(best['name'])} on {best['gpus']:,} x {clean(best['hardware'])}, {rate}."
 
 
-def sentences(info: Info) -> Iterator[str]:
-    """What to know about the best of each algorithm."""
-    best = info["best"]
-    for one in best:
-        yield from _of_one(one)
-    if info["cost"]["left"]:
-        yield "The same command with the same --out goes on; without one it starts again."
-    for one in best[1:]:
-        if one["value"] > 0:
-            times = best[0]["value"] / one["value"]
-            much = f"{times:.3g} times that" if f"{times:.3g}" != "1" else "as much as that"
-            yield f"That of {best[0]['algorithm']} is worth {much} of {one['algorithm']}."
-    for one in best:
-        if "replicated" in one:
-            yield _replicated(one)
-
-
-def _of_one(one: Info) -> Iterator[str]:
-    whole = f"{_bounded(one, one['rate_rps'])} req/s in all"
-    yield f"{one['algorithm']}: {_named(one)}, {_gpus(one)}, {_per_gpu(one)}, {whole}."
-    if one["ties"]:
-        yield f"As good, but not on fewer GPUs: {_listed(one['ties'])}."
-    if one["not_apart"]:
-        yield f"The seeds do not tell it from {_listed(one['not_apart'])}."
-
-
-def _replicated(one: Info) -> str:
-    whole = one["replicated"]
-    members = " and ".join(f"{m['count']} x {clean(m['name'])}" for m in whole["members"])
-    fits = "" if whole["fits"] else ", which is more than the cluster has"
+def _cost(spent: Info) -> str:
+    left = f"; {spent['left']} candidates left" if spent["left"] else ""
     return (
-        f"{_number(whole['target_rps'])} req/s by {one['algorithm']}: {members}, {_gpus(whole)}{fits}; "
-        f"they carry {_number(whole['rate_rps'])} req/s."
-    )
-
-
-def tables(info: Info, most: int = MOST) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
-    """A title and at most so many rows for each algorithm and kind of replica."""
-    for (algorithm, kind), group in groupby(info["candidates"], key=lambda one: (one["algorithm"], one["kind"])):
-        every = [*group]
-        more = f" (the best {most} of {len(every)})" if len(every) > most else ""
-        what = {
-            "colocated": "colocated replicas",
-            "pair": "pairs",
-            "prefill": "prefill alone",
-            "decode": "decode alone",
-        }
-        yield f"{algorithm}: {what[kind]}{more}", [_row(info, one) for one in every[:most]]
-
-
-def heads_of(info: Info) -> tuple[str, ...]:
-    """Heads of the table of candidates; the worth stands there where it is not the rate."""
-    return HEADS if info["objective"]["name"] == "gpu" else (*HEADS, info["objective"]["unit"])
-
-
-def _row(info: Info, one: Info) -> tuple[str, ...]:
-    row = (
-        one["algorithm"], one["name"], one["hardware"], str(one["gpus"]), _bounded(one, one["rate_rps"]),
-        _bounded(one, one["rate_per_gpu_rps"]), interval(one), one["binding"] or "-",
-    )  # fmt: skip
-    return row if info["objective"]["name"] == "gpu" else (*row, _number(one["value"]))
-
-
-def interval(one: Info) -> str:
-    """The interval of a rate per GPU."""
-    if one["low_per_gpu_rps"] is None:
-        return "-"
-    return f"{_format.number(one['low_per_gpu_rps'])} to {_format.number(one['high_per_gpu_rps'])}"
-
-
-def skipped(info: Info) -> Iterator[str]:
-    """What was left out, those of one reason together."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for one in info["skipped"]:
-        reasons.setdefault((one["hardware"], one["reason"]), []).append(one["name"])
-    for (hardware, reason), names in reasons.items():
-        yield f"{', '.join(names)} on {hardware}: {clean(reason, None)}"
-
-
-def cost(info: Info) -> str:
-    """What the search took."""
-    spent = info["cost"]
-    left = f", {spent['left']} candidates left" if spent["left"] else ""
-    return (
-        f"cost: {_format.count(spent['candidates'], 'candidate')}, {_format.count(spent['trials'], 'trial')}, "
-        f"{spent['requests']:,} requests, "
+        f"{spent['candidates']:,} candidates, {spent['trials']:,} trials, {spent['requests']:,} requests, "
         f"{_format.seconds(spent['wall_s'])}{left}"
     )
 
 
-def _named(one: Info) -> str:
-    return f"{clean(one['name'])} on {clean(one['hardware'])}"
+def _sections(info: Info, on_page: bool) -> Iterator[Section]:
+    if on_page:
+        unit = info["objective"]["unit"]
+        title = None if info["objective"]["name"] == "gpu" else f"{unit[:1].upper()}{unit[1:]} of each placement"
+        drawn: tuple[Block, ...] = tuple(
+            Figure(key, title or row.title, partial(row.draw, info)) for key, row in figures.of("place").items()
+        )
+        yield Section("figures", "Comparison", drawn)
+    candidates = tuple(_candidates(info, MOST_ROWS_ON_PAGE if on_page else MOST_ROWS))
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for one in info["skipped"]:
+        reasons.setdefault((clean(one["hardware"]), clean(one["reason"], None)), []).append(clean(one["name"]))
+    skipped = tuple((", ".join(names), *of) for of, names in reasons.items())
+    for key, heading, blocks in (
+        ("best", "Best of each algorithm", tuple(_best(info))),
+        ("candidates", "Candidates", candidates),
+        ("skipped", "Left out", (Table("left out", ("tp,pp", "GPU", "reason"), skipped, 2, 1),) if skipped else ()),
+    ):
+        if blocks:
+            yield Section(key, heading, blocks)
 
 
-def _gpus(one: Info) -> str:
-    return f"{one['gpus']:,} GPU{'' if one['gpus'] == 1 else 's'}"
+def _best(info: Info) -> Iterator[Table]:
+    """The best of each algorithm beside the first, what is as good as these, and replicas for the rate of --rate."""
+    best = info["best"]
+    if not best:
+        return
+    first = best[0]
+    objective = _objective(info)
+    rows = tuple(
+        (
+            *_unit(one),
+            _number(one["mean_per_gpu_rps"]),
+            _interval(one),
+            *(_number(one["value"]) for _ in objective),
+            f"{first['value'] / one['value']:.3g}x" if one["value"] > 0 else "-",
+        )
+        for one in best
+    )
+    ratio = f"{first['algorithm']} / this"
+    yield Table("best of each algorithm", (*_UNIT, "mean per GPU", "95% interval", *objective, ratio), rows, 3)
+    relations = (("ties", "equal, on no fewer GPUs"), ("not_apart", "not told apart by the seeds"))
+    if near := tuple(
+        (one["algorithm"], clean(other["name"]), clean(other["hardware"]), f"{other['gpus']:,}",
+         _number(other["rate_per_gpu_rps"]), relation)
+        for one in best for key, relation in relations for other in one[key]
+    ):  # fmt: skip
+        heads = ("algorithm", "tp,pp", "GPU", "GPUs", "req/s per GPU", "beside the best")
+        yield Table("as good as the best of its algorithm", heads, near, 3, 1)
+    if whole := [(one["algorithm"], one["replicated"]) for one in best if "replicated" in one]:
+        target = f"{_number(whole[0][1]['target_rps'])} req/s"
+        replicas = tuple(
+            (
+                algorithm,
+                " and ".join(f"{member['count']} x {clean(member['name'])}" for member in one["members"]),
+                f"{one['gpus']:,}",
+                _number(one["rate_rps"]),
+                "yes" if one["fits"] else "no",
+            )
+            for algorithm, one in whole
+        )
+        columns = ("algorithm", "replicas", "GPUs", "sustained (req/s)", "fits the cluster")
+        yield Table(f"replicas for {target}", columns, replicas, 2)
 
 
-def _per_gpu(one: Info) -> str:
-    told = f"{_bounded(one, one['rate_per_gpu_rps'])} req/s per GPU"
+def _candidates(info: Info, most: int) -> Iterator[Table]:
+    """A table for each algorithm and kind of replica."""
+    objective = _objective(info)
+    for (algorithm, kind), group in groupby(info["candidates"], key=lambda one: (one["algorithm"], one["kind"])):
+        every = [*group]
+        more = f" (the best {most} of {len(every)})" if len(every) > most else ""
+        rows = tuple(
+            (*_unit(one), _interval(one), one["binding"] or "-", *(_number(one["value"]) for _ in objective))
+            for one in every[:most]
+        )
+        heads = (*_UNIT, "95% interval", "misses above it", *objective)
+        yield Table(f"{algorithm}: {_KINDS[kind]}{more}", heads, rows, 3)
+
+
+def _objective(info: Info) -> tuple[str, ...]:
+    """The head of a column for the objective where that is not the rate per GPU."""
+    return () if info["objective"]["name"] == "gpu" else (info["objective"]["unit"],)
+
+
+def _unit(one: Info) -> tuple[str, ...]:
+    rates = (_rate(one, "rate_rps"), _rate(one, "rate_per_gpu_rps"))
+    return (one["algorithm"], clean(one["name"]), clean(one["hardware"]), f"{one['gpus']:,}", *rates)
+
+
+def _rate(one: Info, name: str) -> str:
+    """A rate, marked where no rate was shown to be too high."""
+    return f"{'>= ' if one.get('at_least') else ''}{_number(one[name])}"
+
+
+def _interval(one: Info) -> str:
     if one["low_per_gpu_rps"] is None:
-        return told
-    mean = "" if one["mean_per_gpu_rps"] == one["rate_per_gpu_rps"] else f"mean {_number(one['mean_per_gpu_rps'])}, "
-    return f"{told} ({mean}95%: {interval(one)})"
-
-
-def _listed(units: Sequence[Info]) -> str:
-    return ", ".join(f"{_named(one)} ({_gpus(one)}, {_number(one['rate_per_gpu_rps'])})" for one in units)
-
-
-def _bounded(one: Info, rate_rps: float) -> str:
-    """A rate, with a word before it where no rate was shown to be too high."""
-    return f"{'at least ' if one.get('at_least') else ''}{_number(rate_rps)}"
+        return "-"
+    return f"{_format.number(one['low_per_gpu_rps'])} to {_format.number(one['high_per_gpu_rps'])}"
 
 
 def _number(value: float) -> str:
     return _format.number(value, 4)
 
 
-def _wrapped(sentence: str, indent: str = "") -> str:
-    return "\n".join(wrap(clean(sentence, None), 98, initial_indent=indent, subsequent_indent=indent + "  "))
+def rows(info: Info) -> Iterator[dict[str, Any]]:
+    """A row per candidate, rates in requests per second."""
+    for one in info.get("candidates") or ():
+        yield {name: value for name, value in one.items() if not isinstance(value, dict)}

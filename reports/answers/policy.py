@@ -1,5 +1,17 @@
-"""Policies on the engine and on the simulator, side by side."""
+"""The report of `bench policy`: policies on the engine and on the simulator, side by side."""
 
-from reports.answers.theory import markdown, text
+from dataclasses import replace
+from pathlib import Path
 
-__all__ = ["markdown", "text"]
+from reports.answers import theory
+from reports.answers.theory import Info, rows
+from reports.document import Document
+
+__all__ = ["document", "rows"]
+
+
+def document(info: Info, path: Path | None = None) -> Document:
+    """The tables of the comparison."""
+    return replace(
+        theory.document(info, path), title="Policies on the engine and the simulator", mark="MEASURED AND SIMULATED"
+    )

@@ -1,43 +1,76 @@
-"""What a closed form gives, with what a simulation gives beside it where one was asked for."""
+"""The report of `bench theory`: a closed form, its tables, a simulation beside it where there is one, and figures."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from reports import _format
-from reports._format import in_markdown
-from reports.answers import _curve
-from reports.answers._curve import PLAIN, Look
+from reports import _format, figures
+from reports._format import clean
+from reports._system import part
+from reports.document import Block, Document, Figure, Section, Table
 
-_Table = Callable[..., str]
+Info = Mapping[str, Any]
 
-
-def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
-    """Sentences, tables and notes."""
-    return "\n".join(_parts(info, partial(_curve.text, look=look), _curve.wrapped))
+_UNITS = {"_s": "s", "_rps": "req/s", "_tokens": "tokens", "_bytes": "bytes"}
 
 
-def markdown(info: Mapping[str, Any]) -> str:
-    """The same as markdown."""
-    return "\n".join(_parts(info, _curve.markdown, partial(in_markdown, limit=None)))
+def document(info: Info, path: Path | None = None) -> Document:
+    """The report of a form; with `path` that of a page, with figures."""
+    # beside the formula: as a column, or as the memory modes of `bench theory kv`
+    heads = [column["head"] for table in info["tables"] for column in table["columns"]]
+    simulated = bool(info["given"].get("kv")) or any(head.startswith("simulated") for head in heads)
+    blocks: tuple[Block, ...] = (*map(_table, info["tables"]), *(clean(note, None) for note in info["notes"]))
+    return Document(
+        title=f"bench theory {clean(info['form'], 40)}",
+        subtitle=" ".join(clean(sentence, None) for sentence in info["sentences"]),
+        mark="BY FORMULA AND SIMULATION" if simulated else "BY FORMULA",
+        good=None,
+        findings=(),
+        key_facts=tuple((_name(k), clean(_value(v), 200)) for k, v in info["given"].items() if v is not None),
+        sections=(Section("tables", "Numbers", blocks if path is None else (*blocks, *_figures(info))),),
+        used=tuple((f"version of {clean(name, 40)}", clean(v, 80)) for name, v in part(info, "versions").items()),
+        definitions=(),
+    )
 
 
-def _parts(info: Mapping[str, Any], table: _Table, told: Callable[[str], str]) -> Iterator[str]:
-    yield from (f"{told(sentence)}\n" for sentence in info["sentences"])
-    for one in info["tables"]:
-        yield f"{told(one['title'])}\n"
-        units = [column["unit"] for column in one["columns"]]
-        left = next((number for number, unit in enumerate(units) if unit != "text"), len(units))  # columns of names
-        rows = [[cell(value, unit) for value, unit in zip(row, units, strict=True)] for row in one["rows"]]
-        yield table([column["head"] for column in one["columns"]], rows, left=left)
-    yield from (f"{told(note)}\n" for note in info["notes"])
+def _name(option: str) -> str:
+    """An option with its unit: 'rates (req/s)' of 'rates_rps'."""
+    if option == "tp_pp":
+        return "(tp,pp)"
+    end, unit = next(((end, unit) for end, unit in _UNITS.items() if option.endswith(end)), ("", ""))
+    return clean(option.removesuffix(end).replace("_", " ") + (f" ({unit})" if unit else ""), 40)
 
 
-def cell(value: Any, unit: str) -> str:
-    """A value with its unit, as people read it; '-' for none."""
-    if value is None or isinstance(value, str):
-        return value or "-"
-    return _WAYS[unit](value)
+def _value(value: Any) -> str:
+    """A value as people write it: '5, 10', '(1,1), (2,1)', 'yes'."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        return _format.option(value, 12)
+    if isinstance(value, list):
+        return ", ".join(f"({','.join(map(_value, one))})" if isinstance(one, list) else _value(one) for one in value)
+    return str(value)
+
+
+def _table(one: Info) -> Table:
+    units = [column["unit"] for column in one["columns"]]
+    left = next((number for number, unit in enumerate(units) if unit != "text"), len(units))  # columns of names
+    rows = tuple(
+        tuple(clean(_cell(value, unit), 200) for value, unit in zip(row, units, strict=True)) for row in one["rows"]
+    )
+    return Table(clean(one["title"], 100), tuple(clean(column["head"], 60) for column in one["columns"]), rows, left)
+
+
+def _figures(info: Info) -> Iterator[Figure]:
+    (row,) = figures.of("theory").values()
+    for number, picture in enumerate(info["pictures"], start=1):
+        yield Figure(f"picture-{number}", clean(picture["title"], 100), partial(row.draw, picture))
+
+
+def _cell(value: Any, unit: str) -> str:
+    """A value with its unit; '-' for none."""
+    return value or "-" if value is None or isinstance(value, str) else _CELLS[unit](value)
 
 
 def _bytes(value: float) -> str:
@@ -48,7 +81,7 @@ def _bytes(value: float) -> str:
     return f"{value:,.0f} B"
 
 
-_WAYS: Mapping[str, Callable[[Any], str]] = {
+_CELLS: Mapping[str, Callable[[Any], str]] = {
     "text": str,
     "number": partial(_format.number, digits=4),
     "count": lambda value: f"{value:,.0f}",
@@ -61,3 +94,12 @@ _WAYS: Mapping[str, Callable[[Any], str]] = {
     "ratio": lambda value: f"{_format.number(value)}x",
     "yes": lambda value: "yes" if value else "no",
 }
+
+
+def rows(info: Info) -> Iterator[dict[str, Any]]:
+    """A row per row of each table; times in seconds, shares from 0 to 1."""
+    for one in info["tables"]:
+        heads = [column["head"] for column in one["columns"]]
+        before = [heads[:number].count(head) for number, head in enumerate(heads)]  # two columns may share a head
+        names = [f"{head} {count + 1}" if count else head for head, count in zip(heads, before, strict=True)]
+        yield from ({"table": one["title"], **dict(zip(names, row, strict=True))} for row in one["rows"])

@@ -1,60 +1,65 @@
-"""SLOs derived from a decode step, beside the published ones."""
+"""The report of `bench theory slo`: SLOs derived from a decode step, beside the published ones."""
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from reports import _format
-from reports._format import in_markdown
-from reports.answers import _curve
-from reports.answers._curve import PLAIN, Look
+from reports._format import clean
+from reports._system import flat, part
+from reports.document import Document, Finding, Notice, Section, Table
 
-_DERIVED = ("derived", "decode steps", "p99 ITL", "--slo")
-_PUBLISHED = ("Sarathi-Serve, table 3", "--model", "strict", "relaxed")
-_Table = Callable[..., str]
+Info = Mapping[str, Any]
 
-
-def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
-    """The derived SLOs, the published ones, and what to know about them."""
-    return "\n".join(_parts(info, partial(_curve.text, look=look), _curve.wrapped))
+_DELAY = "Sarathi-Serve's capacity also needs a median scheduling delay of at most 2 s."
 
 
-def markdown(info: Mapping[str, Any]) -> str:
-    """The same as markdown."""
-    return "\n".join(_parts(info, _curve.markdown, partial(in_markdown, limit=None)))
-
-
-def _parts(info: Mapping[str, Any], table: _Table, told: Callable[[str], str]) -> Iterator[str]:
-    yield f"{told(_step(info))}\n"
-    derived = [
-        (row["name"], f"{row['factor']:g}", _format.seconds(row["itl_p99_s"]), f"p99:itl={row['itl_p99_s']:.4g}")
-        for row in info["derived"]
-    ]
-    yield table(_DERIVED, derived)
-    published = [
-        (row["title"], model, f"p99:itl={row['strict_s']:g}", f"p99:itl={row['relaxed_s']:g}")
-        for model, row in info["published"].items()
-    ]
-    yield table(_PUBLISHED, published, left=2)
-    yield from (f"{told(note)}\n" for note in _notes(info))
-
-
-def _step(info: Mapping[str, Any]) -> str:
-    of = info["system"]
-    gpus = "".join(f", {name} {of[name]}" for name in ("tp", "pp") if of[name] > 1)
-    what = f"{of['model']} on {of['hardware']}{gpus} ({of['latency']})" if "model" in of else of["latency"]
-    return (
-        f"A decode step of {what}: "
-        f"{_format.seconds(info['decode_step_s'])} for {info['batch']} sequences with {info['context_tokens']:,} "
-        "tokens of context each."
+def document(info: Info, path: Path | None = None) -> Document:  # noqa: ARG001  # it has no figures
+    """The derived SLOs and the published ones."""
+    system = info["system"]
+    gpus = "".join(f", {name} {system[name]}" for name in ("tp", "pp") if system[name] > 1)
+    latency = clean(system["latency"])
+    what = f"{system['model']} on {system['hardware']}{gpus} ({latency})" if "model" in system else latency
+    published = info["published"].get(system.get("model"))
+    ratio = 5 * info["decode_step_s"] / published["strict_s"] if published else 0
+    notes = (
+        f"Five steps of this system are {ratio:.3g} times the strict SLO published for {published['title']}.",
+        _format.sentence(published["note"], 1000),
+    ) if published else ()  # fmt: skip
+    return Document(
+        title=f"SLOs of {what}",
+        subtitle=f"{info['batch']} sequences with {info['context_tokens']:,} tokens of context each",
+        mark="BY FORMULA",
+        good=None,
+        findings=(
+            Finding(f"A decode step of {what}: {_format.seconds(info['decode_step_s'])}.", None, (*notes, _DELAY)),
+        ),
+        warnings=tuple(Notice(f"{clean(one['message'], None)}.") for one in info["warnings"]),
+        sections=(Section("slos", "SLOs", (_derived(info), _published(info))),),
+        used=tuple(flat(part(info, "versions"), "version of")),
+        definitions=(),
     )
 
 
-def _notes(info: Mapping[str, Any]) -> Iterator[str]:
-    if (row := info["published"].get(info["system"].get("model"))) is not None:
-        ours = 5 * info["decode_step_s"] / row["strict_s"]
-        yield f"Five steps of this system are {ours:.3g} times the strict SLO published for {row['title']}."
-        if row["note"]:
-            yield f"Note: {row['note']}."
-    yield from (f"Caution: {warning['message']}." for warning in info["warnings"])
-    yield "Sarathi-Serve's capacity also asks for a median scheduling delay of at most 2 s."
+def _derived(info: Info) -> Table:
+    rows = tuple(
+        (row["name"], f"{row['factor']:g}", _format.seconds(row["itl_p99_s"]), f"p99:itl={row['itl_p99_s']:.4g}")
+        for row in info["derived"]
+    )
+    return Table("derived", ("derived", "decode steps", "p99 ITL", "--slo"), rows)
+
+
+def _published(info: Info) -> Table:
+    rows = tuple(
+        (row["title"], model, f"p99:itl={row['strict_s']:g}", f"p99:itl={row['relaxed_s']:g}")
+        for model, row in info["published"].items()
+    )
+    return Table("published", ("Sarathi-Serve, table 3", "--model", "strict", "relaxed"), rows, 2)
+
+
+def rows(info: Info) -> Iterator[dict[str, Any]]:
+    """A row per derived SLO, then the published ones."""
+    yield from info["derived"]
+    for model, row in info["published"].items():
+        for name in ("strict", "relaxed"):
+            yield {"name": name, "model": model, "itl_p99_s": row[f"{name}_s"], "slo": f"p99:itl={row[f'{name}_s']:g}"}

@@ -1,53 +1,161 @@
-"""Simulated numbers beside measured ones: targets, errors by metric, and the pairs themselves."""
+"""The report of `bench validate --against`: how far simulated numbers are from measured ones, and where."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from reports import _validated as said
-from reports._format import in_markdown
-from reports.answers import _curve
-from reports.answers._curve import PLAIN, Look
+from reports import _format, figures
+from reports._format import clean
+from reports._system import part
+from reports.document import Block, Cell, Document, Figure, Finding, Section, Table
 
-MOST = 60
-"""Pairs that are printed."""
+Info = Mapping[str, Any]
 
-_Table = Callable[..., str]
+MOST_ROWS, MOST_ROWS_ON_PAGE = 60, 200
+"""Pairs that are shown."""
+CALIBRATED = "seen by the calibration"
+_DEFINITIONS = (
+    ("error", "simulated against measured: relative, or in points where the number is a percentage"),
+    ("scored", "pairs that the calibration did not see; only these count"),
+    (CALIBRATED, "pairs that constants were fitted on; shown, never scored"),
+    ("bias", "the mean of the errors with their signs: above 0 the simulator is too slow, or too kind"),
+    ("RMSE", "the root of the mean of the squared errors"),
+)
 
 
-def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
-    """Each comparison: what was compared, targets, errors, pairs; its verdict last."""
-    return "\n".join(
-        part for one in info["validations"] for part in _parts(one, partial(_curve.text, look=look), _curve.wrapped, "")
+def document(info: Info, path: Path | None = None) -> Document:
+    """The report of a validation; with `path` that of a page, with figures."""
+    found = info["validations"]
+    targets = [target for one in found for target in one["targets"]]
+    missed = sum(not target["holds"] for target in targets)
+    most = MOST_ROWS if path is None else MOST_ROWS_ON_PAGE
+    return Document(
+        title=f"Simulator against {', '.join(clean(one['name'], 60) for one in found)}",
+        subtitle="; ".join(clean(one["title"], 200) for one in found),
+        mark=f"{missed} OF {len(targets)} MISSED" if missed else "TARGETS MET" if targets else "NO TARGET",
+        good=not missed if targets else None,
+        findings=tuple(
+            Finding(
+                f"{clean(one['name'], 60)}: {verdict(one)}",
+                all(target["holds"] for target in one["targets"]) if one["targets"] else None,
+            )
+            for one in found
+        ),
+        key_facts=tuple((clean(one["name"], 60), clean(text, 400)) for one in found for text in one["setting"]),
+        sections=tuple(
+            Section(
+                f"against-{number}",
+                clean(one["name"], 80),
+                (*_tables(one, most), *(() if path is None else _figures(one, number))),
+            )
+            for number, one in enumerate(found, start=1)
+        ),
+        commands=(clean(info["command"], None),),
+        used=tuple((f"version of {clean(name, 40)}", clean(v, 80)) for name, v in part(info, "versions").items()),
+        definitions=_DEFINITIONS,
     )
 
 
-def outcome(info: Mapping[str, Any]) -> str:
-    """The verdict of each comparison, a line each."""
-    return "\n".join(_curve.wrapped(f"{one['name']}: {said.verdict(one)}") for one in info["validations"])
-
-
-def markdown(info: Mapping[str, Any]) -> str:
-    """The same as markdown."""
-    return "\n".join(
-        part
-        for one in info["validations"]
-        for part in _parts(one, _curve.markdown, partial(in_markdown, limit=None), "## ")
+def verdict(one: Info) -> str:
+    """How a comparison came out, with what was obtained and its limit for each target that decides it."""
+    targets = one["targets"]
+    missed = [target for target in targets if not target["holds"]]
+    if not targets:
+        return "no target is set, so nothing is judged."
+    rows = "; ".join(
+        f"{name(row['metric'])} {_limit(row, row['obtained'])} (limit {_limit(row, row['limit'])})"
+        for row in missed or targets
     )
+    return f"{len(missed or targets)} of {len(targets)} targets {'missed' if missed else 'met'}: {rows}."
 
 
-def _parts(one: Mapping[str, Any], table: _Table, told: Callable[[str], str], mark: str) -> Iterator[str]:
-    yield f"{mark}{told(one['name'] + ': ' + one['title'])}\n"
-    yield from (f"{told(sentence)}\n" for sentence in one["setting"])
-    pairs, more = said.shown(one, MOST)
-    if pairs:
-        yield table(said.PAIRS, said.pair_rows(pairs), left=2)
-    if more:
-        yield f"{told(more[0].upper() + more[1:] + '.')}\n"
-    if one["errors"]:
-        yield table(said.ERRORS, said.error_rows(one), left=2)
+def _tables(one: Info, most: int) -> Iterator[Table]:
     if one["targets"]:
-        rows = said.target_rows(one)
-        yield table(said.TARGETS[:5], [row[:5] for row in rows], left=2)
-        yield from (f"{told('Published: ' + row[5] + '.')}\n" for row in rows if row[5] != "-")
-    yield f"{told(said.verdict(one))}\n"
+        heads: tuple[str, ...] = (
+            "metric",
+            "error over what was not calibrated on",
+            "limit",
+            "obtained",
+            "target",
+            "published",
+        )
+        yield Table("targets", heads, tuple(map(_target, one["targets"])), 2, 2)
+    if one["errors"]:
+        heads = ("metric", "worst at", "scored", "seen", "mean error", "bias", "RMSE", "largest")
+        rows = tuple(map(_error, one["errors"]))
+        yield Table("errors by metric, of what the calibration did not see", heads, rows, 2)
+    pairs, more = one["pairs"], ""
+    if len(pairs) > most:
+        pairs = sorted((pair for pair in pairs if not pair["calibrated"]), key=lambda pair: -abs(pair["error"]))[:most]
+        more = f": the {len(pairs)} furthest apart of {len(one['pairs']):,}; all of them are in the JSON of --out"
+    if pairs:
+        heads = ("run", "metric", "measured", "simulated", "error")
+        yield Table(f"measured and simulated{more}", heads, tuple(map(_pair, pairs)), 2)
+
+
+def _target(row: Info) -> tuple[str | Cell, ...]:
+    return (
+        name(row["metric"]),
+        clean(row["how"], 60),
+        _limit(row, row["limit"]),
+        _limit(row, row["obtained"]),
+        Cell("met" if row["holds"] else "MISSED", good=bool(row["holds"])),
+        clean(row["published"] or "-", 200),
+    )
+
+
+def _error(row: Info) -> tuple[str, ...]:
+    return (
+        name(row["metric"]),
+        clean(row["worst"], 60),
+        f"{row['pairs']:,}",
+        f"{row['calibrated']:,}",
+        size(row["mean"], row["unit"]),
+        size(row["bias"], row["unit"], signed=True),
+        size(row["rmse"], row["unit"]),
+        size(row["largest"], row["unit"]),
+    )
+
+
+def _pair(pair: Info) -> tuple[str, ...]:
+    metric = pair["metric"]
+    sides = (pair["measured"], pair["simulated"])
+    return (
+        clean(pair["setting"], 80),
+        name(metric),
+        *(f"{side:.1f}%" if metric.endswith("_pct") else _format.seconds(side) for side in sides),
+        CALIBRATED if pair["calibrated"] else size(pair["error"], unit(metric), signed=True),
+    )
+
+
+def _figures(one: Info, number: int) -> Iterator[Block]:
+    for key, row in figures.of("validate").items():
+        yield Figure(f"{key}-{number}", row.title, partial(row.draw, one))
+
+
+def name(metric: str) -> str:
+    """A metric without its unit: 'ttft mean' of 'ttft_mean_s'."""
+    return clean(metric.removesuffix("_pct").removesuffix("_s").replace("_", " "), 60)
+
+
+def unit(metric: str) -> str:
+    """The unit of the errors of a metric."""
+    return "points" if metric.endswith("_pct") else "%"
+
+
+def size(number: float, unit: str, *, signed: bool = False) -> str:
+    """An error with its unit, '%' or 'points'; one that has a direction is `signed`."""
+    text = f"{number:{'+' if signed else ''}.{1 if abs(number) >= 1 else 2}f}"
+    return f"{text}%" if unit == "%" else f"{text} points"
+
+
+def _limit(row: Info, number: float) -> str:
+    """A limit, or what was obtained: a factor, points or a percentage, as the target says."""
+    return f"{number:.2f} times" if "factor" in row["how"] else size(number, unit(row["metric"]))
+
+
+def rows(info: Info) -> Iterator[dict[str, Any]]:
+    """A row per pair; times in seconds, errors in percent, or in points where the metric is a percentage."""
+    for one in info["validations"]:
+        yield from ({"validation": one["name"], **pair} for pair in one["pairs"])

@@ -9,7 +9,6 @@ import plotly.graph_objects as go
 
 from reports import _format
 from reports._format import in_figure
-from reports.answers import place as wording
 from reports.figures import style
 from reports.figures.style import Look
 from reports.study.capacity import LONE
@@ -186,7 +185,7 @@ def placed(info: Info) -> go.Figure | str:
         "Behind a name: (tp, pp).",
         "Prefill or decode alone is one side of a placement and has an axis of its own."
         if any(groups[kind] for kind in _HALVES) else "",
-        "Lines: 95% interval of the mean over seeds." if intervals else wording.NO_INTERVAL,
+        "Lines: 95% interval of the mean over seeds." if intervals else "One seed gives no interval.",
     ])  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from harness.experiments.fit.answer import FitOptions, from_steps
 from harness.experiments.fit.forms import System, fit
 from harness.experiments.fit.score import pieces, scores, split
 from harness.experiments.fit.steps import Rows, pairs_of_run, read
+from reports.answers import fit as report
 
 TRUE = {
     "linear": "linear:base=8ms,prefill_token=90us,decode_seq=30us,context_token=2e-7,prefill_token_squared=4e-9",
@@ -106,7 +107,7 @@ def test_a_run_becomes_a_file_that_the_simulator_reads(tmp_path, latency, capsys
     code = main(["fit", "--steps", str(table), "--latency", latency, *system, "--out", str(tmp_path / "x.toml")])
 
     assert code == 0
-    assert f"The latency model '{latency}', fitted to" in capsys.readouterr().out
+    assert f"Latency model '{latency}' fitted to steps" in capsys.readouterr().out
     model = registry.make("latency", f"file:{tmp_path}/x.toml", model=LLAMA.model, hardware=LLAMA.hardware, tp=4)
     assert scores(rows, model, 1)[0].mean < 0.03
 
@@ -213,6 +214,31 @@ def test_unknown_pieces_leave_the_square_term_out(tmp_path):
     assert "prefill_token_squared_s" in info["left_out"]
     assert "prefill_token_squared_s" not in {row["name"] for row in info["constants"]}
     assert ["all", "decodes alone", "with prompts"] == [row["kind"] for row in info["unseen"]]
+
+
+def test_a_report_says_how_sure_each_constant_is():
+    """A constant that the rows hardly tell, and one that was given, would look like measured ones."""
+    row = {"kind": "all", "rows": 20, "mean": 0.051, "p90": 0.1, "bias": -0.02}
+    constants = [("base_s", 0.01, 0.02, False), ("prefill_token_s", 1e-4, 1e-6, False), ("seq_s", 0.0, None, True)]
+    names = ("name", "value", "plus_minus", "given")
+    info = {
+        "latency": "table", "what": "steps", "from": ["a.csv"], "seed": 1, "seen_rows": 80, "unseen_rows": 20,
+        "left_out_rows": 3, "constants": [dict(zip(names, one, strict=True)) for one in constants],
+        "points": {"decode": [[b, b * 100, 0.01 * b] for b in range(1, 11)]}, "seen": [row], "unseen": [row],
+        "left_out": {"context_token_s": "too few rows"}, "out": None,
+    }  # fmt: skip
+    document = report.document(info)
+
+    assert "Mean error 5.1% on 20 steps held out of 100 (seed 1)." == document.findings[0].text
+    assert ["context_token_s is left out: too few rows.", "Intervals hold 0: base_s."] == [
+        warning.message for warning in document.warnings
+    ]
+    constants, points = document.sections[0].blocks
+    assert [("0.01", "0.02", "s"), ("0.0001", "1e-06", "s/token"), ("0", "given", "s/sequence")] == [
+        cells[1:] for cells in constants.rows
+    ]
+    assert [("1", "10 ms"), ("3", "30 ms"), ("6", "60 ms"), ("8", "80 ms"), ("10", "100 ms")] == list(points.rows)
+    assert "Nothing is written; --out FILE.toml stores the model." in document.findings[0].notes
 
 
 @pytest.mark.parametrize(

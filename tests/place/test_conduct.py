@@ -22,7 +22,7 @@ from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Shape, System
 from harness.experiments.place.task import TOO_SHORT, Found, Task, _Seen, _Trials, searched, traffic
 from harness.options import Given
-from reports import pages
+from reports.answers import place
 
 if TYPE_CHECKING:
     from harness.experiments.place.settings import PlaceOptions
@@ -154,8 +154,8 @@ def test_an_interrupted_search_does_not_look_finished(slo: str, known: bool) -> 
     told = compose.render_answer(info, "text")
 
     assert (5, "interrupted") == (info["exit_code"], info["state"])
-    assert ("interrupted; best so far, 2 candidates not searched" in told) is known
-    assert ("interrupted before any placement was known" in told) is not known
+    assert ("Interrupted with 2 candidates left; best so far" in told) is known
+    assert ("Interrupted before any placement was known" in told) is not known
     assert "at any rate" not in told
 
 
@@ -211,16 +211,14 @@ def test_the_command_tells_rates_skips_and_replicas(capsys: pytest.CaptureFixtur
     assert "does not divide the 40 attention heads" in page
 
 
-@pytest.mark.parametrize("form", ["text", "markdown"])
-def test_the_answer_in_words(form: str) -> None:
+def test_the_report_names_the_best() -> None:
     """The best placement would have to be looked for in a table."""
     info = conduct(placement(), Store(None), pool.Here())
+    document = place.document(info)
 
-    told = compose.render_answer(info, form)
-
-    assert f"best: {info['best'][0]['name']} on a100-80g" in told.replace("\\", "")
-    assert "one seed gives no interval" in told
-    assert "PLACED" == pages.sheet(info, Path()).mark
+    assert "PLACED" == document.mark
+    assert document.findings[0].text.startswith(f"Best: {info['best'][0]['name']} on ")
+    assert "one seed gives no interval; --seeds 5 would." in [one.message for one in document.warnings]
 
 
 @pytest.mark.parametrize(

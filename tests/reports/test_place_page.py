@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from reports import figures, pages
+from reports import figures
+from reports.answers import place
+from reports.document import Figure, text
 from reports.figures.search import placed
 
 NAME = "3 x P(1,1) + 1 x D(1,1)"
@@ -43,13 +45,34 @@ def by_power() -> dict[str, Any]:
     return _info("power", "requests per kJ", 2.5)
 
 
-def test_the_headline_keeps_names_and_units(by_power: dict[str, Any]) -> None:
-    """The page would tell of p(1,1), gpus and kj, which nobody can look up."""
-    sheet = pages.sheet(by_power, Path("place.json"))
+def test_the_finding_keeps_names_and_units(by_power: dict[str, Any]) -> None:
+    """The report would tell of p(1,1), gpus and kj, which nobody can look up."""
+    (finding,) = place.document(by_power).findings
 
-    assert f"Best: {NAME} on a100-80g, 2 GPUs, 5.000 req/s per GPU (95%: 4.00 to 6.00), 12.50 requests per kJ." == (
-        sheet.answer
+    assert f"Best: {NAME} on 2 x a100-80g, 5.000 req/s per GPU (95%: 4.00 to 6.00), 12.50 requests per kJ." == (
+        finding.text
     )
+
+
+def test_algorithms_stand_beside_the_best(by_rate: dict[str, Any]) -> None:
+    """How much an algorithm gains, what its seeds do not tell apart, and replicas for a rate would be missing."""
+    near = {"name": "(2,1)", "hardware": "a100-80g", "gpus": 2, "rate_per_gpu_rps": 2.75}
+    whole = {"members": [{"count": 3, "name": "(1,2)"}], "gpus": 6, "rate_rps": 18.0, "target_rps": 16.0, "fits": False}
+    by_rate["best"].append(_one("colocated", "(1,2)", 2.5, 1.0) | {"not_apart": [near], "replicated": whole})
+    sections = {section.key: section for section in place.document(by_rate).sections}
+
+    best, ties, replicas = sections["best"].blocks
+    assert ["1x", "2x"] == [row[-1] for row in best.rows]  # type: ignore[union-attr]  # tables
+    assert (("vllm++", "(2,1)", "a100-80g", "2", "2.750", "not told apart by the seeds"),) == ties.rows  # type: ignore[union-attr]
+    assert (("vllm++", "3 x (1,2)", "6", "18.00", "no"),) == replicas.rows  # type: ignore[union-attr]
+
+
+def test_what_was_left_out_stands_under_its_reason(by_rate: dict[str, Any]) -> None:
+    """A reader would wonder where three GPUs are."""
+    for name in ("tp 3", "tp 7"):
+        by_rate["skipped"].append({"name": name, "hardware": "a100-80g", "reason": "it does not divide the heads"})
+
+    assert "tp 3, tp 7  a100-80g  it does not divide the heads" in text.render(place.document(by_rate))
 
 
 def test_the_best_of_high_is_drawn_and_its_halves_have_an_axis_of_their_own(by_rate: dict[str, Any]) -> None:
@@ -64,11 +87,12 @@ def test_the_best_of_high_is_drawn_and_its_halves_have_an_axis_of_their_own(by_r
 
 def test_the_figure_tells_the_objective(by_power: dict[str, Any]) -> None:
     """Requests per kJ would be read as a rate per GPU."""
-    (section, *_) = pages.sheet(by_power, Path("place.json")).sections
+    (shown,) = place.document(by_power, Path("place.json")).sections[0].blocks
     drawn = placed(by_power)
 
     assert not isinstance(drawn, str)
-    assert "Requests per kJ of each placement" == section.parts[0].title
+    assert isinstance(shown, Figure)
+    assert "Requests per kJ of each placement" == shown.title
     assert f"Best (high): {NAME}, 12.50 requests per kJ." == figures.finding(drawn)
     assert "requests per kJ" == drawn.layout.xaxis.title.text
     assert (12.5, 2.5) == (drawn.data[0].x[0], drawn.data[0].error_x.array[0])

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from harness import compose
 from harness.cli import main, validate
 from harness.errors import UsageError
 from harness.experiments.validate import Pair, Target, Validation
 from harness.experiments.validate import answer as validate_answer
 from reports import figures, pages
+from reports.answers import validate as validate_report
+from reports.document import Cell
 from reports.figures.validate import NO_RATES, NO_TIMES, real_error_rate
 
 PAIRS = (
@@ -61,16 +62,19 @@ def test_what_is_written_to_a_file_still_tells_its_verdict(monkeypatch, capsys, 
     monkeypatch.setattr(validate, "_compared", lambda *_: [])
 
     assert 1 == main(["validate", "--against", "made.toml", "--out", f"{tmp_path}/it.md"])
-    assert "made: 1 of 1 target missed: ttft 12.5% where 12.4% is allowed." in " ".join(capsys.readouterr().out.split())
+    assert "made: 1 of 1 targets missed: ttft 12.5% (limit 12.4%)." in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("form", ["text", "markdown"])
-def test_answer_tells_measured_simulated_and_verdict(form: str) -> None:
-    """A miss that is not told as a miss would fool its reader."""
-    told = compose.render_answer(answer(10.0), form)
+def test_report_has_measured_simulated_and_verdict() -> None:
+    """A miss that is not shown as a miss would fool its reader."""
+    document = validate_report.document(answer(10.0))
+    targets, _, pairs = document.sections[0].blocks
 
-    for word in ("MISSED", "2.10 s", "+5.0%", "1 of 1 target missed", "seen by the calibration"):
-        assert word in told
+    assert ("1 OF 1 MISSED", False) == (document.mark, document.good)
+    assert "made: 1 of 1 targets missed: ttft 12.5% (limit 10.0%)." == document.findings[0].text
+    assert ("10.0%", "12.5%", Cell("MISSED", good=False)) == targets.rows[0][2:5]  # type: ignore[union-attr]  # tables
+    assert ("slow", "ttft", "2.00 s", "1.00 s", "seen by the calibration") == pairs.rows[0]  # type: ignore[union-attr]
+    assert ("middle", "ttft", "2.00 s", "2.10 s", "+5.0%") == pairs.rows[1]  # type: ignore[union-attr]
 
 
 def test_page_has_curves_errors_and_plane() -> None:

@@ -37,7 +37,7 @@ def test_another_latency_misses_the_two_points(stored: Path, capsys: pytest.Capt
     code = main(["validate", "--against", str(stored), "--backend", "sim:latency=linear:base_s=0.05"])
 
     assert 1 == code
-    assert "1 of 1 target missed" in capsys.readouterr().out
+    assert "1 of 1 targets missed" in capsys.readouterr().out
 
 
 def test_bounds_of_the_command_replace_those_of_the_run(stored: Path) -> None:
