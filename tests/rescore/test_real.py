@@ -66,7 +66,7 @@ def test_tasks_and_classes_of_a_mix_are_told(simulated, capsys):
     assert 0 == main(["slo", str(simulated("slo-mix", "--requests", "60")), "--tokens", "--by", "class,turn"])
     shown = " ".join(capsys.readouterr().out.split())
 
-    assert "tasks kept it as a whole" in shown
+    assert "tasks that met the SLO as a whole" in shown
     assert "class compound" in shown
     assert "turn 2" in shown
 
