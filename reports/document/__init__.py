@@ -37,7 +37,8 @@ class Cell:
 class Table:
     """Column heads with units and rows of printed values; the first `left` columns are names, the others numbers.
 
-    The last `words` columns hold text again, up to whole sentences.
+    The last `words` columns hold text again, up to whole sentences. A narrow window does without the columns of the
+    heads in `narrow`, in this order.
     """
 
     caption: str
@@ -45,6 +46,7 @@ class Table:
     rows: tuple[tuple[str | Cell, ...], ...]
     left: int = 1
     words: int = 0
+    narrow: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

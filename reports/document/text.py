@@ -3,7 +3,8 @@
 import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from rich import box
 from rich.cells import cell_len
@@ -18,7 +19,9 @@ from reports.document.curve import ROOM, Curve, drawn
 
 WIDTH = 100
 """Columns: no line is longer, except for commands, which are never broken."""
-NARROWEST = 8
+NARROWEST = 40
+"""A window is never taken as narrower."""
+NAME = 8
 """Columns that are left to a name, however many numbers stand beside it."""
 _RULE = "    \n    \n {0}{0} \n    \n    \n    \n    \n    \n"
 _TONES = {None: "bold", True: "bold green", False: "bold red"}
@@ -26,11 +29,15 @@ _TONES = {None: "bold", True: "bold green", False: "bold red"}
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How text is shown: with `color`, with a `curve` of attainment, in ASCII alone where not `blocks`."""
+    """How text is shown: with `color`, with a `curve` of attainment, in ASCII alone where not `blocks`.
+
+    `width` is in columns, at least 40 and at most 100.
+    """
 
     color: bool = False
     curve: bool = False
     blocks: bool = True
+    width: int = WIDTH
 
 
 def render(document: Document, look: Look | None = None) -> str:
@@ -38,18 +45,40 @@ def render(document: Document, look: Look | None = None) -> str:
     look = look or Look()
     file = io.StringIO()
     console = Console(
-        file=file, width=WIDTH, color_system="standard" if look.color else None, force_terminal=look.color,
+        file=file, width=min(max(look.width, NARROWEST), WIDTH), force_terminal=look.color,
+        color_system="standard" if look.color else None,
         no_color=not look.color, highlight=False, markup=False, emoji=False, legacy_windows=False, _environ={},
     )  # fmt: skip
     for number, block in enumerate(_blocks(document, look)):
         if number:
             console.print()
         for line in block:
-            console.print(line, crop=False, soft_wrap=isinstance(line, str))
+            shown = _fitting(line, console, look) if isinstance(line, Table) else line
+            console.print(shown, crop=False, soft_wrap=isinstance(line, str))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
-def _blocks(document: Document, look: Look) -> Iterator[list[RenderableType]]:
+Line: TypeAlias = "RenderableType | Table"
+
+
+def _fitting(block: Table, console: Console, look: Look) -> Grid:
+    """The table with as many columns as the window holds."""
+    endless = console.options.update(max_width=10 * WIDTH)  # else the wanted width is cut to the window
+    heads = list(block.heads)
+    grid = table(block, look)
+    for head in block.narrow:
+        if console.measure(grid, options=endless).maximum <= console.width:
+            break
+        if head in heads:
+            heads.remove(head)
+            shown = [block.heads.index(kept) for kept in heads]
+            left = sum(number < block.left for number in shown)
+            rows = tuple(tuple(row[number] for number in shown) for row in block.rows)
+            grid = table(replace(block, heads=tuple(heads), rows=rows, left=left), look)
+    return grid
+
+
+def _blocks(document: Document, look: Look) -> Iterator[list[Line]]:
     """What stands between empty lines. A plain string is printed as it is, everything else is fitted to the width."""
     yield [Text(document.title, "bold"), *([Text(document.subtitle)] if document.subtitle else [])]
     if document.key_facts:
@@ -65,12 +94,12 @@ def _blocks(document: Document, look: Look) -> Iterator[list[RenderableType]]:
         yield [*_command(document.next, "next  ")]
 
 
-def _section(section: Section, look: Look) -> Iterator[list[RenderableType]]:
+def _section(section: Section, look: Look) -> Iterator[list[Line]]:
     for block in section.blocks:
         if isinstance(block, str):
             yield [Text(block)]
         elif isinstance(block, Table):
-            yield [*([Text(block.caption, "bold")] if block.caption else []), table(block, look)]
+            yield [*([Text(block.caption, "bold")] if block.caption else []), block]
         elif isinstance(block, Curve) and look.curve:
             if text := drawn(block, blocks=look.blocks):
                 yield [text]
@@ -90,7 +119,7 @@ def table(block: Table, look: Look) -> Grid:
             grid.add_column(Text(head), justify="right", min_width=max([words, *column]), overflow="fold")
         else:
             widest = max([words, *column])
-            grid.add_column(Text(head), min_width=min(widest, max(words, NARROWEST)), overflow="fold")
+            grid.add_column(Text(head), min_width=min(widest, max(words, NAME)), overflow="fold")
     for row, shown in zip(block.rows, cells, strict=True):
         good = next((cell.good for cell in row if isinstance(cell, Cell) and cell.good is not None), None)
         grid.add_row(*shown, style=None if good is None else _TONES[good])
