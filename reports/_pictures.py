@@ -1,7 +1,4 @@
-"""Parts of a page as PNG files: one page of all figures, drawn by the browser of this machine.
-
-The Chromium or Chrome of this machine, run without a window and without a network.
-"""
+"""Figures as PNG, SVG or PDF files, drawn by the Chromium or Chrome of this machine without a window or a network."""
 
 import base64
 import os
@@ -11,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import unquote_to_bytes
 
 from harness.errors import BenchError
 from reports import _page
@@ -19,29 +17,34 @@ from reports._page import Part
 WIDTH, SCALE = 1000, 2.0
 """CSS pixels of a picture, and dots for each of them."""
 
-_PICTURE = re.compile(r'<p data-key="([a-z0-9_-]+)">data:image/png;base64,([^<]+)</p>')
+FORMS = ("png", "svg", "pdf")
+_PICTURE = re.compile(r'<p data-key="([a-z0-9_-]+)">data:image/(?:png;base64|svg\+xml),([^<]+)</p>')
 _ERROR = re.compile(r'<p id="error">([^<]*)</p>')
 
 
 def drawn(
-    parts: Sequence[Part], *, bundle: str | None = None, width: int = WIDTH, scale: float = SCALE
+    parts: Sequence[Part], *, form: str = "png", bundle: str | None = None, width: int = WIDTH, scale: float = SCALE
 ) -> dict[str, bytes]:
-    """A PNG file of each part that is a figure, by its key, in the light look.
+    """A file of each part that is a figure, by its key, in the light look. `form` is one of `FORMS`.
 
     Raises BenchError where no browser is found, or it does not draw them all.
     """
     wanted = [part for part in parts if part.table is not None]
     if not wanted:
         raise BenchError("Nothing here has a figure, so there is no picture of it; take --format html, which says why.")
-    page = _page.render("pictures.html.j2", wanted, bundle=bundle, plain=True, width=width, scale=scale)
+    kind = "png" if form == "png" else "svg"
+    page = _page.render("pictures.html.j2", wanted, bundle=bundle, plain=True, width=width, scale=scale, form=kind)
     document = finished(page)
-    found = {key: base64.b64decode(picture) for key, picture in _PICTURE.findall(document)}
+    decoded = base64.b64decode if kind == "png" else unquote_to_bytes
+    found = {key: decoded(picture) for key, picture in _PICTURE.findall(document)}
     missing = [part.key for part in wanted if part.key not in found]
     if missing:
         said = _ERROR.search(document)
         why = said[1][:300] if said else "it ended early"
         raise BenchError(f"The browser did not draw '{missing[0]}' ({why}); take --format html.")
-    return found
+    if form != "pdf":
+        return found
+    return {part.key: _printed(found[part.key].decode(), width, part.height) for part in wanted}
 
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
@@ -75,16 +78,25 @@ def finished(html: str, budget_s: float = 60.0) -> str:
 
     Raises BenchError where there is no browser, or it does not come back with the page.
     """
-    program = find()
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
-        page = Path(folder) / "page.html"
-        page.write_text(html, encoding="utf-8")
-        alone = ["--no-sandbox"] if os.name == "posix" and os.geteuid() == 0 else []  # as root it starts only so
-        command = [
-            program, *_OPTIONS, *alone, f"--user-data-dir={folder}/profile",
-            f"--virtual-time-budget={1000 * budget_s:.0f}", "--dump-dom", page.as_uri(),
-        ]  # fmt: skip
-        return _output(command)
+        return _browse(html, folder, f"--virtual-time-budget={1000 * budget_s:.0f}", "--dump-dom")
+
+
+def _printed(svg: str, width: int, height: int) -> bytes:
+    """A PDF file of one page, as large as the picture."""
+    style = f"@page {{ size: {width}px {height}px; margin: 0 }} body {{ margin: 0 }} svg {{ display: block }}"
+    html = f"<!DOCTYPE html><meta charset=utf-8><style>{style}</style>{svg}"
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
+        _browse(html, folder, f"--print-to-pdf={folder}/picture.pdf", "--no-pdf-header-footer")
+        return (Path(folder) / "picture.pdf").read_bytes()
+
+
+def _browse(html: str, folder: str, *options: str) -> str:
+    """What the browser writes to standard output for a page that is put into `folder`."""
+    page = Path(folder) / "page.html"
+    page.write_text(html, encoding="utf-8")
+    alone = ["--no-sandbox"] if os.name == "posix" and os.geteuid() == 0 else []  # as root it starts only so
+    return _output([find(), *_OPTIONS, *alone, f"--user-data-dir={folder}/profile", *options, page.as_uri()])
 
 
 def _output(command: list[str]) -> str:
@@ -96,7 +108,7 @@ def _output(command: list[str]) -> str:
         raise BenchError(f"'{command[0]}' did not come back within {LIMIT_S:.0f} s; take --format html.") from None
     except OSError as error:
         raise BenchError(f"'{command[0]}' cannot be started: {error.strerror}; take --format html.") from None
-    if done.returncode or not done.stdout:
+    if done.returncode or not (done.stdout or "--dump-dom" not in command):
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:300]
         raise BenchError(f"'{command[0]}' did not draw the page ({last}); take --format html.")
     return done.stdout
