@@ -20,9 +20,8 @@ import plotly.graph_objects as go
 
 from harness.errors import UsageError
 from reports import _cells, _format, figures
-from reports.figures.style import DARK, MARKS
+from reports.figures.style import DARK, MARKS, MOST_ROWS
 
-MOST_ROWS = 40
 SERIES = "series"
 """Head of the first column where points of several series stand below one another."""
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from harness.experiments.compare import wording
 from reports import _format
@@ -71,6 +70,7 @@ def forest(comparison: Comparison) -> go.Figure | str:
         style.axis("", range=[len(rows) - 0.5, -0.5], type="category", showgrid=False),
     )
     drawn.add_vline(x=0, line={"color": style.GREY, "width": 1})
+    drawn.update_layout(margin_r=style.BESIDE)
     return style.done(drawn, _forest_finding(rows), _forest_notes(rows, info), _forest_table(rows, info))
 
 
@@ -244,7 +244,7 @@ def _forest_notes(rows: Sequence[Row], info: Row) -> Iterator[str]:
 
 
 MOST_SCATTERS = 4
-"""Metrics that are drawn, two in a row."""
+"""Metrics that are drawn."""
 
 SCATTERED = 60
 """Rows of the table."""
@@ -267,17 +267,16 @@ def pairs_scatter(comparison: Comparison) -> go.Figure | str:
     found = [(row, points) for row, points in every if len(points)]
     if not found:
         return "No gated metric has a value on both sides of a pair; name others with --gate."
-    lines = -(-len(found) // 2)
-    drawn = make_subplots(
-        rows=lines, cols=min(2, len(found)), horizontal_spacing=0.16, vertical_spacing=0.24 / lines
-    ).update_layout(style.layout(90 + 310 * lines))
+    drawn = style.panels([1.0] * len(found), 60 + 320 * len(found), shared=False, spacing=0.22 / len(found))
     values = {}
-    for place, (row, points) in enumerate(found):
+    for place, (row, points) in enumerate(found, start=1):
         _scatter(drawn, row, points, place)
         base, head = points.T
-        worse, same = np.count_nonzero(head > base if row["better"] == "lower" else head < base), np.sum(base == head)
-        equal = f"the same in {same}" if same else ""
-        values[clean(row["label"])] = [f"worse in the head in {worse} of {len(points)} pairs", equal]
+        side, worse = ("above", head > base) if row["better"] == "lower" else ("below", head < base)
+        values[clean(row["label"])] = [
+            f"worse in the head ({side} the line) in {np.sum(worse)} of {len(points)} pairs",
+            f"the same in {same}" if (same := np.sum(base == head)) else "",
+        ]
     several = any(row["point"] for row in info["gates"])
     more = len(metrics) - len(found)
     return style.done(drawn, style.finding(values), [
@@ -295,29 +294,19 @@ def _both(rows: Sequence[Row]) -> np.ndarray:
 
 
 def _scatter(drawn: go.Figure, row: Row, points: np.ndarray, place: int) -> None:
-    at = {"row": place // 2 + 1, "col": place % 2 + 1}
     unit = "%" if row["unit"] == "share" else in_figure(row["unit"] or "as printed")
     name = f"{label(row['label'])} ({unit})"
     low, high = float(points.min()), float(points.max())
     wide = low > 0 and high > _WIDE * low
     pad = 0.06 * (high - low) or 0.05 * abs(high) or 0.05
     ends = [low, high] if wide else [low - pad, high + pad]
-    drawn.add_scatter(
-        x=points[:, 0], y=points[:, 1], name=name, mode="markers", showlegend=False, **at,
-        marker={"size": 9, "symbol": "diamond", "color": style.BLUE, "opacity": 0.75},
-        hovertemplate="base %{x:.4r}, head %{y:.4r}",
-    )  # fmt: skip
-    drawn.add_scatter(
-        x=ends, y=ends, name="the same on both sides", mode="lines", meta=style.MARKS, hoverinfo="skip", **at,
-        line=Look(style.GREY, "dash", width=1.5).line, showlegend=False,
-    )  # fmt: skip
-    axes = [style.log_axis(f"{side}: {name}", ends) if wide else style.axis(f"{side}: {name}", range=ends, nticks=5)
-            for side in ("base", "head")]  # fmt: skip
-    drawn.update_xaxes(axes[0], **at)
-    drawn.update_yaxes(axes[1], **at)
-    _, _, _, parts = style.panel_of(drawn, place + 1)
-    worse = "above" if row["better"] == "lower" else "below"
-    style.label(drawn, 0, 1, f"{worse} the line the head is worse", place + 1, yshift=2, **parts)
+    look, hover = Look(style.BLUE, symbol="diamond"), "base %{x:.4r}, head %{y:.4r}"
+    style.curve(drawn, points[:, 0], points[:, 1], name, look, hover, mode="markers", size=9, row=place,
+                showlegend=False, marker={"opacity": 0.75})  # fmt: skip
+    style.diagonal(drawn, ends, "the same on both sides", row=place, showlegend=False)
+    x, y = (style.log_axis(f"{side}: {name}", ends) if wide else style.axis(f"{side}: {name}", range=ends, nticks=5)
+            for side in ("base", "head"))  # fmt: skip
+    style.axes(drawn, x, y, place)
 
 
 def _scatter_table(gates: Sequence[Row], drawn: set[str]) -> style.Table:

@@ -146,7 +146,7 @@ def misses(run: Run) -> go.Figure | str:
         hovertemplate="%{y}: %{text}",
     )  # fmt: skip
     room = 1.35 * max(found.values()) / total * 100.0  # for the text behind the longest bar
-    drawn.update_layout(showlegend=False, bargap=0.35)
+    drawn.update_layout(showlegend=False, bargap=0.35, margin_r=style.BESIDE)
     style.axes(
         drawn,
         style.axis("share of the requests that missed (%)", range=[0, room], tickvals=[0, 20, 40, 60, 80, 100]),

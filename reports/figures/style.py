@@ -40,6 +40,12 @@ SHADES = [[i / (len(_SHADES) - 1), shade] for i, shade in enumerate(_SHADES)]
 MARKS = "marks"
 """`meta` of a trace that only marks points of another one; it is not repeated in the table."""
 
+BESIDE = 78
+"""Pixels to the right of the panels, where values stand beside rows or bars."""
+
+MOST_ROWS = 40
+"""Rows of the table of a figure."""
+
 COUNTS = "counts"
 """`meta` of a heat map of counts, its `z` their common logarithm: its table adds up those of neighbouring cells."""
 

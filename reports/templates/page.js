@@ -43,25 +43,99 @@
     return { data, layout };
   }
 
-  function draw(box) {
-    const { data, layout } = themed(box.dataset.figure);
-    box.dataset.drawn = "yes";
-    return Plotly.react(box, data, layout, { displayModeBar: false, responsive: !printing });
+  const CHARACTER = 7, LINE = 16, APART = 8; // pixels
+
+  // words in lines of at most so many pixels
+  function broken(text, pixels) {
+    const most = Math.max(8, Math.floor(pixels / CHARACTER));
+    const lines = text.split("<br>").flatMap((line) =>
+      line.split(" ").reduce((found, word) => {
+        const last = found.length - 1;
+        if (last >= 0 && `${found[last]} ${word}`.length <= most) found[last] += ` ${word}`;
+        else found.push(word);
+        return found;
+      }, []),
+    );
+    return lines.join("<br>");
   }
 
-  // one figure at a time, so that the page can be read, scrolled and used in between
-  const waiting = new Set();
+  // ticks whose labels have room beside one another
+  function thinned(axis, pixels) {
+    if (!axis.tickvals || !axis.ticktext) return;
+    const at = (value) => ((axis.type === "log" ? Math.log10(value) : value) - axis.range[0]) / (axis.range[1] - axis.range[0]);
+    let free = -Infinity;
+    const kept = axis.tickvals.map((value, i) => {
+      const middle = at(value) * pixels, half = (axis.ticktext[i].length * CHARACTER + APART) / 2;
+      if (middle - half < free) return false;
+      free = middle + half;
+      return true;
+    });
+    axis.tickvals = axis.tickvals.filter((_, i) => kept[i]);
+    axis.ticktext = axis.ticktext.filter((_, i) => kept[i]);
+  }
+
+  // names and titles in lines that the panels, `room` pixels wide, have place for; a mark has at least half of that
+  function fit({ data, layout }, room) {
+    for (const [key, axis] of Object.entries(layout)) {
+      if (!/^xaxis/.test(key)) continue;
+      if (axis.title && axis.title.text) axis.title.text = broken(axis.title.text, room);
+      thinned(axis, room);
+    }
+    for (const trace of data) if (trace.name) trace.name = broken(trace.name, room - 40);
+    const above = {};
+    for (const note of (layout.annotations || []).sort((one, other) => one.y - other.y)) {
+      note.text = broken(note.text, room / 2);
+      if (!/domain$/.test(note.yref)) continue;
+      const place = note.yref + note.yanchor;
+      note.yshift = (note.yshift || 0) + (above[place] || 0);
+      above[place] = (above[place] || 0) + (note.text.split("<br>").length - 1) * LINE;
+    }
+  }
+
+  // labels of single points that lie on another text
+  function uncover(box) {
+    const taken = [];
+    for (const text of box.querySelectorAll(".annotation-text, .textpoint text")) {
+      const r = text.getBoundingClientRect();
+      const hits = taken.some((o) => r.left < o.right && o.left < r.right && r.top < o.bottom && o.top < r.bottom);
+      if (hits && text.closest(".textpoint")) text.style.display = "none";
+      else taken.push(r);
+    }
+  }
+
+  function draw(box) {
+    const width = printing ? 680 : box.clientWidth;
+    const put = (room) => {
+      const figure = themed(box.dataset.figure);
+      fit(figure, room);
+      return Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: false });
+    };
+    box.dataset.drawn = "yes";
+    let done = put(width - 94);
+    if (box._fullLayout._size.w < width - 110) done = put(box._fullLayout._size.w); // labels took more than was thought
+    uncover(box);
+    const button = box.parentElement.querySelector("[data-svg]");
+    if (button) button.hidden = false;
+    return done;
+  }
+
+  // one figure at a time, so that the page can be read and used in between: first what is in view, then, idly, the rest
+  const idle = window.requestIdleCallback || ((next) => setTimeout(next, 50));
+  const inView = [], others = [];
+  let busy = false;
   function drawSoon(box) {
-    if (waiting.add(box).size === 1) setTimeout(drawNext);
+    inView.push(box);
+    if (!busy) setTimeout(drawNext);
+    busy = true;
   }
 
   function drawNext() {
-    const [box] = waiting;
-    waiting.delete(box);
+    const box = inView.shift() || others.shift();
     try {
-      if (!box.dataset.drawn) draw(box);
+      if (box && !box.dataset.drawn) draw(box);
     } finally {
-      if (waiting.size) setTimeout(drawNext);
+      busy = inView.length + others.length > 0;
+      if (busy) inView.length ? setTimeout(drawNext) : idle(drawNext);
     }
   }
 
@@ -112,6 +186,21 @@
       { rootMargin: "300px" },
     );
     boxes.forEach((box) => seen.observe(box));
+    idle(() => {
+      others.push(...boxes);
+      if (!busy) drawNext();
+    });
+    document.querySelectorAll("[data-svg]").forEach((button) => {
+      button.addEventListener("click", () => {
+        const box = boxes.find((each) => each.dataset.figure === button.dataset.svg);
+        Plotly.downloadImage(box, { format: "svg", filename: button.dataset.svg, width: box.clientWidth, height: box.clientHeight });
+      });
+    });
+    let resized;
+    addEventListener("resize", () => {
+      clearTimeout(resized);
+      resized = setTimeout(() => redraw(false), 200);
+    });
     dark.addEventListener("change", () => redraw(false));
     addEventListener("beforeprint", () => {
       printing = true;

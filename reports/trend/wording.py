@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports._format import clean, count, in_unit, number, seconds, share, unit_of
-from reports._page import MOST_ROWS
+from reports.figures.style import MOST_ROWS
 
 HEADS = ("metric", "last value", "reference", "change", "scatter", "state")
 SHOWN = "*"

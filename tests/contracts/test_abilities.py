@@ -168,7 +168,6 @@ NO_PLUGINS = {
     "harness/metrics/measure.py": "a class that stands for a row: any of the members of Metric",
     "harness/registry.py": "modules, and what they hold before they are imported",
     "reports/_page.py": "figures of plotly",
-    "reports/figures/__init__.py": "modules of figures",
     "reports/traffic/_facts.py": "columns of pandas or pyarrow",
     "workloads/readers/_lines.py": "files that are open",
 }

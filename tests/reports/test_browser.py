@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from reports.html import Html
 MakeRun = Callable[..., Run]
 Open = Callable[..., Any]
 NIGHT = "rgb(230, 232, 235)"
+DRAWN = "[...document.querySelectorAll('[data-figure]')].every((box) => box.querySelector('.main-svg'))"
 HOSTILE = "</script><script>document.title='owned'</script><a href='https://evil.example/'>x</a><img src=x>"
 
 
@@ -82,13 +84,28 @@ def test_the_keyboard_leads_to_the_result(make_run: MakeRun, opened: Open) -> No
     )
 
 
-@pytest.mark.nightly
-def test_figures_wait_until_they_are_seen(make_run: MakeRun, opened: Open) -> None:
-    """A page of many figures would open slowly."""
-    seen = opened(Html().render(make_run()), height=700, wait=False)
+def test_figures_are_there_without_scrolling(make_run: MakeRun, opened: Open) -> None:
+    """A screenshot of the whole page would have empty boxes below what was in view."""
+    seen = opened(Html().render(make_run(60)), height=700, wait=False)
     seen.until("typeof Plotly !== 'undefined'")
+    at_first = len(seen.drawn())
+    seen.until(DRAWN)
 
-    assert len(seen.drawn()) < len(figures.of("run"))
+    assert at_first < len(figures.of("run"))  # those in view come first, so that the page opens quickly
+    assert sorted(figures.of("run")) == sorted(seen.drawn())
+    assert 0 == seen.page.evaluate("scrollY")
+
+
+def test_a_figure_is_saved_as_svg(make_run: MakeRun, opened: Open) -> None:
+    """A figure could go into a paper or into slides only as a picture of the screen."""
+    seen = opened(Html(sections=("figures",)).render(make_run(60)))
+    with seen.page.expect_download() as saved:
+        seen.page.locator("[data-svg=latency_cdf]").click()
+    text = Path(saved.value.path()).read_text(encoding="utf-8")
+
+    assert "latency_cdf.svg" == saved.value.suggested_filename
+    assert text.startswith("<svg") and "seconds (log scale)" in text
+    seen.untroubled()
 
 
 @pytest.mark.nightly

@@ -14,7 +14,8 @@ from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.validity.conclude import completed
 from reports import _data, figures, html
-from reports._page import MOST_ROWS, twin
+from reports._page import twin
+from reports.figures.style import MOST_ROWS
 from reports.html import Html
 
 MakeRun = Callable[..., Run]
