@@ -13,7 +13,7 @@ from harness import options as run
 from harness.cli._options import (
     SEED,
     TIME,
-    Grouped,
+    GroupedCommand,
     Value,
     config,
     given,
@@ -88,7 +88,7 @@ def _pairs(value: object, name: str) -> int | str:
     return int(str(value))
 
 
-@click.command("compare", cls=Grouped, epilog=_EPILOG, short_help="Compare a candidate with a baseline.")
+@click.command("compare", cls=GroupedCommand, epilog=_EPILOG, short_help="Compare a candidate with a baseline.")
 @click.argument("runs", nargs=-1, metavar="[BASE HEAD]")
 @option("--gate", metavar="GATES", group=DECISION, help="Metrics that decide: NAME=IGNORED:FOUND,... (see below).")
 @option("--alpha", metavar="SHARE", type=Value(_alpha), group=DECISION,

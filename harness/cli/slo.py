@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli._options import NEW_FILE, SHARE, Grouped, Value, form, option
+from harness.cli._options import NEW_FILE, SHARE, GroupedCommand, Value, form, option
 from harness.options import OBJECTIVES
 from harness.values import share
 
@@ -49,7 +49,7 @@ def _shares(value: object, name: str) -> tuple[float, ...]:
     return tuple(dict.fromkeys(share(part.strip(), name) for part in str(value).split(",")))
 
 
-@click.command("slo", cls=Grouped, epilog=_EPILOG, short_help="Score stored runs under other objectives.")
+@click.command("slo", cls=GroupedCommand, epilog=_EPILOG, short_help="Score stored runs under other objectives.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @option("--slo", metavar="BOUNDS", multiple=True, group=OBJECTIVES,
         help="Latency objectives. Repeatable. Default: the SLO of each run.")  # fmt: skip
