@@ -1,4 +1,4 @@
-"""The command line: from the first line on, SIGTERM and whatever nobody foresaw end it with a sentence and a code."""
+"""The command line: from the first line on, SIGTERM and unexpected errors end it with a sentence and a code."""
 
 import contextlib
 import errno
@@ -59,11 +59,11 @@ def _ended(arguments: Sequence[str] | None, command: termination.Command, unwatc
         why = os.strerror(error.errno) if error.errno else str(error)
         what = f"'{error.filename}': {why}" if error.filename else why
         return _complain(f"the operating system refused: {what}.", FAILED)
-    except BaseException as error:  # noqa: BLE001  # whatever nobody foresaw
+    except BaseException as error:  # noqa: BLE001  # a bug, whatever it is
         if command.received and isinstance(error, ImportError):  # an import that SIGTERM cut in two
             return _complain("terminated by SIGTERM before there was anything to report.", TERMINATED)
         return _crashed(error, arguments)
-    if unwatched and not command.received:  # a thread or a task broke, and nobody waited for it
+    if unwatched and not command.received:  # a thread or a task broke that was not waited for
         return _crashed(unwatched[0], arguments)
     if command.received and first_of(code, TERMINATED) == TERMINATED:
         _complain(f"exit code {TERMINATED}: terminated by SIGTERM.", TERMINATED)
@@ -80,7 +80,7 @@ def _crashed(error: BaseException, arguments: Sequence[str] | None) -> int:
     try:
         from harness.cli import _crash
 
-        sentence = _crash.told(error, arguments)
+        sentence = _crash.describe(error, arguments)
     except Exception as failure:  # noqa: BLE001  # no memory, or no file handle, even for that
         sentence = f"{type(error).__name__}; its traceback could not be written ({type(failure).__name__})."
     return _complain(sentence, CRASHED)
@@ -89,7 +89,7 @@ def _crashed(error: BaseException, arguments: Sequence[str] | None) -> int:
 def _complain(sentence: str, code: int) -> int:
     from harness.cli import _terminal
 
-    with contextlib.suppress(OSError):  # nobody to tell
+    with contextlib.suppress(OSError):  # the terminal is gone
         _terminal.complain(sentence)
     return code
 

@@ -79,7 +79,7 @@ def no_other(form: str, known: Sequence[str]) -> str:
 
 
 def write(info: Mapping[str, Any], files: Files) -> None:
-    """Print the answer, and write it in every form that was asked for."""
+    """Print the answer, and write it in every other form."""
     if not any(path == "-" for _, path in files.forms):
         if files.printed == "text":
             _terminal.tell("text", dict(info))
@@ -107,18 +107,18 @@ def _render(form: str, info: Mapping[str, Any], path: str = "-") -> str:
 
 def made(
     options: Mapping[str, Any],
-    asked: Given,
+    query: Given,
     file: Given | None,
     judge: Judge,
     say: Callable[[str], None],
     alpha: float,
 ) -> Made:
-    """The pairs that --base and --head, or --run twice, ask for; made now, or gone on with in --out.
+    """The pairs of --base and --head, or of --run twice, made now or resumed in --out.
 
-    `asked` and `file` are the options of a run that both sides share; all looks together keep `alpha`. Raises
+    `query` and `file` are the options of a run that both sides share; all looks together keep `alpha`. Raises
     UsageError for what does not go together, and whatever `harness.experiments.compare.runner.run_pairs` raises.
     """
-    sides = _commands(options, asked, file) if options["run"] else _backends(options, asked, file)
+    sides = _commands(options, query, file) if options["run"] else _backends(options, query, file)
     if options["out"] is None:
         out = new_folder(Path(RUNS) / f"compare-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
     else:
@@ -127,32 +127,32 @@ def made(
     return run_pairs(sides, options["pairs"], out, judge, say, first_seed=seed, pause_s=pause_s, alpha=alpha)
 
 
-def _commands(options: Mapping[str, Any], asked: Given, file: Given | None) -> tuple[Command, Command]:
+def _commands(options: Mapping[str, Any], query: Given, file: Given | None) -> tuple[Command, Command]:
     given = options["run"]
     if options.get("base") or options.get("head"):
         raise UsageError("--run and --base/--head exclude each other: --run brings whole commands.")
     if len(given) != 2:
         raise UsageError(f"--run is given twice, first for the baseline and then for the candidate; got {len(given)}.")
-    if asked.values or file is not None:
-        option = next(iter(asked.values), "config")
+    if query.values or file is not None:
+        option = next(iter(query.values), "config")
         raise UsageError(f"--{option} belongs into the commands of --run, which stand for themselves.")
     base, head = (pair_log.parse(text) for text in given)
     return base, head
 
 
-def _backends(options: Mapping[str, Any], asked: Given, file: Given | None) -> tuple[Command, Command]:
-    base, head = (_spec(options, side, asked, file) for side in ("base", "head"))
+def _backends(options: Mapping[str, Any], query: Given, file: Given | None) -> tuple[Command, Command]:
+    base, head = (_spec(options, side, query, file) for side in ("base", "head"))
     check_enough(options["pairs"], exact=_virtual(base, head))
     return pair_log.of_spec(base, str(options["base"])), pair_log.of_spec(head, str(options["head"]))
 
 
-def _spec(options: Mapping[str, Any], side: str, asked: Given, file: Given | None) -> RunSpec:
+def _spec(options: Mapping[str, Any], side: str, query: Given, file: Given | None) -> RunSpec:
     """The run of one side, checked as far as it can be before it begins."""
     backend = options.get(side)
     if not backend:
         raise UsageError(f"--{side} is missing: pairs are made of --base SPEC and --head SPEC, or of --run twice.")
     try:
-        spec = run_spec(Given({**asked.values, "backend": backend}), file)
+        spec = run_spec(Given({**query.values, "backend": backend}), file)
         spec = replace(spec, seed=options["seed"] or 0, warmup=spec.warmup or WARMUP)
         plan(spec)
     except UsageError as error:
@@ -170,7 +170,7 @@ def _virtual(base: RunSpec, head: RunSpec) -> bool:
 
 
 def same_sides(made: Made, gates: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What comparing a set-up with itself tells: its noise from run to run, by metric."""
+    """The noise from run to run, by metric, where a set-up is compared with itself."""
     ratios = [gate for gate in gates if gate.get("scale") == "ratio" and len(gate.get("losses") or ()) > 1]
     if not made.same or not ratios:
         return []

@@ -1,4 +1,4 @@
-"""What nobody foresaw, told in one sentence; the traceback goes to a file, without secrets."""
+"""Unexpected errors: one sentence for the user; the traceback goes to a file, without secrets."""
 
 import errno
 import platform
@@ -22,7 +22,7 @@ MOST_LINES = 200
 """From each end of a traceback."""
 
 
-def told(error: BaseException, arguments: Sequence[str] | None) -> str:
+def describe(error: BaseException, arguments: Sequence[str] | None) -> str:
     """The sentence on a crash: what it was, and where its traceback is. Writes that file."""
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)  # what they hold is what fills the memory
@@ -39,20 +39,20 @@ def _what(error: BaseException, hide: Callable[[str], str]) -> str:
         return message
     place = traceback.extract_tb(error.__traceback__)[-1:]
     at = f" in {Path(place[0].filename).name}, line {place[0].lineno}" if place else ""
-    said = f"{type(error).__name__}{at}{f': {message}' if message else ''}"
+    described = f"{type(error).__name__}{at}{f': {message}' if message else ''}"
     no_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     if no_memory or any(words in message for words in _NO_MEMORY):
-        return f"memory was exhausted ({said})"
+        return f"memory was exhausted ({described})"
     if isinstance(error, RecursionError):
-        return f"an input is nested too deeply, or this is a bug in bench ({said})"
-    return f"this is a bug in bench ({said})"
+        return f"an input is nested too deeply, or this is a bug in bench ({described})"
+    return f"this is a bug in bench ({described})"
 
 
 def _where(error: BaseException, words: Sequence[str], hide: Callable[[str], str]) -> str:
     """Where the traceback is: in a new file of the folder for temporary files, which only this user can read."""
     try:
         lines = "".join(traceback.format_exception(error)).splitlines(keepends=True)
-        cut = ["  ...\n"] if len(lines) > 2 * MOST_LINES else []  # an endless recursion says the same all the time
+        cut = ["  ...\n"] if len(lines) > 2 * MOST_LINES else []  # an endless recursion repeats itself
         text = "".join([*lines[:MOST_LINES], *cut, *lines[-MOST_LINES:]] if cut else lines)
         head = f"bench {version('bench')}, Python {platform.python_version()}, {platform.platform()}"
         with tempfile.NamedTemporaryFile(

@@ -76,6 +76,6 @@ def rows(kind: str) -> list[tuple[str, str]]:
 
 
 def preset_line(name: str) -> str:
-    """The first words of what a preset says about itself."""
+    """The description of a preset, on one line."""
     values = tomllib.loads(compose.preset_text(name))
     return " ".join(str(values.get("about", "")).split())

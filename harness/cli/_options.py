@@ -48,7 +48,7 @@ NEW_FILE = Value(_writable)
 """A file that is to be written: refused before the work where it cannot be."""
 
 
-class Option(click.Option):
+class GroupedOption(click.Option):
     """An option with the heading under which help shows it."""
 
     def __init__(self, *args: Any, group: str = GENERAL, **kwargs: Any) -> None:
@@ -58,10 +58,10 @@ class Option(click.Option):
 
 def option(*names: str, group: str = OUTPUT, **more: Any) -> Callable[[F], F]:
     """An option under a heading; `more` as for click.option."""
-    return click.option(*names, cls=Option, group=group, **more)
+    return click.option(*names, cls=GroupedOption, group=group, **more)
 
 
-class Grouped(click.Command):
+class GroupedCommand(click.Command):
     """A command whose help shows its options under their headings; those without one come last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -122,9 +122,9 @@ workers = option(
 )
 
 
-def out(help: str, metavar: str = "DIR") -> Callable[[F], F]:  # noqa: A002  # the word of click
-    """--out: a folder, or what `metavar` says."""
-    return option("--out", metavar=metavar, help=help)
+def out(help: str) -> Callable[[F], F]:  # noqa: A002  # the word of click
+    """--out: the folder of what a command makes."""
+    return option("--out", metavar="DIR", help=help)
 
 
 def form(*forms: str, more: str = "") -> Callable[[F], F]:

@@ -7,7 +7,7 @@ import click
 from harness.cli._options import (
     RATE,
     TEXT_FORMS,
-    Grouped,
+    GroupedCommand,
     config,
     given,
     no_html,
@@ -49,7 +49,7 @@ runs with different seeds; the interval is the 95% confidence interval over seed
 """
 
 
-@click.command("capacity", cls=Grouped, epilog=_EPILOG, short_help="Search the highest rate that meets the SLO.")
+@click.command("capacity", cls=GroupedCommand, epilog=_EPILOG, short_help="Search the highest rate that meets the SLO.")
 @run_options(
     without=("duration", "fail-under", "rate", "scale"),
     requests={"help": "Requests of a trial with its warm-up. Default: 2,200 in simulated time, else 660 (more if many "

@@ -13,7 +13,7 @@ from harness import options as run
 from harness.cli._options import (
     SEED,
     TIME,
-    Grouped,
+    GroupedCommand,
     Value,
     config,
     given,
@@ -88,7 +88,7 @@ def _pairs(value: object, name: str) -> int | str:
     return int(str(value))
 
 
-@click.command("compare", cls=Grouped, epilog=_EPILOG, short_help="Compare a candidate with a baseline.")
+@click.command("compare", cls=GroupedCommand, epilog=_EPILOG, short_help="Compare a candidate with a baseline.")
 @click.argument("runs", nargs=-1, metavar="[BASE HEAD]")
 @option("--gate", metavar="GATES", group=DECISION, help="Metrics that decide: NAME=IGNORED:FOUND,... (see below).")
 @option("--alpha", metavar="SHARE", type=Value(_alpha), group=DECISION,
@@ -133,13 +133,13 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
 
     files = _compare.checked(options)
     of_a_run = {name.replace("-", "_") for name in run.OPTIONS} - {*PAIRED}
-    asked = given({name: value for name, value in options.items() if name in of_a_run})
+    query = given({name: value for name, value in options.items() if name in of_a_run})
     if options["trend"] is not None:
-        info = _trend(runs, options, {**asked.values, **({"config": config} if config else {})}, files)
+        info = _trend(runs, options, {**query.values, **({"config": config} if config else {})}, files)
     elif options["base"] or options["head"] or options["run"]:
-        info = _made(runs, options, asked, config)
+        info = _made(runs, options, query, config)
     else:
-        info = _stored(runs, options, asked, config)
+        info = _stored(runs, options, query, config)
     _compare.write(info, files)
     return int(info["exit_code"])
 
@@ -151,7 +151,7 @@ def _set(options: Mapping[str, Any], *names: str) -> list[str]:
 
 
 def _trend(
-    runs: Sequence[str], options: Mapping[str, Any], asked: Mapping[str, object], files: Files
+    runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, object], files: Files
 ) -> dict[str, Any]:
     """The answer on a series of nights, which are judged as they are stored, by a rule of their own."""
     from pathlib import Path
@@ -159,18 +159,18 @@ def _trend(
     from harness.experiments.compare.trend import trend
 
     folder = options["trend"]
-    foreign = [*(f"'{path}'" for path in runs), *(f"--{name}" for name in (*_set(options, *DECIDING, *PAIRED), *asked))]
+    foreign = [*(f"'{path}'" for path in runs), *(f"--{name}" for name in (*_set(options, *DECIDING, *PAIRED), *query))]
     if foreign:
         raise UsageError(
-            f"--trend looks at the nights in '{folder}' alone, by a rule of its own; leave out {foreign[0]}."
+            f"--trend analyses the nightly runs in '{folder}' alone, by a rule of its own; leave out {foreign[0]}."
         )
     other = next((form for form, _ in files.forms if form not in ("html", "markdown", "json")), None)
     if other is not None:
-        raise UsageError(f"A trend is told as text, html, markdown or json; there is no {other} of it.")
+        raise UsageError(f"A trend is written as text, html, markdown or json; there is no {other} of it.")
     return trend(Path(folder))
 
 
-def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
+def _stored(runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None) -> dict[str, Any]:
     """The answer on runs that are there."""
     from harness.cli import _compare
     from harness.errors import NotValid
@@ -181,7 +181,7 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
             f"bench compare takes two paths, BASE and HEAD, got {len(runs)}; several runs of a side are one folder, "
             "or a,b,c; --base and --head, or --run twice, make the runs."
         )
-    foreign = [name for name in (*asked.values, *(["config"] if config else [])) if name not in RESCORED]
+    foreign = [name for name in (*query.values, *(["config"] if config else [])) if name not in RESCORED]
     foreign += _set(options, *PAIRED)
     if foreign:
         raise UsageError(f"--{foreign[0]} is for runs that are made: give --base and --head, not stored runs.")
@@ -193,7 +193,7 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], asked: Given, confi
     return answer.compare(matched, settings, base=runs[0], head=runs[1])
 
 
-def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config: str | None) -> dict[str, Any]:
+def _made(runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None) -> dict[str, Any]:
     """The answer on pairs that are made now; it stands in their folder too."""
     from harness import compose, configs
     from harness.cli import _compare, _terminal
@@ -207,7 +207,7 @@ def _made(runs: Sequence[str], options: Mapping[str, Any], asked: Given, config:
     settings = _compare.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
     file = configs.read(config).given if config is not None else None
     say = _terminal.nothing if options["quiet"] else _terminal.note
-    made = _compare.made(options, asked, file, _judge(settings), say, settings.alpha)
+    made = _compare.made(options, query, file, _judge(settings), say, settings.alpha)
     base, head = map(shown, options["run"]) if commands else _redacted(made.folders[0])
     compared = _answered(made.folders, replace(settings, alpha=made.alpha))
     info = compared(base=base, head=head, rows=made.rows, looks=made.looks, notes=made.notes)
@@ -228,7 +228,7 @@ def _redacted(folders: tuple[Path, Path]) -> tuple[str, str]:
 
 
 def _judge(settings: Settings) -> Callable[[Sequence[tuple[Path, Path]], float], str]:
-    """What tells the verdict on the pairs so far."""
+    """A function that returns the verdict on the pairs so far."""
 
     def judge(folders: Sequence[tuple[Path, Path]], alpha: float) -> str:
         return str(_answered(folders, replace(settings, alpha=alpha))()["verdict"])

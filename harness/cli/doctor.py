@@ -72,7 +72,7 @@ def cores() -> Found:
 
 
 def load() -> Found:
-    """Nobody else should be computing while we measure."""
+    """No other program should compete for the CPU."""
     if not hasattr(os, "getloadavg"):
         return Found("load", "ok", "this system does not tell")
     value = os.getloadavg()[0]
@@ -105,7 +105,7 @@ def timer() -> Found:
 
 
 def stamps() -> Found:
-    """Whether the kernel tells when bytes arrive, which is what the times of a remote server's tokens are."""
+    """Whether the kernel timestamps received bytes; token times of a remote server are taken from it."""
     if compose.has_kernel_stamps():
         return Found("arrival stamps", "ok", "of the kernel (SO_TIMESTAMPNS)")
     remedy = (

@@ -36,7 +36,7 @@ FEWEST = 300
 
 SEED = 0
 HELD = "fixed"
-"""Lengths with which arrivals are drawn that were asked for alone, and which are then not shown."""
+"""Lengths for drawing arrivals alone; they are not shown."""
 
 DRAWABLE = ("presets", "arrivals", "lengths")
 """Kinds of names of which there is something to draw."""
@@ -187,7 +187,7 @@ def _quantity(key: str, value: object) -> str:
 def _plugin(kind: str, name: str) -> str:
     found = registry.find(kind, name)
     lines = [textwrap.indent(registry.about(found), "  ")]
-    if kind == "metrics":  # nobody builds one with arguments
+    if kind == "metrics":  # they take no arguments
         from harness.metrics.measure import row
 
         metric = row(registry.make(kind, name))

@@ -87,7 +87,7 @@ def _answer(
     from harness.experiments.fit.probe import Probe
     from harness.spec import parse
 
-    asked = FitOptions(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)
+    query = FitOptions(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)
     path = None if out is None else Path(out)
     if path is not None and path.suffix != ".toml":
         raise UsageError(f"--out must name a .toml file, got '{out}'.")
@@ -99,14 +99,14 @@ def _answer(
     if url is not None:
         probe = Probe(users, most_tokens)
         endpoint = f"openai:url={url}" if url.startswith(("http://", "https://")) else url  # else a backend's spec
-        return from_endpoint(endpoint, probe, asked, path, _terminal.note)
+        return from_endpoint(endpoint, probe, query, path, _terminal.note)
     if requests:
         if parse(backend).name != "sim":
             raise UsageError(f"--backend must be the simulator, such as sim:policy=sarathi, got '{backend}'.")
         if "latency" in parse(backend).args:
             raise UsageError(f"What is fitted is named by --latency; leave latency out of --backend {backend}.")
-        return from_requests(requests, asked, backend, path)
-    return from_steps(steps, asked, path)
+        return from_requests(requests, query, backend, path)
+    return from_steps(steps, query, path)
 
 
 def _refuse_what_would_be_ignored(source: str, latency: str) -> None:

@@ -10,7 +10,7 @@ from harness.cli._options import (
     SEED,
     SHARE,
     TEXT_FORMS,
-    Grouped,
+    GroupedCommand,
     config,
     given,
     no_html,
@@ -60,7 +60,7 @@ Exit codes
 
 
 @click.command(
-    "place", cls=Grouped, epilog=_EPILOG, short_help="Search the best parallelism and placement on a cluster."
+    "place", cls=GroupedCommand, epilog=_EPILOG, short_help="Search the best parallelism and placement on a cluster."
 )
 @option("--nodes", default="1", show_default=True, type=COUNT, metavar="N", group=CLUSTER,
         help="Nodes of the cluster.")  # fmt: skip

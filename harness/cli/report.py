@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli._options import Grouped, option
+from harness.cli._options import GroupedCommand, option
 
 if TYPE_CHECKING:
     from harness.cli._report import ReportOptions, Subject
@@ -38,7 +38,10 @@ Values
 
 
 @click.command(
-    "report", cls=Grouped, epilog=_EPILOG, short_help="Report stored runs, sweeps and comparisons as HTML or text."
+    "report",
+    cls=GroupedCommand,
+    epilog=_EPILOG,
+    short_help="Report stored runs, sweeps and comparisons as HTML or text.",
 )
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @option("--format", "forms", metavar="NAMES", multiple=True, help="Formats: html (default), md, json, csv, png, ...")

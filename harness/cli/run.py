@@ -2,7 +2,7 @@
 
 import click
 
-from harness.cli._options import Grouped, config, force, given, no_html, option, out, quiet, run_options
+from harness.cli._options import GroupedCommand, config, force, given, no_html, option, out, quiet, run_options
 
 _EPILOG = """
 \b
@@ -45,7 +45,7 @@ measured is kept.
 """
 
 
-@click.command("run", cls=Grouped, epilog=_EPILOG, short_help="Run a workload or a trace against a backend.")
+@click.command("run", cls=GroupedCommand, epilog=_EPILOG, short_help="Run a workload or a trace against a backend.")
 @run_options()
 @out("Folder of the run. Default: a new one in bench-runs.")
 @force

@@ -38,10 +38,6 @@ def _port(value: object, name: str) -> int:
     return int(text)
 
 
-def _bytes(value: object, name: str) -> int:
-    return int(size_bytes(str(value), name))
-
-
 @click.command(
     "serve", epilog=_EPILOG, short_help="Serve the engine, the simulator or a null backend over OpenAI's API."
 )
@@ -56,8 +52,8 @@ def _bytes(value: object, name: str) -> int:
               help="Time for running responses to finish after Ctrl-C.")  # fmt: skip
 @click.option("--max-queue", type=COUNT, metavar="N",
               help="Queue limit; further requests are refused with 429. Default: unlimited.")  # fmt: skip
-@click.option("--max-body", type=Value(_bytes), metavar="SIZE", default="16MiB", show_default=True,
-              help="Maximum size of a request body.")  # fmt: skip
+@click.option("--max-body", type=Value(lambda text, name: int(size_bytes(str(text), name))), metavar="SIZE",
+              default="16MiB", show_default=True, help="Maximum size of a request body.")  # fmt: skip
 @click.option("--fault", "faults", metavar="SPEC", multiple=True, help="Inject a fault (see below). Repeatable.")
 @click.option("--api-key-env", metavar="NAME", help="Require the API key in this environment variable.")
 def command(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from harness.cli._options import NEW_FILE, SHARE, Grouped, Value, form, option
+from harness.cli._options import NEW_FILE, SHARE, GroupedCommand, Value, form, option
 from harness.options import OBJECTIVES
 from harness.values import share
 
@@ -49,7 +49,7 @@ def _shares(value: object, name: str) -> tuple[float, ...]:
     return tuple(dict.fromkeys(share(part.strip(), name) for part in str(value).split(",")))
 
 
-@click.command("slo", cls=Grouped, epilog=_EPILOG, short_help="Score stored runs under other objectives.")
+@click.command("slo", cls=GroupedCommand, epilog=_EPILOG, short_help="Score stored runs under other objectives.")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @option("--slo", metavar="BOUNDS", multiple=True, group=OBJECTIVES,
         help="Latency objectives. Repeatable. Default: the SLO of each run.")  # fmt: skip
@@ -82,27 +82,27 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
     from harness.experiments.rescore.answer import answer
     from harness.experiments.rescore.reading import sources
 
-    asked = _asked(options)
-    for caution in _loose(asked):
+    query = _query(options)
+    for caution in _loose(query):
         _terminal.note(f"warning: {caution.message}; {caution.remedy}")
-    info = answer((source for run in runs for source in sources(run)), asked)
+    info = answer((source for run in runs for source in sources(run)), query)
     if out is not None:
         write_json(Path(out), info)
     _terminal.tell(form, info)
-    for sentence in _said(info):
+    for sentence in _reasons(info):
         _terminal.complain(sentence)
     return int(info["exit_code"])
 
 
-def _loose(asked: RescoreOptions) -> list[Caution]:
-    """What looks like milliseconds where seconds are meant."""
+def _loose(query: RescoreOptions) -> list[Caution]:
+    """Warnings on bounds that look like milliseconds instead of seconds."""
     from harness.api import Slo
     from harness.validity.warnings import loose
 
-    return [caution for objective in asked.objectives if isinstance(objective, Slo) for caution in loose(objective)]
+    return [caution for objective in query.objectives if isinstance(objective, Slo) for caution in loose(objective)]
 
 
-def _asked(options: dict[str, Any]) -> RescoreOptions:
+def _query(options: dict[str, Any]) -> RescoreOptions:
     from harness.experiments.rescore import objectives, side_by_side
     from harness.experiments.rescore.groups import check
     from harness.experiments.rescore.options import RescoreOptions, numbers
@@ -141,15 +141,15 @@ def _limits_s(text: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
     return tuple((name, tuple(limits)) for name, limits in found.items())
 
 
-def _said(info: dict[str, Any]) -> list[str]:
-    """One sentence on an exit code that is not 0."""
+def _reasons(info: dict[str, Any]) -> list[str]:
+    """One sentence on an exit code other than 0."""
     code, under = info["exit_code"], info["fail_under"]
     if code == 4:
         first = next(run for run in info["runs"] if run["valid"] is False)
         why = f": {first['reasons'][0]}" if first["reasons"] else "."
         return [f"exit code 4: '{first['path']}' is not valid{why}"]
     if code == 1:
-        return [(f"exit code 1: an objective was kept by fewer than {under:.4g} of the requests, or a bound on a "
+        return [(f"exit code 1: an objective was met by fewer than {under:.4g} of the requests, or a bound on a "
                  "percentile is broken.")]  # fmt: skip
     if code == 5:
         return [(f"exit code 5: --fail-under {under:.4g} is not decided; a run was overloaded or ended early, nothing "

@@ -4,7 +4,19 @@ from typing import Any
 
 import click
 
-from harness.cli._options import COUNT, SEED, Grouped, config, form, given, no_html, option, out, quiet, run_options
+from harness.cli._options import (
+    COUNT,
+    SEED,
+    GroupedCommand,
+    config,
+    form,
+    given,
+    no_html,
+    option,
+    out,
+    quiet,
+    run_options,
+)
 
 SWEEP = "Sweep"
 _EPILOG = """
@@ -43,7 +55,7 @@ Rerun the command with the same --out to resume; values and seeds may be added.
 
 
 @click.command(
-    "sweep", cls=Grouped, epilog=_EPILOG, short_help="Measure goodput over a range of rates, or of any option."
+    "sweep", cls=GroupedCommand, epilog=_EPILOG, short_help="Measure goodput over a range of rates, or of any option."
 )
 @option("--rate", metavar="LIST", group=SWEEP,
         help="Mean request rates per second; a trace is scaled to them.")  # fmt: skip

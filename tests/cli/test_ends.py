@@ -322,7 +322,7 @@ def test_a_long_traceback_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     with pytest.raises(RecursionError) as caught:
         even(0)
-    text = crash_file(tmp_path, f"bench: {_crash.told(caught.value, ['list'])}\n")
+    text = crash_file(tmp_path, f"bench: {_crash.describe(caught.value, ['list'])}\n")
 
     assert text.count("\n") < 2 * _crash.MOST_LINES + 10
     assert "RecursionError" in text.splitlines()[-1]
@@ -343,7 +343,7 @@ def test_a_crash_file_leaked_the_secrets_of_extra_body(tmp_path: Path, monkeypat
     """The sentence and the file had the value of {"auth": ...} as it was given, and half of one with a quote."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for words in (["--extra-body", '{"auth":"sup3rsecretval"}'], ["--header", "X-Auth: it's-sup3rsecretval"]):
-        sentence = _crash.told(KeyError(words[1]), ["run", *words])
+        sentence = _crash.describe(KeyError(words[1]), ["run", *words])
 
         assert "sup3rsecret" not in sentence + crash_file(tmp_path, f"bench: {sentence}\n")
 

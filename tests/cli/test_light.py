@@ -17,7 +17,8 @@ print(json.dumps([code, sorted(sys.modules), usage.ru_utime + usage.ru_stime]), 
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], [], ["run", "--help"], ["serve", "--help"], ["report", "--help"], ["--version"]]
+    "arguments",
+    [["--help"], [], ["run", "--help"], ["serve", "--help"], ["report", "--help"], ["theory", "--help"], ["--version"]],
 )
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     """Everybody would wait a second for a help text."""

@@ -87,10 +87,6 @@ def _plans(shape: Any, gpu: str, ridge: float, local: int) -> Iterator[tuple[Any
                    shape.intensity(plan.rows))  # fmt: skip
 
 
-def _durations(value: object, name: str) -> list[float]:
-    return [duration_s(one, name) for one in str(value).split(",")]
-
-
 def _counts(value: object, name: str) -> list[int]:
     """'3', '1,2,3' or '1..4'."""
     parts = str(value).strip().split(",")
@@ -106,8 +102,8 @@ def _counts(value: object, name: str) -> list[int]:
 @click.command("ping-pong", short_help="Disaggregated attention and experts, with micro-batches.")
 @option("--Ta", "ta", type=DURATION, default="1ms", metavar="TIME", help="Attention time per micro-batch and layer.")
 @option("--Te", "te", type=DURATION, default="1ms", metavar="TIME", help="Expert time per micro-batch and layer.")
-@option("--Tc", "several", type=Value(_durations), default="0.3ms", metavar="TIME",
-        help="One-way transfer time, comma-separated.")  # fmt: skip
+@option("--Tc", "several", type=Value(lambda text, name: [duration_s(one, name) for one in str(text).split(",")]),
+        default="0.3ms", metavar="TIME", help="One-way transfer time, comma-separated.")  # fmt: skip
 @option("--m", "ms", type=Value(_counts), default="1..4", metavar="N", help="Micro-batches: 3, 1,2,3 or 1..4.")
 @option("--layers", type=click.IntRange(1, 1000), default=56, metavar="N", help="Layers.")
 @form_options
