@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from reports._format import clean, in_markdown
-from reports.answers import _curve
-from reports.answers._curve import PLAIN, Look
+from reports.document import Cell, Document, Finding, Notice, Section, Table
+from reports.document import text as renderer
 
 _HEADS = ("id", "badge", "published", "obtained", "band", "verdict")
 _SECTIONS = (
@@ -17,39 +17,42 @@ _SECTIONS = (
 )  # fmt: skip
 
 
-def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
+def text(info: Mapping[str, Any]) -> str:
     """The rows by topic of the specification, what failed, and the count."""
-    return "\n".join(_text_parts(info, look))
+    return renderer.render(document(info))
 
 
-def _text_parts(info: Mapping[str, Any], look: Look) -> Iterator[str]:
+def document(info: Mapping[str, Any]) -> Document:
+    """The table of acceptance without commands, with the notes of its rows."""
+    found = []
     for title, rows in sections(info["rows"]):
-        yield f"{look.bold(title)}\n"
-        cells = [
-            (*(row[key] for key in ("id", "badge", "published", "obtained", "band")), verdict(row)) for row in rows
-        ]
-        yield _curve.text(_HEADS, cells, left=len(_HEADS), look=look,
-                          tones=[row["holds"] if row["holds"] is False else None for row in rows])  # fmt: skip
-        yield from (_wrapped(f"{row['id']}: {row['note']}") for row in rows if row["note"])
-    yield from (_wrapped(f"{one['id']} has no row: {one['title']}; {one['why']}") for one in without_row(info))
-    yield from (_wrapped(f"Topic {one['topic']} failed: {one['error']}.") for one in info["failed"])
-    yield _wrapped(counted(info))
+        cells = tuple(
+            (*(row[key] for key in _HEADS[:-1]), Cell(verdict(row), good=None if row["holds"] is not False else False))
+            for row in rows
+        )
+        notes = (f"{row['id']}: {clean(row['note'], None)}" for row in rows if row["note"])
+        found.append(Section(title, title, (Table(title, _HEADS, cells, left=len(_HEADS)), *notes)))
+    missing = tuple((one["id"], one["title"], one["why"]) for one in info.get("without_row", ()))
+    if missing:
+        found.append(Section("missing", "", (Table("ids without a row", ("id", "system", "why"), missing, 3),)))
+    return Document(
+        title="Serving systems: published and obtained",
+        subtitle="",
+        mark="",
+        good=not info["exit_code"],
+        findings=(Finding(counted(info), not info["exit_code"]),),
+        warnings=tuple(Notice(text) for text in _failed(info)),
+        sections=tuple(found),
+    )
 
 
-def without_row(info: Mapping[str, Any]) -> Sequence[Mapping[str, str]]:
-    """Ids of the specification that have no row, each with a title and why."""
-    found: Sequence[Mapping[str, str]] = info.get("without_row", ())
-    return found
-
-
-def _wrapped(sentence: str) -> str:
-    return _curve.wrapped(sentence) + "\n"
+def _failed(info: Mapping[str, Any]) -> list[str]:
+    return [f"Topic {one['topic']} failed: {clean(one['error'], None)}." for one in info["failed"]]
 
 
 def outcome(info: Mapping[str, Any]) -> str:
     """How many rows hold, which do not, and why a topic failed."""
-    failed = [_wrapped(f"Topic {one['topic']} failed: {one['error']}.") for one in info["failed"]]
-    return "".join([*failed, _wrapped(counted(info))]).rstrip("\n")
+    return "\n".join([*_failed(info), counted(info)])
 
 
 def markdown(info: Mapping[str, Any]) -> str:
@@ -65,7 +68,7 @@ def _page(info: Mapping[str, Any]) -> Iterator[str]:
         yield _in_table(rows)
         notes = [row for row in rows if row["note"]]
         yield "".join(f"- **{row['id']}** {in_markdown(row['note'], None)}\n" for row in notes)
-    if missing := without_row(info):
+    if missing := info.get("without_row", ()):
         yield "## Ids without a row\n"
         heads = ("id", "system", "why")
         lines = [heads, ("---",) * len(heads), *((one["id"], one["title"], one["why"]) for one in missing)]
@@ -112,7 +115,7 @@ def counted(info: Mapping[str, Any]) -> str:
         parts.append(f"missed: {', '.join(missed)}")
     if others := len(held) - gated:
         parts.append(f"{others} printed without a gate or not run")
-    if missing := without_row(info):
+    if missing := info.get("without_row", ()):
         parts.append(f"{len(missing)} ids have no row")
     if info["failed"]:
         parts.append(f"failed topics: {', '.join(one['topic'] for one in info['failed'])}")

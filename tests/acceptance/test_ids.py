@@ -22,5 +22,5 @@ def test_the_table_lists_ids_without_a_row(monkeypatch):
 
     assert len(whole["without_row"]) == 32
     assert [] == part["without_row"]
-    assert "1 of 1 gated rows hold; 32 ids have no row." in page.text(whole).replace("\n  ", " ")
+    assert "1 of 1 gated rows hold; 32 ids have no row." in page.text(whole).replace("\n", " ")
     assert "| S51 | Llumnix: live migration (K19) | needs a cluster that acts:" in page.markdown(whole)
