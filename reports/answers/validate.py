@@ -8,6 +8,7 @@ from typing import Any
 from reports import _format, figures
 from reports._format import clean
 from reports._system import part
+from reports._validated import limit, name, size, unit, verdict
 from reports.document import Block, Cell, Document, Figure, Finding, Section, Table
 
 Info = Mapping[str, Any]
@@ -57,19 +58,6 @@ def document(info: Info, path: Path | None = None) -> Document:
     )
 
 
-def verdict(one: Info) -> str:
-    """How a comparison came out, with what was obtained and its limit for each target that decides it."""
-    targets = one["targets"]
-    missed = [target for target in targets if not target["holds"]]
-    if not targets:
-        return "no target is set, so nothing is judged."
-    rows = "; ".join(
-        f"{name(row['metric'])} {_limit(row, row['obtained'])} (limit {_limit(row, row['limit'])})"
-        for row in missed or targets
-    )
-    return f"{len(missed or targets)} of {len(targets)} targets {'missed' if missed else 'met'}: {rows}."
-
-
 def _tables(one: Info, most: int) -> Iterator[Table]:
     if one["targets"]:
         heads: tuple[str, ...] = (
@@ -98,8 +86,8 @@ def _target(row: Info) -> tuple[str | Cell, ...]:
     return (
         name(row["metric"]),
         clean(row["how"], 60),
-        _limit(row, row["limit"]),
-        _limit(row, row["obtained"]),
+        limit(row, row["limit"]),
+        limit(row, row["obtained"]),
         Cell("met" if row["holds"] else "MISSED", good=bool(row["holds"])),
         clean(row["published"] or "-", 200),
     )
@@ -132,27 +120,6 @@ def _pair(pair: Info) -> tuple[str, ...]:
 def _figures(one: Info, number: int) -> Iterator[Block]:
     for key, row in figures.of("validate").items():
         yield Figure(f"{key}-{number}", row.title, partial(row.draw, one))
-
-
-def name(metric: str) -> str:
-    """A metric without its unit: 'ttft mean' of 'ttft_mean_s'."""
-    return clean(metric.removesuffix("_pct").removesuffix("_s").replace("_", " "), 60)
-
-
-def unit(metric: str) -> str:
-    """The unit of the errors of a metric."""
-    return "points" if metric.endswith("_pct") else "%"
-
-
-def size(number: float, unit: str, *, signed: bool = False) -> str:
-    """An error with its unit, '%' or 'points'; one that has a direction is `signed`."""
-    text = f"{number:{'+' if signed else ''}.{1 if abs(number) >= 1 else 2}f}"
-    return f"{text}%" if unit == "%" else f"{text} points"
-
-
-def _limit(row: Info, number: float) -> str:
-    """A limit, or what was obtained: a factor, points or a percentage, as the target says."""
-    return f"{number:.2f} times" if "factor" in row["how"] else size(number, unit(row["metric"]))
 
 
 def rows(info: Info) -> Iterator[dict[str, Any]]:

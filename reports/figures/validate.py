@@ -7,8 +7,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from reports import _format
+from reports import _validated as wording
 from reports._format import in_figure
-from reports.answers import validate as wording
 from reports.figures import style
 from reports.figures.style import Look
 
