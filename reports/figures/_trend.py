@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 
 from reports import _format
 from reports._format import clean, in_figure
+from reports.answers.trend import format_night, format_step
 from reports.figures import _style as style
 from reports.figures._trend_panel import Info, Panel, panels
-from reports.trend import wording as said
 
 _FEW_DAYS, _DAY_MS = 14, 86_400_000
 _PANEL_PX, _REST_PX = 150, 130
@@ -179,7 +179,8 @@ def _lines(drawn: go.Figure, row: int, panel: Panel, *, labels: bool) -> None:
 
 
 def _step(metric: Info, step: Info) -> str:
-    return f"from {said.night_of(step['first'], step['commit'])} on: {said.moved(metric, step)}"
+    change, level = format_step(metric, step)
+    return f"from {format_night(step['first'], step['commit'])} on: {metric['name']} {change} ({level})"
 
 
 def _finding(found: Sequence[Panel]) -> str:

@@ -1,18 +1,15 @@
 """What a panel of nights is drawn of: a metric of a series in a readable unit, and the lines where things changed."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from reports import _format
 from reports._format import in_figure
+from reports.answers.trend import MOST_NIGHTS, marked
 
 Info = Mapping[str, Any]
-MOST = 1000
-"""Nights of a series that are drawn, the latest, unless the answer has another number of them as `drawn`."""
-
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class Panel:
 
 def panels(info: Info, *, judged: bool) -> list[Panel]:
     """A panel for each metric of each series, of those that are judged or of those that are only shown."""
-    most = info.get("drawn", MOST)
+    most = info.get("drawn", MOST_NIGHTS)  # the latest
     found = []
     for one in info["series"]:
         for metric in one["metrics"]:
@@ -65,21 +62,6 @@ def panels(info: Info, *, judged: bool) -> list[Panel]:
                 nights = metric["nights"][-most:]
                 found.append(Panel(one, metric, nights, *_unit(metric, nights)))
     return found
-
-
-def marked(series: Info, shown: Collection[str] | None = None) -> list[tuple[str, str, list[Info]]]:
-    """(label, night, changes) of each vertical line in the order of time, of the nights `shown` where they are given.
-
-    The label is a capital where nothing is connected across the line, a small letter where only versions changed.
-    """
-    found = [(str(one["night"]), True, one["changed"]) for one in series["breaks"]]
-    found += [(str(one["night"]), False, one["changed"]) for one in series.get("versions") or []]
-    drawn = [one for one in found if shown is None or one[0] in shown]
-    ordered = sorted(drawn, key=lambda one: (one[0], not one[1]))[-len(_LETTERS) :]
-    return [
-        (letter if breaks else letter.lower(), night, changed)
-        for letter, (night, breaks, changed) in zip(_LETTERS, ordered, strict=False)
-    ]
 
 
 def _unit(metric: Info, nights: Sequence[Info]) -> tuple[str, float]:
