@@ -128,6 +128,15 @@ def seconds(value_s: float | None) -> str:
     return text if text == "-" else f"{text} {unit}"
 
 
+def with_unit(value: float | None, unit: str) -> str:
+    """A value of a metric: '250 ms', '94.2%', '11.9 req/s'; '-' for none."""
+    if value is None:
+        return "-"
+    if unit == "s":
+        return seconds(value)
+    return share(value) if unit == "share" else f"{number(value)} {clean(unit, 40)}".rstrip()
+
+
 def limit(value_s: float) -> str:
     """A bound as its author wrote it: '250 ms', '2 s', without made-up digits."""
     if abs(value_s) < 1.0:

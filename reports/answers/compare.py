@@ -1,91 +1,223 @@
-"""The answer of `bench compare`: a line with the verdict, a row for each gate, then what else must be known."""
+"""The report of `bench compare`: a row for each gate, what differs, where simulations part, and the pairs."""
 
-import textwrap
+from __future__ import annotations
+
+import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from harness.experiments.compare import wording
-from harness.experiments.compare.gates import compared
+from harness.experiments.compare import gates, wording
 from harness.metrics.measure import placed
-from reports._format import clean, clean_line, in_markdown, number, option, seconds, share
-from reports.answers import _curve
-from reports.answers._curve import PLAIN, Look
+from harness.stats.paired import ALPHA
+from reports import _format, figures
+from reports._format import clean, number, option, quoted, sentence, share, with_unit
+from reports._system import Facts, first, flat, in_use, part, source, system
+from reports.document import Cell, Document, Figure, Finding, Notice, Section, Table
 
+if TYPE_CHECKING:
+    from reports.comparison import Comparison
+
+Info = Mapping[str, Any]
 Row = Mapping[str, Any]
 
-GOOD = {"regressed": False, "refused": False, "improved": True, "equivalent": True, "identical": True}
-"""Verdicts that are good or bad news; others leave it open."""
+MARKS = {
+    "regressed": ("REGRESSED", False),
+    "improved": ("IMPROVED", True),
+    "equivalent": ("EQUIVALENT", True),
+    "inconclusive": ("INCONCLUSIVE", None),
+    "refused": ("NOT COMPARABLE", None),
+    "invalid": ("NOT VALID", False),
+}
+MOST_ROWS, MOST_PRINTED = 200, 40
+"""Rows of a table on a page and in a text; all are in the JSON and in CSV."""
+RESTS_ON = {
+    "exact": "Simulators repeat themselves to the last bit, so any difference is real and no test is needed.",
+    "paired": "Each pair sent the same requests to both sides; the paired t decides, with Holm's correction.",
+    "unknown": "The paired t over the pairs decides, with Holm's correction.",
+    "searched": "The capacities that both sides have for the same seed are a pair; the paired t decides.",
+}
+"""What a verdict rests on."""
+NOTHING_RECORDED = "Nothing that is recorded differs between the two sides"
+DEFINITIONS = (
+    (
+        "change",
+        "of the mean over the pairs, head against base, in percent (of shares in points); ~ where it could be chance",
+    ),
+    ("loss", "the change turned so that above 0 is worse, for what should be high and for what should be low"),
+    ("bounds", "with this confidence the true change is above the first, and with the same below the second"),
+    ("MDE", "minimum detectable effect: the loss that these pairs find in 95 of 100 cases"),
+    ("pairs needed", "pairs with which a loss of what must be found is found in 95 of 100 cases"),
+    ("regressed", "the loss is surely there, and above what is ignored"),
+    ("improved", "the same with the other sign"),
+    ("equivalent", "the loss is surely below what must be found"),
+    ("inconclusive", "neither follows from these pairs; no significant difference is not called equal"),
+)
+FIGURE_SECTIONS = {"losses": "Losses", "curves": "SLO attainment", "pairs": "Pairs and their requests"}
 
-MOST_BYTES = 60_000
-"""A comment on a pull request holds 64 KB, and more than this nobody reads."""
 
-MOST_ROWS = 40
-"""Rows of a part of the text; all of them are in the JSON."""
+def document(info: Info, path: Path | None = None) -> Document:
+    """The report of a comparison whose compare.json is `info`; its runs are looked for from `path`, where it is."""
+    found = None
+    if path is not None:
+        from reports import comparison  # reads the runs
+
+        found = comparison.of(info, path)
+    mark, good = MARKS[info["verdict"]]
+    text = clean(info["text"], 4000)
+    rests = (_rests_on(info, found),) if info["gates"] else ()
+    return Document(
+        title=f"{clean(info['head']['label'], 80)} against {clean(info['base']['label'], 80)}",
+        subtitle=_subtitle(info),
+        mark=mark,
+        good=good,
+        findings=(Finding(text[:1].upper() + text[1:], good, rests),),
+        key_facts=tuple(_key_facts(info, found)),
+        warnings=tuple(Notice(sentence(each["message"], 600), sentence(each.get("remedy"), 600))
+                       for each in info["warnings"]),
+        sections=tuple(section for section in _sections(info, found) if section.blocks),
+        commands=() if found is None else (_repeat(info, found.folder),),
+        used=_used(info),
+        definitions=(*DEFINITIONS, *in_use()),
+    )  # fmt: skip
 
 
-def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
-    """The answer, ending with a newline: the verdict first, on a terminal last, where it is seen."""
-    verdict = [look.judged(clean_line(heading(info)), GOOD.get(info["verdict"])), _wrapped(info["text"])]
-    told = [
-        "\n".join(map(_wrapped, _sides(info))),
-        _rows_text(info["gates"], info, look, gated=True),
-        _rows_text(shown(info), info, look, gated=False),
-        "\n".join(map(_wrapped, parting(info))),
-        "\n".join(map(_wrapped, _facts(info))),
+def _subtitle(info: Info) -> str:
+    """Of how many pairs in which order the verdict is."""
+    valid = [pair for pair in info["pairs"] if pair["valid"]]
+    every = {pair["pair"] for pair in info["pairs"]}
+    order = " ".join(" ".join(pair["order"]) for pair in valid[:2] if pair.get("order"))
+    parts = [
+        f"pairs: {len(every)}",
+        f"valid: {len({pair['pair'] for pair in valid})}",
+        f"order: {clean(order, 60)}{' ...' if len(valid) > 2 else ''}" if order else "",
+        "exact" if info["mode"] == "exact" else f"alpha {100 * info['alpha']:g}%",
     ]
-    blocks = [*told, *verdict] if look.terminal else [*verdict, *told]
-    return "\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n"
+    return ", ".join(filter(None, parts))
 
 
-def markdown(info: Mapping[str, Any]) -> str:
-    """The answer for a job summary or a pull request: at most 60 KB, foreign text without effect."""
-    name, _, rest = heading(info).partition(" (")
-    others = _rows_markdown(shown(info), info, gated=False)
-    blocks = [
-        f"**{in_markdown(name)}**" + (f" ({in_markdown(rest, None)}" if rest else ""),
-        in_markdown(info["text"], None),
-        _rows_markdown(info["gates"], info, gated=True),
-        f"<details><summary>Not gated</summary>\n\n{others}\n</details>" if others else "",
-        "\n".join(f"- {in_markdown(line, None)}" for line in (*parting(info), *_sides(info), *_facts(info))),
-    ]
-    return _at_most("\n\n".join(block.rstrip("\n") for block in blocks if block) + "\n")
+def _rests_on(info: Info, found: Comparison | None) -> str:
+    if info["mode"] == "exact":
+        return RESTS_ON["exact"]
+    if found is not None and found.searches:
+        return RESTS_ON["searched"]
+    same = all(each["field"] != "schedule" for each in (*info["refused"], *info["allowed_differences"]))
+    known = same and all(pair.get("schedule_hash") for pair in info["pairs"] if pair["valid"])
+    return RESTS_ON["paired" if known else "unknown"]
 
 
-def value(row: Row, side: str) -> str:
-    """A value with its unit."""
-    found = row[side]
-    if found is None:
-        return "-"
-    if row["unit"] == "s":
-        return seconds(found)
-    return share(found) if row["unit"] == "share" else f"{number(found)} {row['unit']}".rstrip()
+def _key_facts(info: Info, found: Comparison | None) -> Iterator[tuple[str, str]]:
+    for side in ("base", "head"):
+        yield side.capitalize(), clean(info[side]["label"], 300)
+    if info["slo"]:
+        yield "SLO", f"{clean(info['slo'], 300)}, goal {option(100 * info['goal'])}%"
+    workload = {key: value for key, value in part(info, "workload").items() if key != "rate_rps"}
+    if text := ", ".join(filter(None, (first(workload, "name"), *source({"workload": workload})))):
+        yield "Workload", text
+    backends = [info[side]["system"] for side in ("base", "head")]
+    systems = [system({"backend": backend}) or first(backend, "backend", "name") or "" for backend in backends]
+    names = ("System",) if systems[0] == systems[1] else ("System of the base", "System of the head")
+    yield from ((name, text) for name, text in zip(names, systems, strict=False) if text)
+    yield from found.floors if found is not None else ()
 
 
-def change(row: Row, *, exact: bool) -> str:
+def _sections(info: Info, found: Comparison | None) -> Iterator[Section]:
+    most = MOST_PRINTED if found is None else MOST_ROWS
+    drawn: dict[str, list[Figure]] = {key: [] for key in FIGURE_SECTIONS}
+    if found is not None and info["gates"]:
+        for name, row in figures.of("compare").items():
+            drawn[row.section].append(Figure(name, row.title, partial(row.draw, found)))
+    refused = [(clean(stop["field"], 40), clean(stop["message"], 600)) for stop in info["refused"]]
+    yield Section("refusals", "Why the runs cannot be compared",
+                  _table("refused because", ("field", "what was found"), refused, most, left=2))  # fmt: skip
+    yield Section("losses", FIGURE_SECTIONS["losses"], (*_measured(info, info["gates"], most), *drawn["losses"]))
+    yield Section("limits", "Limits of the gates", _limits(info, most), detail=True)
+    yield Section("curves", FIGURE_SECTIONS["curves"], tuple(drawn["curves"]), detail=True)
+    if found is not None:
+        yield Section("pairs", FIGURE_SECTIONS["pairs"], (*_changed(found), *drawn["pairs"]), detail=True)
+    yield Section("parting", "Where the simulations part", tuple(_parting(info)))
+    yield Section("differences", "What differs", tuple(_differences(info, most)))
+    yield Section("shown", "Not gated", tuple(_measured(info, shown(info), most, gated=False)))
+    yield Section("notes", "Notes", (*(clean(note, 600) for note in info["notes"]), *_invalid(info, most)))
+    if found is not None:
+        yield Section("runs", "Pairs", tuple(_pairs(info, found.folder)), detail=True)
+
+
+def _table(
+    caption: str, heads: Sequence[str], rows: Sequence[tuple[str | Cell, ...]], most: int, *, left: int = 1
+) -> tuple[Table, ...]:
+    """The first rows of a table, and of how many in its caption; none without rows."""
+    cut = f" (the first {most:,} of {len(rows):,}; all are in the JSON)" if len(rows) > most else ""
+    return (Table(f"{caption}{cut}", tuple(heads), tuple(rows[:most]), left),) if rows else ()
+
+
+def _measured(info: Info, rows: Sequence[Row], most: int, *, gated: bool = True) -> tuple[Table, ...]:
+    """Rows of metrics; of simulators the range over the pairs, of all others bounds and what would have been found."""
+    exact, several = info["mode"] == "exact", any(len(row["losses"]) > 1 and any(row["losses"]) for row in rows)
+    columns: dict[str, Callable[[Row], str | Cell]] = {
+        "base": lambda row: with_unit(row["base"], row["unit"]),
+        "head": lambda row: with_unit(row["head"], row["unit"]),
+        "change": lambda row: _change(row, exact=exact),
+    }
+    if exact and several:
+        columns["over the pairs"] = lambda row: _spread(row) if any(row["losses"]) else "-"
+    if not exact:
+        if any(row["low_pct"] is not None for row in rows):
+            columns[f"{100 * (1 - info['alpha']):.4g}% bounds"] = _bounds
+        columns["MDE"] = _mde
+    if gated:
+        columns["verdict"] = lambda row: Cell(str(row["verdict"]), good=MARKS.get(row["verdict"], ("", None))[1])
+    return _by_metric("gates" if gated else "not gated", columns, rows, most)
+
+
+def _limits(info: Info, most: int) -> tuple[Table, ...]:
+    """What each gate asks, and what it would take to know more."""
+    columns: dict[str, Callable[[Row], str | Cell]] = {
+        "ignored up to": lambda row: f"{row['min_effect_pct']:g}{_unit(row)}",
+        "must be found from": lambda row: f"{row['must_detect_pct']:g}{_unit(row)}",
+        "pairs needed": _needed,
+        "p (paired t)": lambda row: "-" if row["p"] is None else _format.probability(row["p"]),
+        "p (sign flips)": lambda row: "-" if row["p_signflip"] is None else _format.probability(row["p_signflip"]),
+    }
+    return _by_metric("limits of the gates", columns, info["gates"], most) if info["mode"] == "paired" else ()
+
+
+def _by_metric(
+    caption: str, columns: Mapping[str, Callable[[Row], str | Cell]], rows: Sequence[Row], most: int
+) -> tuple[Table, ...]:
+    """A row per metric, and per point where there are several."""
+    names: dict[str, Callable[[Row], str]] = {}
+    if any(row["point"] for row in rows):
+        names["at"] = lambda row: clean(wording.where(row), 120)
+    names["metric"] = lambda row: clean(row["label"], 120)
+    printed = [tuple(cell(row) for cell in (*names.values(), *columns.values())) for row in rows]
+    return _table(caption, (*names, *columns), printed, most, left=len(names))
+
+
+def _change(row: Row, *, exact: bool) -> str:
     """The change in percent or points; '~' where it is not significant, which a simulator does not know."""
     if row["change_pct"] is None or row.get("endless"):
         return "-"
-    if exact:
-        return _signed(row, row["change_pct"]) if any(row["losses"]) else "same"
-    if row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"]:
+    if exact and not any(row["losses"]):
+        return "same"
+    if not exact and (row["low_pct"] is None or row["low_pct"] <= 0 <= row["high_pct"]):
         return "~"
-    return _signed(row, row["change_pct"])
+    return f"{wording.percent(row['change_pct'], signed=True)}{_unit(row)}"
 
 
-def interval(row: Row) -> str:
+def _spread(row: Row) -> str:
+    return (wording.spread(row) or "-").replace(" points", " pts")
+
+
+def _bounds(row: Row) -> str:
     """The bounds of the change; none where nothing changed at all."""
     if row["low_pct"] is None or not any(row["losses"]):
         return "-"
-    return f"{wording.percent(row['low_pct'], signed=True)} .. {_signed(row, row['high_pct'])}"
-
-
-def _wrapped(line: str) -> str:
-    """A line for a terminal, its continuation indented."""
-    return textwrap.fill(clean_line(line, 4000), _curve.TABLE_WIDTH, subsequent_indent="    ", break_on_hyphens=False)
-
-
-def _signed(row: Row, pct: float) -> str:
-    return f"{wording.percent(pct, signed=True)}{_unit(row)}"
+    low, high = (wording.percent(row[end], signed=True) for end in ("low_pct", "high_pct"))
+    return f"{low} .. {high}{_unit(row)}"
 
 
 def _unit(row: Row) -> str:
@@ -99,73 +231,13 @@ def _mde(row: Row) -> str:
     return f"{f'>{wording.MOST_PCT:,}' if large else number(row['mde_pct'], 2)}{_unit(row)}"
 
 
-def heading(info: Mapping[str, Any]) -> str:
-    """The first line: the verdict, and of how many pairs in which order it is."""
-    valid = [pair for pair in info["pairs"] if pair["valid"]]
-    every = {pair["pair"] for pair in info["pairs"]}
-    count = f"{len(every)} pair{'s' if len(every) != 1 else ''}" + (f", {len(valid)} valid" * (len(valid) < len(every)))
-    if info["mode"] == "exact":
-        return f"bench compare: {info['verdict']} ({count}, exact)"
-    order = " ".join(" ".join(pair["order"]) for pair in valid[:2] if pair.get("order"))
-    parts = [
-        count,
-        *([f"{order}{' ...' if len(valid) > 2 else ''}"] if order else []),
-        f"alpha {100 * info['alpha']:g}%",
-    ]
-    return f"bench compare: {info['verdict']} ({', '.join(parts)})"
+def _needed(row: Row) -> str:
+    if row["mde_pct"] is None:
+        return "-"
+    return "more than 1,000" if row["pairs_needed"] is None else f"{row['pairs_needed']:,}"
 
 
-def heads(info: Mapping[str, Any], rows: Sequence[Row], *, gated: bool) -> tuple[str, ...]:
-    """The column heads of a table of rows."""
-    point = ("at",) if any(row["point"] for row in rows) else ()
-    return (*point, "metric", "base", "head", "change", *_spread_heads(info, rows), *(("verdict",) if gated else ()))
-
-
-def _spread_heads(info: Mapping[str, Any], rows: Sequence[Row]) -> tuple[str, ...]:
-    """Of simulators the range over the pairs, of all others bounds and what would have been found."""
-    if info["mode"] == "exact":
-        return ("over the pairs",) if any(len(row["losses"]) > 1 and any(row["losses"]) for row in rows) else ()
-    bounds = (f"{100 * (1 - info['alpha']):.4g}% bounds",) if any(row["low_pct"] is not None for row in rows) else ()
-    return (*bounds, "MDE")
-
-
-def cells(names: Sequence[str], row: Row, info: Mapping[str, Any]) -> list[str]:
-    """A row under the heads of these names, printed."""
-    read: dict[str, Callable[[], str]] = {
-        "at": lambda: wording.where(row),
-        "metric": lambda: str(row["label"]),
-        "base": lambda: value(row, "base"),
-        "head": lambda: value(row, "head"),
-        "change": lambda: change(row, exact=info["mode"] == "exact"),
-        "over the pairs": lambda: (
-            (wording.spread(row) or "-").replace(" points", " pts") if any(row["losses"]) else "-"
-        ),
-        "MDE": lambda: _mde(row),
-        "verdict": lambda: str(row["verdict"]),
-    }
-    return [read[head]() if head in read else interval(row) for head in names]
-
-
-def _rows_text(rows: Sequence[Row], info: Mapping[str, Any], look: Look, *, gated: bool) -> str:
-    if not rows:
-        return ""
-    names = heads(info, rows, gated=gated)
-    told = rows[:MOST_ROWS]
-    tones = [GOOD.get(row["verdict"]) for row in told] if gated else []
-    left = names.index("metric") + 1
-    table = _curve.text(names, [cells(names, row, info) for row in told], left=left, look=look, tones=tones)
-    more = f"... and {len(rows) - MOST_ROWS} more rows in the JSON\n" if len(rows) > MOST_ROWS else ""
-    return ("" if gated else "not gated\n") + table + more
-
-
-def _rows_markdown(rows: Sequence[Row], info: Mapping[str, Any], *, gated: bool) -> str:
-    if not rows:
-        return ""
-    names = heads(info, rows, gated=gated)
-    return _curve.markdown(names, [cells(names, row, info) for row in rows], left=names.index("metric") + 1)
-
-
-def shown(info: Mapping[str, Any]) -> list[Row]:
+def shown(info: Info) -> list[Row]:
     """The rows that decide nothing, where there is one point; those of a sweep are in the JSON.
 
     Of all that is in the JSON the rates, what each metric has `compared`, and every number that a command printed.
@@ -175,69 +247,159 @@ def shown(info: Mapping[str, Any]) -> list[Row]:
         metric.name if at == "mean" else f"{at}:{metric.name}" for metric in placed() for at in metric.compared or ()
     ]
     ours = ("output_tokens", "attainment", "goodput_rps", "throughput_rps", "output_tps", *latencies, "failed")
-    beginnings = ("p50:", "p90:", "p99:", *compared(), "token_goodput_tps", "attainment of ")  # of names we know
+    beginnings = ("p50:", "p90:", "p99:", *gates.compared(), "token_goodput_tps", "attainment of ")  # of names we know
     foreign = [row for row in rows if not row["metric"].startswith(beginnings) and row["metric"] not in ours]
     return [*(row for name in ours for row in rows if row["metric"] == name), *foreign]
 
 
-def _sides(info: Mapping[str, Any]) -> Iterator[str]:
-    for side in ("base", "head"):
-        yield f"{side}  {clean(info[side]['label'])}"
-    if info["slo"]:
-        yield f"SLO   {clean(info['slo'])}, goal {option(100 * info['goal'])}%"
-    for each in info["differences"][:12]:
-        yield f"differs  {clean(each['field'])}: {clean(each['base'], 60)} -> {clean(each['head'], 60)}"
-    if info["mode"] == "exact" and info["exact"] and not info["exact"]["identical"] and not info["differences"]:
-        yield "differs  nothing that is recorded: the code or the data files of bench have changed"
-
-
-def parting(info: Mapping[str, Any]) -> Iterator[str]:
-    """Where two simulated runs part, a sentence each."""
+def _parting(info: Info) -> Iterator[Table]:
+    """The first request and the first step that differ between two simulated runs."""
     exact = info["exact"]
     if not exact or exact["identical"]:
         return
-    where = f" in pair {exact['pair']}" if len(info["pairs"]) > 1 else ""
-    yield f"{exact['requests_differ']:,} of {exact['requests']:,} requests differ"
-    if exact["first_request"]:
-        first = exact["first_request"]
-        due = f", due at {option(first['scheduled_s'], 9)} s" if first.get("scheduled_s") is not None else ""
-        yield f"first request that differs{where}: {first['request_id']}{due}: {_both(first)}"
-    if exact["first_step"]:
-        first = exact["first_step"]
-        at = f", begun at {option(first['start_s'], 9)} s" if first.get("start_s") is not None else ""
-        yield f"first step that differs{where}: {first['step']}{at}: {_both(first)}"
+    rows = []
+    for name, key, due in (("request", "request_id", "scheduled_s"), ("step", "step", "start_s")):
+        if differing := exact[f"first_{name}"]:
+            at = "-" if differing.get(due) is None else option(differing[due], 9)
+            item = f"[{differing['item']}]" if "item" in differing else ""
+            sides = (clean(differing[side], 60) for side in ("base", "head"))
+            rows.append((f"first {name}", clean(differing[key]), at, f"{clean(differing['column'])}{item}", *sides))
+    caption = f"{exact['requests_differ']:,} of {exact['requests']:,} requests differ; where pair {exact['pair']} parts"
+    yield Table(caption, ("what differs", "id", "due or begun at (s)", "column", "base", "head"), tuple(rows), left=6)
 
 
-def _both(first: Mapping[str, Any]) -> str:
-    place = f"[{first['item']}]" if "item" in first else ""
-    base, head = (clean(first[side], 60) for side in ("base", "head"))
-    return f"{clean(first['column'])}{place} is {base} in the base, {head} in the head"
+def _differences(info: Info, most: int) -> Iterator[Table | str]:
+    """Everything recorded in which the sides differ; what must be equal and was allowed to differ first."""
+    noted = {**{_difference(each): "-" for each in info["differences"]}}
+    allowed = {_difference(each): "allowed by --allow-different" for each in info["allowed_differences"]}
+    rows = [(*fact, note) for fact, note in {**allowed, **noted, **allowed}.items()]
+    heads = ("field", "base", "head", "note")
+    yield from _table("facts that are not the same on both sides", heads, rows, most, left=4)
+    if not rows and info["pairs"]:
+        code = info["exact"] and not info["exact"]["identical"]
+        yield f"{NOTHING_RECORDED}{'; the code or the data files of bench have changed' if code else ''}."
 
 
-def _facts(info: Mapping[str, Any]) -> Iterator[str]:
-    for stop in info["refused"] if len(info["refused"]) > 1 else ():
-        yield f"refused: {clean(stop['message'], None)}"
+def _difference(each: Info) -> tuple[str, str, str]:
+    return clean(each["field"], 80), clean(each["base"], 300), clean(each["head"], 300)
+
+
+def _changed(found: Comparison) -> tuple[Table, ...]:
+    """How many requests met the SLO on both sides, on one, on none; a row for each pair."""
+    if not (found.contrasts and found.contrasts[0].sides[0].bounds and found.same_requests):
+        return ()
+    rows = [
+        (f"pair {each.pair}", f"{each.requests:,}",
+         *(f"{each.met[which]:,} ({share(each.met[which] / each.requests)})" if each.requests else "-"
+           for which in ("both", "base", "head", "neither")))
+        for each in found.contrasts
+    ]  # fmt: skip
+    heads = ("pair", "requests", "met on both", "by the base only", "by the head only", "on neither")
+    return _table(
+        f"requests by where they met the SLO{f' at {found.point}' if found.point else ''}", heads, rows, MOST_ROWS
+    )
+
+
+def _invalid(info: Info, most: int) -> tuple[Table, ...]:
+    """Attempts at a pair that do not count."""
     again = {pair["pair"] for pair in info["pairs"] if pair["valid"]}
-    for pair in info["pairs"]:
-        if not pair["valid"]:
-            reasons = "; ".join(pair.get("reasons") or [pair.get("why") or "a run is not valid"])
-            what = "made again" if pair["pair"] in again else "not valid"
-            yield f"{what}: pair {pair['pair']}: {clean(reasons, None)}"
-    for sentence in info["notes"]:
-        yield f"note: {clean(sentence, None)}"
-    for warning in info["warnings"]:
-        remedy = f"; {warning['remedy']}" if warning.get("remedy") else ""
-        yield f"warning: {clean(warning['message'] + remedy, None)}"
+    rows = [
+        (clean(pair["pair"], 40), "made again" if pair["pair"] in again else "not valid", _why(pair))
+        for pair in info["pairs"]
+        if not pair["valid"]
+    ]
+    return _table("pairs that do not count", ("pair", "state", "reason"), rows, most, left=3)
 
 
-def _at_most(whole: str) -> str:
-    """The text cut at a line, where it is longer than GitHub takes."""
-    if len(whole.encode()) <= MOST_BYTES:
-        return whole
-    kept, left = [], MOST_BYTES
-    for line in whole.splitlines(keepends=True):
-        left -= len(line.encode())
-        if left < 0:
-            break
-        kept.append(line)
-    return "".join(kept) + "\nThe rest is in the JSON.\n"
+def _why(pair: Info) -> str:
+    return clean("; ".join(pair.get("reasons") or [pair.get("why") or "a run is not valid"]), 400)
+
+
+def _pairs(info: Info, folder: Path) -> tuple[Table, ...]:
+    """Every pair, or attempt at one, with links to its runs where they are still there; columns without values go."""
+    columns: dict[str, Callable[[Info], str | Cell]] = {
+        "pair": lambda pair: clean(pair["pair"], 40),
+        "at": lambda pair: clean(wording.where({"point": pair.get("point") or {}}), 120) or "-",
+        "seed": lambda pair: "-" if pair.get("seed") is None else clean(pair["seed"], 40),
+        "order": lambda pair: clean(pair.get("order") or "-", 20),
+        "base run": lambda pair: _run(info, pair, "base", folder),
+        "head run": lambda pair: _run(info, pair, "head", folder),
+        "state": _state,
+        "schedule": lambda pair: clean(str(pair.get("schedule_hash") or "-")[:12], 20),
+        "measured from (s)": lambda pair: "-" if pair.get("cut_s") is None else number(pair["cut_s"]),
+        "cached prompt tokens, base": lambda pair: share((pair.get("cached") or {}).get("base")),
+        "cached prompt tokens, head": lambda pair: share((pair.get("cached") or {}).get("head")),
+    }
+    cells = {head: [cell(pair) for pair in info["pairs"]] for head, cell in columns.items()}
+    used = {head: column for head, column in cells.items() if set(column) - {"-"}}
+    names = sum(head in used for head in [*columns][:8])
+    return _table("pairs of runs", tuple(used), [*zip(*used.values(), strict=True)], MOST_ROWS, left=names)
+
+
+def _state(pair: Info) -> Cell:
+    if not pair["valid"]:
+        return Cell(f"not valid: {_why(pair)}", good=False)
+    return Cell(f"valid{', made again' if pair.get('repeated') else ''}")
+
+
+def _run(info: Info, pair: Info, side: str, folder: Path) -> Cell:
+    """The path of a run, with a relative link to its page where it has one, else to its folder, if it is there."""
+    from reports.comparison import _runs
+
+    found = _runs.folder_of(info, pair, side, folder)
+    link = None
+    if found is not None and found.is_dir():
+        page = "report.html" if (found / "report.html").is_file() else ""
+        link = f"./{quote(os.path.relpath(found, folder), safe='/=,+')}/{page}"
+    return Cell(clean(pair.get(f"{side}_run") or "-", 120), link=link)
+
+
+def _repeat(info: Info, folder: Path) -> str:
+    """What gives the same answer again from stored runs; of pairs that were made, their folder."""
+    if any(pair.get("order") for pair in info["pairs"]):
+        return f"bench report {quoted(folder)}"
+    words = ["bench", "compare", *(clean(info[side]["label"], None) for side in ("base", "head"))]
+    if info.get("rescored") and info["slo"]:
+        words += ["--slo", clean(info["slo"], None), "--goal", f"{option(100 * info['goal'])}%"]
+    for name, text in (("--warmup", info.get("warmup")), ("--gate", _gates(info))):
+        words += [name, clean(text, None)] if text else []
+    words += ["--alpha", f"{100 * info['alpha']:g}%"] if info["alpha"] != ALPHA else []
+    allowed = dict.fromkeys(each["field"] for each in info["allowed_differences"])
+    words += ["--allow-different", ",".join(map(str, allowed))] if allowed else []
+    return shlex.join(words)
+
+
+def _gates(info: Info) -> str:
+    """The gates as an option takes them, where they are not the default ones."""
+    once = {row["metric"]: row for row in info["gates"]}
+    names = [*once, *(row["metric"] for row in info["shown"])]
+    usual = gates.exact() if info["mode"] == "exact" else gates.defaults(names)
+    limits = {gate.quantity.name: (100 * gate.min_effect, 100 * gate.must_detect) for gate in usual}
+    if all(limits.get(name) == (row["min_effect_pct"], row["must_detect_pct"]) for name, row in once.items()):
+        return ""
+    return ",".join(
+        f"{name}={row['min_effect_pct']:g}%:{row['must_detect_pct']:g}%"
+        + ("" if gates.quantity(name).unit else f":{row['better']}")
+        for name, row in once.items()
+    )
+
+
+def _used(info: Info) -> Facts:
+    rows = [("alpha, one-sided", f"{100 * info['alpha']:g}%")]
+    if info["looks"]:
+        rows.append(("interim analyses after", f"{', '.join(map(str, info['looks']))} pairs"))
+    rows += [(f"version of {clean(name, 40)}", clean(text, 80)) for name, text in part(info, "versions").items()]
+    rows += [(f"workload: {name}", text) for name, text in flat(part(info, "workload"))]
+    for side in ("base", "head"):
+        rows += [(f"{side}, system: {name}", text) for name, text in flat(info[side]["system"])]
+    return tuple(rows)
+
+
+def rows(info: Info) -> Iterator[dict[str, Any]]:
+    """A row per metric at each point, times in seconds, shares from 0 to 1, changes in percent: the form csv."""
+    fields = (
+        "base", "head", "change_pct", "low_pct", "high_pct", "mde_pct", "p", "p_signflip", "pairs", "pairs_needed",
+        "min_effect_pct", "must_detect_pct", "verdict",
+    )  # fmt: skip
+    for row in (*info["gates"], *info["shown"]):
+        yield {**row["point"], "metric": row["metric"], "unit": row["unit"], **{name: row.get(name) for name in fields}}

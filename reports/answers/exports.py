@@ -15,6 +15,7 @@ from harness.experiments.compare import wording
 from reports._format import clean, count
 from reports._junit import Case, Suite, render
 from reports.answers import compare
+from reports.document import text
 
 Row = Mapping[str, Any]
 
@@ -118,7 +119,7 @@ def junit(info: Mapping[str, Any]) -> str:
 
 def _cases(info: Mapping[str, Any]) -> Iterator[Case]:
     if info["verdict"] in ("refused", "invalid"):
-        yield Case("comparable", "error", clean(info["text"], None), compare.text(info))
+        yield Case("comparable", "error", clean(info["text"], None), text.render(compare.document(info)))
     for row in info["gates"]:
         yield _case(row, info)
 
@@ -128,7 +129,7 @@ def _case(row: Mapping[str, Any], info: Mapping[str, Any]) -> Case:
     if row["verdict"] == "regressed":
         bounds = wording.bounds(row, info["alpha"]) if info["mode"] == "paired" else wording.spread(row)
         changed = f"{row['label']} {wording.change(row)}{f' ({bounds})' if bounds else ''}"
-        return Case(name, "failure", clean(changed, None), compare.text(info))
+        return Case(name, "failure", clean(changed, None), text.render(compare.document(info)))
     if row["verdict"] == "inconclusive":
         return Case(name, "skipped", _open(row))
     return Case(name, "passed")

@@ -1,42 +1,439 @@
-"""The trend of a folder of nights: each series with its metrics, the steps in them, gaps, and breaks in the series."""
+"""The report of `bench compare --trend`: an index of the series, then each with its metrics, steps, gaps and nights.
 
-from collections.abc import Mapping
-from typing import Any
+How much of each series there is room for is decided here: the size of a page stays the same for many series.
+"""
 
-from reports._format import clean, in_markdown
-from reports.answers import _curve
-from reports.answers._curve import PLAIN, Look
-from reports.trend import wording as said
+from __future__ import annotations
+
+import datetime as dt
+import math
+import os
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from html import escape
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from harness.experiments.compare.history import METRICS
+from reports import figures
+from reports._format import clean, number, option
+from reports._history import MOST_NIGHTS, format_night, format_step, format_value, marked
+from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+Info = Mapping[str, Any]
+
+SHOWN = "*"
+"""Mark of a metric that is never judged."""
+MARKS: Mapping[str, tuple[str, bool | None, str]] = {
+    "regressed": ("REGRESSED", False, "regressed"),
+    "improved": ("IMPROVED", True, "improved"),
+    "steady": ("STEADY", True, "steady"),
+    "invalid": ("NO VALID NIGHT", False, "no valid night"),
+    "few": ("TOO FEW NIGHTS", None, "too few nights"),
+    "longer": ("NOT COMPARABLE, ANSWERS ARE LONGER", False, "not comparable, answers are longer"),
+    "incomparable": ("NOTHING TO COMPARE", None, "nothing to compare"),
+    "missing": ("NO VALUE ON THE LAST NIGHT", False, "no value on the last night"),
+}
+STATES = {
+    "regressed": "REGRESSED",
+    "longer": "longer: not comparable",
+    "improved": "improved",
+    "changed": "changed",
+    "suspect": "suspect: the next night decides",
+    "steady": "steady",
+    "none": "no value on the last night",
+}
+NEWS = {"regressed": False, "none": False, "improved": True}
+"""States of a metric that are bad or good news."""
+WORST = ("longer", "regressed", "none", "suspect", "changed", "improved", "few", "steady")
+REPORT_OF_NIGHT = ("see the report of the last night", "bench report NIGHT")
+NOTES: Mapping[str, tuple[str, tuple[str, str] | None]] = {
+    "exact": (
+        "A virtual clock has no noise, so the step is one of the system.",
+        ("find the cause of the step", "bench compare NIGHT NIGHT"),
+    ),
+    "regressed": (
+        "A step was called after two nights in a row; runs of different nights differ by more than the systems.",
+        ("compare both commits side by side", "bench compare --base SPEC --head SPEC --pairs auto"),
+    ),
+    "longer": ("Answers became longer, which is more work: no speed is comparable with the nights before.", None),
+    "invalid": ("No night has a valid run, so no trend can be found.", REPORT_OF_NIGHT),
+    "missing": ("The last night has no valid run, or not every value.", REPORT_OF_NIGHT),
+    "incomparable": ("Something that must stay equal changed on every night, see what changed.", None),
+    "few": ("No trend yet: each value is compared with the median of the nights before it.", None),
+}
+"""(state, what it means, what to do next); the others need neither."""
+DEFINITIONS = (
+    ("night", "one run, search or folder of runs; of several runs the mean over them"),
+    ("reference", "the median of the nights before; frozen while a step is suspected, for a week after one is called"),
+    ("step", "a value worse (better) than its reference by more than the rule allows, on as many nights in a row"),
+    ("scatter", "robust standard deviation from night to night, as a share of the middle value"),
+    ("not compared across", "a night from which on something differs that must not: schedule, SLO, model, hardware"),
+)
+EXPLAINED = (
+    "A series is represented by the first of its judged metrics that is worse, else by the first of all. Over 7 "
+    "(30) days: the last value beside the median of the values 7 to 13 (30 to 36) days before it; ~ where the rule "
+    "would not call that a step, - where there is none to compare with."
+)
+MOST_PRINTED, MOST_ROWS = 10, 40
+"""Rows of a table in a text and, of few series, on a page."""
+MANY, DRAWN, DRAWN_OF_MANY = 12, 10_000, 5_000
+"""Series from which on only judged metrics are drawn; values that a page draws in all; nights of one series."""
+WEEK, MONTH = 7, 31
+SPARK_NIGHTS, SPARK_WIDTH, SPARK_HEIGHT, SPARK_EDGE = 60, 150, 30, 3
+REPORT = "report.html"
 
 
-def text(info: Mapping[str, Any], look: Look = PLAIN) -> str:
-    """The trend for a terminal, at most 100 columns."""
-    lines = [look.bold(said.head(info)), ""]
-    for series in info["series"]:
-        table = _curve.text(said.HEADS, said.rows(series), look=look, tones=said.tones(series))
-        lines += [look.bold(said.title(series)), "", table.rstrip("\n"), ""]
-        more = [*said.told(series), *said.footnotes(series)]
-        lines += [*(line for sentence in more for line in _wrapped(clean(sentence, 400))), *([""] if more else [])]
-    lines += [look.judged(line, said.good(info)) for line in _wrapped(said.end(info))]
-    return "\n".join(lines).rstrip("\n") + "\n"
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Nights that are drawn of a series, rows of each table of nights, and whether unjudged metrics are drawn."""
+
+    nights: int
+    rows: int
+    shown: bool
 
 
-def markdown(info: Mapping[str, Any]) -> str:
-    """The same for a job summary or a pull request."""
-    parts = [f"**{in_markdown(said.head(info), 400)}**\n"]
-    for series in info["series"]:
-        parts.append(f"### {in_markdown(said.title(series), 400)}\n")
-        parts.append(_curve.markdown(said.HEADS, said.rows(series)))
-        told = [*said.told(series), *said.footnotes(series)]
-        if told:
-            parts.append("".join(f"- {in_markdown(sentence, 400)}\n" for sentence in told))
-    parts.append(in_markdown(said.end(info), 400) + "\n")
-    return "\n".join(parts)
-
-
-def _wrapped(sentence: str) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(
-        sentence, _curve.TABLE_WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+def document(info: Info, path: Path | None = None) -> Document:
+    """The report of a trend whose trend.json is `info`; reports of its nights are looked for from `path`."""
+    series = info["series"]
+    mark, good, words = MARKS.get(info["state"], (str(info["state"]).upper(), None, str(info["state"])))
+    worse = [clean(f"{one['name']} {m['name']}", 80) for one in series for m in one["metrics"] if _is_open(m)]
+    which = f" ({', '.join(worse[:3])}{', ...' if len(worse) > 3 else ''})" if worse else ""
+    exact = info["state"] == "regressed" and all(
+        one["exact"] for one in series if any(map(_is_open, one["metrics"]))
+    )  # fmt: skip
+    note, advice = NOTES.get("exact" if exact else info["state"], ("No step that lasts.", None))
+    first, last = min(str(one["first"])[:10] for one in series), max(str(one["last"])[:10] for one in series)
+    links = {} if path is None else _links(info, path)
+    room = _room(info) if path is not None else Room(0, MOST_PRINTED, shown=True)
+    return Document(
+        title=f"Trend of {clean(Path(str(info['folder'])).name or info['folder'], 80)}",
+        subtitle=f"{len(series):,} series, {sum(one['nights'] for one in series):,} nights from {first} to {last}",
+        mark=mark,
+        good=good,
+        findings=(Finding(f"{words[:1].upper()}{words[1:]}{which}.", good, (note,)),),
+        key_facts=_key_facts(info),
+        warnings=tuple(_warnings(info)),
+        sections=(
+            Section("index", "All series", (EXPLAINED, _index(info, links)), detail=True),
+            *(section for place, one in enumerate(series, 1) for section in _sections(place, one, info, links, room)),
+        ),
+        next=None if advice is None else Command(*advice),
+        commands=(f"bench compare --trend {clean(info['folder'], None)}",),
+        used=tuple((f"version of {clean(k, 40)}", clean(v, 80)) for k, v in (info.get("versions") or {}).items()),
+        definitions=DEFINITIONS,
     )
+
+
+def _is_open(metric: Info) -> bool:
+    """Whether it is judged, and worse since a step that is still news."""
+    return bool(metric["judged"]) and metric["state"] == "regressed"
+
+
+def _key_facts(info: Info) -> tuple[tuple[str, str], ...]:
+    rule, series = info["rule"], info["series"]
+    rules = {
+        False: f"a value is compared with the median of the {rule['reference']} nights before it; worse by more than "
+        f"{option(100 * rule['least'])}% and {option(rule['sds'])} robust standard deviations on {rule['nights']} "
+        "nights in a row is a step",
+        True: "with a virtual clock any difference from the night before is a step",
+    }
+    valid, nights = (sum(one[key] for one in series) for key in ("valid", "nights"))
+    return (
+        ("rule", "; ".join(text for exact, text in rules.items() if any(one["exact"] is exact for one in series))),
+        ("judged", f"{', '.join(m.name for m in METRICS if m.judged)}; all else is shown and decides nothing"),
+        ("valid", f"{valid:,} of {nights:,} nights"),
+    )
+
+
+def _warnings(info: Info) -> Iterator[Notice]:
+    """What keeps a series from showing anything, with its remedy."""
+    for series in info["series"]:
+        name = clean(series["name"], 80)
+        if series["missing"]:
+            yield Notice(
+                f"{name}: the last night has no valid run: {clean(series['gaps'][-1]['why'])}.", "bench report NIGHT"
+            )
+        if noisy := [metric for metric in series["metrics"] if metric["noisy"] and metric["judged"]]:
+            names = ", ".join(f"{clean(metric['name'], 60)} {number(metric['sd_pct'], 2)}%" for metric in noisy)
+            yield Notice(
+                f"{name}: more than 3% from night to night ({names}) hides steps.",
+                "Run paired nights instead: bench compare --base SPEC --head SPEC --pairs auto",
+            )
+        if 2 * len(series["breaks"]) > series["nights"]:
+            yield Notice(
+                f"{name}: {len(series['breaks'])} of {series['nights']} nights cannot be compared with the one before.",
+                "Give every night the same options and --seed, and the same machine.",
+            )
+
+
+def _sections(place: int, series: Info, info: Info, links: Mapping[str, str], room: Room) -> Iterator[Section]:
+    """What text and page have, with the figures; then the nights one by one."""
+    name = clean(series["name"], 80)
+    tables = (*_metrics(series), *_steps(series, room), *_changes(series, room), *_gaps(series, room))
+    yield Section(f"series-{place}", name, (*_figures(place, series, info, room), *tables))
+    if nights := tuple(_nights(series, links, room)):
+        yield Section(f"nights-{place}", f"Nights of {name}", nights, detail=True)
+
+
+def _figures(place: int, series: Info, info: Info, room: Room) -> Iterator[Block]:
+    """The figures of one series; none where no night is valid, because its table says so."""
+    for name, row in figures.of("trend").items() if series["metrics"] and room.nights else ():
+        figure = partial(row.draw, {**info, "series": [series], "drawn": room.nights})
+        left_out = not room.shown and name != "trend_judged"
+        yield Figure(f"{name}-{place}", row.title, partial(_left_out, info) if left_out else figure, room.rows)
+
+
+def _left_out(info: Info) -> go.Figure | str:
+    return (
+        f"Of {len(info['series'])} series only judged metrics are drawn; a page of fewer series draws these too: "
+        f"bench compare --trend {clean(info['folder'], 200)}/WORKLOAD --html FILE."
+    )
+
+
+def _metrics(series: Info) -> Iterator[Block]:
+    """Each metric on the last night; the caption alone where no night has a value."""
+    first, last = (clean(series[end], 40) for end in ("first", "last"))
+    caption = f"{clean(series['name'], 80)}: {series['nights']:,} nights, {series['valid']:,} valid, {first} to {last}"
+    if any(not metric["judged"] for metric in series["metrics"]):
+        caption += f"; {SHOWN} shown, never judged: far below capacity it says little, or it scatters much"
+    rows = []
+    for metric in series["metrics"]:
+        state = Cell(_state(metric), good=False if _is_open(metric) else NEWS.get(metric["state"]) or None)
+        rows.append((
+            f"{clean(metric['name'], 60)}{'' if metric['judged'] else f' {SHOWN}'}",
+            _last_value(metric) if metric["nights"] else format_value(metric, metric["last"]),
+            format_value(metric, metric["reference"]),
+            _change(metric),
+            "-" if metric["sd_pct"] is None else f"{number(metric['sd_pct'], 2)}%",
+            state,
+        ))  # fmt: skip
+    heads = ("metric", "last value", "reference", "change", "scatter", "state")
+    yield Table(caption, heads, tuple(rows), words=1) if rows else caption
+
+
+def _state(metric: Info) -> str:
+    if metric["state"] == "regressed" and not metric["judged"]:
+        return "worse"
+    if metric["state"] != "few":
+        return STATES[metric["state"]]
+    needed = metric["needed"]
+    return f"too few nights: {needed} more for a reference" if needed else "first: the next night is judged"
+
+
+def _last_night(metric: Info) -> Info:
+    """The last night that has a value."""
+    there = [night for night in metric["nights"] if night["state"] != "gap"]
+    last: Info = there[-1] if there else metric["nights"][-1]
+    return last
+
+
+def _last_value(metric: Info) -> str:
+    return "overloaded" if _last_night(metric)["overloaded"] else format_value(metric, metric["last"])
+
+
+def _change(metric: Info) -> str:
+    """The last value beside its reference; `~` where it is within what the rule allows."""
+    if metric["change_pct"] is None:
+        return "-"
+    if metric["state"] in ("steady", "few", "none"):
+        return "~"
+    return f"{metric['change_pct']:+.1f}{'%' if metric['name'] not in ('failed', 'attainment') else ' points'}"
+
+
+def _latest(
+    caption: str, heads: tuple[str, ...], rows: Sequence[tuple[str | Cell, ...]], room: Room, left: int
+) -> Iterator[Table]:
+    if rows:
+        cut = f"; the latest {room.rows} of {len(rows):,}, all: --format json" if len(rows) > room.rows else ""
+        yield Table(f"{caption}{cut}", heads, tuple(rows[-room.rows :]), left)
+
+
+def _steps(series: Info, room: Room) -> Iterator[Table]:
+    found = [(step, metric) for metric in series["metrics"] for step in metric["steps"]]
+    rows = [
+        (clean(format_night(step["first"], step["commit"]), 60),
+         clean(format_night(step["night_before"], step["commit_before"]), 60),
+         clean(metric["name"], 60), *format_step(metric, step),
+         clean(", ".join(f"{one['what']} {one['before']} -> {one['after']}" for one in step["changed"][:4]) or "-"))
+        for step, metric in sorted(found, key=lambda one: str(one[0]["first"]))
+    ]  # fmt: skip
+    heads = ("from", "after", "metric", "change", "level", "changed with it")
+    yield from _latest("steps", heads, rows, room, left=6)
+
+
+def _changes(series: Info, room: Room) -> Iterator[Table]:
+    """What the vertical lines stand for."""
+    drawn = {str(n["night"]) for metric in series["metrics"] for n in metric["nights"][-room.nights :]}
+    rows = [
+        (label, night, clean(one["what"], 60), clean(one["before"], 80), clean(one["after"], 80))
+        for label, night, changed in marked(series, drawn)
+        for one in changed
+    ]
+    caption = "what changed: across a capital letter nothing is compared, a small one is a version"
+    yield from _latest(caption, ("line", "night", "what", "before", "after"), rows, room, left=5)
+
+
+def _gaps(series: Info, room: Room) -> Iterator[Table]:
+    rows = [(str(gap["night"]), clean(gap["why"])) for gap in series["gaps"]]
+    yield from _latest("nights without a valid run", ("night", "why"), rows, room, left=2)
+
+
+def _nights(series: Info, links: Mapping[str, str], room: Room) -> Iterator[Table]:
+    """The nights with their judged values and the reports of their runs, the latest first."""
+    judged = [metric for metric in series["metrics"] if metric["judged"]]
+    rows = []
+    for nights in zip(*(metric["nights"] for metric in judged), strict=True):
+        link = links.get(nights[0]["path"])
+        values = (_value(metric, night) for metric, night in zip(judged, nights, strict=True))
+        commit, report = clean(nights[0]["commit"] or "-", 60), Cell("report", link=link) if link else "-"
+        rows.append((str(nights[0]["night"]), commit, report, *values))
+    heads = ("night", "commit", "report", *(f"{clean(metric['name'], 60)} (95 % interval)" for metric in judged))
+    for table in _latest("the nights, the latest first", heads, rows, room, left=3):
+        yield Table(table.caption, heads, table.rows[::-1], left=3)
+
+
+def _value(metric: Info, night: Info) -> Cell | str:
+    """The value with its interval; suspect ones and those after a step are marked."""
+    if night["value"] is None:
+        return "overloaded" if night["overloaded"] else "-"
+    text = format_value(metric, night["value"])
+    if night.get("low") is not None:
+        text += f" ({format_value(metric, night['low'])} to {format_value(metric, night['high'])})"
+    if night["state"] == "suspect":
+        return f"{text}, suspect"
+    return Cell(text, good=night["state"] == "better") if night["state"] in ("worse", "better") else text
+
+
+def _index(info: Info, links: Mapping[str, str]) -> Table:
+    """A row for each series by the metric that stands for it: the first judged one that is worst off."""
+    rows: list[tuple[str | Cell, ...]] = []
+    for place, series in enumerate(info["series"], 1):
+        judged = [metric for metric in series["metrics"] if metric["judged"]]
+        name = Cell(clean(series["name"], 80), link=f"#series-{place}")
+        metric = min(judged or series["metrics"], key=lambda one: WORST.index(one["state"]), default=None)
+        if metric is None:
+            rows.append((name, "-", Cell("no valid night", good=False), "", Cell(series["last"]), "-", "-", "-"))
+            continue
+        state = "too few nights" if metric["state"] == "few" else _state(metric).partition(":")[0]
+        picture = sparkline(metric, {str(one["night"]) for one in series["breaks"]})
+        night = Cell(series["last"], link=links.get(series["metrics"][0]["nights"][-1]["path"]))
+        rows.append((
+            name, clean(metric["name"], 60), Cell(state, good=NEWS.get(metric["state"])), Cell("", picture=picture),
+            night, _last_value(metric), *(_over(metric, series, days) for days in (WEEK, 30)),
+        ))  # fmt: skip
+    heads = (
+        "series",
+        "metric",
+        "state",
+        "the latest nights",
+        "last night",
+        "last value",
+        "over 7 days",
+        "over 30 days",
+    )
+    return Table("All series, each by one metric", heads, tuple(rows))
+
+
+def _over(metric: Info, series: Info, days: int) -> str:
+    """The last value beside the median of a week that lies so many days back, since nights were last comparable."""
+    since = max((str(one["night"]) for one in series["breaks"]), default="")
+    nights = [n for n in metric["nights"] if n["state"] != "gap" and str(n["night"]) >= since]
+    at = [dt.date.fromisoformat(str(night["night"])[:10]) for night in nights]
+    values = [math.inf if night["value"] is None else night["value"] for night in nights]
+    before = [v for v, day in zip(values, at, strict=True) if days <= (at[-1] - day).days < days + WEEK]
+    if not before or not math.isfinite(values[-1]) or not math.isfinite(middle := statistics.median(before)):
+        return "-"
+    if metric["unit"] != "share" and not middle:
+        return "-"
+    points = metric["unit"] == "share"
+    change = 100 * (values[-1] - middle if points else values[-1] / middle - 1)
+    # in percent or points: below that of the last night, or of a rule without any scatter, nothing is called a step
+    thresholds = [night["threshold_pct"] for night in metric["nights"] if night["threshold_pct"] is not None]
+    least = float(thresholds[-1]) if thresholds else 5.0
+    return f"{change:+.1f}{' points' if points else '%'}" if abs(change) > least else "~"
+
+
+def sparkline(metric: Info, breaks: set[str]) -> str:
+    """The latest nights as an SVG line that is not connected over gaps and `breaks`; a ring marks the last value."""
+    nights = metric["nights"][-SPARK_NIGHTS:]
+    known = [i for i, night in enumerate(nights) if night["value"] is not None]
+    if not known:
+        return ""
+    low, high = (end(nights[i]["value"] for i in known) for end in (min, max))
+    step = (SPARK_WIDTH - 2 * SPARK_EDGE) / max(1, len(nights) - 1)
+
+    def place(i: int) -> tuple[str, str]:
+        up = (nights[i]["value"] - low) / ((high - low) or 1.0) * (SPARK_HEIGHT - 2 * SPARK_EDGE)
+        y = SPARK_HEIGHT / 2 if high == low else SPARK_HEIGHT - SPARK_EDGE - up
+        return f"{SPARK_EDGE + i * step:.1f}", f"{y:.1f}"
+
+    pieces = [[known[0]]]
+    for before, i in pairwise(known):
+        if i > before + 1 or str(nights[i]["night"]) in breaks:
+            pieces.append([])
+        pieces[-1].append(i)
+    lines = [[place(i) for i in piece] for piece in pieces]
+    drawn = "".join(f'<polyline points="{" ".join(map(",".join, line))}"/>' for line in lines if len(line) > 1)
+    circles = [(line[0], "1.50") for line in lines if len(line) == 1] + [(place(known[-1]), "2.50")]
+    dots = "".join(f'<circle cx="{x}" cy="{y}" r="{radius}"/>' for (x, y), radius in circles)
+    ends = f"{format_value(metric, low)} to {format_value(metric, high)}"
+    name = escape(clean(f"{metric['name']} of {len(nights)} nights: {ends}"), quote=True)
+    return (
+        f'<svg role="img" aria-label="{name}" width="{SPARK_WIDTH}" height="{SPARK_HEIGHT}" '
+        f'viewBox="0 0 {SPARK_WIDTH} {SPARK_HEIGHT}" fill="none" stroke="currentColor" stroke-width="1.5" '
+        f'style="color:var(--link)">{drawn}{dots}</svg>'
+    )
+
+
+def _links(info: Info, page: Path) -> dict[str, str]:
+    """Path of a night -> relative link to its report, of those nights that have one; of several runs the first.
+
+    `page` is the file or the folder that the page will stand in. Nights are looked for where they were, and, of an
+    answer that was moved together with its folder, below that of the page.
+    """
+    start, root = page if page.is_dir() else page.parent, Path(str(info["folder"]))
+    links = {}
+    for path in sorted({n["path"] for one in info["series"] for metric in one["metrics"] for n in metric["nights"]}):
+        places = [Path(path)]
+        if places[0].is_relative_to(root):
+            below = places[0].relative_to(root)
+            places += [start / below, start / root.name / below]
+        folder = next((place for place in places if place.is_dir()), None)
+        if folder is None:
+            continue
+        reports = [folder / REPORT] if (folder / REPORT).is_file() else sorted(folder.glob(f"*/{REPORT}"))
+        if reports:  # as URLs: slashes, and nothing in them that a browser reads otherwise
+            links[path] = quote(Path(os.path.relpath(reports[0], start)).as_posix())
+    return links
+
+
+def _room(info: Info) -> Room:
+    """What a page has room for. Of many series the last month and a week of rows are always there."""
+    series = info["series"]
+    shown = len(series) <= MANY
+    panels = sum(shown or bool(metric["judged"]) for one in series for metric in one["metrics"])
+    nights = (DRAWN if shown else DRAWN_OF_MANY) // max(1, panels)
+    rows = max(WEEK, 160 // max(1, len(series)))
+    return Room(nights=min(MOST_NIGHTS, max(MONTH, nights)), rows=min(MOST_ROWS, rows), shown=shown)
+
+
+def rows(info: Info) -> Iterator[dict[str, Any]]:
+    """A row per metric and night, times in seconds and shares from 0 to 1: the form csv."""
+    fields = ("night", "commit", "value", "low", "high", "reference", "threshold_pct", "state", "overloaded", "path")
+    for series in info["series"]:
+        for metric in series["metrics"]:
+            of = {
+                "series": series["name"],
+                "metric": metric["name"],
+                "unit": metric["unit"],
+                "judged": metric["judged"],
+            }
+            yield from ({**of, **{name: night.get(name) for name in fields}} for night in metric["nights"])

@@ -51,11 +51,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a page; `draw` gives it, or the sentence that says what would bring its data. `key` is its anchor."""
+    """A figure of a page; `draw` gives it, or the sentence that says what would bring its data. `key` is its anchor.
+
+    `rows` are the most of the table that stands for it.
+    """
 
     key: str
     title: str
     draw: Callable[[], go.Figure | str]
+    rows: int = 40
 
 
 @dataclass(frozen=True, slots=True)

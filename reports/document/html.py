@@ -29,7 +29,7 @@ def figures(document: Document, sections: Sequence[str] = ()) -> list[Part]:
 
 
 def _drawn(block: Block) -> Block:
-    return _page.part(block.key, block.title, block.draw()) if isinstance(block, Figure) else block
+    return _page.part(block.key, block.title, block.draw(), block.rows) if isinstance(block, Figure) else block
 
 
 def chosen(document: Document, names: Sequence[str]) -> list[Section]:

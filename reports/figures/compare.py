@@ -12,7 +12,6 @@ import plotly.graph_objects as go
 from harness.experiments.compare import wording
 from reports import _format
 from reports._format import clean, in_figure
-from reports.answers import compare as printed
 from reports.figures import style
 from reports.figures.style import Look
 
@@ -315,7 +314,7 @@ def _scatter_table(gates: Sequence[Row], drawn: set[str]) -> style.Table:
         [
             clean(f"{wording.at(row)}{row['label']}"),
             str(pair),
-            *(printed.value({**row, "base": v}, "base") for v in both),
+            *(_format.with_unit(v, row["unit"]) for v in both),
         ]
         for row in gates
         if row["metric"] in drawn

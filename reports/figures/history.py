@@ -2,7 +2,7 @@
 
 import datetime as dt
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,11 @@ import plotly.graph_objects as go
 
 from reports import _format
 from reports._format import clean, in_figure
+from reports._history import MOST_NIGHTS, format_night, format_step, marked
 from reports.figures import style
 from reports.figures.style import Look
-from reports.trend import wording
 
 Info = Mapping[str, Any]
-_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _FEW_DAYS, _DAY_MS = 14, 86_400_000
 _PANEL_PX, _REST_PX = 150, 130
 _SIDES = {
@@ -103,7 +102,7 @@ class Panel:
 
 def panels(info: Info, *, judged: bool) -> list[Panel]:
     """A panel for each metric of each series, of those that are judged or of those that are only shown."""
-    most = info.get("drawn", wording.MOST_NIGHTS)
+    most = info.get("drawn", MOST_NIGHTS)
     found = []
     for one in info["series"]:
         for metric in one["metrics"]:
@@ -111,21 +110,6 @@ def panels(info: Info, *, judged: bool) -> list[Panel]:
                 nights = metric["nights"][-most:]
                 found.append(Panel(one, metric, nights, *_unit(metric, nights)))
     return found
-
-
-def marked(series: Info, shown: Collection[str] | None = None) -> list[tuple[str, str, list[Info]]]:
-    """(label, night, changes) of each vertical line in the order of time, of the nights `shown` where they are given.
-
-    The label is a capital where nothing is connected across the line, a small letter where only versions changed.
-    """
-    found = [(str(one["night"]), True, one["changed"]) for one in series["breaks"]]
-    found += [(str(one["night"]), False, one["changed"]) for one in series.get("versions") or []]
-    drawn = [one for one in found if shown is None or one[0] in shown]
-    ordered = sorted(drawn, key=lambda one: (one[0], not one[1]))[-len(_LETTERS) :]
-    return [
-        (letter if breaks else letter.lower(), night, changed)
-        for letter, (night, breaks, changed) in zip(_LETTERS, ordered, strict=False)
-    ]
 
 
 def _unit(metric: Info, nights: Sequence[Info]) -> tuple[str, float]:
@@ -242,7 +226,8 @@ def _lines(drawn: go.Figure, row: int, panel: Panel, *, labels: bool) -> None:
 
 
 def _step(metric: Info, step: Info) -> str:
-    return f"from {wording.night_of(step['first'], step['commit'])} on: {wording.moved(metric, step)}"
+    change, level = format_step(metric, step)
+    return f"from {format_night(step['first'], step['commit'])} on: {metric['name']} {change} ({level})"
 
 
 def _finding(found: Sequence[Panel]) -> str:

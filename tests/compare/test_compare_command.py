@@ -47,8 +47,8 @@ def test_another_policy_is_a_difference_with_its_cause(runs, told):
     code, out, _ = told(runs / "base", runs / "slow")
 
     assert code == 1
-    assert "differs  policy: sarathi -> orca" in out
-    assert "first step that differs" in out
+    assert ["policy", "sarathi", "orca", "-"] in [line.split() for line in out.splitlines()]
+    assert "first step" in out
 
 
 def test_other_traffic_is_refused(runs, told):
@@ -67,8 +67,8 @@ def test_every_form_is_written(runs, told, tmp_path):
     options += [word for form, file in exported.items() for word in ("--export", f"{form}={file}")]
     code, out, _ = told(runs / "base", runs / "slow", *options)
 
-    assert code == 1 and out.startswith("bench compare: regressed")
-    assert files["markdown"].read_text().startswith("**bench compare: regressed**")
+    assert code == 1 and "\nRegressed: " in out
+    assert "\n**Regressed: " in files["markdown"].read_text()
     assert "<testsuite" in files["junit"].read_text()
     assert json.loads(files["json"].read_text())["exit_code"] == 1
     assert all(json.loads(file.read_text()) for file in exported.values())
@@ -79,7 +79,7 @@ def test_a_dash_is_standard_output(runs, told):
     _, out, _ = told(runs / "base", runs / "same", "--markdown", "-")
     _, as_json, _ = told(runs / "base", runs / "same", "--format", "json")
 
-    assert out.startswith("**bench compare: equivalent**") and out.count("bench compare:") == 1
+    assert 1 == out.count("**Equivalent: ") == out.count("quivalent: ")
     assert json.loads(as_json)["exact"]["identical"]
 
 
@@ -95,7 +95,7 @@ def test_a_pipe_is_written_to_and_a_folder_is_left_alone(runs, told, tmp_path):
     wrong, _, err = told(runs / "base", runs / "same", "--markdown", tmp_path / "folder")
 
     assert (0, True) == (code, pipe.is_fifo())
-    assert read.startswith(b"**bench compare: equivalent**")
+    assert b"**Equivalent: " in read
     assert (2, ["folder", "pipe"]) == (wrong, sorted(path.name for path in tmp_path.iterdir()))
     assert "is a folder; name a file in it" in err
 
@@ -106,7 +106,7 @@ def test_several_runs_of_a_side_are_a_folder_or_a_list(runs, told):
     code, out, _ = told(listed, listed)
 
     assert code == 0
-    assert "(2 pairs, exact)" in out
+    assert "pairs: 2, valid: 2, exact" in out
 
 
 def test_a_stored_answer_is_a_report(runs, told, tmp_path, capsys):
@@ -114,7 +114,7 @@ def test_a_stored_answer_is_a_report(runs, told, tmp_path, capsys):
     told(runs / "base", runs / "slow", "--json", tmp_path / "compare.json")
 
     assert main(["report", str(tmp_path / "compare.json"), "--format", "text"]) == 0
-    assert capsys.readouterr().out.startswith("bench compare: regressed")
+    assert "\nRegressed: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 from harness.experiments.compare import answer, gates, lengths, pairing, refusals, verdict
 from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.pairing import Matched, Numbers, Pair
-from reports.answers import compare as forms
-from reports.answers import exports
+from reports.answers import compare, exports
 
 RESULTS = Path(__file__).parent.parent / "golden" / "results"
 SEEDS = range(3)
@@ -61,8 +60,8 @@ def test_shorter_answers_stand_in_every_form(pairs):
     """A job summary or a test report would hide what decided."""
     info = compared(pairs(lambda tokens: tokens / 4))
 
-    assert "output tokens per request" in forms.markdown(info)
-    assert "output tokens per request" in forms.text(info)
+    [gates] = next(section for section in compare.document(info).sections if section.key == "losses").blocks
+    assert "output tokens per request" in [row[0] for row in gates.rows]
     assert "<testcase" in exports.junit(info) and "<failure" in exports.junit(info)
 
 

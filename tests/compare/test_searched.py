@@ -98,8 +98,8 @@ def test_two_searches_are_a_comparison(stored_search, capsys):
 
     assert code == 1
     assert "capacity_rps fell by 5.00%" in out
-    assert "(6 pairs, alpha 1%)" in out
-    assert "seeds that only the head has are left out: 6, 7" in out
+    assert "pairs: 6, valid: 6, alpha 1%" in out
+    assert "eeds that only the head has are left out: 6, 7" in out
 
 
 def test_a_search_that_was_not_resolved_is_told(stored_search, search, capsys):

@@ -9,6 +9,7 @@ from harness.experiments.compare import answer, gates
 from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.pairing import Matched, Pair
 from reports.answers import compare, exports
+from reports.document import markdown, text
 from reports.junit import Junit
 
 
@@ -41,11 +42,11 @@ def test_the_answer_is_json_without_nan(told):
 
 def test_the_text_holds_the_verdict_and_a_row_for_each_gate(told):
     """A newcomer reads the first line, and then the table."""
-    text = compare.text(told())
+    shown = text.render(compare.document(told()))
 
-    assert text.startswith("bench compare: regressed (5 pairs, B A A B ..., alpha 1%)\n")
-    assert all(len(line) <= 100 for line in text.splitlines())
-    rows = {line.split()[0]: line for line in text.splitlines() if "regressed" in line or "equivalent" in line}
+    assert shown.startswith("after against before\npairs: 5, valid: 5, order: B A A B ..., alpha 1%\n")
+    assert all(len(line) <= 100 for line in shown.splitlines())
+    rows = {line.split()[0]: line for line in shown.splitlines() if line.endswith(("regressed", "equivalent"))}
     assert rows["tpot"].endswith("regressed") and rows["failed"].endswith("equivalent")
 
 
@@ -53,34 +54,38 @@ def test_a_pair_that_was_made_again_is_told_as_such(told):
     """'Not valid' beside a verdict that counts would make people doubt the verdict."""
     info = told()
     failed = {**info["pairs"][1], "valid": False, "reasons": ["head: late"]}
-    text = compare.text({**info, "pairs": [info["pairs"][0], failed, *info["pairs"][1:]]})
+    found = compare.document({**info, "pairs": [info["pairs"][0], failed, *info["pairs"][1:]]})
+    [table] = next(section for section in found.sections if section.key == "notes").blocks
 
-    assert "made again: pair 2: head: late" in text and "not valid" not in text
+    assert (("2", "made again", "head: late"),) == table.rows
+    assert "not valid" not in text.render(found)
 
 
 def test_no_significant_difference_is_no_small_percentage(told):
     """'+0.3 %' that is noise becomes a headline."""
-    text = compare.text(told(1.0))
+    shown = text.render(compare.document(told(1.0)))
 
-    assert "~" in next(line for line in text.splitlines() if line.startswith("tpot mean"))
+    assert "~" in next(line for line in shown.splitlines() if line.startswith("tpot mean"))
 
 
 def test_a_simulator_has_no_bounds(told):
     """Bounds around an exact number would be a lie about where it came from."""
-    text = compare.text(told(1.01, clock="virtual"))
+    found = compare.document(told(1.01, clock="virtual"))
+    shown = text.render(found)
+    [table] = next(section for section in found.sections if section.key == "parting").blocks
 
-    assert "exact" in text.splitlines()[0]
-    assert "bounds" not in text and "MDE" not in text
-    assert "first request that differs: 0" in text
+    assert "exact" in found.subtitle
+    assert "bounds" not in shown and "MDE" not in shown
+    assert ("first request", "0") == table.rows[0][:2]
 
 
 def test_markdown_cannot_be_broken_by_foreign_names(told):
     """A model or folder name from outside must not forge a heading, a link or a table row."""
     info = told(label="x|y\n# owned <img src=x> [a](http://evil)")
-    found = compare.markdown(info)
+    found = markdown.render(compare.document(info))
 
     assert "<img" not in found and "\n# owned" not in found and "[a](" not in found
-    assert found.startswith("**bench compare: regressed** (5 pairs")
+    assert "**Regressed: ttft mean rose" in found or "**Regressed: tpot mean rose" in found
     assert found.endswith("\n")
 
 
@@ -88,10 +93,10 @@ def test_markdown_stays_below_what_a_comment_holds(told):
     """GitHub refuses a longer comment, and then nobody sees the verdict."""
     info = told()
     many = [{**info["gates"][0], "point": {"rate": str(i)}} for i in range(2000)]
-    found = compare.markdown({**info, "gates": many})
+    found = markdown.render(compare.document({**info, "gates": many}))
 
-    assert len(found.encode()) < 60_200
-    assert "**bench compare: regressed**" in found and found.endswith("The rest is in the JSON.\n")
+    assert len(found.encode()) < 60_000
+    assert "gates (the first 40 of 2,000; all are in the JSON)" in found
 
 
 def test_junit_has_a_case_for_each_gate(told):

@@ -15,10 +15,11 @@ from harness.cli import main
 from harness.experiments import answers
 from harness.stats.curves import crossing
 from reports import comparison, figures, pages
+from reports.answers import compare
 from reports.comparison._contrast import SCALES, TIMES_S
+from reports.document import Table
 from reports.figures.compare import counts, forest, pairs_scatter, requests_paired
 from reports.figures.sides import WEIGHT, cdf_difference, sides_rate, sides_scale
-from reports.pages import compare as compare_page
 
 Comparison = comparison.Comparison
 Info = dict[str, Any]
@@ -211,14 +212,15 @@ def test_each_pair_is_a_dot(sweeps: Comparison) -> None:
 )
 def test_the_page_begins_with_the_verdict(name: str, mark: tuple[str, bool], home: Path) -> None:
     """A manager would have to find out what the figures mean."""
-    sheet = compare_page.sheet(told(home, name), home / "page.html")
-    heads = dict(sheet.heads)
+    page = compare.document(told(home, name), home / "page.html")
+    used = dict(page.used)
 
-    assert mark == (sheet.mark, sheet.good)
-    assert "ttft=0.25,tpot=0.1, goal 90%" == heads["SLO"]
-    assert heads["Preparation"].startswith("distserve:") and "GPT-2" in heads["Tokenizer"]
-    assert "valid" in heads["Validity"]
-    assert [f"bench compare {home / 'old'} {home / 'new'}"] == list(sheet.commands) or name != "sweeps"
+    assert mark == (page.mark, page.good)
+    assert "ttft=0.25,tpot=0.1, goal 90%" == dict(page.key_facts)["SLO"]
+    assert used["workload: provenance preparation"].startswith("distserve:")
+    assert "GPT-2" in used["workload: provenance tokenizer"]
+    assert "valid: " in page.subtitle
+    assert [f"bench compare {home / 'old'} {home / 'new'}"] == list(page.commands) or name != "sweeps"
 
 
 def test_curves_that_are_all_high_are_seen_apart(sweeps: Comparison) -> None:
@@ -241,7 +243,7 @@ def test_every_verdict_has_a_page(verdict: str, home: Path, small: str) -> None:
     html = pages.page(info, home / "page.html", bundle=small)
 
     assert {"refused": "NOT COMPARABLE", "invalid": "NOT VALID"}.get(verdict, verdict.upper()) in html
-    assert (verdict == "refused") == ("What stands against it" in html)
+    assert (verdict == "refused") == ("Why the runs cannot be compared" in html)
     assert (verdict != "refused") == ('data-figure="forest"' in html)
 
 
@@ -254,7 +256,8 @@ def test_a_comparison_that_was_moved_finds_its_runs(home: Path, tmp_path: Path) 
         for side, name in (("base", "old"), ("head", "new")):
             pair[f"{side}_run"] = f"/gone/walls/{name}/seed-{pair['seed']}"
     (moved / "walls" / "old" / "seed-0" / "report.html").write_text("a report")
-    table = compare_page.sheet(info, moved).sections[-1].tables[0]
+    [table] = compare.document(info, moved).sections[-1].blocks
+    assert isinstance(table, Table)
     links = [cell.link for cell in table.rows[0] if not isinstance(cell, str) and cell.link]
 
     assert ["./walls/old/seed-0/report.html", "./walls/new/seed-0/"] == links

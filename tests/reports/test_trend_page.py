@@ -14,7 +14,9 @@ import pytest
 from harness.cli import main
 from harness.experiments.compare.trend import trend
 from reports import figures, pages
-from reports.pages import trend as trend_page
+from reports.answers import trend as trend_report
+from reports.document import Document, Table
+from reports.document.html import figures as drawn_figures
 
 Nights = Callable[..., Path]
 Change = Callable[[int, dict[str, Any]], None]
@@ -64,9 +66,15 @@ def of(figure: Any, name: str, axis: str = "y") -> list[Any]:
     return [t for t in figure.data if t.name == name and t.yaxis == axis]
 
 
+def tables(document: Document, *keys: str) -> list[Table]:
+    """The tables of sections of these keys."""
+    sections = [section for section in document.sections if section.key in keys]
+    return [block for section in sections for block in section.blocks if isinstance(block, Table)]
+
+
 def index(root: Path) -> list[dict[str, str]]:
     """The rows of the index, by their heads; of a cell its text."""
-    table = trend_page.sheet(trend(root), root).sections[0].tables[0]
+    [table] = tables(trend_report.document(trend(root), root), "index")
     texts = [[cell if isinstance(cell, str) else cell.text for cell in row] for row in table.rows]
     return [dict(zip(table.heads, row, strict=True)) for row in texts]
 
@@ -146,11 +154,11 @@ def test_nights_without_a_value_are_marked_with_their_reason(nights: Nights) -> 
     info = trend(nights(FLAT, change=spoilt))
     figure = drawn(info)
     [gap], [grew] = of(figure, "no valid run"), of(figure, "overloaded: no value")
-    tables = trend_page.sheet(info, Path()).sections[1].tables
+    found = tables(trend_report.document(info, Path()), "series-1")
 
     assert ("2026-01-04: not valid: &lt;b&gt;late&lt;/b&gt;",) == gap.hovertext
     assert ("2026-01-06",) == tuple(grew.x)
-    assert ("2026-01-04", "not valid: <b>late</b>") in [row for table in tables for row in table.rows]
+    assert ("2026-01-04", "not valid: <b>late</b>") in [row for table in found for row in table.rows]
 
 
 def test_the_index_tells_what_changed_in_a_week_and_in_a_month(nights: Nights) -> None:
@@ -177,7 +185,7 @@ def test_a_sparkline_is_not_connected_over_gaps_and_breaks(nights: Nights) -> No
             info["state"] = "running"
 
     root = nights(FLAT, change=moved)
-    picture = trend_page.sheet(trend(root), root).sections[0].tables[0].rows[0][3]
+    picture = tables(trend_report.document(trend(root), root), "index")[0].rows[0][3]
 
     assert not isinstance(picture, str)
     assert 3 == picture.picture.count("<polyline")
@@ -242,12 +250,15 @@ def test_a_page_of_many_series_draws_less_of_each_and_says_so(nights: Nights) ->
 
     root = nights([100.0] * 84, change=upgraded)
     info = trend(root)
-    few = trend_page.sheet(info, root).sections[1]
-    many = trend_page.sheet({**info, "series": 40 * info["series"]}, root).sections[40]
-    changes, each = ([row[0] for row in table.rows] for table in (many.tables[1], many.tables[-1]))
-    judged, shown = many.parts
+    few = drawn_figures(trend_report.document(info, root))[0]
+    many = trend_report.document({**info, "series": 40 * info["series"]}, root)
+    by_caption = {
+        table.caption.partition(":")[0].partition(",")[0]: table for table in tables(many, "series-40", "nights-40")
+    }
+    changes, each = ([row[0] for row in by_caption[name].rows] for name in ("what changed", "the nights"))
+    judged, shown = drawn_figures(many, ["series-40"])
 
-    assert "nights are drawn" not in few.parts[0].caption and "a: 2026-01-21, b: 2026-03-25." in few.parts[0].caption
+    assert "nights are drawn" not in few.caption and "a: 2026-01-21, b: 2026-03-25." in few.caption
     assert "a: 2026-03-25." in judged.caption and "The latest 41 of 84 nights are drawn." in judged.caption
     assert (["a"], 7) == (changes, len(each))
     assert judged.table is not None and len(judged.table.rows) <= 14
@@ -259,11 +270,11 @@ def test_every_state_has_its_mark_and_equal_bytes(nights: Nights) -> None:
     """A job that keeps the page would see a change where there is none, or a state without a word."""
     root = nights(FLAT)
     info = trend(root)
-    marks = {state: trend_page.sheet({**info, "state": state}, root) for state in trend_page._MARKS}
+    marks = {state: trend_report.document({**info, "state": state}, root) for state in trend_report.MARKS}
 
     assert pages.page(info, root) == pages.page(info, root)
     assert [True, False] == [marks["steady"].good, marks["regressed"].good]
-    assert all(sheet.mark and sheet.answer.endswith(".") for sheet in marks.values())
+    assert all(page.mark and page.findings[0].text.endswith(".") for page in marks.values())
 
 
 def test_the_command_writes_the_page_beside_its_other_forms(
@@ -275,7 +286,7 @@ def test_the_command_writes_the_page_beside_its_other_forms(
     code = main(["compare", "--trend", str(root), "--html", str(page), "--json", str(kept)])
 
     assert code == 1
-    assert "bench compare --trend: regressed" in capsys.readouterr().out
+    assert "\nRegressed (chatbot/vllm tpot mean)" in capsys.readouterr().out
     assert pages.page(json.loads(kept.read_text()), page) == page.read_text(encoding="utf-8")
     assert main(["compare", "--trend", str(root), "--format", "html"]) == 2
     assert "--html FILE writes the page" in capsys.readouterr().err

@@ -1,1 +1,0 @@
-"""The series of nights in words."""
