@@ -6,7 +6,6 @@ stays light. Plug-ins are found by `harness.registry`, and everything else in ha
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness import registry
 from harness.data import files
-from harness.errors import BenchError, UsageError
+from harness.errors import BenchError, UsageError, no_such
 from harness.experiments import answers
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from backends.server.run import Options, Running
     from harness.api import Loaded
     from harness.data.folder import Run
-    from reports._sheet import Sheet
+    from reports.document import Document
     from workloads.fit.command import Mode
     from workloads.fit.model import Model
     from workloads.trace_tools.download import Fetched, Source
@@ -263,40 +262,32 @@ def write_run_page(run: Run, say: Callable[[str], None]) -> Path | None:
 # Reports of answers
 
 
-def _answer_module(info: Mapping[str, Any]) -> Any:
-    """What tells answers of this kind: `text`, `markdown`, and what else its kind has."""
-    return importlib.import_module(f"reports.answers.{info['kind']}")
-
-
 def render_answer(info: Mapping[str, Any], form: str) -> str:
     """An answer as text, markdown, csv (a row for each of its values) or json."""
     if form == "json":
         return json.dumps(info, indent=2, allow_nan=False) + "\n"
     if form not in answers.FORMS:
         raise UsageError(f"An answer of {answers.command(info)} has no form '{form}'; take {', '.join(answers.FORMS)}.")
-    module = _answer_module(info)
-    if hasattr(module, "document"):
-        from reports.document import csv, markdown, text
+    from reports import answers as reported
+    from reports.document import csv, markdown, text
 
-        if form == "csv":
-            return csv.render(module.rows(info))
-        return {"text": text.render, "markdown": markdown.render}[form](module.document(info))
-    known = [name for name in answers.FORMS if name == "json" or hasattr(module, name)]
-    if form not in known:
-        raise UsageError(f"An answer of {answers.command(info)} cannot be told as '{form}'; take {', '.join(known)}.")
-    return str(getattr(module, form)(info))
+    if form == "csv":
+        return csv.render(reported.rows(info))
+    return {"text": text.render, "markdown": markdown.render}[form](reported.document(info))
 
 
 def answer_rows(info: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The values of an answer, a row each; what csv holds."""
-    return list(_answer_module(info).rows(info))
+    from reports import answers as reported
+
+    return list(reported.rows(info))
 
 
 def answer_figures(info: Mapping[str, Any], path: Path) -> dict[str, Callable[[], Any]]:
     """The figures of an answer by name: each a plotly figure when called, or the sentence that says what is missing."""
     from reports.document import Figure
 
-    sections = _answer_module(info).document(info, path).sections
+    sections = answer_document(info, path).sections
     return {block.key: block.draw for section in sections for block in section.blocks if isinstance(block, Figure)}
 
 
@@ -311,27 +302,32 @@ def export_comparison(info: Mapping[str, Any], form: str) -> str:
 
 def show_answer(info: Mapping[str, Any], *, color: bool, blocks: bool, columns: int) -> str:
     """The text of an answer for a terminal; without `blocks` only characters that every encoding has."""
-    module = _answer_module(info)
-    if hasattr(module, "document"):
-        from reports.document import text
+    from reports import answers as reported
+    from reports.document import text
 
-        curve = columns >= text.CURVE_COLUMNS
-        return text.render(module.document(info), text.Look(color=color, blocks=blocks, curve=curve))
-    from reports.answers._curve import Look
-
-    return str(module.text(info, Look(terminal=True, color=color, blocks=blocks, columns=columns)))
+    curve = columns >= text.CURVE_COLUMNS
+    return text.render(reported.document(info), text.Look(color=color, blocks=blocks, curve=curve))
 
 
 def outcome_line(info: Mapping[str, Any]) -> str:
     """What an answer found, a line for each finding."""
-    return "\n".join(finding.text for finding in _answer_module(info).document(info).findings)
+    from reports import answers as reported
+
+    return "\n".join(finding.text for finding in reported.document(info).findings)
+
+
+def answer_document(info: Mapping[str, Any], path: Path) -> Document:
+    """The report of a stored answer, for a page. Raises UsageError for a damaged one."""
+    from reports import answers as reported
+
+    return reported.document(info, path)
 
 
 def answer_page(info: Mapping[str, Any], path: Path) -> str:
     """The page of an answer, with links relative to its folder (or file) `path`."""
-    from reports import pages
+    from reports import answers as reported
 
-    return pages.page(info, path)
+    return reported.page(info, path)
 
 
 def write_answer_page(info: Mapping[str, Any], folder: Path, say: Callable[[str], None]) -> Path | None:
@@ -339,37 +335,39 @@ def write_answer_page(info: Mapping[str, Any], folder: Path, say: Callable[[str]
     return _write_kept(beside(folder), lambda: answer_page(info, folder), say, folder)
 
 
-def answer_sheet(info: Mapping[str, Any], path: Path) -> Any:
-    """What stands on the page of a stored answer. Raises UsageError for a damaged one, or one without a page."""
-    from reports import pages
+def several_document(found: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path) -> Document:
+    """The report of several sweeps, searches and runs, for a page in the folder `home`."""
+    from reports import answers as reported
 
-    return pages.sheet(info, path)
-
-
-def sheet_of_several(found: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path) -> Any:
-    """What stands on one page of several sweeps, searches and runs, for the folder `home`."""
-    from reports import pages
-
-    return pages.together(found, runs, home)
+    return reported.together(found, runs, home)
 
 
-def draw_sheet(
-    sheet: Sheet,
+def draw_document(
+    document: Document,
     form: str,
     home: Path,
     folder: Path | None,
     *,
-    bundle: str | None,
-    plain: bool,
-    sections: Sequence[str],
+    bundle: str | None = None,
+    plain: bool = False,
+    sections: Sequence[str] = (),
+    figures: Sequence[str] = (),
 ) -> Content:
-    """A page as html, or its figures as png; links of the page in `home` are made right for `folder`."""
-    from reports import pages
+    """A page as html, or its figures as pictures; links of the page in `home` are made right for `folder`.
 
-    sheet = sheet if folder is None else pages.moved(sheet, home, folder)
+    Only those `figures` are drawn as pictures, where any are named. Raises UsageError for an unknown one.
+    """
+    from reports import _pictures
+    from reports.document import html
+
+    document = document if folder is None else html.moved(document, home, folder)
     if form == "html":
-        return pages.html(sheet, bundle=bundle, plain=plain, sections=sections)
-    return pages.pictures(sheet, bundle=bundle, sections=sections)
+        return html.render(document, bundle=bundle, plain=plain, sections=sections)
+    parts = html.figures(document, sections)
+    for name in figures:
+        if name not in {part.key for part in parts}:
+            raise no_such("figure", name, [part.key for part in parts])
+    return _pictures.drawn([part for part in parts if not figures or part.key in figures], form=form, bundle=bundle)
 
 
 def traffic_page(facts: Mapping[str, object], title: str) -> str:

@@ -14,9 +14,9 @@ from reports import _data, _format, _page, _replay, figures
 from reports._format import clean, quoted
 from reports._page import Part
 from reports._replay import Cells, Rate, Replay, Scored
-from reports._sheet import Table
 from reports._system import part as facts
 from reports._tables import Axis
+from reports.document import Table
 from reports.figures import scale
 from reports.figures.planes import FOLLOWS
 from reports.study.runs import Study

@@ -15,6 +15,7 @@ from harness.data.folder import Run
 from reports import _scaled, _view
 from reports._format import clean
 from reports._rows import Row
+from reports.document.curve import ROOM, drawn
 
 WIDTH, NARROWEST = 100, 40
 """Columns: a line is never longer, except for what is to be copied; and a window is never taken as narrower."""
@@ -70,8 +71,8 @@ def _blocks(view: _view.View, run: Run, console: Console, form: Text) -> Iterato
     yield styled.Text()
     yield _fitting(view, console, form)
     yield styled.Text()
-    if form.curve and (curve := _scaled.curve(run, console.width, blocks=not form.ascii)):
-        yield styled.Text(f"{curve}\n")
+    if form.curve and console.width >= ROOM and (curve := _scaled.curve(run)) is not None:
+        yield styled.Text(f"{drawn(curve, blocks=not form.ascii)}\n")
     cautions = [Line("warning", f"{warning.message} {warning.remedy}".strip()) for warning in view.warnings]
     yield from _named([*_lines(view), *cautions], console)
     yield styled.Text()

@@ -18,8 +18,7 @@ from pathlib import Path
 from pyarrow import parquet
 
 from harness.cli import main
-from reports import pages
-from reports._sheet import Cell, Section, Sheet, Table
+from reports.document import Cell, Document, Finding, Section, Table, html
 
 HERE = Path(__file__).resolve().parent
 FOREIGN = HERE.parents[1] / "tests" / "golden" / "results" / "vllm-detailed.json"
@@ -51,7 +50,7 @@ def make(folder: Path) -> None:
                 _kill(Path("run"), Path("killed"))
             for command in page.commands.strip().splitlines():
                 _carry_out(command)
-        Path("index.html").write_text(pages.html(_index(found)), encoding="utf-8")
+        Path("index.html").write_text(html.render(_index(found)), encoding="utf-8")
 
 
 def _carry_out(command: str) -> None:
@@ -73,19 +72,16 @@ def _kill(run: Path, killed: Path) -> None:
     (killed / "run.json").write_text(json.dumps({**begun, "state": "running"}), encoding="utf-8")
 
 
-def _index(found: list[Page]) -> Sheet:
+def _index(found: list[Page]) -> Document:
     rows = tuple((Cell(page.title, link=page.file), page.shows) for page in found)
     table = Table("Pages", ("page", "what it shows"), rows, left=2)
-    return Sheet(
+    return Document(
         title="Reports of bench",
         subtitle="One page of every kind, of small seeded runs of the simulator",
         mark="GALLERY",
         good=None,
-        answer=f"{len(found)} pages, each one file that opens without a network.",
-        state="",
-        heads=(),
-        warnings=(),
-        sections=(Section("pages", "Pages", tables=(table,)),),
+        findings=(Finding(f"{len(found)} pages, each one file that opens without a network."),),
+        sections=(Section("pages", "Pages", (table,)),),
         commands=tuple(line for page in found for line in page.commands.strip().splitlines()),
     )
 

@@ -42,7 +42,7 @@ class Look:
 
     @property
     def drawn(self) -> dict[str, Any]:
-        """What `compose.draw_sheet` is told of it."""
+        """What `compose.draw_document` is told of it."""
         return {"bundle": self.bundle, "plain": self.plain, "sections": self.sections}
 
 
@@ -233,8 +233,8 @@ class OneAnswer:
         """Its page, pictures of that page's figures, or a form of `harness.experiments.answers`."""
         if name not in ("html", "png"):
             return self._rendered(name)
-        sheet = compose.answer_sheet(self.info, self.path)
-        return compose.draw_sheet(sheet, name, self.beside("html").parent, look.folder, **look.drawn)
+        document = compose.answer_document(self.info, self.path)
+        return compose.draw_document(document, name, self.beside("html").parent, look.folder, **look.drawn)
 
     def _rendered(self, form: str) -> str:
         try:
@@ -274,8 +274,8 @@ class Several:
             found = [(answer.info, answer.path) for answer in self.answers]
             runs = (completed(run.load()) for run in self.runs)
             home = self.beside("html").parent
-            sheet = compose.sheet_of_several(found, runs, home)
-            return compose.draw_sheet(sheet, name, home, look.folder, **look.drawn)
+            document = compose.several_document(found, runs, home)
+            return compose.draw_document(document, name, home, look.folder, **look.drawn)
         return _joined(name, [str(part.form(name, look)) for part in self._parts()])
 
     def tell(self, form: str) -> None:

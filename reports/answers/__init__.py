@@ -1,1 +1,56 @@
-"""What the commands that compute from many runs answer, as text and markdown; each takes the JSON that was stored."""
+"""A module for each kind of answer: `document(info, path)` is its report, `rows(info)` its values, a row each.
+
+from harness.experiments import answers
+from reports.answers import page
+
+html = page(answers.of("curve"), Path("curve"))
+"""
+
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.data.folder import Run
+from harness.experiments import answers
+from reports.document import Document
+
+
+def document(info: Mapping[str, Any], path: Path | None = None) -> Document:
+    """The report of a stored answer. `path` is its folder (or file), where its runs are looked for: for a page.
+
+    Without it there are no figures, and no run is read. Raises UsageError for a damaged answer.
+    """
+    module = importlib.import_module(f"{__name__}.{info['kind']}")
+    try:
+        found: Document = module.document(info, path)
+    except answers.WRONG as error:
+        if path is None:  # the caller knows where it came from
+            raise
+        raise answers.damaged(info, path, error) from error
+    return found
+
+
+def rows(info: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The values of an answer, a row each."""
+    found: Iterator[dict[str, Any]] = importlib.import_module(f"{__name__}.{info['kind']}").rows(info)
+    return found
+
+
+def page(
+    info: Mapping[str, Any], path: Path, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()
+) -> str:
+    """One offline HTML file of a stored answer. The same answer gives the same bytes."""
+    from reports.document import html
+
+    return html.render(document(info, path), bundle=bundle, plain=plain, sections=sections)
+
+
+def together(found: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
+    """The report of several sweeps and searches, each with where it is stored, and of several runs.
+
+    Links to the runs are relative to `home`, the folder in which the page will stand.
+    """
+    from reports.answers import _together
+
+    return _together.document(found, runs, home)

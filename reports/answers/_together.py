@@ -27,7 +27,7 @@ MOST = 6
 Named = Mapping[str, tuple["Info", Path]]
 
 
-def sheet(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
+def document(answers: Sequence[tuple[Mapping[str, Any], Path]], runs: Iterable[Run], home: Path = Path()) -> Document:
     """What stands on a page of these answers, each with where it is stored, and runs; the page will stand in `home`.
 
     Raises UsageError where there is nothing to show.

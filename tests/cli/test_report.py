@@ -206,7 +206,7 @@ def test_a_page_that_cannot_be_drawn_is_told(report: Report, place: Path, monkey
     def fail(*_: Any) -> Any:
         raise RuntimeError("no such colour")
 
-    monkeypatch.setattr("reports.pages.sheet", fail)
+    monkeypatch.setattr("reports.answers.document", fail)
     monkeypatch.setattr("tempfile.tempdir", str(place))
     code, out, err = report("curve")
 
@@ -256,7 +256,7 @@ def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: 
         raise RuntimeError("no such colour")
 
     said: list[str] = []
-    monkeypatch.setattr("reports.pages.page", fail)
+    monkeypatch.setattr("reports.answers.page", fail)
     path = compose.write_answer_page(
         json.loads((place / "curve" / "sweep.json").read_text()), place / "curve", said.append
     )

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from harness.data.folder import Run
-from reports import _page, _sheet, figures, traffic
+from reports import _page, figures, traffic
+from reports.document import Cell, Document, Finding, Notice, Section, Table, html
 from reports.figures import style
 from reports.html import Html
 
@@ -40,21 +41,21 @@ class Marked(HTMLParser):
 def sheet_page(run: Run) -> str:
     """The page of an answer, with every kind of thing that it may hold."""
     drawn = tuple(_page.part(key, m.title, m.draw(run)) for key, m in list(figures.of("run").items())[:2])
-    cell = _sheet.Cell("run", link="points/rate=1/report.html")
-    table = _sheet.Table("Points", ("rate (req/s)", "met (%)"), (("1", "99"), (cell, _sheet.Cell("2", good=False))))
-    section = _sheet.Section("curve", "The curve", ("One text.",), (table,), drawn)
+    cell = Cell("run", link="points/rate=1/report.html")
+    table = Table("Points", ("rate (req/s)", "met (%)"), (("1", "99"), (cell, Cell("2", good=False))))
+    section = Section("curve", "The curve", ("One text.", table, *drawn))
     facts = (("name", "value"),)
-    return _sheet.render(
-        _sheet.Sheet(
+    return html.render(
+        Document(
             "A sweep",
             "of a system",
             "FOUND",
             True,
-            "It carries 2 requests per second.",
-            "VALID",
+            (Finding("It sustains 2 requests per second.", True, ("VALID",)),),
             facts,
-            (("A warning.", "A remedy."),),
-            (section,),
+            (Notice("A warning.", "A remedy."),),
+            (section, Section("more", "More", ("A text.",), detail=True)),
+            None,
             ("bench sweep --help",),
             facts,
         )

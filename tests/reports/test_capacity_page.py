@@ -12,7 +12,7 @@ import pytest
 from harness.cli import main
 from harness.experiments import answers
 from harness.experiments.capacity.trials import Ledger, folder_name
-from reports import pages
+from reports import answers as pages
 from reports.answers import capacity
 from reports.document import html
 from reports.figures import caption

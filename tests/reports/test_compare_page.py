@@ -14,7 +14,8 @@ import pytest
 from harness.cli import main
 from harness.experiments import answers
 from harness.stats.curves import crossing
-from reports import comparison, figures, pages
+from reports import answers as pages
+from reports import comparison, figures
 from reports.answers import compare
 from reports.comparison._contrast import SCALES, TIMES_S
 from reports.document import Table

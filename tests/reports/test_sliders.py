@@ -19,9 +19,11 @@ from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
-from reports import _data, _format, _page, _replay, _sheet, _sliders, figures, html, pages
+from reports import _data, _format, _page, _replay, _sliders, figures, html
+from reports import answers as pages
 from reports.answers import slo
-from reports.document import Table
+from reports.document import Document, Finding, Section, Table
+from reports.document import html as document_html
 from reports.figures.planes import capacity_plane, carried, slo_plane
 from reports.figures.scale import slo_scale_rates
 from reports.study import Study, of_sweep
@@ -56,7 +58,7 @@ def study(stored: Path) -> Study:
 
 def sheet(study: Study, path: Path) -> str:
     """A page with nothing but the sliders and what follows them."""
-    return _sheet.render(_bare(_sheet.Section("sliders", "Other SLOs", parts=_sliders.of_study(study, str(path)))))
+    return document_html.render(_bare(Section("sliders", "Other SLOs", tuple(_sliders.of_study(study, str(path))))))
 
 
 def printed(command: str) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def test_sliders_of_a_run_show_what_slo_prints(stored: Path, opened: Open) -> No
     run = _data.measured(folder.load(path))
     plane, sliders = _page.part("slo_plane", "Plane", slo_plane(run)), _sliders.of_run(run)
     assert sliders is not None
-    seen = opened(_sheet.render(_bare(_sheet.Section("s", "S", parts=(sliders, plane)))))
+    seen = opened(document_html.render(_bare(Section("s", "S", (sliders, plane)))))
     commands = [str(part(seen.page, "command").inner_text())]
 
     assert f"bench slo {path} --slo {SLO}" == commands[0]
@@ -157,7 +159,7 @@ def test_sliders_of_a_sweep_show_what_slo_prints(stored: Path, study: Study, ope
 def test_without_script_a_few_slos_stand_in_a_table(study: Study, opened: Open) -> None:
     """A reader whose browser runs no script would see sliders that do nothing."""
     parts = _sliders.of_study(study, "curve")[:1]
-    seen = opened(_sheet.render(_bare(_sheet.Section("s", "S", parts=parts))), js=False)
+    seen = opened(document_html.render(_bare(Section("s", "S", tuple(parts)))), js=False)
 
     assert seen.page.locator("input").first.is_hidden()
     assert seen.page.locator("details", has_text="A few of them as a table").locator("table td").count() >= 15
@@ -219,7 +221,7 @@ def test_hostile_paths_and_classes_stay_text(make_run: MakeRun, opened: Open) ->
     run.info["slo"] = {"goal": 0.9, "bounds": [bound, {**bound, "metric": "tpot", "tag": bad}]}
     found = _sliders.of_run(_data.measured(Run(Path(bad), run.info, run.requests, None, None, True)))
     assert found is not None
-    seen = opened(_sheet.render(_bare(_sheet.Section("s", "S", parts=(found,)))))
+    seen = opened(document_html.render(_bare(Section("s", "S", (found,)))))
 
     seen.until("document.querySelector('[data-part=command]').textContent")
     assert bad.split("'")[0] in part(seen.page, "command").inner_text()
@@ -235,9 +237,9 @@ def test_counts_of_many_requests_stay_small(make_run: MakeRun) -> None:
     assert len(gzip.compress(json.dumps(found.data).encode())) < 5_000
 
 
-def _bare(section: _sheet.Section) -> _sheet.Sheet:
+def _bare(section: Section) -> Document:
     """A page of one section."""
-    return _sheet.Sheet("t", "", "MARK", None, "An answer.", "", (), (), (section,))
+    return Document("t", "", "MARK", None, (Finding("An answer."),), sections=(section,))
 
 
 def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Callable[[str], Any]) -> None:

@@ -20,7 +20,9 @@ from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
-from reports import _page, _sliders, figures, pages, study
+from reports import _page, _sliders, figures, study
+from reports import answers as pages
+from reports.document import html as document_html
 from reports.figures.curves import attainment_over, attainment_rate, finding, interactivity
 from reports.figures.planes import capacity_plane
 from reports.figures.stages import misses_rate, stages_rate
@@ -202,7 +204,7 @@ def test_page_of_a_killed_sweep_tells_what_is_there(info: dict[str, Any], swept:
     (home / "sweep.json").write_text(json.dumps({**info, "state": "running", "points": [], "crossings": []}))
     told = answers.of(home)
     assert told is not None
-    sheet = pages.sheet(told, home)
+    sheet = pages.document(told, home)
 
     assert "NOT FINISHED" == sheet.mark
     assert "10 of 12 runs done" in sheet.findings[-1].text
@@ -214,7 +216,7 @@ def test_damaged_answer_is_one_sentence(damage: str, info: dict[str, Any], tmp_p
     del info[damage]
 
     with pytest.raises(UsageError, match="is damaged"):
-        pages.sheet(info, tmp_path)
+        pages.document(info, tmp_path)
 
 
 def test_hostile_text_stays_text(info: dict[str, Any], swept: Path, content_of: Content) -> None:
@@ -239,7 +241,7 @@ def test_runs_made_one_by_one_are_a_curve(swept: Path, capsys: pytest.CaptureFix
     """Runs that nobody planned as a sweep could only be looked at one by one."""
     folders = sorted(swept.glob("points/*vllm*/seed-*"))
     sheet = pages.together([], (load(folder) for folder in folders), swept)
-    own = pages.sheet(alone(json.loads((swept / "sweep.json").read_text())), swept)
+    own = pages.document(alone(json.loads((swept / "sweep.json").read_text())), swept)
     rows = {section.key: section for section in sheet.sections}["points"].blocks[0].rows
 
     assert "6 runs of 1 system" == sheet.title
@@ -271,7 +273,7 @@ def test_sweeps_side_by_side_are_named_by_what_differs(info: dict[str, Any], swe
     assert "2 systems side by side" == sheet.title
     assert "policy vllm-v0" in sheet.findings[0].text
     assert ["vllm-v0", "sarathi"] == [name for name, _ in sheet.key_facts if name != "SLO"]
-    assert len(pages.html(sheet)) > 1_000_000
+    assert len(document_html.render(sheet)) > 1_000_000
 
 
 def test_sweep_writes_its_page(tmp_path: Path) -> None:
@@ -345,7 +347,7 @@ def test_sliders_tell_of_a_system_without_stored_runs(info: dict[str, Any], swep
 def test_sweep_killed_before_its_first_run_has_an_slo(info: dict[str, Any], swept: Path) -> None:
     """Its page would say that none was given."""
     told = {**info, "state": "running", "points": [], "crossings": [], "runs": {**info["runs"], "done": 0}}
-    sheet = pages.sheet(told, swept)
+    sheet = pages.document(told, swept)
 
     assert "NOT FINISHED" == sheet.mark
     assert "No run has ended that could be scored." == sheet.findings[0].text
@@ -376,7 +378,7 @@ def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) 
 def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:
     """Two crossings would stand beside one another, and nobody could tell whose they are."""
     scored = answer(sources(swept), RescoreOptions(objectives=(read("ttft=0.3,tpot=0.1"),)))
-    told = pages.sheet(scored, swept / "slo.json").answer
+    told = pages.document(scored, swept / "slo.json").answer
 
     assert "tpot=0.1 (policy=sarathi): 90%" in told
     assert "tpot=0.1 (policy=vllm-v0): 90%" in told

@@ -13,7 +13,8 @@ import pytest
 
 from harness.cli import main
 from harness.experiments.compare.trend import trend
-from reports import figures, pages
+from reports import answers as pages
+from reports import figures
 from reports.answers import trend as trend_report
 from reports.document import Document, Table
 from reports.document.html import figures as drawn_figures

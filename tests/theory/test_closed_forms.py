@@ -22,7 +22,8 @@ from harness.experiments.theory.batching import (
 from harness.experiments.theory.kv import Reuse
 from harness.experiments.theory.moe import PingPong
 from harness.experiments.theory.simulated import LONGEST_TOKENS, Traffic, filled
-from reports import figures, pages
+from reports import answers as pages
+from reports import figures
 
 H800, H20 = 1979e12 / 3.35e12, 74.0
 DEEPSEEK = moe.Experts()

@@ -10,7 +10,8 @@ from harness.cli import main, validate
 from harness.errors import UsageError
 from harness.experiments.validate import Pair, Target, Validation
 from harness.experiments.validate import answer as validate_answer
-from reports import figures, pages
+from reports import answers as pages
+from reports import figures
 from reports.answers import validate as validate_report
 from reports.document import Cell
 from reports.figures.validate import NO_RATES, NO_TIMES, real_error_rate
