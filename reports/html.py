@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from harness.data.folder import Run
 from harness.errors import no_such
-from reports import _box, _data, _page, _sliders, _system, _verdict, _view, figures
+from reports import _box, _data, _page, _sliders, _verdict, _view, figures
 from reports._page import Part
 
 SECTIONS = {
@@ -62,7 +62,7 @@ def parts(run: Run, sections: Collection[str] = tuple(SECTIONS)) -> list[Part]:
     for row in figures.of("run").values():
         if row.section in sections:
             drawn = row.draw(run if row.over_time else shown)
-            if drawn == _data.EMPTY and _system.part(run.info, "source").get("per_request") is False:
+            if drawn == _data.EMPTY and run.info.source.per_request is False:
                 drawn = _data.AGGREGATES  # the file never had requests: nothing on how to send more
             found.append(_page.part(row.key, row.title, drawn))
     sliders = _sliders.of_run(shown) if "figures" in sections else None

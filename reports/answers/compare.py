@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from harness.data.run_json import Workload, from_facts
 from harness.experiments.compare import gates, wording
 from harness.metrics.measure import placed
 from harness.stats.paired import ALPHA
@@ -115,10 +116,10 @@ def _key_facts(info: Info, found: Comparison | None) -> Iterator[tuple[str, str]
     if info["slo"]:
         yield "SLO", f"{clean(info['slo'], 300)}, goal {option(100 * info['goal'])}%"
     workload = {key: value for key, value in part(info, "workload").items() if key != "rate_rps"}
-    if text := ", ".join(filter(None, (first(workload, "name"), *source({"workload": workload})))):
+    if text := ", ".join(filter(None, (first(workload, "name"), *source(from_facts(Workload, workload), {})))):
         yield "Workload", text
     backends = [info[side]["system"] for side in ("base", "head")]
-    systems = [system({"backend": backend}) or first(backend, "backend", "name") or "" for backend in backends]
+    systems = [system(backend, {}) or first(backend, "backend", "name") or "" for backend in backends]
     names = ("System",) if systems[0] == systems[1] else ("System of the base", "System of the head")
     yield from ((name, text) for name, text in zip(names, systems, strict=False) if text)
     yield from found.floors if found is not None else ()

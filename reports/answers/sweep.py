@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from harness.data.run_json import Workload, encode, from_facts
 from harness.experiments.sweep.axes import RATE
 from harness.metrics import slo
 from harness.metrics.measure import headline, metrics
@@ -187,12 +188,13 @@ def key_facts(info: Info, study: Study | None) -> Facts:
     facts = {**stored, **{name: info[name] for name in ("spec", "traffic", "backend") if name in info}}
     traffic = part(facts, "traffic") or part(facts, "workload")
     # without the rate, which is what a sweep varies
-    source = _system.source({**facts, "workload": {**traffic, "rate_rps": None}})
+    source = _system.source(from_facts(Workload, {**traffic, "rate_rps": None}), part(facts, "spec"))
+    system = _system.system(part(facts, "backend"), part(facts, "host"))
     own = part(info, "slo").get("text") or part(info, "spec").get("slo") or ""
     text = clean(own if study is None else study.slo, 400)
     rows = (
         ("SLO", f"{text} (seconds)" if text else ""),
-        ("System", _system.system(facts) or clean(part(info, "spec").get("backend") or "", 200)),
+        ("System", system or clean(part(info, "spec").get("backend") or "", 200)),
         ("Workload", ", ".join(text for text in (first(traffic, "name"), *source) if text)),
         ("Client floor", _floor(info, study)),
     )
@@ -202,7 +204,8 @@ def key_facts(info: Info, study: Study | None) -> Facts:
 def _first_run(study: Study | None) -> dict[str, Any]:
     """run.json of the first run, for sweeps that do not hold system and traffic themselves."""
     systems = () if study is None else study.systems
-    return _stored.first(folder for system in systems for point in system.points for folder in point.folders)
+    found = next(_stored.infos(f for system in systems for point in system.points for f in point.folders), None)
+    return {} if found is None else encode(found)
 
 
 def _floor(info: Info, study: Study | None) -> str:

@@ -1,16 +1,16 @@
 """How bursty requests come: the dispersion of their counts, and the gaps between them, of a run and of traffic."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
+from harness.data.run_json import Fidelity
 from harness.stats import arrivals
 from reports import _data, _format
-from reports._system import part
 from reports.figures import style
 from reports.figures.style import Look
 from reports.figures.traffic import Curves, Floats, Law, Stream, span_text
@@ -55,8 +55,8 @@ def burstiness(run: Run) -> go.Figure | str:
     streams = [Stream(name, np.asarray(values, np.float64)) for name, values in named if len(values)]
     if not streams:
         return _data.EMPTY
-    tick_s = part(run.info, "fidelity").get("tick_s")
-    grain_s = float(tick_s) if isinstance(tick_s, int | float) else None
+    tick_s = run.info.fidelity.tick_s
+    grain_s = None if tick_s is None else float(tick_s)
     at = widths(streams[0].span_s, streams[0].arrivals, grain_s)
     return dispersion([Curve(s.name, at, curve(s, at, grain_s)) for s in streams], streams[0].span_s)
 
@@ -203,37 +203,35 @@ def gaps(run: Run) -> go.Figure | str:
     """Share of gaps that are longer, on two log axes: in seconds, or in operational time where the law is of that."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
-    told, times = part(run.info, "fidelity"), _data.sending(run)
+    fidelity, times = run.info.fidelity, _data.sending(run)
     if times.closed:
         return CLOSED
-    tick_s = told.get("tick_s")
-    if isinstance(tick_s, int | float):
-        return on_grid(float(tick_s))
-    law, distance = _law(told), "at an unknown distance from their declared law"
-    ks, p = told.get("ks"), told.get("ks_p")
-    if isinstance(ks, int | float) and isinstance(p, int | float):
-        distance = f"{_format.number(ks, 2)} from their declared law (KS, p {_format.probability(p)})"
-    if law is not None and told.get("law") == "operational":
+    if fidelity.tick_s is not None:
+        return on_grid(float(fidelity.tick_s))
+    law, distance = _law(fidelity), "at an unknown distance from their declared law"
+    if fidelity.ks is not None and fidelity.ks_p is not None:
+        probability = _format.probability(fidelity.ks_p)
+        distance = f"{_format.number(fidelity.ks, 2)} from their declared law (KS, p {probability})"
+    if law is not None and fidelity.law == "operational":
         finding = style.finding({"Gaps without the declared changes of the rate": [distance]})
         return tails([law[0]], law[1], finding, [], operational=True)
     found = _longer([("planned", np.diff(times.planned)), ("sent", np.diff(times.sent))])
     if not found:
         return FEW
     drawn = [survival(name, values) for name, values in found]
-    end = distance if law is not None else "no law declared" if told.get("law") == "none" else ""
+    end = distance if law is not None else "no law declared" if fidelity.law == "none" else ""
     finding = style.finding({"Gaps": [*moments(found[0][1]), end]})
     total, kept = sum(len(values) for _, values in found), sum(len(t.gaps) for t in drawn)
     note = style.reduced(total, kept, "gaps", style.RANKS)
     return tails(drawn, None if law is None else law[1], finding, [note], operational=False)
 
 
-def _law(told: Mapping[str, Any]) -> tuple[Tail, Tail] | None:
-    """What was drawn and what was declared, where both were kept."""
-    kept = part(told, "gaps")
-    columns = [values for name in ("at", "drawn", "declared") if isinstance(values := kept.get(name), list) and values]
-    if len(columns) < 3 or len({len(values) for values in columns}) > 1:
+def _law(fidelity: Fidelity) -> tuple[Tail, Tail] | None:
+    """What was drawn and what was declared, where both were stored."""
+    found = fidelity.gaps
+    if found is None or not found.at or not len(found.at) == len(found.drawn) == len(found.declared):
         return None
-    at, drawn, declared = (np.asarray(values, np.float64) for values in columns)
+    at, drawn, declared = (np.asarray(values, np.float64) for values in (found.at, found.drawn, found.declared))
     return Tail("planned", at, drawn), Tail("declared law", at, declared)
 
 

@@ -7,13 +7,11 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from harness.data.warmup_cut import restored
 from harness.metrics.measure import missing
 from harness.metrics.quantiles import quantile
 from harness.validity import server_metrics
 from reports import _data, _format
 from reports._counted import Gaps, Stretches
-from reports._system import part
 from reports.figures import style
 from reports.figures.style import Look
 from reports.figures.traffic import stretch
@@ -63,9 +61,10 @@ def timeline(run: Run) -> go.Figure | str:
     found = _data.stretches(run)
     if found is None:
         return "No step was recorded: no request reached a batch, or the run was stopped before its first flush."
-    blocks = part(run.info, "backend").get("kv_blocks")  # of KV memory of one replica
+    stored = run.info.backend.get("kv_blocks")
+    blocks = stored if isinstance(stored, int) and stored > 0 else None  # of KV memory of one replica
     memory = _BLOCKS
-    if isinstance(blocks, int) and blocks > 0:
+    if blocks is not None:
         memory = Panel(
             _FREE, "KV memory", "KV memory<br>in use (%)", style.GREEN, lambda free: (1 - free / blocks) * 100
         )
@@ -82,7 +81,7 @@ def timeline(run: Run) -> go.Figure | str:
             drawn, rows, np.arange(len(counts) + 1) * width, np.append(counts, counts[-1]), "preemptions", style.OCHRE
         )
         notes.append(f"Preemptions are counted per {_format.limit(width)}, when the preempted request ended.")
-    return style.done(drawn, _timeline_finding(found, blocks if memory is not _BLOCKS else None, len(again_s)), notes)
+    return style.done(drawn, _timeline_finding(found, blocks, len(again_s)), notes)
 
 
 def _over_time(drawn: go.Figure, titles: Sequence[str], **x: Any) -> None:
@@ -237,7 +236,7 @@ def latency_over_time(run: Run) -> go.Figure | str:
             style.curve(drawn, middle, values, name, look, style.SECONDS, mode="lines")
     y = style.log_axis("TTFT (s, log scale)", [ttft.min(), ttft.max()])
     style.axes(drawn, style.axis("planned time since the start (s)"), y)
-    cut = restored(run.info)
+    cut = run.info.warmup
     if cut.requests:
         drawn.add_vline(
             x=cut.at_s, line=Look(style.GREY, "dot", width=1.0).line,
@@ -302,13 +301,11 @@ def _rate(drawn: go.Figure, x: np.ndarray, y: np.ndarray, name: str, look: Look)
 
 def _declared(run: Run, end_s: float) -> tuple[np.ndarray, np.ndarray] | None:
     """The rate that the arrivals declare; not that of a recording, which is only what was measured."""
-    told = part(run.info, "fidelity")
-    course, asked_rps = part(told, "rate_curve"), told.get("requested_rps")
-    rps = course.get("rps")
-    if isinstance(rps, list) and rps and isinstance(course.get("end_s"), int | float):
-        return np.linspace(0.0, course["end_s"], len(rps) + 1), np.array([*rps, rps[-1]], np.float64)
-    if isinstance(asked_rps, int | float) and not part(run.info, "workload").get("recorded"):
-        return np.array([0.0, end_s]), np.array([asked_rps, asked_rps], np.float64)
+    course, rate_rps = run.info.fidelity.rate_curve, run.info.fidelity.requested_rps
+    if course and course.rps and course.end_s is not None:
+        return np.linspace(0.0, course.end_s, len(course.rps) + 1), np.array([*course.rps, course.rps[-1]], np.float64)
+    if rate_rps is not None and not run.info.workload.recorded:
+        return np.array([0.0, end_s]), np.array([rate_rps, rate_rps], np.float64)
     return None
 
 

@@ -43,15 +43,15 @@ def test_requests_before_the_cut_are_left_out(stored):
     assert 300 == sum(len(piece) for piece in found.seen.pieces())
 
 
-def test_a_run_that_was_killed_is_scored_with_what_it_had(stored, mixture):
+def test_a_run_that_was_killed_is_scored_with_what_it_had(stored, mixture, put):
     """Nobody could look at a run that did not finish."""
     path = stored("killed")
     run = imports.open(path)[0]
-    del run.info["summary"]
+    put(run, summary=None)
     source = of_run(run)
 
     assert 400 == len(source.table)
-    assert "attainment" in source.info["summary"]
+    assert source.info.summary.attainment is not None
 
 
 def test_a_folder_of_runs_gives_each(stored, tmp_path):
