@@ -148,11 +148,11 @@ def _sections(info: Info, found: Comparison | None) -> Iterator[Section]:
 
 
 def _table(
-    caption: str, heads: Sequence[str], rows: Sequence[tuple[str | Cell, ...]], most: int, *, left: int = 1
+    caption: str, heads: Sequence[str], rows: Sequence[tuple[str | Cell, ...]], most: int, left: int = 1, words: int = 0
 ) -> tuple[Table, ...]:
     """The first rows of a table, and of how many in its caption; none without rows."""
     cut = f" (the first {most:,} of {len(rows):,}; all are in the JSON)" if len(rows) > most else ""
-    return (Table(f"{caption}{cut}", tuple(heads), tuple(rows[:most]), left),) if rows else ()
+    return (Table(f"{caption}{cut}", tuple(heads), tuple(rows[:most]), left, words),) if rows else ()
 
 
 def _measured(info: Info, rows: Sequence[Row], most: int, *, gated: bool = True) -> tuple[Table, ...]:
@@ -195,7 +195,7 @@ def _by_metric(
         names["at"] = lambda row: clean(wording.where(row), 120)
     names["metric"] = lambda row: clean(row["label"], 120)
     printed = [tuple(cell(row) for cell in (*names.values(), *columns.values())) for row in rows]
-    return _table(caption, (*names, *columns), printed, most, left=len(names))
+    return _table(caption, (*names, *columns), printed, most, len(names), words=int("verdict" in columns))
 
 
 def _change(row: Row, *, exact: bool) -> str:

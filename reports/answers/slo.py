@@ -43,6 +43,25 @@ ONE_GROUP = {
     "replica": "there is one replica, as far as the run records it",
     "cached": "the run does not record how much of a prompt was cached",
 }
+FACTS = {
+    "scale": (
+        "lowest scale at which a goal is met, every bound times the scale",
+        ("SLO", "goal or bound", "from scale"),
+        2,
+    ),
+    "capacity": (
+        "capacity by the search in this folder",
+        ("SLO", "goal", "capacity (req/s)", "from (req/s)", "to (req/s)", "tried (req/s)"),
+        1,
+    ),
+    "unresolved": ("unresolved within the client's timestamp error", ("SLO", "bounds", "attainment"), 2),
+    "tasks": (
+        "tasks that met the SLO as a whole; goodput also with a task counted once among single requests",
+        ("SLO", "tasks", "attainment", "goodput (tasks/s)", "goodput (tasks and requests/s)"),
+        1,
+    ),
+}
+"""Tables of what is found of an SLO besides its score: caption, heads, columns of names."""
 QUANTITIES = {
     **{f"{name}_{at}_s": f"{name.upper()} {at}" for name in ("ttft", "tpot") for at in ("mean", "p50", "p99")},
     "itl_p50_s": "ITL p50",
@@ -96,7 +115,7 @@ def _opening(run: Info) -> str:
 def _findings(info: Info) -> Iterator[Finding]:
     """Where the curves cross the goals; without curves the first SLO of the first run."""
     for curve in info["curves"]:
-        yield Finding(f"{_curve_name(curve)}: {'; '.join(map(_crossing, curve['crossings']))}")
+        yield Finding(f"{clean(curve['slo'], 100)}{_label(curve)}: {'; '.join(map(_crossing, curve['crossings']))}")
     if info["curves"]:
         return
     run = next((run for run in info["runs"] if run["measured"]), None)
@@ -122,12 +141,8 @@ def _crossing(found: Info) -> str:
     return f"{at}: interpolated between {low} and {high}, without an interval"
 
 
-def _curve_name(curve: Info) -> str:
-    """The SLO of a curve and, of several curves, what its runs have in common."""
-    return f"{clean(curve['slo'], 100)}{_label(curve)}"
-
-
 def _label(curve: Info) -> str:
+    """What the runs of a curve have in common, of several curves."""
     return f" ({clean(curve['label'], 100)})" if curve["label"] else ""
 
 
@@ -262,41 +277,28 @@ def _scores(run: Info, info: Info) -> Table:
 
 def _facts_of_slos(run: Info) -> Iterator[Table]:
     """What is found of each SLO besides its score: scales that reach the goals, capacities, doubts, tasks."""
-    scales: list[tuple[str, ...]] = []
-    capacities: list[tuple[str, ...]] = []
-    unresolved: list[tuple[str, ...]] = []
-    tasks: list[tuple[str, ...]] = []
+    rows: dict[str, list[tuple[str, ...]]] = {name: [] for name in FACTS}
     for slo in run["slos"]:
         text = clean(slo["text"])
         if slo["scale"] is not None:
             reached = [(percent(goal), at) for goal, at in zip(run["goals"], slo["scale"]["crossings"], strict=True)]
             reached += [(clean(name), at) for name, at in slo["scale"]["holds_from"].items()]
-            scales += [(text, name, "at no scale" if at is None else number(at)) for name, at in reached]
+            rows["scale"] += [(text, name, "at no scale" if at is None else number(at)) for name, at in reached]
         for found in slo["capacities"]:
             ends = [(found.get("bracket") or {}).get(f"{end}_rate_rps") for end in ("low", "high")]
             tried = " .. ".join(f"{end:g}" for end in ends) if all(ends) else "-"
-            capacity = [number(found[key]) for key in ("capacity_rps", "low_rps", "high_rps")]
-            unknown = found["capacity_rps"] is None
-            capacities.append(
-                (text, percent(found["goal"]), *(["unresolved", "-", "-"] if unknown else capacity), tried)
-            )
+            rate = "unresolved" if found["capacity_rps"] is None else number(found["capacity_rps"])
+            interval = (number(found[key]) for key in ("low_rps", "high_rps"))
+            rows["capacity"].append((text, percent(found["goal"]), rate, *interval, tried))
         if slo["resolution"] is not None and slo["resolution"]["unresolved"]:
-            names = clean(", ".join(slo["resolution"]["unresolved"]))
             between = " to ".join(map(share, slo["resolution"]["attainment"] or ())) or "-"
-            unresolved.append((text, names, between))
+            rows["unresolved"].append((text, clean(", ".join(slo["resolution"]["unresolved"])), between))
         if (task := slo["tasks"]) is not None:
-            both = (number(task[f"goodput_{of}_rps"]) for of in ("tasks", "users"))
-            tasks.append((text, f"{task['tasks']:,}", share(task["attainment"]), *both))
-    scaled = "lowest scale at which a goal is met, every bound times the scale"
-    rates = ("capacity (req/s)", "from (req/s)", "to (req/s)", "tried (req/s)")
-    goodput = ("goodput (tasks/s)", "goodput, a task counted once (tasks and requests/s)")
-    tables = (
-        Table(scaled, ("SLO", "goal or bound", "from scale"), tuple(scales), left=2),
-        Table("capacity by the search in this folder", ("SLO", "goal", *rates), tuple(capacities)),
-        Table("unresolved within the client's timestamp error", ("SLO", "bounds", "attainment"), tuple(unresolved), 2),
-        Table("tasks that met the SLO as a whole", ("SLO", "tasks", "attainment", *goodput), tuple(tasks)),
-    )
-    yield from (table for table in tables if table.rows)
+            rates = (number(task[f"goodput_{of}_rps"]) for of in ("tasks", "users"))
+            rows["tasks"].append((text, f"{task['tasks']:,}", share(task["attainment"]), *rates))
+    for name, (caption, heads, left) in FACTS.items():
+        if rows[name]:
+            yield Table(caption, heads, tuple(rows[name]), left)
 
 
 def _overview(runs: Sequence[Info], info: Info) -> Table:
@@ -464,9 +466,6 @@ def _profiles(run: Info) -> Iterator[Block]:
     )
     if notes:
         yield Table("what each definition differs in", ("definition", "tool", "notes"), notes, left=3)
-    key, most = max(found["apart"].items(), key=lambda item: item[1], default=("", 0.0))
-    if most >= SAME:
-        yield f"Largest relative difference: {_relative(most)}, of {QUANTITIES.get(key, key)}."
     if found["left_out"]:
         names = clean(", ".join(found["left_out"]))
         yield f"These tools know bounds on ttft, tpot and e2e of every request; not used: {names}."
@@ -492,43 +491,11 @@ def _relative(value: float | None) -> str:
 def _figure(name: str, *of: Any) -> go.Figure | str:
     """The one place that draws: 'scale' and 'plane' of a run, 'curve' over the rate."""
     from reports.figures import curves, planes, scale
+    from reports.study import of_curve
 
     if name == "curve":
-        return curves.attainment_rate(_study(*of))
+        return curves.attainment_rate(of_curve(*of))
     return scale.of_answer(*of) if name == "scale" else planes.of_answer(*of)
-
-
-def _study(curve: Info) -> Any:
-    """The curve as figures of curves over the rate take it."""
-    from reports.study.runs import Capacity, Kept, Point, Spread, Study, System
-
-    def bound(text: str, attainment: Info | None) -> Kept:
-        """A bound by its text: 'ttft@long=2'; the limit of a rule that is no bound (fastgen) is NaN."""
-        name, _, limit = text.rpartition("=")
-        metric, _, tag = name.rpartition(":")[2].partition("@")
-        try:
-            limit_s = float(limit)
-        except ValueError:
-            limit_s = float("nan")
-        return Kept(text, metric or text, limit_s, tag or None, None, Spread.of(attainment))
-
-    points = tuple(
-        Point(
-            rate_rps=float(point["rate_rps"]), seeds=point["runs"], requests=point["requests"],
-            overloaded=point["overloaded"], invalid=point["invalid"], attainment=Spread.of(point["attainment"]),
-            bounds=tuple(bound(text, of) for text, of in point["bounds"].items()),
-            goodput_rps=Spread.of(point["goodput_rps"]),
-        )
-        for point in curve["points"]
-    )  # fmt: skip
-    capacities = tuple(
-        Capacity(found["goal"], found["at_rps"], None, None, "interpolated",
-                 "" if found["side"] is None else f"all rates lie {found['side']} it")
-        for found in curve["crossings"]
-    )  # fmt: skip
-    slo = clean(curve["slo"], 400)
-    system = System(clean(curve["label"] or "the system", 60), None, points, capacities, slo)
-    return Study(slo, tuple(found["goal"] for found in curve["crossings"]), (system,), ())
 
 
 def _commands(info: Info, path: Path) -> Iterator[str]:
@@ -543,18 +510,10 @@ def _commands(info: Info, path: Path) -> Iterator[str]:
 
 def rows(info: Info) -> Iterator[dict[str, Any]]:
     """A row per number with what it is of, times in seconds and shares from 0 to 1: the form csv."""
+    heads = ("run", "rate_rps", "seed", "objective", "what", "of", "at", "at_other", "value")
     for run in info["runs"]:
-        for objective, what, of, at, at_other, value in _values(run):
-            first = {"run": run["path"], "rate_rps": run["rate_rps"] or run["scheduled_rps"], "seed": run["seed"]}
-            yield {
-                **first,
-                "objective": objective,
-                "what": what,
-                "of": of,
-                "at": at,
-                "at_other": at_other,
-                "value": value,
-            }
+        first = (run["path"], run["rate_rps"] or run["scheduled_rps"], run["seed"])
+        yield from (dict(zip(heads, (*first, *values), strict=True)) for values in _values(run))
 
 
 def _values(run: Info) -> Iterator[tuple[Any, ...]]:

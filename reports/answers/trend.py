@@ -31,15 +31,15 @@ Info = Mapping[str, Any]
 
 SHOWN = "*"
 """Mark of a metric that is never judged."""
-MARKS: Mapping[str, tuple[str, bool | None, str]] = {
-    "regressed": ("REGRESSED", False, "regressed"),
-    "improved": ("IMPROVED", True, "improved"),
-    "steady": ("STEADY", True, "steady"),
-    "invalid": ("NO VALID NIGHT", False, "no valid night"),
-    "few": ("TOO FEW NIGHTS", None, "too few nights"),
-    "longer": ("NOT COMPARABLE, ANSWERS ARE LONGER", False, "not comparable, answers are longer"),
-    "incomparable": ("NOTHING TO COMPARE", None, "nothing to compare"),
-    "missing": ("NO VALUE ON THE LAST NIGHT", False, "no value on the last night"),
+MARKS: Mapping[str, tuple[str, bool | None]] = {
+    "regressed": ("REGRESSED", False),
+    "improved": ("IMPROVED", True),
+    "steady": ("STEADY", True),
+    "invalid": ("NO VALID NIGHT", False),
+    "few": ("TOO FEW NIGHTS", None),
+    "longer": ("NOT COMPARABLE, ANSWERS ARE LONGER", False),
+    "incomparable": ("NOTHING TO COMPARE", None),
+    "missing": ("NO VALUE ON THE LAST NIGHT", False),
 }
 STATES = {
     "regressed": "REGRESSED",
@@ -103,7 +103,7 @@ class Room:
 def document(info: Info, path: Path | None = None) -> Document:
     """The report of a trend whose trend.json is `info`; reports of its nights are looked for from `path`."""
     series = info["series"]
-    mark, good, words = MARKS.get(info["state"], (str(info["state"]).upper(), None, str(info["state"])))
+    mark, good = MARKS.get(info["state"], (clean(info["state"], 40).upper(), None))
     worse = [clean(f"{one['name']} {m['name']}", 80) for one in series for m in one["metrics"] if _is_open(m)]
     which = f" ({', '.join(worse[:3])}{', ...' if len(worse) > 3 else ''})" if worse else ""
     exact = info["state"] == "regressed" and all(
@@ -118,7 +118,7 @@ def document(info: Info, path: Path | None = None) -> Document:
         subtitle=f"{len(series):,} series, {sum(one['nights'] for one in series):,} nights from {first} to {last}",
         mark=mark,
         good=good,
-        findings=(Finding(f"{words[:1].upper()}{words[1:]}{which}.", good, (note,)),),
+        findings=(Finding(f"{mark.capitalize()}{which}.", good, (note,)),),
         key_facts=_key_facts(info),
         warnings=tuple(_warnings(info)),
         sections=(
@@ -209,7 +209,7 @@ def _metrics(series: Info) -> Iterator[Block]:
         state = Cell(_state(metric), good=False if _is_open(metric) else NEWS.get(metric["state"]) or None)
         rows.append((
             f"{clean(metric['name'], 60)}{'' if metric['judged'] else f' {SHOWN}'}",
-            _last_value(metric) if metric["nights"] else format_value(metric, metric["last"]),
+            _last_value(metric),
             format_value(metric, metric["reference"]),
             _change(metric),
             "-" if metric["sd_pct"] is None else f"{number(metric['sd_pct'], 2)}%",
@@ -228,15 +228,10 @@ def _state(metric: Info) -> str:
     return f"too few nights: {needed} more for a reference" if needed else "first: the next night is judged"
 
 
-def _last_night(metric: Info) -> Info:
-    """The last night that has a value."""
-    there = [night for night in metric["nights"] if night["state"] != "gap"]
-    last: Info = there[-1] if there else metric["nights"][-1]
-    return last
-
-
 def _last_value(metric: Info) -> str:
-    return "overloaded" if _last_night(metric)["overloaded"] else format_value(metric, metric["last"])
+    """The value of the last night that has one."""
+    nights = [night for night in metric["nights"] if night["state"] != "gap"] or metric["nights"]
+    return "overloaded" if nights and nights[-1]["overloaded"] else format_value(metric, metric["last"])
 
 
 def _change(metric: Info) -> str:

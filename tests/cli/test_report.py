@@ -154,7 +154,7 @@ def test_a_folder_of_nights_is_told_as_their_trend(report: Report, place: Path) 
     shutil.copytree(place / "runs" / "b", place / "nights" / "chatbot-sim-20260103T021700Z")
 
     assert (0, "") == (code, err)
-    assert out.startswith("bench compare --trend: ") and out.endswith("\nnights/report.html\n")
+    assert out.startswith("Trend of nights\n") and out.endswith("\nnights/report.html\n")
     assert "<title>Trend of nights</title>" in (place / "nights" / "report.html").read_text(encoding="utf-8")
     assert (0, "nights/report.html\n", "") == report("nights")
     assert "<title>3 runs of" in (place / "nights" / "report.html").read_text(encoding="utf-8")

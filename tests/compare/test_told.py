@@ -99,6 +99,19 @@ def test_markdown_stays_below_what_a_comment_holds(told):
     assert "gates (the first 40 of 2,000; all are in the JSON)" in found
 
 
+def test_a_table_has_a_row_for_each_metric(told):
+    """Who follows a series in a spreadsheet would have to read tables of rounded text."""
+    info = told()
+    found = {row["metric"]: row for row in compare.rows(info)}
+    tpot = next(row for row in info["gates"] if row["metric"] == "tpot")
+
+    assert [row["metric"] for row in (*info["gates"], *info["shown"])] == list(found)
+    assert (tpot["base"], tpot["head"], "s", "regressed") == tuple(
+        found["tpot"][name] for name in ("base", "head", "unit", "verdict")
+    )
+    assert found["attainment"]["verdict"] is None
+
+
 def test_junit_has_a_case_for_each_gate(told):
     """CI systems count failures, errors and skipped tests, and show their messages."""
     suite = parsed(exports.junit(told()))

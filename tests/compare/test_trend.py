@@ -6,7 +6,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.experiments.compare.trend import trend
-from reports.answers.trend import document
+from reports.answers.trend import document, rows
 from reports.document import markdown, text
 
 FLAT = [100.0, 101.0, 99.0, 100.5, 99.5, 100.0, 101.0, 99.0, 100.0, 100.5]
@@ -364,6 +364,16 @@ def test_the_answer_is_json_and_fits_a_terminal(nights):
     assert "<img" not in as_markdown
     assert "REGRESSED" in as_markdown
     assert [1, "trend"] == [answer["schema"], answer["kind"]]
+
+
+def test_a_table_has_a_row_for_each_night_of_a_metric(nights):
+    """Values of nights could only be had from JSON."""
+    found = [row for row in rows(trend(nights([*FLAT, 110.0, 111.0]))) if row["metric"] == "tpot mean"]
+
+    assert 12 == len(found)
+    assert ("chatbot/vllm", "2026-01-12", "c000011", pytest.approx(0.111), "s") == tuple(
+        found[-1][name] for name in ("series", "night", "commit", "value", "unit")
+    )
 
 
 def test_a_value_stands_with_the_interval_that_its_run_told(nights):
