@@ -82,11 +82,16 @@ def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_texts_of_every_kind_of_page_stand_apart(width: int, gallery: Path, opened: Open) -> None:
     """The names of two sides, of systems or of nights would hide one another."""
     pages = sorted(page for page in gallery.rglob("*.html") if "data-figure=" in page.read_text(encoding="utf-8"))
-    found = {str(page.relative_to(gallery)): collisions(opened(page, width=width)) for page in pages}
+    found = {}
+    for page in pages:
+        seen = opened(page, width=width, height=900)
+        found[str(page.relative_to(gallery))] = collisions(seen)
+        seen.page.close()  # each holds megabytes
 
     assert len(found) > 8
     assert {} == {page: bad for page, bad in found.items() if bad}
