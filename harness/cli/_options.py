@@ -70,7 +70,8 @@ class GroupedCommand(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None  # arguments: in the usage
             if record is not None:
-                groups.setdefault(getattr(param, "group", GENERAL), []).append(record)
+                heading = param.group if isinstance(param, GroupedOption) else GENERAL
+                groups.setdefault(heading, []).append(record)
         for heading in sorted(groups, key=GENERAL.__eq__):
             with formatter.section(heading):
                 formatter.write_dl(groups[heading])
