@@ -3,6 +3,7 @@
 `bench trace download`: the list of public traces, and one of them fetched with its progress shown.
 """
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import compose, registry
-from harness.cli import _terminal, _trace_text, _trace_tools
+from harness.cli import _terminal, _trace_tools
 from harness.data import files
 from harness.errors import UsageError, no_such
 from harness.spec import parse
@@ -40,7 +41,10 @@ def fit(
     window_s = None if window is None else _trace_tools.duration(window, "--window")
     model = compose.fit_trace(_trace_tools.read(file, **options), mode=mode, window_s=window_s)
     model.save(target)
-    _trace_tools.show(model.quality, lambda _: _trace_text.fitted(model.lines(), target), as_json)
+    if as_json:
+        _terminal.say(json.dumps(model.quality, indent=2, default=str))
+    else:
+        _trace_tools.tell("fitted", model.lines(), target)
     if html is not None:
         _trace_tools.draw(html, model.picture(), f"Fit of {Path(file).name}")
     return 0
@@ -116,7 +120,7 @@ def _from_workload(
 
 
 def _told(target: str, rows: int, origin: str, seed: int, follow_ups: bool = False, dropped: Sequence[str] = ()) -> int:
-    _terminal.say(_trace_text.generated(target, rows, origin, seed, follow_ups, dropped))
+    _trace_tools.tell("generated", target, rows, origin, seed, follow_ups, dropped)
     return 0
 
 
@@ -136,7 +140,7 @@ Progress = Callable[[int, int | None], None]
 
 def listed() -> int:
     """Print the names that can be fetched."""
-    _terminal.say(_trace_text.sources(compose.public_traces().values()))
+    _trace_tools.tell("sources", compose.public_traces().values())
     return 0
 
 
@@ -152,7 +156,7 @@ def fetch(name: str, folder: str, *, force: bool, timeout: str, quiet: bool) -> 
         done = compose.download_trace(
             name, Path(folder), force=force, timeout_s=timeout_s, note=note, progress=progress
         )
-    _terminal.say(_trace_text.fetched(done, source))
+    _trace_tools.tell("fetched", done, source)
     return 0
 
 

@@ -2,7 +2,8 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,18 @@ def rate(text: str, name: str) -> float:
     return credible_rate(value, name)
 
 
-def show(facts: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str], as_json: bool) -> None:
-    """Facts on standard output, as text or as JSON."""
-    say(json.dumps(facts, indent=2, default=str) if as_json else text(facts).rstrip("\n"))
+def show(report: str, facts: Mapping[str, Any], as_json: bool) -> None:
+    """Facts on standard output, as the report of that name or as JSON."""
+    if as_json:
+        say(json.dumps(facts, indent=2, default=str))
+    else:
+        tell(report, facts)
+
+
+def tell(report: str, *given: Any) -> None:
+    """Print the report of that name of `reports.answers.trace`."""
+    color, blocks = _terminal.colored(), _terminal.blocks(sys.stdout.encoding)
+    say(compose.trace_report(report, *given, color=color, blocks=blocks).rstrip("\n"))
 
 
 def page_to_write(html: str | None) -> None:

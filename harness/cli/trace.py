@@ -102,15 +102,14 @@ TRACE_FILE = "The file to write: .parquet, .csv or .jsonl."
 def info(file: str, caches: tuple[str, ...], html: str | None, as_json: bool, **options: str | None) -> int:
     """Show what is in the trace FILE: origin, rate, lengths, burstiness, conversations, shared prefixes."""
     from harness import compose
-    from harness.cli import _trace_text, _trace_tools
+    from harness.cli import _trace_tools
 
     _trace_tools.page_to_write(html)
     trace = _trace_tools.read(file, **options)
     facts = compose.trace_facts(trace, caches)
-    _trace_tools.show(facts, _trace_text.info, as_json)
+    _trace_tools.show("document", facts, as_json)
     if html is not None:
-        lines = _trace_text.info(facts).splitlines()
-        _trace_tools.draw(html, compose.trace_picture(trace, facts, lines), f"Trace {trace.facts['file']}")
+        _trace_tools.draw(html, compose.trace_picture(trace, facts), f"Trace {trace.facts['file']}")
     return 0
 
 
@@ -124,10 +123,10 @@ def check(file: str, as_json: bool, **options: str | None) -> int:
     Exit code 0: clean, or only with what its format is known for; 1: something is odd; 2: it cannot be read.
     """
     from harness import compose
-    from harness.cli import _trace_text, _trace_tools
+    from harness.cli import _trace_tools
 
     facts = compose.check_trace(file, **options)
-    _trace_tools.show(facts, _trace_text.check, as_json)
+    _trace_tools.show("check", facts, as_json)
     return 1 if facts["odd"] else 0
 
 
@@ -142,10 +141,10 @@ def convert(file: str, target: str, force: bool, sort: bool, **options: str | No
     Parquet holds where the rows come from (file, SHA-256, what was left out) and the units.
     """
     from harness import compose
-    from harness.cli import _trace_text, _trace_tools
+    from harness.cli import _trace_tools
 
     rows, facts = compose.convert_trace(file, target, sort=sort, force=force, **options)
-    _trace_tools.say(_trace_text.written(target, rows, facts))
+    _trace_tools.tell("written", target, rows, facts)
     return 0
 
 
@@ -161,12 +160,12 @@ def cut(file: str, target: str, force: bool, tag: str | None, **options: str | N
     Times count from the first row, or from --start where it is given. What is left out is told by reason.
     """
     from harness import compose
-    from harness.cli import _trace_text, _trace_tools
+    from harness.cli import _trace_tools
 
     conditions = [*([options["where"]] if options["where"] else []), *([f"tag={tag}"] if tag else [])]
     options["where"] = ",".join(conditions) or None
     trace = compose.cut_trace(file, target, force=force, **_trace_tools.numbers(options))
-    _trace_tools.say(_trace_text.written(target, len(trace), trace.facts))
+    _trace_tools.tell("written", target, len(trace), trace.facts)
     return 0
 
 
@@ -189,13 +188,13 @@ def scale(file: str, steps: tuple[str, ...], target: str, force: bool, seed: str
     Several STEPs are done in their order. The file tells what was done and by which law burstiness changed.
     """
     from harness import compose
-    from harness.cli import _trace_text, _trace_tools
+    from harness.cli import _trace_tools
 
     chosen = _trace_tools.numbers(options)
     trace = compose.scale_trace(
         file, target, "+".join(steps), seed=_trace_tools.whole(seed, "--seed", 0), force=force, **chosen
     )
-    _trace_tools.say(_trace_text.written(target, len(trace), trace.facts))
+    _trace_tools.tell("written", target, len(trace), trace.facts)
     return 0
 
 
