@@ -84,11 +84,19 @@ def trace_facts(trace: Trace, caches: Sequence[str]) -> dict[str, Any]:
     return info.of(trace, caches)
 
 
-def trace_picture(trace: Trace, facts: Mapping[str, Any], texts: Sequence[str]) -> dict[str, Any]:
+def trace_picture(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What `traffic_page` draws a trace from."""
     from workloads.trace_tools import info
 
-    return info.picture(trace, facts, texts)
+    return info.picture(trace, facts)
+
+
+def trace_report(name: str, *given: Any, color: bool, blocks: bool) -> str:
+    """The text of a report of `reports.answers.trace`."""
+    from reports.answers import trace
+    from reports.document import text
+
+    return text.render(getattr(trace, name)(*given), text.Look(color=color, blocks=blocks))
 
 
 def check_trace(file: str, **options: str | None) -> dict[str, Any]:

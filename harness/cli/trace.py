@@ -64,9 +64,18 @@ def _rows(options: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name}_s" if name in ("start", "stop") else name: value for name, value in options.items()}
 
 
-def _show(facts: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str], as_json: bool) -> None:
-    """Facts on standard output, as text or as JSON."""
-    _terminal.say(json.dumps(facts, indent=2, default=str) if as_json else text(facts).rstrip("\n"))
+def _show(report: str, facts: Mapping[str, Any], as_json: bool) -> None:
+    """Print facts as the report of that name, or as JSON."""
+    if as_json:
+        _terminal.say(json.dumps(facts, indent=2, default=str))
+    else:
+        _print(report, facts)
+
+
+def _print(report: str, *about: Any) -> None:
+    """Print the report of that name of `reports.answers.trace`."""
+    color, blocks = _terminal.colored(), _terminal.blocks(sys.stdout.encoding)
+    _terminal.say(compose.trace_report(report, *about, color=color, blocks=blocks).rstrip("\n"))
 
 
 @command.command("info", short_help="Show rate, lengths, burstiness, sessions and prefixes.")
@@ -78,14 +87,11 @@ def _show(facts: Mapping[str, Any], text: Callable[[Mapping[str, Any]], str], as
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def info(file: str, caches: tuple[str, ...], html: str | None, as_json: bool, **options: Any) -> int:
     """Summarize the trace FILE: origin, rate, lengths, burstiness, conversations, shared prefixes."""
-    from harness.cli import _trace_text
-
     trace = compose.read_trace(file, **_rows(options))
     facts = compose.trace_facts(trace, caches)
-    _show(facts, _trace_text.info, as_json)
+    _show("document", facts, as_json)
     if html is not None:
-        lines = _trace_text.info(facts).splitlines()
-        _terminal.draw(html, compose.trace_picture(trace, facts, lines), f"Trace {trace.facts['file']}")
+        _terminal.draw(html, compose.trace_picture(trace, facts), f"Trace {trace.facts['file']}")
     return 0
 
 
@@ -98,10 +104,8 @@ def check(file: str, as_json: bool, **options: str | None) -> int:
 
     Exit code 0: clean, or only with known properties of its format; 1: anomalies found; 2: unreadable.
     """
-    from harness.cli import _trace_text
-
     facts = compose.check_trace(file, **options)
-    _show(facts, _trace_text.check, as_json)
+    _show("check", facts, as_json)
     return 1 if facts["odd"] else 0
 
 
@@ -115,10 +119,8 @@ def convert(file: str, target: str, force: bool, sort: bool, **options: str | No
 
     Parquet stores the origin of the rows (file, SHA-256, rows left out) and the units.
     """
-    from harness.cli import _trace_text
-
     rows, facts = compose.convert_trace(file, target, sort=sort, force=force, **options)
-    _terminal.say(_trace_text.written(target, rows, facts))
+    _print("written", target, rows, facts)
     return 0
 
 
@@ -133,12 +135,10 @@ def cut(file: str, target: str, force: bool, tag: str | None, **options: Any) ->
 
     Times count from the first row, or from --start. What is left out is reported by reason.
     """
-    from harness.cli import _trace_text
-
     conditions = [*([options["where"]] if options["where"] else []), *([f"tag={tag}"] if tag else [])]
     options["where"] = ",".join(conditions) or None
     trace = compose.cut_trace(file, target, force=force, **_rows(options))
-    _terminal.say(_trace_text.written(target, len(trace), trace.facts))
+    _print("written", target, len(trace), trace.facts)
     return 0
 
 
@@ -159,10 +159,8 @@ def scale(file: str, steps: tuple[str, ...], target: str, force: bool, seed: int
 
     Several STEPs apply in order. The file records the steps and how they change burstiness.
     """
-    from harness.cli import _trace_text
-
     trace = compose.scale_trace(file, target, "+".join(steps), seed=seed, force=force, **_rows(options))
-    _terminal.say(_trace_text.written(target, len(trace), trace.facts))
+    _print("written", target, len(trace), trace.facts)
     return 0
 
 
@@ -184,8 +182,6 @@ def fit(
 
     The goodness of fit is measured on 20 draws and compared with Poisson and gamma arrivals.
     """
-    from harness.cli import _trace_text
-
     if mode not in MODES:
         raise no_such("mode of fitting", mode, MODES)
     if window is not None and mode != "rate-following":
@@ -195,7 +191,10 @@ def fit(
         raise UsageError(f"'{target}' is there already; --force replaces it.")
     model = compose.fit_trace(compose.read_trace(file, **_rows(options)), mode=mode, window_s=window)
     model.save(target)
-    _show(model.quality, lambda _: _trace_text.fitted(model.lines(), target), as_json)
+    if as_json:
+        _terminal.say(json.dumps(model.quality, indent=2, default=str))
+    else:
+        _print("fitted", model.lines(), target)
     if html is not None:
         _terminal.draw(html, model.picture(), f"Fit of {Path(file).name}")
     return 0
@@ -288,9 +287,7 @@ def _from_workload(
 
 
 def _told(target: str, rows: int, origin: str, seed: int, follow_ups: bool = False, dropped: Sequence[str] = ()) -> int:
-    from harness.cli import _trace_text
-
-    _terminal.say(_trace_text.generated(target, rows, origin, seed, follow_ups, dropped))
+    _print("generated", target, rows, origin, seed, follow_ups, dropped)
     return 0
 
 
@@ -308,17 +305,15 @@ def download(name: str | None, folder: str, force: bool, timeout: float, quiet: 
     An interrupted download resumes. If the SHA-256 differs from the official one, the file is kept as FILE.bad and the
     exit code is 4; a file without a known hash is reported as unverified.
     """
-    from harness.cli import _trace_text
-
     if name is None:
-        _terminal.say(_trace_text.sources(compose.public_traces().values()))
+        _print("sources", compose.public_traces().values())
         return 0
     source = compose.public_trace(name)
     note = _terminal.nothing if quiet else _terminal.note
     note(f"{source.url} ({source.licence})" if source.licence else source.url)
     with _shown(quiet=quiet) as progress:
         done = compose.download_trace(name, Path(folder), force=force, timeout_s=timeout, note=note, progress=progress)
-    _terminal.say(_trace_text.fetched(done, source))
+    _print("fetched", done, source)
     return 0
 
 

@@ -230,7 +230,7 @@ class TestCheck:
         code, out, _ = bench("check", plain)
 
         assert 0 == code
-        assert "verdict     clean" in out
+        assert out.endswith("\n\nclean\n")
 
     def test_failures_are_odd(self, bench: Bench, talk: str) -> None:
         """Rows that are no requests would pass unseen."""
@@ -238,7 +238,7 @@ class TestCheck:
 
         assert 1 == code
         assert "Response tokens is 0" in out
-        assert "1 finding" in out
+        assert "findings: 1" in out
 
     def test_a_known_name_with_other_bytes(self, bench: Bench, plain: str) -> None:
         """Invented rows under an official name would pass."""
@@ -325,7 +325,7 @@ class TestWriting:
         assert b"s" == schema.field("at_s").metadata[b"unit"]
         assert b"tokens" == schema.field("prompt_tokens").metadata[b"unit"]
         assert traces.read(mooncake).facts["sha256"] == origin["sha256"]
-        assert "made from   moon.jsonl" in out
+        assert "made from  moon.jsonl" in out
 
     def test_lists_do_not_fit_into_csv(self, bench: Bench, mooncake: str) -> None:
         """Prefixes would be lost without a word."""
@@ -379,7 +379,7 @@ class TestWriting:
         assert [r["prompt_tokens"] for r in wanted] == after["prompt_tokens"].to_pylist()
         assert np.array([r["at_s"] - wanted[0]["at_s"] for r in wanted]) == pytest.approx(after["at_s"].to_numpy())
         assert "not tag=api" in out
-        assert "after the first 50" in out
+        assert "after the first 50" in " ".join(out.split())
 
     def test_scaling_says_what_it_did(self, bench: Bench, plain: str) -> None:
         """Load would be changed in one way and reported in another."""

@@ -168,7 +168,7 @@ NO_PLUGINS = {
     "harness/metrics/measure.py": "a class that stands for a row: any of the members of Metric",
     "harness/registry.py": "modules, and what they hold before they are imported",
     "reports/_page.py": "figures of plotly",
-    "reports/traffic/_facts.py": "columns of pandas or pyarrow",
+    "reports/traffic/__init__.py": "columns of pandas or pyarrow",
     "workloads/readers/_lines.py": "files that are open",
 }
 """Files in which an object is asked for a member that it may lack, and what is asked there instead of a plug-in."""

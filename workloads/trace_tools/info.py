@@ -180,7 +180,7 @@ def _prefixes(trace: Trace, stores: Mapping[str, cache.Lru]) -> dict[str, Any]:
     }
 
 
-def picture(trace: Trace, facts: Mapping[str, Any], texts: Sequence[str] = ()) -> dict[str, Any]:
+def picture(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What a page of pictures of the trace is drawn from (the keys of `reports.traffic.page`)."""
     table, about = trace.table, facts["file"]
     drawn: dict[str, Any] = {
@@ -188,7 +188,7 @@ def picture(trace: Trace, facts: Mapping[str, Any], texts: Sequence[str] = ()) -
         "times_s": trace.at_s,
         "prompt_tokens": np.asarray(table["prompt_tokens"]),
         "output_tokens": np.asarray(table["output_tokens"]),
-        "texts": [*texts] or [*map(str, about.get("oddities", ()))],
+        "info": facts,
         "source": f"{about.get('file')}, SHA-256 {about.get('sha256')} ({about.get('known')})",
     }
     if facts["ticks"]:
