@@ -1,4 +1,4 @@
-# bench: targets for people and for CI. Everything runs in .venv, which the first target that needs it makes.
+# Targets for development and CI. Everything runs in .venv, which the first target that needs it creates.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLOCKED := tests/client tests/e2e tests/engine/test_process.py tests/real tests/server
 IDLE := $(shell chrt --idle 0 true 2>/dev/null && echo chrt --idle 0 || echo nice -n 19)
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
-export PYTHONDONTWRITEBYTECODE := # where it is set, each of some thousand processes compiles everything anew
+export PYTHONDONTWRITEBYTECODE := # if set, each of some thousand processes compiles everything again
 
 .PHONY: help demo test idle clocked others lint check gate baselines gallery pictures claims systems perf nightly clean
 
@@ -19,14 +19,14 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python -e '.[dev]' || { \
-	  echo "uv cannot install here; pip does, which takes two minutes" >&2; \
+	  echo "uv failed; installing with pip, which takes two minutes" >&2; \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'; }
 	@touch $@
 
 demo: $(STAMP) ## run the main job on the built-in engine, about a minute
 	$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1
 
-test: $(STAMP) ## run the tests but the slow ones: those under the wall clock one by one, the others in their idle time
+test: $(STAMP) ## run all but the slow tests: real-time tests one by one, the others in parallel at idle priority
 	@$(MAKE) --no-print-directory -j2 clocked others
 
 idle:
@@ -35,7 +35,7 @@ idle:
 clocked: $(STAMP)
 	$(BIN)/python -m pytest $(CLOCKED) --ignore=tests/real/nightly
 
-others: $(STAMP) # in processes that the kernel runs only when nobody else wants a core, so that no client is late
+others: $(STAMP) # at idle priority, so that they do not delay the real-time clients
 	@mkdir -p .pytest_cache; log=.pytest_cache/others.txt; code=0; \
 	OPENBLAS_NUM_THREADS=1 $(IDLE) $(BIN)/python -m pytest -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf \
 	  >$$log 2>&1 || code=$$?; cat $$log; exit $$code
@@ -51,37 +51,37 @@ lint: $(STAMP) ## format, lint, types, import rules
 
 check: lint test ## what CI runs: lint and tests
 
-gate: $(STAMP) ## compare the simulator with its baselines: any difference is told with its cause
+gate: $(STAMP) ## compare the simulator with its baselines; any difference is reported with its cause
 	@rm -rf bench-runs/gate
 	@set -e; for base in baselines/*/; do \
 	  new=bench-runs/gate/$$(basename $$base); code=0; \
 	  $(BIN)/bench run --config $$base/run.json --out $$new --no-html --quiet >/dev/null || code=$$?; \
-	  if [ $$code = 4 ] && [ ! -e $$new ]; then echo "gate: $$base is not compared: another schedule is drawn here (make baselines renews it)" >&2; \
+	  if [ $$code = 4 ] && [ ! -e $$new ]; then echo "gate: $$base is not compared: this machine draws another schedule (run make baselines to renew it)" >&2; \
 	  elif [ $$code != 0 ]; then exit $$code; \
 	  else $(BIN)/bench compare $$base $$new; fi; \
 	done
 
-baselines: $(STAMP) ## make the baselines anew, where a difference is meant; commit them with what made it
+baselines: $(STAMP) ## renew the baselines after an intended difference; commit them with the change
 	@set -e; for config in baselines/*.toml; do \
 	  $(BIN)/bench run --config $$config --out $${config%.toml} --no-html --quiet --force >/dev/null; \
 	done
 
-gallery: $(STAMP) ## make a page of every kind of report, of small seeded runs: gallery/index.html
+gallery: $(STAMP) ## write a page of every kind of report to gallery/index.html
 	@rm -rf gallery
 	@$(BIN)/python docs/examples/gallery.py gallery
 	@echo gallery/index.html
 
-pictures: gallery ## take the pictures of docs/guide/report.md from the gallery; needs Chromium
+pictures: gallery ## renew the pictures of docs/guide/report.md from the gallery; needs Chromium
 	$(BIN)/python docs/pictures/make.py gallery
 
-claims: $(STAMP) ## measure the figures of README and guides again (docs/claims.json); long ones by name: ONLY=id
+claims: $(STAMP) ## measure the figures of README and guides again (docs/claims.json); long ones with ONLY=id
 	$(BIN)/python tools/claims.py renew $(if $(ONLY),--only $(ONLY))
 
-systems: $(STAMP) ## compare with published systems and write docs/systems.md, 16 minutes; some rows: ONLY=S05,E16; OUT=FILE
+systems: $(STAMP) ## compare with published results and write docs/systems.md, 16 minutes; options: ONLY=S05,E16 OUT=FILE
 	$(BIN)/python tests/acceptance/run.py $(if $(ONLY),--only $(ONLY)) $(if $(OUT),--out $(OUT),$(if $(ONLY),,--out docs/systems.md)) \
 	  || test $$? = 1 # a row misses its band
 
-perf: $(STAMP) ## measure client, server, simulator, engine and statistics on this machine; takes an hour
+perf: $(STAMP) ## measure client, server, simulator, engine and statistics on this machine, an hour
 	$(BIN)/python tests/perf/client_accuracy.py
 	$(BIN)/python tests/perf/server_lateness.py
 	$(BIN)/python tests/perf/command_speed.py
@@ -105,12 +105,12 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/capacity_coverage.py --searches 100
 	$(BIN)/python tests/perf/capacity_coverage.py --bisections 30 --width 0.022
 
-nightly: $(STAMP) ## run the slow tests, then install other people's servers and clients under .nightly/ (5 GB) and try them
+nightly: $(STAMP) ## run the slow tests, then install other servers and clients under .nightly/ (5 GB) and test them
 	$(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile nightly -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
 	$(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile nightly $(CLOCKED) --ignore=tests/real/nightly
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
 	$(BIN)/python -m pytest tests/real
 	$(BIN)/python tests/real/clients.py
 
-clean: ## remove the environment and caches; runs stay
+clean: ## remove the environment and caches; keep runs
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

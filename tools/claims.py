@@ -1,11 +1,11 @@
-"""The figures of README and guides, and what renews them: docs/claims.json.
+"""Checks and renews the measured figures of README and guides: docs/claims.json.
 
-A page states a measured figure (a speed, a share, an error) only if docs/claims.json lists it with the command that
-measures it, the commit at which it was measured, the number of cases and the worst case. A number that is no
-measurement (a default, a definition, an example, a published number) is listed there under "not_measured".
+A page may state a measured figure (a speed, a share, an error) only if docs/claims.json lists it with its command,
+commit, number of cases and worst case. A number that is not a measurement (a default, a definition, an example, a
+published number) is listed there under "not_measured".
 
     python tools/claims.py check                        every figure without an entry, and every entry without a figure
-    python tools/claims.py renew [--only ID]            measure again; without --only the claims of at most 2 minutes
+    python tools/claims.py renew [--only ID]            measure again; without --only claims that take at most 2 minutes
     python tools/claims.py except PAGE WHY TEXT         list TEXT of PAGE as not measured: default, definition, ...
     python tools/claims.py add ID PAGE --lines 40-44 --command ... --find ... --cases 28 --chosen drawn --worst ...
                                                         list a figure of these lines of a page, with its numbers there
@@ -55,14 +55,14 @@ FIGURES = (
     r"(?i)\ban? (?:half|third|quarter|fifth|sixth|tenth)\b",
     r"(?i)\b(?:takes?|took|in) (?:seconds|minutes|hours)\b",
 )
-"""What a figure looks like in prose: a number with a unit, a count of cases, a number too exact to be chosen."""
+"""Patterns of a figure in prose: a number with a unit, a count of cases, a number with decimals."""
 CELL = rf"(?<=\|)[ *]*({NUMBER})[ *]*(?=\|)"
 """A cell of a table that holds a number alone; not in the first column, which holds settings and exit codes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a page: its text, and where it stands."""
+    """A figure of a page: its text and position."""
 
     page: str
     line: int
@@ -77,14 +77,14 @@ def pages() -> list[str]:
 
 
 def prose(text: str) -> str:
-    """The page with code, commands and the targets of links blanked out; every offset stays."""
+    """The page with code, commands and link targets replaced by blanks; offsets stay."""
     for code in (r"(?ms)^ *```.*?^ *```[ ]*$", r"(?m)(?<=\n\n)(?: {4}[^\n]*\n)+", r"`[^`]+`", r"\]\([^)]*\)"):
         text = re.sub(code, lambda found: re.sub(r"[^\n]", " ", found[0]), text)
     return text
 
 
 def figures(page: str, text: str) -> list[Figure]:
-    """Every figure of a page in its order; of overlapping ones the longest."""
+    """Every figure of a page in order; of overlapping ones the longest."""
     plain = prose(text)
     spans = {found.span() for pattern in FIGURES for found in re.finditer(pattern, plain)}
     for row in re.finditer(r"(?m)^ *\|[^|\n]*(\|.*)$", plain):
@@ -101,14 +101,14 @@ def _within(inner: tuple[int, int], outer: tuple[int, int]) -> bool:
 
 
 def places(snippet: str, text: str) -> list[tuple[int, int]]:
-    """Where a snippet stands on a page, whatever the line breaks."""
+    """Positions of a snippet on a page, across line breaks."""
     start = r"(?<!\w)" if snippet[0].isalnum() else ""
     end = r"(?!\w)" if snippet[-1].isalnum() else ""
     return [found.span() for found in re.finditer(start + r"\s+".join(map(re.escape, snippet.split())) + end, text)]
 
 
 def numbers(snippet: str) -> list[tuple[float, float]]:
-    """Every number in the prose of a snippet, with half a unit of its last digit: what rounding may hide."""
+    """Every number in the prose of a snippet, with half a unit of its last digit: the rounding error."""
     found = [one.replace(",", "") for one in re.findall(NUMBER, prose(snippet))]
     return [(float(one), 0.5 * 10 ** -len(one.partition(".")[2])) for one in found]
 
@@ -127,7 +127,7 @@ def disagreements(claim: dict[str, Any]) -> list[str]:
 
 
 def ill_formed(claims: dict[str, Any]) -> Iterator[str]:
-    """What is missing or wrong in the file itself."""
+    """Problems of the file itself."""
     seen: set[str] = set()
     for claim in claims["claims"]:
         name = claim.get("id", "a claim without id")
@@ -135,7 +135,7 @@ def ill_formed(claims: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: its keys must be {', '.join(sorted(KEYS))}; check {', '.join(sorted(KEYS ^ set(claim)))}."
             continue
         if name in seen:
-            yield f"{name}: the id stands twice."
+            yield f"{name}: duplicate id."
         seen.add(name)
         if not (claim["worst"] and claim["unit"] and claim["pages"] and claim["text"] and claim["values"]):
             yield f"{name}: worst, unit, pages, text and values must not be empty."
@@ -156,7 +156,7 @@ def ill_formed(claims: dict[str, Any]) -> Iterator[str]:
 
 
 def problems(claims: dict[str, Any], texts: dict[str, str]) -> list[str]:
-    """A sentence for everything in which pages and claims do not agree."""
+    """One sentence per disagreement of pages and claims."""
     found = list(ill_formed(claims))
     if found:
         return found
@@ -307,7 +307,7 @@ def _list(values: list[float]) -> str:
 
 
 def main() -> int:
-    """Do what the first word says."""
+    """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="do", required=True)
     commands.add_parser("check")

@@ -1,12 +1,12 @@
-"""The facts in the answers of all commands, and what a change of the code made of them.
+"""Compares the results of all commands before and after a refactoring.
 
-    python tools/facts.py make FOLDER               the gallery and the commands of facts.toml, with what they print
-    python tools/facts.py compare OLD AGAIN NEW     what is not in NEW; exit code 1 where something is not
+    python tools/facts.py make FOLDER               write the gallery, and run the commands of facts.toml
+    python tools/facts.py compare OLD AGAIN NEW     list what NEW lacks; exit code 1 if anything
 
-OLD and AGAIN are made by the same commit: what differs between the two (times of day, durations) is no fact. NEW must
-hold every other one: each value of each JSON file, each column of each table (as a hash), the data and layout of each
-figure, each line of CSV, and each number with its unit in text, markdown and HTML as often as it was there. Wording is
-free; files whose text is not the same word by word are only named.
+OLD and AGAIN are from the same commit; what differs between them (times of day, durations) is ignored. NEW must contain
+everything else: each value of each JSON file, each column of each table (as a hash), the data and layout of each
+figure, each line of CSV, and each number with its unit in text, markdown and HTML, as often as before. Wording may
+change; files with other words are only listed.
 """
 
 import base64
@@ -37,7 +37,7 @@ NUMBER = re.compile(
 
 
 def make(folder: Path) -> None:
-    """Run the gallery and the commands of facts.toml in a new `folder`; what they print goes to FOLDER/printed/."""
+    """Run the gallery and the commands of facts.toml in a new `folder`; their output goes to FOLDER/printed/."""
     sys.path.insert(0, str(TOP / "docs" / "examples"))
     import gallery
 
@@ -70,7 +70,7 @@ def _run(command: str) -> str:
 
 
 def facts(path: Path) -> Counter[str]:
-    """What a file tells, each as a line of text with how often it is there."""
+    """The facts of a file, each as a line of text with its count."""
     match path.suffix:
         case ".json":
             return Counter(_leaves("", json.loads(path.read_text(encoding="utf-8"))))
@@ -128,7 +128,7 @@ def _words(path: Path) -> str:
 
 
 def compare(old: Path, again: Path, new: Path, out: io.TextIOBase) -> int:
-    """Write what NEW lacks and what it has besides; returns how many facts it lacks."""
+    """Write what NEW lacks and what it adds; returns the number of missing facts."""
     first, second, third = _files(old), _files(again), _files(new)
     held = lost = 0
     for name, path in first.items():
@@ -148,8 +148,8 @@ def compare(old: Path, again: Path, new: Path, out: io.TextIOBase) -> int:
         for fact, _ in sorted((there - facts(path) - facts(second[name])).items()):
             if missing:
                 out.write(f"{name}: new:  {fact[:300]}\n")
-        told = path.suffix in (".txt", ".md", ".html", ".xml")
-        if told and _words(path) == _words(second[name]) != _words(third[name]):
+        prose = path.suffix in (".txt", ".md", ".html", ".xml")
+        if prose and _words(path) == _words(second[name]) != _words(third[name]):
             out.write(f"{name}: other words\n")
     for name in third.keys() - first.keys():
         out.write(f"{name}: a new file\n")

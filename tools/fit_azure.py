@@ -1,11 +1,11 @@
-"""Makes the figures of the arrivals `azure` from the Azure 2023 conversation trace: a random rate and a gap law.
+"""Fits the parameters of the arrivals `azure` to the Azure 2023 conversation trace: a random rate and a gap law.
 
     python tools/fit_azure.py DATA_FOLDER            writes workloads/arrivals/figures/azure.json
 
-Gap law: the gamma shape of greatest likelihood in each window of 300 s, where the rate hardly moves; the median. Rate:
-the log-rate is one Ornstein-Uhlenbeck process, whose two numbers bring the expected index of dispersion nearest to
-that of the trace (least squares of the logarithm) over widths of 0.5 to 300 s. The expectation is that of an hour, not
-of an endless record: what a single hour cannot show is not missed. A second process does not improve the fit.
+Gap law: median over windows of 300 s, where the rate is nearly constant, of the maximum likelihood gamma shape. Rate:
+the log-rate is one Ornstein-Uhlenbeck process, whose two parameters fit the expected index of dispersion to that of the
+trace (least squares of the logarithm) over widths of 0.5 to 300 s. The expectation is that of an hour, not of an
+endless record, which would include what a single hour cannot show. A second process does not improve the fit.
 """
 
 import json
@@ -32,7 +32,7 @@ def main(data: Path) -> None:
 
 
 def figures(data: Path) -> dict[str, object]:
-    """Everything `azure` needs."""
+    """Parameters of `azure`."""
     trace = traces.read(str(data / TRACE))
     times_s = np.asarray(trace.at_s, np.float64)
     shape = gap_shape(times_s)
@@ -48,8 +48,8 @@ def figures(data: Path) -> dict[str, object]:
 
 
 def gap_shape(times_s: np.ndarray) -> float:
-    """Median over windows of the gamma shape of greatest likelihood (Minka, Estimating a Gamma distribution, 2002)."""
-    from scipy.optimize import brentq  # heavy, and only for making figures
+    """Median over windows of the maximum likelihood gamma shape (Minka, Estimating a Gamma distribution, 2002)."""
+    from scipy.optimize import brentq  # slow to import
     from scipy.special import digamma
 
     shapes = []

@@ -1,10 +1,10 @@
-"""Makes the figures of the arrivals `burstgpt` from its published tables, and tells how each parameter follows.
+"""Fits the parameters of the arrivals `burstgpt` to its published tables.
 
     python tools/fit_burstgpt.py DATA_FOLDER         writes workloads/arrivals/figures/burstgpt.json
 
 The tables are figures 4 and 6 of arXiv 2401.17644, and the requests per hour of the first 31 days of part 1.
 
-Nothing here looks at arrivals that were generated. All rates are per second or hour as named.
+No generated arrivals are used. All rates are per second or hour as named.
 """
 
 import csv
@@ -21,11 +21,11 @@ import numpy as np
 from workloads.arrivals._services import shape_table
 
 FIGURES = Path(__file__).parents[1] / "workloads" / "arrivals" / "figures"
-QUIET_DAYS = slice(0, 8)  # of part 1: the API service had hardly begun, so the day totals are those of conversation
-WEEKEND = (3, 4)  # of these; every seventh day after them too
-BUSY_HOURS = slice(9, 24)  # where the counts of figure 4 are large enough to show more than their own noise
+QUIET_DAYS = slice(0, 8)  # of part 1: hardly any API traffic, so the day totals are those of conversation
+WEEKEND = (3, 4)  # of these, and every seventh day after them
+BUSY_HOURS = slice(9, 24)  # where the counts of figure 4 exceed their own noise
 STEADY_H = 10.0  # figure 6: before it, conversation has too few requests per window for a shape
-BLOCK_H = 6  # of the idle share: longer than the hours by which the series books rows of quiet hours wrongly
+BLOCK_H = 6  # of the idle share: longer than the hours by which the series misdates rows of quiet hours
 LAGS_H = np.arange(1, 13)
 WINDOWS_PER_H = 3
 
@@ -44,7 +44,7 @@ def main(data: Path) -> None:
 
 
 def figures(data: Path) -> dict[str, Any]:
-    """Everything `burstgpt` needs, rounded to what the tables carry."""
+    """Parameters of `burstgpt`, rounded to the precision of the tables."""
     folder = data / "traces" / "burstgpt"
     hourly = np.array([float(r["requests"]) for r in _rows(folder / "BurstGPT_1.hourly_days00-30.csv")])  # (744,)
     facts = json.loads((folder / "file_facts.json").read_text())["files"]["BurstGPT_without_fails_1.csv"]
@@ -52,17 +52,17 @@ def figures(data: Path) -> dict[str, Any]:
     rows = _rows(folder / "paper_figures" / "fig6_gamma_per_20min.csv")
     names = {"start_h": "start_hour", "gamma_shape": "gamma_shape_alpha", "mean_gap_s": "mean_gap_s"}
     windows = {
-        service: {key: np.array([float(r[n]) for r in rows if r["service"] == service]) for key, n in names.items()}
-        for service in ("api", "conversation")
+        name: {key: np.array([float(r[n]) for r in rows if r["service"] == name]) for key, n in names.items()}
+        for name in ("api", "conversation")
     }
     inside = api_windows(windows["api"]["gamma_shape"], windows["api"]["mean_gap_s"])
-    talk = conversation(folder, hourly, windows["conversation"])
+    service = conversation(folder, hourly, windows["conversation"])
     return {
         **SOURCE,
         "rate_rps": round(float(hourly.mean()) / 3600, 4),
         "api_share": share,
-        "conversation": talk,
-        "api": {**campaigns(hourly, talk, share, inside["window_sd"]), **inside},
+        "conversation": service,
+        "api": {**campaigns(hourly, service, share, inside["window_sd"]), **inside},
         "figure6": {name: {key: col.tolist() for key, col in table.items()} for name, table in windows.items()},
     }
 
@@ -92,12 +92,12 @@ def conversation(folder: Path, hourly: np.ndarray, windows: dict[str, np.ndarray
 
 
 def api_windows(shapes: np.ndarray, mean_gaps_s: np.ndarray) -> dict[str, Any]:
-    """What happens inside campaigns, from the 54 windows of figure 6.
+    """Variation inside campaigns, from the 54 windows of figure 6.
 
     The gamma shape has the windows' own law, and the memory of its logarithm from one window to the next. The rate
     has the spread of its logarithm, less what counting (1 / (shape * requests)) adds, and its correlation with the
     logarithm of the shape; given the shape it has no memory of its own (0.18 in all, of which the shape gives 0.10).
-    Both are told of the normal score of the shape, from which `burstgpt` draws.
+    Both refer to the normal score of the shape, from which `burstgpt` draws.
     """
     log_shape, log_rate = np.log(shapes), -np.log(mean_gaps_s)
     counting = float(np.mean(mean_gaps_s / 1200 / shapes))
@@ -126,13 +126,13 @@ def score_memory(shapes: np.ndarray, memory: float) -> tuple[float, float]:
     return keep, float(np.corrcoef(scores, logs)[0, 1])
 
 
-def campaigns(hourly: np.ndarray, talk: dict[str, Any], share: float, window_sd: float) -> dict[str, float]:
-    """How often campaigns begin, how long they last, how much their rates differ: shot noise on hourly counts.
+def campaigns(hourly: np.ndarray, service: dict[str, Any], share: float, window_sd: float) -> dict[str, float]:
+    """Frequency, duration and spread of campaigns: shot noise fitted to hourly counts.
 
     Duration: the one whose correlation exp(-lag / duration), averaged over hours and weakened by the noise of
     20-minute windows, is nearest to that of the series at lags of 1 to 12 hours. Frequency: the share of idle blocks
-    of 6 hours is exp(-frequency * (duration + 6 h)); a block is idle if it has fewer API requests than are expected
-    from conversation. Spread: the variance of the series.
+    of 6 hours is exp(-frequency * (duration + 6 h)); a block is idle if it has fewer API requests than
+    conversation requests expected. Spread: the variance of the series.
     """
     noise = math.expm1(window_sd**2) / WINDOWS_PER_H  # relative variance that windows add to an hour
     mean = share * float(hourly.mean())
@@ -147,9 +147,9 @@ def campaigns(hourly: np.ndarray, talk: dict[str, Any], share: float, window_sd:
     best = int(np.argmin(misfits))
     duration_h, strength = float(durations[best]), strengths[best]  # strength: E[R^2] / (active * E[R]^2)
     # (hours,) conversation requests that are expected: figure 4, less on weekends
-    curve = np.array(talk["requests_per_hour"])
+    curve = np.array(service["requests_per_hour"])
     weekend = [day % 7 in WEEKEND for day in range(len(hourly) // 24)]
-    expected = np.concatenate([curve * (talk["weekend_factor"] if off else 1.0) for off in weekend])
+    expected = np.concatenate([curve * (service["weekend_factor"] if off else 1.0) for off in weekend])
     blocks = (hourly - 2 * expected).reshape(-1, BLOCK_H).sum(axis=1)
     per_hour = -math.log(float((blocks < 0).mean())) / (duration_h + BLOCK_H)
     return {

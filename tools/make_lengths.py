@@ -1,10 +1,10 @@
-"""Makes the figures of the empirical lengths (`workloads/lengths/figures/*.json`) from a folder of raw length lists.
+"""Computes the quantiles of the empirical lengths (`workloads/lengths/figures/*.json`) from raw length lists.
 
     python tools/make_lengths.py DATA_FOLDER
 
 Quantiles, rank correlation and the table of rank deciles are those of `DATA_FOLDER/lengths/*.json`; the means
-of the segments between quantiles come from the raw rows in `DATA_FOLDER/traces/`. LongBench is prepared here,
-the way DistServe does it.
+of the segments between quantiles come from the raw rows in `DATA_FOLDER/traces/`. LongBench is prepared
+here, as DistServe does.
 """
 
 import csv
@@ -25,7 +25,7 @@ KEEP_TOKENS = 2040  # DistServe: context plus answer stay within this
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where one list comes from, and what is told about it."""
+    """Origin and description of a list."""
 
     name: str
     rows: str
@@ -193,7 +193,7 @@ def main(data: Path) -> None:
 
 
 def figures(source: Source, data: Path) -> dict[str, object]:
-    """Everything the sampler of one list needs, and its provenance."""
+    """Parameters of the sampler of a list, and its provenance."""
     prompt, output, rows = _lengths(source, data)
     summary = json.loads((data / "lengths" / f"{source.summary}.json").read_text()) if source.summary else None
     joint = summary["joint"] if summary else joint_of(prompt, output)
@@ -214,7 +214,7 @@ def figures(source: Source, data: Path) -> dict[str, object]:
 
 
 def _lengths(source: Source, data: Path) -> tuple[np.ndarray, np.ndarray, int]:
-    """(N,) prompts and (N,) outputs, and how many rows the list has."""
+    """(N,) prompts, (N,) outputs, and the number of rows of the list."""
     with (data / "traces" / source.rows).open(encoding="utf-8", newline="") as file:
         rows = map(json.loads, file) if source.rows.endswith(".jsonl") else csv.DictReader(file)
         pairs = [(int(row[source.columns[0]]), int(row[source.columns[1]])) for row in rows]

@@ -1,10 +1,10 @@
-"""Makes the figures of the lengths `burstgpt` from the token histograms and the joint table of the BurstGPT paper.
+"""Computes the quantiles of the lengths `burstgpt` from the histograms and the joint table of the BurstGPT paper.
 
     python tools/make_lengths_burstgpt.py DATA_FOLDER    writes workloads/lengths/figures/burstgpt_conversation.json
 
 Figure 7 counts tokens in bins of 5; inside a bin all counts are taken as equally likely (in the first bin from 1 on: a
 request of 0 tokens is a failure). Figure 10 gives 8 x 30 cells of request by response; their ranks are spread evenly
-over the deciles that they touch, and the tilt of the copula makes up for what that takes from the rank correlation.
+over the deciles that they touch, and the tilt of the copula compensates for the lost rank correlation.
 """
 
 import csv
@@ -34,7 +34,7 @@ def main(data: Path) -> None:
 
 
 def figures(data: Path) -> dict[str, object]:
-    """Everything the sampler needs, and its provenance."""
+    """Parameters of the sampler, and its provenance."""
     folder = data / "traces" / "burstgpt" / "paper_figures"
     summary = json.loads((data / "lengths" / "burstgpt1_chatgpt_conversation_hist.json").read_text())
     prompts, outputs = (_spread(folder / "fig7_chatgpt_conversation_token_histogram.csv", f"{side}_count")
@@ -67,7 +67,7 @@ def _deciles(table: np.ndarray) -> np.ndarray:
 
 
 def _overlap(counts: np.ndarray) -> np.ndarray:
-    """(bins, 10) which part of each bin's ranks lies in each decile."""
+    """(bins, 10) fraction of each bin's ranks in each decile."""
     edges = np.concatenate([[0.0], np.cumsum(counts)]) / counts.sum()
     start = np.arange(10) / 10
     shared = np.minimum(edges[1:, None], start + 0.1) - np.maximum(edges[:-1, None], start)

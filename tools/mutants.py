@@ -1,18 +1,18 @@
-"""Whether the tests of a checkout find as many small errors as those of an older one, before its code was moved.
+"""Compares how many mutants the tests of two checkouts kill, before and after a refactoring.
 
-    python tools/mutants.py draw OLD NEW MUTANTS [N] [SEED]     draw N mutants (300) that both checkouts have
-    python tools/mutants.py map CHECKOUT COPY MUTANTS MAP       run the tests once: which of them run which mutant
-    python tools/mutants.py run CHECKOUT COPY MUTANTS MAP RESULTS [CAP_S]   try each mutant on the tests that run it
+    python tools/mutants.py draw OLD NEW MUTANTS [N] [SEED]     draw N mutants (300) that exist in both checkouts
+    python tools/mutants.py map CHECKOUT COPY MUTANTS MAP       run the tests once and map mutants to tests
+    python tools/mutants.py run CHECKOUT COPY MUTANTS MAP RESULTS [CAP_S]   test each mutant
     python tools/mutants.py again CHECKOUT COPY MUTANTS MAP RESULTS         run the tests that failed, without mutants
-    python tools/mutants.py table MUTANTS OLD_RESULTS NEW_RESULTS           compare the two
+    python tools/mutants.py table MUTANTS OLD_RESULTS NEW_RESULTS           compare two results
 
-A mutant changes one place of one statement: a comparison, an operator, a constant, a condition, what is returned. It is
-known by the bare name of its function, the text of the statement, the place and the change; only what occurs once in
-each checkout is drawn, equally often from five areas, which take turns in MUTANTS: each beginning of it is a sample.
-Each checkout has its .venv; the mutants are made in COPY, whose own environment imports COPY first, whatever the
-variables of a process. Of the tests that ran the mutated place those that take least are run, CAP_S (15) together at
-most; a mutant is killed where they fail or take five times as long. Where tests are under the wall clock (area client),
-a failure counts when it repeats. RESULTS is continued where it is there. A copy is used by one process at a time.
+A mutant changes one place of one statement: a comparison, an operator, a constant, a condition, a return value. It is
+identified by the bare name of its function, the text of the statement, the place and the change, and must be unique in
+each checkout. Five areas are drawn equally often and in turn, so each prefix of MUTANTS is a sample.
+Each checkout has its .venv. Mutants are written to COPY, whose own environment imports COPY first, whatever the
+environment variables of a process. The fastest tests that cover the mutated place are run, CAP_S (15) in total; a
+mutant is killed if they fail or take five times as long. In real-time tests (area client) a failure must repeat to
+count. An existing RESULTS is resumed. Use a copy in one process at a time.
 """
 
 import compileall
@@ -44,7 +44,7 @@ AREAS = {
 CLOCKED = "tests/client/"
 LEFT_OUT = ("tests/e2e", "tests/engine/test_process.py", "tests/real", "tests/server", "tests/perf")
 MEMORY, TIMES, MAPPED_S, FIRST = 8 << 30, 5, 90, 20
-"""Bytes a process may take, how often their time tests have, seconds of one in the map, how many are run first."""
+"""Memory limit of a process, time limit as a multiple, seconds per test in the map, tests in the first batch."""
 NOTE = '''"""Notes which test runs which mutant."""
 import json, os
 seen = set()
@@ -59,7 +59,7 @@ def note(number):
 
 
 def draw(old: Path, new: Path, mutants: Path, number: int = 300, seed: int = 0) -> None:
-    """Write the mutants, one a line, the areas in turn; print how many there are to draw from."""
+    """Write the mutants, one per line, the areas in turn; print the size of the population."""
     before, after = list(places(old)), list(places(new))
     once = [{place for place, n in Counter(p for p, _ in found).items() if n == 1} for found in (before, after)]
     where, rng = dict(before), random.Random(seed)
@@ -113,13 +113,13 @@ def _copy(checkout: Path, top: Path) -> None:
             text = (checkout / ".venv/bin" / script).read_text(encoding="utf-8").replace(str(checkout), str(top))
             (top / ".venv/bin" / script).write_text(text, encoding="utf-8")
             (top / ".venv/bin" / script).chmod(0o755)
-    for name in PACKAGES:  # what is imported is compared with its source by hash: times and sizes may be the same
+    for name in PACKAGES:  # validate by hash: mutants may have the same times and sizes
         shutil.copytree(checkout / name, top / name, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
         mode = py_compile.PycInvalidationMode.CHECKED_HASH
         compileall.compile_dir(top / name, quiet=1, invalidation_mode=mode)
     code = "import harness, backends; print(harness.__file__, backends.__path__)"
-    told = subprocess.run([top / ".venv/bin/python", "-c", code], cwd="/", capture_output=True, text=True, check=True)
-    assert told.stdout.count(f"{top}/") == 2, told.stdout
+    done = subprocess.run([top / ".venv/bin/python", "-c", code], cwd="/", capture_output=True, text=True, check=True)
+    assert done.stdout.count(f"{top}/") == 2, done.stdout
 
 
 def _pytest(top: Path, log: Path, options: list[str], limit_s: float | None, **environment: str) -> int:
@@ -146,7 +146,7 @@ def _pytest(top: Path, log: Path, options: list[str], limit_s: float | None, **e
 
 
 def make_map(checkout: Path, top: Path, mutants: Path, out: Path) -> None:
-    """Run all tests with notes at the places of the mutants; writes how long each test took and what it ran."""
+    """Run all tests instrumented at the places of the mutants; write the duration and coverage of each test."""
     _copy(checkout, top)
     rows, log = _rows(mutants), out.with_suffix(".log").absolute()
     paths = _write(checkout, top, rows, note=True)
@@ -154,9 +154,9 @@ def make_map(checkout: Path, top: Path, mutants: Path, out: Path) -> None:
     code = _pytest(top, log, ["tests", *ignored, f"--timeout={MAPPED_S}"], None, MUTANTS_MAP="1")
     for path in paths:
         shutil.copy(checkout / path, top / path)
-    told = read_map(log, [row["id"] for row in rows])
-    print(f"exit code {code}, {len(told['tests'])} tests passed, {sum(told['tests'].values()):.0f} s")
-    out.write_text(json.dumps(told), encoding="utf-8")
+    found = read_map(log, [row["id"] for row in rows])
+    print(f"exit code {code}, {len(found['tests'])} tests passed, {sum(found['tests'].values()):.0f} s")
+    out.write_text(json.dumps(found), encoding="utf-8")
 
 
 def read_map(log: Path, numbers: list[int]) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def read_map(log: Path, numbers: list[int]) -> dict[str, Any]:
     own, shared = defaultdict[str, float](float), defaultdict[str, float](float)
     failed, uses = set[str](), defaultdict[str, set[str]](set)
     for name, seconds, outcome, fixtures in _rows(log / "tests.jsonl"):
-        for fixture in fixtures if name not in own else ():  # the first test that asks for a fixture waits for it
+        for fixture in fixtures if name not in own else ():  # the first test that uses a fixture waits for it
             uses[fixture].add(name)
             shared[fixture] = max(shared[fixture], seconds)
         own[name] += seconds
@@ -201,7 +201,7 @@ def _chosen(tests: dict[str, float], cap_s: float) -> dict[str, float]:
 
 
 def _killed(top: Path, log: Path, chosen: dict[str, float], *, again: bool) -> tuple[int, list[str]]:
-    """Run some tests until one fails, twice if asked; first a few, so that not all files have to be collected."""
+    """Run some tests until one fails, twice with `again`; a few first, to avoid collecting all files."""
     names, result = list(chosen), (0, list[str]())
     for part in (names[:FIRST], names[FIRST:]):
         left = {name: chosen[name] for name in part}
@@ -213,14 +213,14 @@ def _killed(top: Path, log: Path, chosen: dict[str, float], *, again: bool) -> t
 
 
 def run(checkout: Path, top: Path, mutants: Path, known: Path, results: Path, cap_s: float = 15) -> None:
-    """Try the mutants that RESULTS does not have yet."""
+    """Test the mutants that RESULTS does not have yet."""
     _copy(checkout, top)
-    told, log = json.loads(known.read_text(encoding="utf-8")), results.with_suffix(".log").absolute()
+    mapped, log = json.loads(known.read_text(encoding="utf-8")), results.with_suffix(".log").absolute()
     done = {row["id"] for row in _rows(results)}
     for mutant in (row for row in _rows(mutants) if row["id"] not in done):
         began, client = time.monotonic(), mutant["area"] == "client"
-        of_it = [name for name in told["ran"][str(mutant["id"])] if client or not name.startswith(CLOCKED)]
-        chosen = _chosen({name: told["tests"][name] for name in of_it}, cap_s)
+        of_it = [name for name in mapped["ran"][str(mutant["id"])] if client or not name.startswith(CLOCKED)]
+        chosen = _chosen({name: mapped["tests"][name] for name in of_it}, cap_s)
         paths = _write(checkout, top, [mutant])
         try:
             code, failed = _killed(top, log, chosen, again=client)

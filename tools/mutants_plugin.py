@@ -1,4 +1,4 @@
-"""What pytest does for `mutants.py`: choose tests, limit their time, write what they did. It is used in a copy only.
+"""Pytest plugin for `mutants.py`: selects tests, limits their time, records coverage. Used in a copy only.
 
 MUTANTS_LOG is a folder for tests.jsonl (name, seconds, outcome and shared fixtures of each phase) and ran.jsonl
 (which test ran which mutant, see `NOTE` there). MUTANTS_CHOSEN is a file with the tests to run, in order, and their
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 SHORT_S, TIMES = 10.0, 5.0
-"""How long a test may always take, and how often its time."""
+"""Minimum time limit of a test, and the limit as a multiple of its time."""
 CACHES: list[Any] = []
 
 
@@ -47,7 +47,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, Any, Any]:
-    """What a fixture of several tests runs, each of them has run."""
+    """Attribute the coverage of a shared fixture to each test that uses it."""
     if fixturedef.scope != "function" and "MUTANTS_FIXTURE" not in os.environ:
         os.environ["MUTANTS_FIXTURE"] = f"{fixturedef.baseid} {fixturedef.argname}"
         try:
@@ -59,7 +59,7 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Generator[None, 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: Any) -> Generator[None, Any, Any]:
-    """Write what a phase of a test took, how it ended, and the fixtures that it shares with others."""
+    """Write the duration, outcome and shared fixtures of each phase of a test."""
     report: Any = yield
     fixtures = item._fixtureinfo.name2fixturedefs.items()  # noqa: SLF001
     shared = [f"{f[-1].baseid} {name}" for name, f in fixtures if f[-1].baseid and f[-1].scope != "function"]
@@ -69,7 +69,7 @@ def pytest_runtest_makereport(item: Any) -> Generator[None, Any, Any]:
 
 
 def pytest_runtest_logstart() -> None:
-    """Begin a test with nothing noted and nothing remembered."""
+    """Clear coverage and caches before each test."""
     if note := sys.modules.get("mutants_note"):
         note.seen.clear()
     for cache in CACHES:

@@ -1,4 +1,4 @@
-"""Small errors that can be made in the functions of a checkout, for `mutants.py`.
+"""Mutants of the functions of a checkout, for `mutants.py`.
 
 One place of one statement is changed: a comparison, an operator, a constant, a condition, or what is returned. Left out
 are what raises or asserts, annotations, texts with values in them, defaults of parameters, imports for types alone.
@@ -22,7 +22,7 @@ COMPUTED: dict[type[ast.operator], type[ast.operator]] = {
 
 
 class Place(NamedTuple):
-    """Where a mutant is, whatever the file and the class."""
+    """Identity of a mutant, independent of file and class."""
 
     function: str
     statement: str
@@ -39,7 +39,7 @@ class Found(NamedTuple):
 
 
 def _header(node: ast.AST) -> Iterator[ast.AST]:
-    """A statement and what is in it but other statements, annotations and texts with values in them."""
+    """A statement and its expressions, without nested statements, annotations and f-strings."""
     yield node
     for field, value in ast.iter_fields(node):
         if field == "annotation" or (field in BLOCKS and isinstance(node, ast.stmt)):
@@ -157,7 +157,7 @@ def rewritten(file: Path, make: Callable[[Place, ast.AST], ast.AST | None]) -> s
 
 
 def noted(node: Any, call: str) -> ast.AST:
-    """The node with a call, which returns nothing, before its value is asked for."""
+    """The node with a call, which returns None, before its value is evaluated."""
     field = {"Return": "value", "AugAssign": "value", "If": "test"}.get(type(node).__name__)
     value = ast.BoolOp(ast.Or(), [ast.parse(call, mode="eval").body, getattr(node, field) if field else node])
     if field:

@@ -1,12 +1,12 @@
-"""How large the product is, and how much of it a reader must open.
+"""Measures the size of the product and of the reading path.
 
     python tools/size.py              the figures of this checkout
-    python tools/size.py --list       and behind each figure the places that it counts
+    python tools/size.py --list       and the places behind each figure
     python tools/size.py --path       the reading path of `bench run --backend sim`: files, lines, and what runs
 
 Product: the four packages. A private helper is a function or method whose name starts with one underscore; it is called
 once when its name occurs in exactly one other place of the product. Lines of a function are those of its body, without
-its docstring. A circle is a chain of imports, at the top of a file or inside a function, that comes back to its start.
+its docstring. A cycle may include imports inside functions.
 """
 
 import ast
@@ -26,7 +26,7 @@ SHORT_LINES, LONG_LINES = 3, 60
 ROOTS = {"harness/compose.py", "harness/registry.py"}
 """The files that may name the packages beside harness."""
 READ_LINES = 20
-"""A file is on the reading path where the command runs functions of at least so many lines in it."""
+"""Minimum lines of executed functions for a file to be on the reading path."""
 RUN = """
 import collections, json, sys
 ran = collections.defaultdict(set)
@@ -145,7 +145,7 @@ def imports(files: list[Source]) -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[str]:
-    """Sets of modules that import one another, directly or by way of others (Tarjan, 1972)."""
+    """Import cycles: strongly connected components (Tarjan, 1972)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []

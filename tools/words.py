@@ -1,7 +1,7 @@
-"""Words that a reader of the field would have to learn, wherever they stand: `tools/words.toml` has the standard ones.
+"""Finds words that are not standard in this field; `tools/words.toml` lists them with their replacements.
 
-python tools/words.py [PATH...]      every place, and what to write instead; exit code 1 where there is one
-python tools/words.py --count        how many of each word in each folder
+python tools/words.py [PATH...]      every occurrence with its replacement; exit code 1 if there is any
+python tools/words.py --count        counts per word and folder
 """
 
 import io
@@ -47,11 +47,14 @@ class Words:
         public = table["public"]
         assert isinstance(public, list)
         self._public = {str(name) for name in public}
+        self._prefixes = tuple(name for name in self._public if name.endswith("-"))
 
     def of_text(self, text: str) -> Iterator[tuple[int, str, str]]:
         """(offset, word, what to write) in prose."""
         for pattern, write in self._rows:
-            yield from ((match.start(), match.group(), write) for match in pattern.finditer(text))
+            for match in pattern.finditer(text):
+                if not text.startswith(self._prefixes, match.start()):
+                    yield match.start(), match.group(), write
 
     def of_name(self, name: str) -> Iterator[tuple[int, str, str]]:
         """The same in an identifier: `was_told` and `ToldOf` hold the word `told`."""

@@ -1,8 +1,8 @@
-"""A page of every kind that bench makes, of small seeded runs, with an index: `make gallery`.
+"""Writes a page of every kind of report, from small seeded runs, with an index: `make gallery`.
 
     python docs/examples/gallery.py FOLDER
 
-FOLDER is made anew; open FOLDER/index.html. It can be copied as it is: links in it are relative.
+FOLDER must not exist; open FOLDER/index.html. Links are relative, so the folder can be copied.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from reports.document import Cell, Document, Finding, Section, Table, html
 HERE = Path(__file__).resolve().parent
 FOREIGN = HERE.parents[1] / "tests" / "golden" / "results" / "vllm-detailed.json"
 BEGUN = ("schema", "spec", "command", "versions", "host", "clock", "started", "workload", "backend", "slo", "schedule")
-"""What run.json says of a run that still goes on."""
+"""Keys of run.json while a run is in progress."""
 GOOD = (0, 1, 5)
-"""Exit codes: a step in a series and a comparison that finds a loss are answers too."""
+"""Exit codes: a step in a series and a comparison that finds a loss are results too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the gallery: what it shows, the file it is in, and the commands that make it, one a line."""
+    """A page of the gallery: what it shows, its file, and the commands that write it, one per line."""
 
     title: str
     shows: str
@@ -39,7 +39,7 @@ class Page:
 
 
 def make(folder: Path) -> None:
-    """Make all pages and their index in a new `folder`. Raises SystemExit for a command that fails."""
+    """Write all pages and their index to a new `folder`. Raises SystemExit if a command fails."""
     described = tomllib.loads((HERE / "gallery.toml").read_text(encoding="utf-8"))["page"]
     found = [Page(**one) for one in described]
     folder.mkdir(parents=True)
@@ -49,20 +49,20 @@ def make(folder: Path) -> None:
             if page.file.startswith("killed/"):
                 _kill(Path("run"), Path("killed"))
             for command in page.commands.strip().splitlines():
-                _carry_out(command)
+                _execute(command)
         Path("index.html").write_text(html.render(_index(found)), encoding="utf-8")
 
 
-def _carry_out(command: str) -> None:
-    sys.argv = shlex.split(command)  # what a run tells as the command that made it
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
+def _execute(command: str) -> None:
+    sys.argv = shlex.split(command)  # run.json stores it as the command of the run
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as printed:
         code = main(sys.argv[1:])
     if code not in GOOD:
-        raise SystemExit(f"{command}: exit code {code}: {said.getvalue()}")
+        raise SystemExit(f"{command}: exit code {code}: {printed.getvalue()}")
 
 
 def _kill(run: Path, killed: Path) -> None:
-    """A copy of a run as a kill leaves it: the rows of three requests in five, and no conclusion."""
+    """A copy of a run as after a kill: three fifths of the rows, and no results in run.json."""
     shutil.copytree(run, killed)
     (killed / "report.html").unlink()
     requests = parquet.read_table(killed / "requests.parquet")
@@ -77,7 +77,7 @@ def _index(found: list[Page]) -> Document:
     table = Table("Pages", ("page", "what it shows"), rows, left=2)
     return Document(
         title="Reports of bench",
-        subtitle="One page of every kind, of small seeded runs of the simulator",
+        subtitle="One page of every kind, from small seeded runs of the simulator",
         mark="GALLERY",
         good=None,
         findings=(Finding(f"{len(found)} pages, each one file that opens without a network."),),
@@ -88,5 +88,5 @@ def _index(found: list[Page]) -> Document:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2 or Path(sys.argv[1]).exists():
-        raise SystemExit("usage: python docs/examples/gallery.py FOLDER, a folder that is not there yet")
+        raise SystemExit("usage: python docs/examples/gallery.py FOLDER, a folder that does not exist yet")
     make(Path(sys.argv[1]))

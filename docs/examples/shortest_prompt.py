@@ -1,6 +1,6 @@
-"""Shortest prompt first: of those that wait, the one with least to compute starts next; decodes go on meanwhile.
+"""Shortest prompt first: the waiting sequence with the least to compute starts next; decodes continue.
 
-An example of a policy. Short questions get their first token early, and long ones wait as long as short ones come.
+An example of a policy. Short prompts get their first token early; long ones wait as long as shorter ones arrive.
 """
 
 from dataclasses import dataclass

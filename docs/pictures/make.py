@@ -1,8 +1,8 @@
-"""The pictures of docs/guide/report.md: parts of the pages of the gallery, as small PNG files: `make pictures`.
+"""Takes the pictures of docs/guide/report.md from pages of the gallery, as small PNG files: `make pictures`.
 
     python docs/pictures/make.py GALLERY
 
-GALLERY is a folder that docs/examples/gallery.py made. Needs the Chromium of this machine.
+GALLERY is a folder written by docs/examples/gallery.py. Needs Chromium.
 """
 
 import base64
@@ -28,12 +28,12 @@ PICTURES = {
     "attainment": ("curve/report.html", "section[aria-labelledby=t-attainment_rate]"),
     "sliders": ("curve/report.html", "section[aria-labelledby=t-sliders]"),
     "latency": ("curve/report.html", "section[aria-labelledby=t-latency_rate]"),
-    "capacity": ("carried/report.html", "section[aria-labelledby=t-attainment_rate]"),
+    "capacity": ("found/report.html", "section[aria-labelledby=t-attainment_rate]"),
     "systems": ("systems.html", "section[aria-labelledby=t-attainment_rate]"),
     "forest": ("compare.html", "section[aria-labelledby=t-forest]"),
-    "nights": ("nights/report.html", "section[aria-labelledby=t-trend_judged-1]"),
+    "series": ("series/report.html", "section[aria-labelledby=t-trend_judged-1]"),
 }
-"""Name of the picture, the page it is taken from, and the part of it."""
+"""Picture name: page, CSS selector."""
 
 READ = """async (data) => {
   const picture = new Image();
@@ -50,7 +50,7 @@ READ = """async (data) => {
 
 
 def taken(page: Page, gallery: Path) -> Iterator[tuple[str, bytes]]:
-    """Each picture as the browser takes it, with some of the paper around it."""
+    """Name and screenshot of each picture, with a margin."""
     for name, (file, part) in PICTURES.items():
         page.goto((gallery / file).resolve().as_uri())
         page.locator(part).evaluate("(part) => part.scrollIntoView({ block: 'center' })")
@@ -72,7 +72,7 @@ def pixels(page: Page, picture: bytes) -> np.ndarray:
 
 
 def small(picture: np.ndarray) -> bytes:
-    """A PNG file of the most frequent colours: text and lines need few."""
+    """A PNG file with a palette of the most frequent colours: text and lines need few."""
     flat = picture.reshape(-1, 3)
     colours, inverse, counts = np.unique(flat, axis=0, return_inverse=True, return_counts=True)
     kept = colours[np.argsort(-counts, kind="stable")[:COLOURS]]
@@ -86,7 +86,7 @@ def small(picture: np.ndarray) -> bytes:
 
 
 def main(gallery: Path) -> None:
-    """Write every picture beside this file. Raises SystemExit for one that is too large."""
+    """Write every picture beside this file. Raises SystemExit if one is too large."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=_pictures.find(), args=["--no-sandbox", "--disable-gpu"])
         context = browser.new_context(viewport={"width": WIDTH, "height": 1800}, device_scale_factor=SCALE)
@@ -96,7 +96,7 @@ def main(gallery: Path) -> None:
             (HERE / f"{name}.png").write_bytes(file)
             print(f"{name}.png {len(file):,} bytes")
             if len(file) > LIMIT_BYTES:
-                raise SystemExit(f"{name}.png has more than {LIMIT_BYTES:,} bytes; show a smaller part of the page.")
+                raise SystemExit(f"{name}.png is larger than {LIMIT_BYTES:,} bytes; select a smaller part of the page.")
         browser.close()
 
 

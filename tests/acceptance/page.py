@@ -1,4 +1,4 @@
-"""The table of acceptance as text, and as docs/systems.md."""
+"""Renders the acceptance table as text and as docs/systems.md."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -56,7 +56,7 @@ def outcome(info: Mapping[str, Any]) -> str:
 
 
 def markdown(info: Mapping[str, Any]) -> str:
-    """A page: how to read it, the table with the commands, notes, and where the sources themselves differ."""
+    """The page: how to read it, the table with commands and notes, and conflicts between sources."""
     return "\n".join(_page(info))
 
 
@@ -83,15 +83,15 @@ def _in_table(rows: Sequence[Mapping[str, Any]]) -> str:
     heads = ("id", "system", "badge", "published", "obtained", "band", "verdict", "command")
     lines = [heads, ("---",) * len(heads)]
     for row in rows:
-        told = row["id"], row["system"], row["badge"], row["published"], row["obtained"], row["band"]
+        cells = row["id"], row["system"], row["badge"], row["published"], row["obtained"], row["band"]
         judged = "**misses**" if row["holds"] is False else verdict(row)
         command = clean(row["command"], None).replace("|", "\\|").replace("`", "'")
-        lines.append((*(in_markdown(cell, None) for cell in told), judged, f"`{command}`"))
+        lines.append((*(in_markdown(cell, None) for cell in cells), judged, f"`{command}`"))
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def verdict(row: Mapping[str, Any]) -> str:
-    """Whether a row holds, in a word."""
+    """The verdict of a row in one word."""
     return {True: "holds", False: "misses", None: "no gate"}[row["holds"]]
 
 
@@ -107,7 +107,7 @@ def sections(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mapp
 
 
 def counted(info: Mapping[str, Any]) -> str:
-    """How many rows hold, and which do not, in a sentence."""
+    """How many rows hold, and which miss, in one sentence."""
     held = [row["holds"] for row in info["rows"]]
     gated = sum(one is not None for one in held)
     parts = [f"{sum(one is True for one in held)} of {gated} gated rows hold"]
@@ -124,6 +124,6 @@ def counted(info: Mapping[str, Any]) -> str:
 
 @cache
 def _prose() -> tuple[str, str]:
-    """What stands above the table, and below it."""
+    """The text above and below the table."""
     above, _, below = Path(__file__).with_suffix(".md").read_text(encoding="utf-8").partition("<!-- table -->")
     return above.strip(), below.strip() + "\n"

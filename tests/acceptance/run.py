@@ -1,9 +1,9 @@
-"""Print the table of acceptance, some of its rows, or write docs/systems.md: `make systems` runs this.
+"""Prints the acceptance table or some of its rows, or writes docs/systems.md (`make systems`).
 
-    python tests/acceptance/run.py --only S05,E16             these rows
-    python tests/acceptance/run.py --out docs/systems.md      all of them; 16 minutes, 12 of them are S58.aic
+    python tests/acceptance/run.py --only S05,E16             only these rows
+    python tests/acceptance/run.py --out docs/systems.md      all rows; 16 minutes, 12 of them for S58.aic
 
-Exit code 1 where a row misses its band, 3 where a topic failed, 2 for wrong usage.
+Exit code 1 if a row misses its band, 3 if a topic failed, 2 for wrong usage.
 """
 
 import argparse
@@ -18,30 +18,30 @@ FORMS = {".md": "markdown", ".json": "json", ".txt": "text"}
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the topics and print or write the table; returns the exit code."""
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--only", default="", metavar="IDS", help="these rows, such as S08,S05.b,E16")
-    asked.add_argument("--topic", action="append", default=[], metavar="NAME", help="the rows of this topic")
-    asked.add_argument("--data", metavar="DIR", help="public measurements; default shared/data above this project")
-    asked.add_argument("--workers", type=int, metavar="N", help="processes; default one per core")
-    asked.add_argument("--format", choices=[*FORMS.values()], default="text")
-    asked.add_argument("--out", metavar="FILE", help=f"write it there instead: {', '.join(FORMS)}")
-    given = asked.parse_args(arguments)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="IDS", help="these rows, such as S08,S05.b,E16")
+    parser.add_argument("--topic", action="append", default=[], metavar="NAME", help="the rows of this topic")
+    parser.add_argument("--data", metavar="DIR", help="public measurements; default shared/data above this project")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes; default one per core")
+    parser.add_argument("--format", choices=[*FORMS.values()], default="text")
+    parser.add_argument("--out", metavar="FILE", help=f"output file: {', '.join(FORMS)}")
+    given = parser.parse_args(arguments)
     from harness.errors import UsageError
 
     try:
-        return _carried_out(given)
+        return _run(given)
     except UsageError as error:
         _note(f"{error}")
         return 2
 
 
-def _carried_out(given: argparse.Namespace) -> int:
+def _run(given: argparse.Namespace) -> int:
     from acceptance import page, table
     from harness.errors import UsageError
     from published import sources
 
     if given.out is not None and Path(given.out).suffix not in FORMS:
-        raise UsageError(f"--out '{given.out}' must end in {', '.join(FORMS)}: the ending names the form.")
+        raise UsageError(f"--out '{given.out}' must end in {', '.join(FORMS)}: the ending selects the format.")
     only = [one.strip() for one in given.only.split(",") if one.strip()]
     names = table.chosen(only, given.topic)
     data = sources.data_folder(given.data)

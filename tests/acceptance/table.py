@@ -1,7 +1,7 @@
-"""The table of acceptance: the rows of all topics, or of some, each topic by itself so that several run at a time.
+"""The acceptance table: rows of all or some topics. Topics are independent and run in parallel.
 
-One file in `topics/` is one topic and holds `rows(place) -> Iterator[Row]`; each public source of measurements in
-`topics/_measured.py` is one more, `measured-NAME`. A row that misses is shown as a miss, never left out.
+A file in `topics/` is a topic with `rows(place) -> Iterator[Row]`; each public source of measurements in
+`topics/_measured.py` is a topic `measured-NAME`. A row that misses its band is shown as a miss.
 """
 
 import dataclasses
@@ -27,8 +27,8 @@ _ID = re.compile(r'"([SEI]\d{1,2}(?:\.[^"{]*)?)[^"]*"')
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What came of one topic: its rows, and `error` where it ended before its last one."""
+class TopicResult:
+    """Rows of one topic, and `error` if it failed before its last row."""
 
     topic: str
     rows: tuple[Row, ...]
@@ -50,7 +50,7 @@ def rows_of(topic: str) -> Rows:
 
 
 def ids_of(topic: str) -> set[str]:
-    """Ids that stand in the file of a topic, which is not run: 'S05.a', 'E16', or their beginning ('S28.')."""
+    """Ids in the file of a topic, which is not run: 'S05.a', 'E16', or their beginning ('S28.')."""
     if topic in MEASURED:
         return {f"{_measured.PREFIXES[MEASURED[topic]]}."}
     file = HERE / "topics" / f"{topic.replace('-', '_')}.py"
@@ -98,26 +98,26 @@ def base(row: str) -> str:
 
 
 def _holds(ids: set[str], wanted: str) -> bool:
-    """Whether one of the ids, or of their beginnings, may be a row that was asked for."""
+    """Whether one of the ids or id prefixes may match a requested row."""
     return any(base(one) == base(wanted) and (one.startswith(wanted) or wanted.startswith(one)) for one in ids)
 
 
 def is_wanted(row: str, only: Sequence[str]) -> bool:
-    """Whether a row is one of those asked for: S08 asks for all its facts, S08.b for one."""
+    """Whether a row is requested: S08 selects all its rows, S08.b one."""
     return not only or any(row == wanted or row.startswith(f"{wanted}.") for wanted in only)
 
 
-def run(topic: str, data: Path | None) -> Told:
-    """The rows of a topic, as far as it gets."""
+def run(topic: str, data: Path | None) -> TopicResult:
+    """The rows of a topic, up to its first error."""
     rows: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="bench-acceptance-") as work:
         try:
             rows.extend(rows_of(topic)(Place(data, Path(work))))
         except MemoryError:
             raise
-        except Exception as error:  # noqa: BLE001  # a topic that fails is told as failed, beside those that do not
-            return Told(topic, tuple(rows), f"{type(error).__name__}: {error}")
-    return Told(topic, tuple(rows))
+        except Exception as error:  # noqa: BLE001  # report a failed topic beside the others
+            return TopicResult(topic, tuple(rows), f"{type(error).__name__}: {error}")
+    return TopicResult(topic, tuple(rows))
 
 
 def answer(
@@ -129,18 +129,18 @@ def answer(
     The whole table lists the ids of the specification that have no row, too. The code is 0 where every row holds, 1
     where one misses, 3 where a topic failed.
     """
-    told: list[Told] = []
+    results: list[TopicResult] = []
     topics = list(topics)
     with pool.of(workers) as several:
         for _, one in several.map(partial(run, data=data), topics):
             kept = tuple(row for row in one.rows if is_wanted(row.id, only))
-            told.append(dataclasses.replace(one, rows=kept))
+            results.append(dataclasses.replace(one, rows=kept))
             count = f"{len(kept)} row{'s' * (len(kept) != 1)}"
             say(f"{one.topic}: {count}" + (f", then failed ({one.error})" if one.error else ""))
-    rows = [(row, one.topic) for one in told for row in one.rows]
+    rows = [(row, one.topic) for one in results for row in one.rows]
     _refuse_doubles([row.id for row, _ in rows])
     rows.sort(key=lambda pair: order(pair[0].id))
-    failed = [{"topic": one.topic, "error": one.error} for one in told if one.error]
+    failed = [{"topic": one.topic, "error": one.error} for one in results if one.error]
     missed = any(row.holds is False for row, _ in rows)
     return {
         "schema": 1,

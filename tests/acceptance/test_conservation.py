@@ -44,7 +44,7 @@ def twice(run: Seen) -> Seen:
 
 
 def uncounted(run: Seen) -> Seen:
-    """A step computes a token more than is told."""
+    """A step computes one token more than it reports."""
     return steps(run, prefill_tokens=lambda tokens: [tokens[0] + 1, *tokens[1:]])
 
 

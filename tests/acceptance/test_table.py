@@ -25,14 +25,14 @@ def one_topic(monkeypatch: pytest.MonkeyPatch, *rows: Row, error: Exception | No
     return table.answer(["objectives"], [], None, workers=1, say=lambda _: None)
 
 
-def test_a_miss_is_told_as_a_miss_and_costs_the_exit_code(monkeypatch):
+def test_a_miss_is_reported_as_a_miss_and_costs_the_exit_code(monkeypatch):
     """A published number that we do not reach would look reached."""
     missed = Row("S08.b", "Sarathi-Serve", "real", "0.7 s", "2 s", "+-60%", False, "bench run", "slow")
-    told = one_topic(monkeypatch, missed, HELD)
-    text = page.markdown(told)
+    result = one_topic(monkeypatch, missed, HELD)
+    text = page.markdown(result)
 
-    assert 1 == told["exit_code"]
-    assert ["S08.a", "S08.b"] == [row["id"] for row in told["rows"]]
+    assert 1 == result["exit_code"]
+    assert ["S08.a", "S08.b"] == [row["id"] for row in result["rows"]]
     assert "1 of 2 gated rows hold; missed: S08.b." in text
     assert "| **misses** | `bench run` |" in text
     assert "- **S08.b** slow" in text
@@ -49,19 +49,19 @@ def test_a_note_cannot_break_the_table(monkeypatch):
 
 def test_a_topic_that_fails_does_not_take_the_others_along(monkeypatch):
     """One defect would hide the whole table; a row that was not obtained would look like none."""
-    told = one_topic(monkeypatch, HELD, error=ValueError("no such thing"))
+    result = one_topic(monkeypatch, HELD, error=ValueError("no such thing"))
 
-    assert 3 == told["exit_code"]
-    assert 1 == len(told["rows"])
-    assert "Topic objectives failed: ValueError: no such thing." in page.text(told)
+    assert 3 == result["exit_code"]
+    assert 1 == len(result["rows"])
+    assert "Topic objectives failed: ValueError: no such thing." in page.text(result)
 
 
 def test_a_row_without_a_gate_is_no_miss(monkeypatch):
     """A number printed for information would fail the table."""
-    told = one_topic(monkeypatch, Row("S10.c", "x", "simulated", "1", "2", "none", None, "bench theory slo"))
+    result = one_topic(monkeypatch, Row("S10.c", "x", "simulated", "1", "2", "none", None, "bench theory slo"))
 
-    assert 0 == told["exit_code"]
-    assert "0 of 0 gated rows hold; 1 printed without a gate or not run." in page.text(told)
+    assert 0 == result["exit_code"]
+    assert "0 of 0 gated rows hold; 1 printed without a gate or not run." in page.text(result)
 
 
 def test_two_rows_of_one_id_are_refused(monkeypatch, capsys):
@@ -75,18 +75,18 @@ def test_two_rows_of_one_id_are_refused(monkeypatch, capsys):
 def test_only_some_rows_run_only_their_topics(capsys, tmp_path):
     """A user who asks for one number would wait for all of them."""
     code = main(["--only", "S10.b", "--workers", "1", "--out", f"{tmp_path}/some.json"])
-    told = json.loads((tmp_path / "some.json").read_text())
+    result = json.loads((tmp_path / "some.json").read_text())
 
     assert 0 == code
-    assert ["S10.b"] == [row["id"] for row in told["rows"]]
-    assert "make systems ONLY=S10.b" == told["command"]
-    said = capsys.readouterr()
-    assert "objectives: 1 row\n" in said.err
-    assert "1 of 1 gated rows hold." in said.out
+    assert ["S10.b"] == [row["id"] for row in result["rows"]]
+    assert "make systems ONLY=S10.b" == result["command"]
+    captured = capsys.readouterr()
+    assert "objectives: 1 row\n" in captured.err
+    assert "1 of 1 gated rows hold." in captured.out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--only", "S99"], "No row of acceptance named 'S99'"),
         (["--topic", "objektives"], "No topic named 'objektives'. Did you mean 'objectives'?"),
@@ -94,10 +94,10 @@ def test_only_some_rows_run_only_their_topics(capsys, tmp_path):
         (["--data", "nowhere"], "--data names 'nowhere', which is no folder"),
     ],
 )
-def test_wrong_usage_is_one_sentence(capsys, arguments, said):
+def test_wrong_usage_is_one_sentence(capsys, arguments, message):
     """A mistyped name would run for minutes, or end in a traceback."""
     assert 2 == main(arguments)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_every_topic_names_its_ids():

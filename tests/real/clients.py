@@ -355,7 +355,7 @@ def main(names: Sequence[str]) -> None:
     build: Any = runpy.run_path(str(HERE / "tiny_model.py"))["build"]
     with tempfile.TemporaryDirectory() as made:
         tokenizer = build(Path(made) / "ascii", "ascii")
-        for line in table(NULL, "nobody", tokenizer, Path(made), names):
+        for line in table(NULL, "demo", tokenizer, Path(made), names):
             print(line, flush=True)
 
 

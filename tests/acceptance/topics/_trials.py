@@ -32,7 +32,7 @@ def capacity(config: str, itl_p99_s: float, seeds: int = 2, requests: int = 512,
     the mean over `seeds` runs of `requests` requests.
     """
 
-    def carried(rate_rps: float) -> bool:
+    def sustained(rate_rps: float) -> bool:
         runs = [trial(config, rate=rate_rps, requests=requests, seed=s, **options).table for s in range(seeds)]
         itl_s = sum(quantile(run, "itl", 0.99) for run in runs) / seeds
         return itl_s <= itl_p99_s and sum(quantile(run, "scheduling-delay", 0.5) for run in runs) / seeds <= 2.0
@@ -40,7 +40,7 @@ def capacity(config: str, itl_p99_s: float, seeds: int = 2, requests: int = 512,
     low, high = 0.05, 4.0
     while high / low > 1.03:
         middle = (low * high) ** 0.5
-        if carried(middle):
+        if sustained(middle):
             low = middle
         else:
             high = middle

@@ -89,11 +89,11 @@ def saturated(rule: str, requests: int, seed: int = 0, workload: str = "decode-h
     from harness.options import Given, run_spec
     from harness.runner.plan import plan
 
-    asked = {
+    options = {
         "workload": workload, "requests": requests, "seed": seed, "backend": "sim", "model": "llama3.1-8b",
         "policy": "vllm-v0", "kv": f"paged:block_tokens=1,watermark=0,blocks={CAPACITY_TOKENS}", "admission": rule,
     }  # fmt: skip
-    planned = plan(run_spec(Given(asked)))
+    planned = plan(run_spec(Given(options)))
     simulator = cast("Simulator", planned.backend)
     records = list(simulator.simulate(planned.schedule.planned(), planned.follow_ups(lambda _: None)))
     first_s = min(r.token_s[-1] for r in records)
@@ -109,7 +109,7 @@ def _longest_gap_s(record: RequestRecord) -> float:
 
 
 def _memory(steps: Any, first_s: float) -> float:
-    """Mean share of memory in use, over the steps after `first_s` in which somebody waits."""
+    """Mean share of memory in use, over the steps after `first_s` with a queue."""
     import numpy as np
 
     free, waiting, end_s = (steps[name].to_numpy() for name in ("free_blocks", "waiting", "end_s"))

@@ -50,10 +50,10 @@ def _foretold(place: Place) -> Row:
     table = registry.make("latency", f"table:{file}")
     obtained = [chunked(table, prompt, 512).ratio for prompt in _PROMPTS]
     return Row(
-        "S12.d", "chunk overhead", "simulated", "the same chunks of 512, foretold from prefills alone: 1.15 to 0.995",
+        "S12.d", "chunk overhead", "simulated", "the same chunks of 512, predicted from prefills alone: 1.15 to 0.995",
         spelled(obtained, 3), "none", None,
         "bench theory chunking --chunk 512 --model yi-34b --tp 2 --latency mixed:yi-34b-tp2",
-        "Without the measured chunks the table charges attention by a square term, which long chunked prompts had not.",
+        "Without the measured chunks the table charges attention by a square term, which long chunked prompts lack.",
     )  # fmt: skip
 
 

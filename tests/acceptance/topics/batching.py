@@ -78,7 +78,7 @@ def _formed(replica: Any) -> list[set[int]]:
     return [set(one.decodes) | {i for i, _ in one.prefills} for one in decisions]
 
 
-def _deck(backend: str) -> tuple[Any, list[Request]]:
+def _lecture(backend: str) -> tuple[Any, list[Request]]:
     from harness.options import Given, run_spec
     from harness.runner.plan import plan
 
@@ -87,14 +87,14 @@ def _deck(backend: str) -> tuple[Any, list[Request]]:
 
 
 def _simulated() -> list[set[int]]:
-    sim, requests = _deck("sim:policy=orca:max_batch=3,journal=true,leap=false")
+    sim, requests = _lecture("sim:policy=orca:max_batch=3,journal=true,leap=false")
     list(sim.simulate(requests))
     return _formed(sim.cluster.replicas[0])
 
 
 def _computed() -> list[set[int]]:
     """The engine's loop over its transformer; a step takes 10 ms of a clock of our own."""
-    _, requests = _deck("sim")
+    _, requests = _lecture("sim")
     core = Core.of("orca:max_batch=3")
     journal = Journal()
     executor = registry.make("executors", "llama:vocab=64")

@@ -87,7 +87,7 @@ def _goodput_example() -> Iterator[Row]:
 
 
 def _capacity(shape: Mapping[str, str], gpus: int, seed: int) -> float:
-    """Highest rate per GPU, in requests per second, that keeps both bounds; bisected to 0.5 %."""
+    """Highest rate per GPU, in requests per second, that meets both bounds; bisected to 0.5 %."""
     import numpy as np
 
     low, high = 0.25, 16.0
@@ -102,19 +102,19 @@ def _capacity(shape: Mapping[str, str], gpus: int, seed: int) -> float:
 
 
 def _goodput_metric() -> Row:
-    """S20: ten requests a second of which three keep the bounds."""
+    """S20: ten requests a second of which three meet the bounds."""
     from harness.data.records import to_table
     from harness.metrics.slo import parse
     from harness.metrics.summary import summarize
 
-    told = summarize(to_table(_ten_a_second()), parse("ttft=0.2,tpot=0.05"))
-    throughput, goodput, share = (told[name] for name in ("throughput_rps", "goodput_rps", "attainment"))
+    summary = summarize(to_table(_ten_a_second()), parse("ttft=0.2,tpot=0.05"))
+    throughput, goodput, share = (summary[name] for name in ("throughput_rps", "goodput_rps", "attainment"))
     return Row(
         "S20", "goodput", "exact", "throughput 10 req/s, goodput 3 req/s",
         f"throughput {throughput:.6g} req/s, goodput {goodput:.6g} req/s, attainment {share:.0%}", "exact",
         abs(throughput - 10) < 1e-9 and abs(goodput - 3) < 1e-9,
         "bench run --backend sim --slo ttft=0.2,tpot=0.05",
-        "a table of 100 requests made by hand; seven of ten miss a bound",
+        "a hand-written table of 100 requests; seven of ten miss a bound",
     )  # fmt: skip
 
 
@@ -141,7 +141,7 @@ def _golden() -> Iterator[Row]:
     for row_id, (rate_rps, name, *published) in cases.items():
         values = [np.percentile(v, [50, 90, 99]) * 1e3 for v in compat(rate_rps, 1000, 0, SHAPES[name])]
         worst = max(
-            float(np.max(np.abs(got / np.array(told) - 1))) for got, told in zip(values, published, strict=True)
+            float(np.max(np.abs(got / np.array(stated) - 1))) for got, stated in zip(values, published, strict=True)
         )
         shape = "".join(f" --{part} {count}" for part, count in SHAPES[name].items())
         yield Row(
@@ -185,7 +185,7 @@ def _bubbles() -> Iterator[Row]:
         "larger under the strict bound", strict > relaxed > 1,
         ask.replace("bench run", "bench capacity").replace(" --rate 1", "")
         + f"{VLLM} --slo p99:itl=1 --definition sarathi",
-        "200 requests, one seed, median scheduling delay at most 2 s; hops between nodes cost nothing here",
+        "200 requests, one seed, median scheduling delay at most 2 s; hops between nodes take no time",
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ FUZZ = "python -m pytest tests/contracts/test_invariants.py"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A run that was watched: what was asked, records as they came, decisions, columns of the steps, the simulator."""
+    """An observed run: requests, records in order, decisions, columns of the steps, the simulator."""
 
     policy: str
     requests: Sequence[Any]
@@ -46,7 +46,7 @@ def rows(place: Place) -> Iterator[Row]:
     for id_, system, promise, broken in (
         ("E9", "blocks", "every block free or held after each request, all free at the end", _leaked),
         ("E11", "tokens", "scheduled = prompt + output - 1 of all answers + recomputed", _unaccounted),
-        ("I1", "requests", "each ends once, with the tokens that were asked for or rejected", _lost),
+        ("I1", "requests", "each ends once, with the requested tokens or rejected", _lost),
         ("I2", "memory", "never more blocks in use than there are", _overdrawn),
         ("I3", "batches", "no sequence twice, no prompt beyond its end, running <= max_seqs", _misformed),
         ("I4", "causality", "first token >= arrival + own prefill; token times strictly increase", _too_early),
@@ -109,10 +109,10 @@ def _unaccounted(run: Seen) -> bool:
 
 
 def _lost(run: Seen) -> bool:
-    asked = {request.id: request.output_tokens for request in run.requests}
-    said = {r.request_id: len(r.token_s) for r in run.records}
-    due = {r.request_id: asked[r.request_id] if r.status == "ok" else 0 for r in run.records}
-    return len(run.records) != len(asked) or asked.keys() != said.keys() or due != said
+    requested = {request.id: request.output_tokens for request in run.requests}
+    received = {r.request_id: len(r.token_s) for r in run.records}
+    due = {r.request_id: requested[r.request_id] if r.status == "ok" else 0 for r in run.records}
+    return len(run.records) != len(requested) or requested.keys() != received.keys() or due != received
 
 
 def _overdrawn(run: Seen) -> bool:

@@ -17,7 +17,7 @@ def rows(place: Place) -> Iterator[Row]:
 
 
 def _engine() -> Row:
-    system, published = "simulator against our engine", "DistServe's simulator against its system: 2 points"
+    system, published = "simulator against the engine", "DistServe's simulator against its system: 2 points"
     band, command = "at most 2 points at 7 rates", "python tests/perf/simulator_against_engine.py"
     if not STORED.exists():
         return Row("S27", system, "real", published, "not run", band, None, command, "Needs a quiet machine.")

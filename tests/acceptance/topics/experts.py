@@ -36,8 +36,8 @@ def _roofline() -> Iterator[Row]:
         spelled(obtained), "exact", near((295, 300, 9600, 320, 37, 40, 1280, 128 / 3), obtained, relative=1e-9),
         "bench theory moe --preset deepseek-v3 --gpu h800,h20",
     )  # fmt: skip
-    told = [plan for plan in (exact(shape, ridge, 30) for ridge in (h800, h20)) if plan is not None]
-    found = [number for plan in told for number in (plan.rows, ceil(plan.width))]
+    plans = [plan for plan in (exact(shape, ridge, 30) for ridge in (h800, h20)) if plan is not None]
+    found = [number for plan in plans for number in (plan.rows, ceil(plan.width))]
     yield Row(
         "S35.b", _MOE, "exact", "exact mode: M 363 -> 388 GPUs (H800), 38 -> 41 (H20)", spelled(found), "exact",
         found == [363, 388, 38, 41], "bench theory moe --preset deepseek-v3 --gpu h800,h20",

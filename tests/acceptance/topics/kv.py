@@ -49,10 +49,10 @@ def _sizes() -> Iterator[Row]:
 
 
 def _capacities(place: Place) -> Row:
-    told = "exact", "all 76 rows of max_num_tokens.csv, e.g. 13B (1,1) 66,144"
+    band, published = "exact", "all 76 rows of max_num_tokens.csv, e.g. 13B (1,1) 66,144"
     command = "pytest tests/theory/test_memory.py -k capacit"
     if place.data is None:
-        return Row("E4", "capacities (simdistserve)", "exact", told[1], "not run", told[0], None, command,
+        return Row("E4", "capacities (simdistserve)", "exact", published, "not run", band, None, command,
                    "Needs the folder of public measurements.")  # fmt: skip
     gpu = catalog.hardware("a100-80g")
     with (place.data / "profiles" / "simdistserve_max_num_tokens.csv").open(encoding="utf-8") as file:
@@ -64,7 +64,7 @@ def _capacities(place: Place) -> Row:
         )
         for row in found
     )  # fmt: skip
-    return Row("E4", "capacities (simdistserve)", "exact", told[1], f"{equal} of {len(found)} rows equal", told[0],
+    return Row("E4", "capacities (simdistserve)", "exact", published, f"{equal} of {len(found)} rows equal", band,
                equal == len(found) == 76, command)  # fmt: skip
 
 
@@ -72,8 +72,8 @@ def _modes() -> Iterator[Row]:
     published = {"paged": (96.3, 30.42), "oracle": (38.2, 13.62), "pow2": (26.8, None), "max": (20.4, 7.00)}
     command = "bench theory kv --model opt-13b --memory 12GiB --kv paged,oracle,pow2,max"
     note = (
-        "Lengths are lognormal with ShareGPT's means as vLLM tells them and a variation of our choice (1.0); "
-        "reserved memory comes from a buddy allocator. Paging has a floor and no ceiling: 96.3 % is a real engine's."
+        "Lengths are lognormal with ShareGPT's means as reported by vLLM and an assumed variation (1.0); "
+        "reserved memory comes from a buddy allocator. Paging has only a lower bound: 96.3 % is from a real engine."
     )
     for letter, (mode, (used, batch)) in zip("abcd", published.items(), strict=True):
         found = [filled(mode, 15_728, Traffic(seed=seed)) for seed in _SEEDS]
@@ -102,7 +102,7 @@ def _block_sizes() -> Row:
         f"{', '.join(f'{share:.1f}' for share in obtained)} %", "+-1 point",
         near([*published.values()], obtained, absolute=1.0),
         "bench theory kv --model opt-13b --memory 12GiB --kv paged:1,paged:8,paged:16,paged:32,paged:64,paged:256",
-        "Published: a simulation of the specification, not the paper.",
+        "Published: from a simulation of the specification, not from the paper.",
     )  # fmt: skip
 
 

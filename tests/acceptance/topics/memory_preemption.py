@@ -20,7 +20,7 @@ MODES = ("paged:watermark=0", "reserve-max:max_tokens=64", "reserve-pow2", "rese
 
 
 def rows(place: Place) -> Iterator[Row]:
-    """S06, blocks of the lecture deck and random operations; S07, preemption under tight memory and what it costs."""
+    """S06, blocks of the lecture example and random operations; S07, preemption under memory pressure and its cost."""
     del place
     yield from _tables()
     yield _operations()

@@ -91,22 +91,22 @@ def _throughput(prompt: int, output: int, **fields: Any) -> float:
 
 def _capacities_add() -> Iterator[Row]:
     link = {"link": "none"}
-    worst, told = 0.0, []
+    worst, sides = 0.0, []
     for prompt, output in ((256, 16), (64, 64)):
         prefill, decode, both = (
             _throughput(prompt, output, **sides, **link)
             for sides in ({"prefill": "2"}, {"decode": "1"}, {"prefill": "2", "decode": "1"})
         )
         worst = max(worst, abs(both / min(prefill, decode) - 1))
-        told.append(f"{prompt}/{output}: {both:.2f} of min({prefill:.2f}, {decode:.2f})")
+        sides.append(f"{prompt}/{output}: {both:.2f} of min({prefill:.2f}, {decode:.2f})")
     yield Row(
-        "E20.a", "2P1D", "exact", "carries the lesser of what its sides carry", "; ".join(told) + " req/s", "5 %",
+        "E20.a", "2P1D", "exact", "sustains the lower rate of its two sides", "; ".join(sides) + " req/s", "5 %",
         worst <= 0.05, CLUSTER_TESTS,
     )  # fmt: skip
     policy = "vllm-v0:max_seqs=16"
     one, two, four = (_throughput(64, 16, replicas=n, policy=policy) for n in (1, 2, 4))
     yield Row(
-        "E20.b", "replicas", "exact", "2 and 4 replicas carry 2 and 4 times as much",
+        "E20.b", "replicas", "exact", "2 and 4 replicas sustain 2 and 4 times the rate",
         f"{two / one:.3f} and {four / one:.3f} times", "1 %",
         abs(two / one - 2) <= 0.02 and abs(four / one - 4) <= 0.04, CLUSTER_TESTS,
     )  # fmt: skip
@@ -131,7 +131,7 @@ def _scaled() -> Iterator[Row]:
     swapped = [replace(r, id=r.id ^ 1) for r in groups]
     same = [_latencies(served(groups, **each)) == _latencies(served(swapped, **each)) for each in CLUSTERS.values()]
     yield Row(
-        "E21.b", "order of equals", "exact", "equal requests of one instant may change places",
+        "E21.b", "order of equals", "exact", "equal requests of one instant are interchangeable",
         f"equal latencies on {sum(same)} of {len(same)} clusters", "exact", all(same), CLUSTER_TESTS,
     )  # fmt: skip
 
@@ -159,9 +159,9 @@ def _search() -> Row:
     found, again = (bisected(missed, 8.0, WIDTH_RPS) for _ in range(2))
     low, high = (_kept(rate, 400) for rate in (found.low_rps, found.high_rps))
     return Row(
-        "E23", "capacity search", "exact", "the rate keeps the goal, a little more does not; the same twice",
-        f"{found.low_rps:g} req/s keeps {low:.1%}, {found.high_rps:g} req/s {high:.1%}; "
-        f"{'the same' if found == again else 'another'} when asked again", "goal 90 %, within 5 %",
+        "E23", "capacity search", "exact", "the rate meets the goal, a slightly higher one does not; repeatable",
+        f"{found.low_rps:g} req/s meets {low:.1%}, {found.high_rps:g} req/s {high:.1%}; "
+        f"{'the same' if found == again else 'another'} when repeated", "goal 90 %, within 5 %",
         low >= 0.9 > high and found.high_rps <= found.low_rps * 1.05 + WIDTH_RPS and found == again,
         "python -m pytest tests/place/test_search.py tests/capacity",
     )  # fmt: skip
@@ -197,7 +197,7 @@ def _more_load() -> Row:
     rise = max(b - a for found in shares.values() for a, b in zip(found, found[1:], strict=False))
     fall = sum(found[-1] < found[0] for found in shares.values())
     return Row(
-        "I7", "more load", "exact", "the same arrivals closer together keep the bounds no more often",
+        "I7", "more load", "exact", "the same arrivals closer together meet the bounds no more often",
         f"attainment rises by {rise:.1%} at most; it falls from {rates[0]:g} to {rates[-1]:g} req/s under {fall} of "
         f"{len(shares)} policies", f"rises by at most {slack:.1%}, the half-interval of {count} requests",
         rise <= slack, INVARIANTS,
@@ -211,9 +211,9 @@ def _nothing_to_choose() -> Iterator[Row]:
     ):  # fmt: skip
         names = registry.names(kind)
         seen = {str(_stamps(served(requests, **fields, **{option: name}))) for name in names}
-        where = "one replica" if kind == "routers" else "memory for everybody"
+        stated = "one replica the router" if kind == "routers" else "enough memory the rule"
         equal = "the same token times" if len(seen) == 1 else f"{len(seen)} different outcomes"
         yield Row(
-            id_, kind, "exact", f"with {where} the choice changes nothing", f"{len(names)} names, {equal}", "exact",
+            id_, kind, "exact", f"with {stated} has no effect", f"{len(names)} names, {equal}", "exact",
             len(seen) == 1, INVARIANTS,
         )  # fmt: skip

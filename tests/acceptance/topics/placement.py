@@ -5,8 +5,10 @@ from typing import Any
 
 from acceptance.rows import Place, Row
 from harness.experiments import pool
-from harness.experiments.place.execute import Candidate, conduct, scored
-from harness.experiments.place.settings import PlaceOptions, asked
+from harness.experiments.place.execute import Candidate, scored
+from harness.experiments.place.execute import conduct as search
+from harness.experiments.place.settings import PlaceOptions
+from harness.experiments.place.settings import asked as options_from
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import Shape, System
 from harness.experiments.place.task import Task, searched, traffic
@@ -36,20 +38,22 @@ def rows(place: Place) -> Iterator[Row]:
     yield from _gains()
 
 
-def _asked(run: Mapping[str, object], **own: Any) -> PlaceOptions:
-    return asked(Given(run), None, {**OWN, **own})
+def _options(run: Mapping[str, object], **own: Any) -> PlaceOptions:
+    return options_from(Given(run), None, {**OWN, **own})
 
 
 def _found(run: Mapping[str, object], **own: Any) -> dict[str, Any]:
-    return conduct(_asked(run, **own), Store(None), pool.Here())
+    return search(_options(run, **own), Store(None), pool.Here())
 
 
-def rate_per_gpu(asked: PlaceOptions, system: System) -> float:
+def rate_per_gpu(options: PlaceOptions, system: System) -> float:
     """The highest rate per GPU of one system, as the search of all of them finds it."""
-    sent = traffic(asked.spec, asked.seeds, released=asked.released)
+    sent = traffic(options.spec, options.seeds, released=options.released)
     kind = system.kind
-    task = Task("", system, asked.of(system), asked.bounds(kind), asked.wanted(kind), sent, asked.seeds, 8.0, WIDTH)
-    return scored(asked, Candidate("low", system), searched(task)).per_gpu.value
+    task = Task(
+        "", system, options.of(system), options.bounds(kind), options.wanted(kind), sent, options.seeds, 8.0, WIDTH
+    )
+    return scored(options, Candidate("low", system), searched(task)).per_gpu.value
 
 
 def pair(prefill: Shape, decode: Shape) -> System:
@@ -90,14 +94,14 @@ def _readme() -> Iterator[Row]:
     best = info["best"][0]
     ties = [one["name"] for one in (best, *best["ties"], *best["not_apart"])]
     mean = best["mean_per_gpu_rps"]
-    told = f"not told apart: {', '.join(ties[1:])}; " if len(ties) > 1 else ""
+    tied = f"not distinguishable: {', '.join(ties[1:])}; " if len(ties) > 1 else ""
     yield Row(
         "S22.e", SYSTEM, "simulated", f"P(2,1) D(1,1), {README} req/s per GPU (README, ShareGPT)",
         f"{best['name']}, mean {mean:.3g} req/s per GPU (seed 0: {best['rate_per_gpu_rps']:.3g})",
-        "the same placement (or not told apart), +-0.25", "P(2,1) D(1,1)" in ties and abs(mean - README) <= 0.25,
+        "the same placement (or not distinguishable), +-0.25", "P(2,1) D(1,1)" in ties and abs(mean - README) <= 0.25,
         "bench place --gpus 4 --algorithm low --conditions separate --slo ttft=0.2,tpot=0.1 "
         "--workload distserve-13b-chat --seeds 3",
-        f"{told}lengths of 1,600 requests of a real run, not the user's own; 3 seeds of 300 requests",
+        f"{tied}lengths of 1,600 requests of a real run, not the user's own; 3 seeds of 300 requests",
     )  # fmt: skip
 
 
@@ -109,19 +113,19 @@ ASK_LARGE = (
 
 
 def _large() -> Iterator[Row]:
-    asked_of = _asked(LARGE, nodes=4, gpus=8, algorithm="all")
-    info = conduct(asked_of, Store(None), pool.Here())
+    large = _options(LARGE, nodes=4, gpus=8, algorithm="all")
+    info = search(large, Store(None), pool.Here())
     best = {one["algorithm"]: one for one in info["best"]}
     rates = {name: one["rate_per_gpu_rps"] for name, one in best.items()}
-    told = ", ".join(f"{name} {best[name]['name']} {rates[name]:.3g}" for name in ("high", "low", "vllm++"))
+    rates_text = ", ".join(f"{name} {best[name]['name']} {rates[name]:.3g}" for name in ("high", "low", "vllm++"))
     yield Row(
-        "S23.a", SYSTEM, "simulated", "High >= Low >= vLLM++", f"{told} req/s per GPU", "order exact",
+        "S23.a", SYSTEM, "simulated", "High >= Low >= vLLM++", f"{rates_text} req/s per GPU", "order exact",
         rates["high"] >= rates["low"] >= rates["vllm++"], ASK_LARGE,
     )  # fmt: skip
-    published = rate_per_gpu(asked_of, pair(Shape(4, 1), Shape(2, 2)))
+    published = rate_per_gpu(large, pair(Shape(4, 1), Shape(2, 2)))
     yield Row(
         "S23.b", SYSTEM, "simulated", "P(4,1) D(2,2) is placed (66B, paper's table 3)",
-        f"it carries {published:.3g}, the best of low {rates['low']:.3g} req/s per GPU", "within 10 % of the best",
+        f"it sustains {published:.3g}, the best of low {rates['low']:.3g} req/s per GPU", "within 10 % of the best",
         published >= 0.9 * rates["low"], ASK_LARGE,
     )  # fmt: skip
     yield _with_memory()
@@ -130,36 +134,36 @@ def _large() -> Iterator[Row]:
     yield Row(
         "S24", SYSTEM, "exact", "1.3 min on 96 cores (32 GPUs)",
         f"{cost['wall_s']:.0f} s on one core, {cost['candidates']} candidates, {len(info['skipped'])} left out",
-        "< 10 min on 2 cores, skipped ones told", cost["wall_s"] < 600 and bool(info["skipped"]), ASK_LARGE,
+        "< 10 min on 2 cores, skipped ones listed", cost["wall_s"] < 600 and bool(info["skipped"]), ASK_LARGE,
     )  # fmt: skip
 
 
 def _with_memory() -> Row:
     """The same where KV memory limits what decodes: our scheduler, the constants of DistServe's engine."""
     run = {**LARGE, "latency": "abc:distserve"}
-    found = conduct(_asked(run, gpus=8, algorithm="low"), Store(None), pool.Here())["best"][0]
+    found = search(_options(run, gpus=8, algorithm="low"), Store(None), pool.Here())["best"][0]
     best = pair(*(Shape(**found["members"][0][side]) for side in ("prefill", "decode")))
-    surer = _asked(run, gpus=8, algorithm="low", seeds=5)
+    surer = _options(run, gpus=8, algorithm="low", seeds=5)
     published, ours = rate_per_gpu(surer, pair(Shape(4, 1), Shape(2, 2))), rate_per_gpu(surer, best)
     return Row(
         "S23.d", SYSTEM, "simulated", "P(4,1) D(2,2) is placed (66B, paper's table 3)",
-        f"it carries {published:.3g}, the best on a node {best.name} {ours:.3g} req/s per GPU",
+        f"it sustains {published:.3g}, the best on a node {best.name} {ours:.3g} req/s per GPU",
         "within 10 % of the best",
         published >= 0.9 * ours,
         "bench place --gpus 8 --model opt-66b --workload distserve-66b-chat-ae --conditions separate --algorithm low "
         "--latency abc:distserve",
-        "our scheduler, with memory and hand-off; mean of 5 seeds for these two",
+        "bench's scheduler, with memory and hand-off; mean of 5 seeds for these two",
     )  # fmt: skip
 
 
 def _small_chat() -> Row:
     run = {"workload": "distserve-13b-chat"}
-    here = _asked(run, algorithm="low")
-    best = conduct(here, Store(None), pool.Here())["best"][0]
+    here = _options(run, algorithm="low")
+    best = search(here, Store(None), pool.Here())["best"][0]
     published = rate_per_gpu(here, pair(Shape(2, 1), Shape(1, 1)))
     return Row(
         "S23.c", SYSTEM, "simulated", "P(2,1) D(1,1) is placed (13B, paper's table 3)",
-        f"it carries {published:.3g}, the best of low {best['name']} {best['rate_per_gpu_rps']:.3g} req/s per GPU",
+        f"it sustains {published:.3g}, the best of low {best['name']} {best['rate_per_gpu_rps']:.3g} req/s per GPU",
         "within 10 % of the best", published >= 0.9 * best["rate_per_gpu_rps"],
         "bench place --gpus 4 --algorithm low --conditions separate --workload distserve-13b-chat",
     )  # fmt: skip
@@ -184,13 +188,13 @@ def _gains() -> Iterator[Row]:
 
 def _gain(name: str, kind: str, run: Mapping[str, object], plain: Shape, placed: System) -> Row:
     found = {which: _rates(run, plain, placed, engines) for which, engines in ENGINES.items()}
-    told = {which: _times(*both) for which, both in found.items()}
+    ratios = {which: _times(*both) for which, both in found.items()}
     ours, theirs = found["plain fits"]
     low, high = PUBLISHED_GAIN[kind]
-    others = ", ".join(f"{which} {told[which]}" for which in ("released", "same engine"))
+    others = ", ".join(f"{which} {ratios[which]}" for which in ("released", "same engine"))
     return Row(
         name, SYSTEM, "simulated", f"{run['workload']}: {low:g} to {high:g} times vLLM's rate per GPU",
-        f"{placed.name} {ours:.3g}, vLLM {theirs:.3g} req/s per GPU: {told['plain fits']}",
+        f"{placed.name} {ours:.3g}, vLLM {theirs:.3g} req/s per GPU: {ratios['plain fits']}",
         "factor 1.6 of either version",
         bool(theirs) and low / 1.6 <= ours / theirs <= high * 1.6,
         f"bench place --backend sim:compat=distserve_sim --model {run['model']} --gpus 8 --workload {run['workload']} "
@@ -202,7 +206,7 @@ def _gain(name: str, kind: str, run: Mapping[str, object], plain: Shape, placed:
 def _largest() -> Row:
     """OPT-175B, of which no constants were published: our scheduler and one roofline for both sides."""
     run = {"model": "opt-175b", "workload": "distserve-175b-chat", "latency": "roofline"}
-    found, placed = _asked(run, conditions="joint"), pair(Shape(3, 3), Shape(4, 3))
+    found, placed = _options(run, conditions="joint"), pair(Shape(3, 3), Shape(4, 3))
     ours, theirs = rate_per_gpu(found, placed), rate_per_gpu(found, colocated(Shape(8, 1)))
     low, high = PUBLISHED_GAIN["chat"]
     return Row(
@@ -217,13 +221,13 @@ def _largest() -> Row:
 
 
 def _times(ours: float, theirs: float) -> str:
-    return f"{ours / theirs:.2f} times" if theirs else "vLLM keeps the SLO at no rate"
+    return f"{ours / theirs:.2f} times" if theirs else "vLLM meets the SLO at no rate"
 
 
 def _rates(run: Mapping[str, object], plain: Shape, placed: System, engines: tuple[str, str]) -> tuple[float, float]:
     """Rates per GPU of the placed pair and of vLLM, with these constants."""
     theirs, ours = (
-        _asked({**run, "backend": "sim:compat=distserve_sim", "latency": latency}, conditions="joint")
+        _options({**run, "backend": "sim:compat=distserve_sim", "latency": latency}, conditions="joint")
         for latency in engines
     )
     return rate_per_gpu(ours, placed), rate_per_gpu(theirs, colocated(plain))

@@ -46,8 +46,8 @@ def _identical_prompts() -> Iterator[Row]:
             id_, CACHE, "exact", f"a second identical prompt computes 1 to {BLOCK_TOKENS} tokens",
             f"{clock}: " + ", ".join(f"{n} of {prompt}" for n, prompt in zip(computed, lengths, strict=True)), "exact",
             list(computed) == [(prompt - 1) % BLOCK_TOKENS + 1 for prompt in lengths], command,
-            "whole blocks are shared, and one token must run to say the next" if id_ == "S40.a" else
-            "tokens that a real transformer was given; its answer is that of the first time",
+            "whole blocks are shared, and one token must run to produce the next" if id_ == "S40.a" else
+            "tokens computed by a real transformer; its answer does not change",
         )  # fmt: skip
 
 
@@ -100,8 +100,8 @@ def _hits_and_ttft() -> Row:
     hit = _sum(on, "cached_tokens") / _sum(on, "prompt_tokens")
     before_s, after_s = (_mean_ttft_s(table) for table in (off, on))
     return Row(
-        "S40.c", CACHE, "simulated", "hits below those of a cache without end; TTFT falls",
-        f"{hit:.1%} of prompt tokens found (without end at most {bound:.1%}); mean TTFT {1e3 * before_s:.1f} -> "
+        "S40.c", CACHE, "simulated", "hits below those of an unlimited cache; TTFT falls",
+        f"{hit:.1%} of prompt tokens found (unlimited at most {bound:.1%}); mean TTFT {1e3 * before_s:.1f} -> "
         f"{1e3 * after_s:.1f} ms", "hits at most the bound, TTFT lower", 0 < hit <= bound and after_s < before_s,
         f"{ASK} --requests 1000", "the preset's 4 req/s: half of the prompts share 80 tokens, half 341",
     )  # fmt: skip
@@ -117,7 +117,7 @@ def _throughput() -> Row:
         "bench run --backend sim --model llama2-13b --policy vllm-v0 --kv paged:blocks=983 --prefix-cache on "
         f"--workload chatbot --lengths {SATURATED['lengths']} --prefixes shared:count=1,tokens=341 --rate 2000 "
         "--requests 600",
-        "600 requests at once, 40/40 tokens of their own (ours; the paper translates sentences), 12 GiB of KV memory; "
+        "600 requests at once, 40/40 unique tokens each (assumed; the paper translates sentences), 12 GiB of KV; "
         "roofline of an A100-80GB, whose memory is faster than that of the paper's card",
     )  # fmt: skip
 
@@ -127,8 +127,8 @@ def _gain(tokens: int) -> tuple[float, float]:
     shared = {**SATURATED, "prefixes": f"shared:count=1,tokens={tokens}"}
     paged = {**shared, "policy": "vllm-v0", "kv": f"paged:blocks={VLLM_BLOCKS}"}
     on, off, orca = (
-        1 / _makespan_s(_simulated(asked).table)
-        for asked in (
+        1 / _makespan_s(_simulated(options).table)
+        for options in (
             {**paged, "prefix-cache": "on"},
             paged,
             {**shared, "policy": "orca:max_batch=1000", "kv": f"reserve-oracle:blocks={VLLM_BLOCKS}"},
@@ -137,11 +137,11 @@ def _gain(tokens: int) -> tuple[float, float]:
     return on / off, on / orca
 
 
-def _simulated(asked: dict[str, object]) -> Any:
+def _simulated(options: dict[str, object]) -> Any:
     from harness.experiments.trial import simulate
     from harness.options import Given, run_spec
 
-    return simulate(run_spec(Given({"backend": "sim", "seed": 0, **asked})))
+    return simulate(run_spec(Given({"backend": "sim", "seed": 0, **options})))
 
 
 def _share_of_all_but_first(schedule: pa.Table) -> float:
@@ -190,8 +190,8 @@ def _routing(place: Place) -> Row:
     obtained, note = "not run", f"{MOONCAKE}/conversation_trace.jsonl is not in the folder of traces"
     routers = ("prefix-aware", "load", "random")
     if file is not None and file.exists():
-        asked = {"trace": str(file), "limit": 2000, **ROUTED}
-        ttfts_s = [_mean_ttft_s(_simulated({**asked, "router": router}).table) for router in routers]
+        options = {"trace": str(file), "limit": 2000, **ROUTED}
+        ttfts_s = [_mean_ttft_s(_simulated({**options, "router": router}).table) for router in routers]
         obtained = ", ".join(f"{name} {ttft_s:.2f} s" for name, ttft_s in zip(routers, ttfts_s, strict=True))
         note = "no gate: caches of one replica each, without a pool; the first 2,000 requests on 16 x 4 A100-80GB"
     return Row(

@@ -90,7 +90,7 @@ def _parallel() -> Iterator[Row]:
         ways = f"PP {form.pp}" if form.pp > 1 else f"TP 2, K {form.speedup:g}"
         yield Row(
             f"E6.{letter}", _SYSTEM, "exact", f"{ways}, R*D {rate:g}: mean {published:.4f} D",
-            f"{obtained:.4f} D simulated, {form.mean_s(rate):.4f} D by the form", "2 %",
+            f"{obtained:.4f} D simulated, {form.mean_s(rate):.4f} D by the formula", "2 %",
             near((published, published), (obtained, form.mean_s(rate)), relative=0.02),
             f"bench theory prefill --rate {rate:g} --pp {form.pp} --simulate",
         )  # fmt: skip
@@ -121,7 +121,7 @@ def _laws() -> Iterator[Row]:
         f"off by {worst:.1e} at most", "1e-9", worst < 1e-9, "pytest tests/theory/test_queueing.py -k little",
     )  # fmt: skip
     yield Row(
-        "E8", "utilisation law", "exact", "busy share = sum of steps / horizon; never idle while somebody is there",
+        "E8", "utilisation law", "exact", "busy share = sum of steps / horizon; never idle with a request present",
         f"off by {gap_s:.1e}; idle {busy:g} s beside work", "1e-9, 0 s", gap_s < 1e-9 and busy <= 0,
         "pytest tests/theory/test_queueing.py -k busy",
     )  # fmt: skip

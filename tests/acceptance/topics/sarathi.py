@@ -43,7 +43,7 @@ def _ablation() -> Iterator[Row]:
         f"{means[BOTH][1]:.3f} s, {means[BOTH][0]:.2f} s (means of {SEEDS} seeds)", "ITL +-25 %, TTFT +-60 %",
         abs(means[BOTH][1] - 0.14) <= 0.035 and abs(means[BOTH][0] - 0.76) <= 0.456,
         "bench run --config sarathi-table4",
-        "steps cost what mixed:yi-34b-tp2 says; the caption of the table says a budget of 1024, its script 512",
+        "step times of mixed:yi-34b-tp2; the caption of the table says a budget of 1024, its script 512",
     )  # fmt: skip
     yield _long_prompts()
 
@@ -59,8 +59,8 @@ def _long_prompts() -> Row:
         "S08.d", SYSTEM, "simulated", "arXiv: P50 TTFT / P99 ITL 3.78/1.38, 5.38/.20, 3.90/.17 s (table 4)",
         ", ".join(f"{ttft:.2f}/{itl:.2f}" for ttft, itl in seen.values()) + " s", "none", None,
         "bench run --config sarathi-table4 --workload arxiv-16k-fit --rate 0.5",
-        "hybrid, chunks, both; lengths are drawn from a law with the paper's quantiles, and 0.5 rps is near "
-        "saturation with our step costs, so times to the first token are longer",
+        "hybrid, chunks, both; lengths are drawn from a distribution with the paper's quantiles, and 0.5 rps is "
+        "near saturation with these step times, so TTFT is longer",
     )  # fmt: skip
 
 

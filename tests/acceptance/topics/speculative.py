@@ -83,11 +83,11 @@ def _answers(speculate: str | None) -> tuple[dict[int, list[int]], int]:
         core.replica(core.memory(), 400), executor,
         lambda r, vocab: np.random.default_rng(r.id).integers(0, vocab, r.prompt_tokens), iter(range(10**6)).__next__,
     )  # fmt: skip
-    said: dict[int, list[int]] = {}
+    emitted: dict[int, list[int]] = {}
     turn, steps = engine.turn([Request(i, 0.0, 20 + 7 * i, 60) for i in range(8)]), 0
     while turn.step is not None:
         steps += 1
         for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
-            said.setdefault(request_id, []).append(token)
+            emitted.setdefault(request_id, []).append(token)
         turn = engine.turn()
-    return said, steps
+    return emitted, steps
