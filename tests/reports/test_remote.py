@@ -141,7 +141,7 @@ def test_a_killed_run_tells_what_it_has(remote_run: RemoteRun) -> None:
     assert Html().render(run)
 
 
-@pytest.mark.parametrize("told", [{}, {"per_sender": None}, {"per_sender": [None, {}]}, {"senders": "x"}])
+@pytest.mark.parametrize("told", [{}, {"per_sender": []}, {"per_sender": [{}]}, {"senders": 2}])
 def test_missing_facts_are_left_out(told: dict[str, Any], remote_run: RemoteRun) -> None:
     """A folder of another version would end in a traceback."""
     run = concluded(remote_run(client=told, floor={}, server={}, backend={"name": "openai"}))

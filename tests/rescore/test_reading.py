@@ -105,6 +105,8 @@ def test_what_is_no_run_is_told(tmp_path):
         ("within", {"attainment": {"low": 0.9, "high": 1e308}}, "within.attainment.high"),
         ("within", {"metrics": {"ttft": {"mean": [0.1]}}}, "within.metrics.ttft.mean"),
         ("warnings", ["late"], "warnings[0]"),
+        ("client", {"senders": "x"}, "client.senders"),
+        ("client", {"per_sender": [None]}, "client.per_sender[0]"),
     ],
 )
 def test_a_damaged_run_json_is_told(stored, part, value, named):
